@@ -1,0 +1,1 @@
+//! Memory that a device, a NIC and a disk can share

@@ -1,0 +1,1 @@
+//! The event builder: completeness, deadlines, credit and the ledger, without IO

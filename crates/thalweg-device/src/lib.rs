@@ -1,0 +1,1 @@
+//! Where bytes begin: replayed recordings and model digitizers

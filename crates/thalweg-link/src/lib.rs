@@ -1,0 +1,1 @@
+//! The three verbs, offer, fetch and release, over shared memory and TCP

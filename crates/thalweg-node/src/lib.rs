@@ -1,0 +1,1 @@
+//! Rooms wired into running nodes: topology, source node, builder node, run control

@@ -1,0 +1,1 @@
+//! Runs on disk: format, recorder, reader, verify, recovery

@@ -1,0 +1,63 @@
+//! CRC32C (Castagnoli, RFC 3720 appendix B.4), as used by iSCSI, SCTP and iWARP.
+
+use crc_fast::{CrcAlgorithm, Digest, checksum};
+
+/// The CRC32C of `bytes`. One pass runs at the speed of the cache: about 60 GB/s where the processor has VPCLMULQDQ.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a 32-bit CRC in the library's 64-bit result")]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// A CRC32C that is fed piece by piece.
+#[derive(Debug, Clone)]
+pub struct Crc32c(Digest);
+
+impl Crc32c {
+    /// The checksum of nothing yet.
+    pub fn new() -> Self {
+        Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
+    }
+
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all bytes so far.
+    #[expect(clippy::cast_possible_truncation, reason = "a 32-bit CRC in the library's 64-bit result")]
+    pub fn value(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
+impl Default for Crc32c {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vectors of RFC 3720 appendix B.4, and the check value of the CRC catalogue.
+    #[test]
+    fn agrees_with_the_published_vectors() {
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
+        let ascending: Vec<u8> = (0..32).collect();
+        assert_eq!(crc32c(&ascending), 0x46dd_794e);
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn pieces_give_the_checksum_of_the_whole() {
+        let bytes: Vec<u8> = (0..1000u32).map(|i| (i * 31) as u8).collect();
+        let mut crc = Crc32c::new();
+        for piece in bytes.chunks(37) {
+            crc.update(piece);
+        }
+        assert_eq!(crc.value(), crc32c(&bytes));
+    }
+}

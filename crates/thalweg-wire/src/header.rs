@@ -1,0 +1,377 @@
+//! The 64-byte fragment header that stands directly in front of each payload, on the wire and on disk alike.
+
+use crate::crc32c;
+use thiserror::Error;
+
+/// Bytes in a fragment header: one cache line.
+pub const HEADER_LEN: usize = 64;
+/// `TWLG` in a little-endian dump.
+pub const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"TWLG");
+/// The version this crate writes.
+pub const HEADER_VERSION: u8 = 1;
+
+/// Number of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct RunNumber(pub u32);
+
+/// Number of an event: the trigger number, or the time-frame number of a streaming readout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct EventId(pub u64);
+
+/// Nanoseconds of International Atomic Time since 1970-01-01 00:00:00 TAI; never UTC, so it never jumps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct TaiNanos(pub u64);
+
+/// Who produced a fragment: a subsystem (upper 16 bits) and an element of it (lower 16 bits), written `3.17`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct SourceId(pub u32);
+
+impl SourceId {
+    /// The source that is element `element` of subsystem `subsystem`.
+    pub const fn new(subsystem: u16, element: u16) -> Self {
+        Self((subsystem as u32) << 16 | element as u32)
+    }
+
+    /// The subsystem.
+    pub const fn subsystem(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// The element within the subsystem.
+    pub const fn element(self) -> u16 {
+        (self.0 & 0xffff) as u16
+    }
+}
+
+impl std::fmt::Display for SourceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.subsystem(), self.element())
+    }
+}
+
+impl std::str::FromStr for SourceId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (subsystem, element) = text.split_once('.')?;
+            Some(Self::new(subsystem.parse().ok()?, element.parse().ok()?))
+        };
+        parse().ok_or_else(|| {
+            format!("'{text}' is not a source id: write SUBSYSTEM.ELEMENT, each 0 to 65535, for example 1.0")
+        })
+    }
+}
+
+/// What the payload is made of. A number this version does not know is carried through unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PayloadType(pub u16);
+
+impl PayloadType {
+    /// Bytes without a stated meaning.
+    pub const RAW: Self = Self(0);
+    /// Signed 16-bit little-endian samples; several channels are interleaved sample by sample.
+    pub const SAMPLES_I16: Self = Self(1);
+    /// Unsigned 8-bit pixels, row by row.
+    pub const IMAGE_U8: Self = Self(2);
+    /// Unsigned 16-bit little-endian pixels, row by row.
+    pub const IMAGE_U16: Self = Self(3);
+    /// One VDIF data frame with its header (VDIF specification 1.1.1).
+    pub const VDIF: Self = Self(4);
+
+    /// The name used on the command line and in `run.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RAW => "raw",
+            Self::SAMPLES_I16 => "samples-i16",
+            Self::IMAGE_U8 => "image-u8",
+            Self::IMAGE_U16 => "image-u16",
+            Self::VDIF => "vdif",
+            _ => "unknown",
+        }
+    }
+}
+
+bitflags::bitflags! {
+    /// What is to be known about a fragment before its payload is trusted.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct Status: u32 {
+        /// The device had more data than fitted.
+        const TRUNCATED = 1 << 0;
+        /// The payload is known to be damaged.
+        const CORRUPT = 1 << 1;
+        /// Nothing came from this source; the header stands for the gap.
+        const MISSING = 1 << 2;
+        /// The deadline passed before this source answered.
+        const TIMED_OUT = 1 << 3;
+        /// It came after its event was closed.
+        const LATE = 1 << 4;
+        /// The payload did not match its CRC.
+        const CRC_FAILED = 1 << 5;
+        /// Made by a model, not measured.
+        const SIMULATED = 1 << 6;
+        /// Played from a recording.
+        const REPLAYED = 1 << 7;
+        /// The source has nothing to say about this event, which is not the same as lost.
+        const EMPTY = 1 << 8;
+        /// The payload CRC field is not filled in.
+        const NO_PAYLOAD_CRC = 1 << 9;
+        /// The source dropped it by its back-pressure policy.
+        const DROPPED = 1 << 10;
+        /// Clock state, two bits, zero when unknown: 1 locked, 2 holdover, 3 free-running.
+        const CLOCK_LOCKED = 1 << 16;
+        /// See [`Status::CLOCK_LOCKED`].
+        const CLOCK_HOLDOVER = 2 << 16;
+        /// A bit this version has no name for is kept.
+        const _ = !0;
+    }
+}
+
+impl Status {
+    /// The clock runs on its own: both clock bits set.
+    pub const CLOCK_FREE_RUNNING: Self = Self::from_bits_retain(3 << 16);
+
+    /// The names of the bits that are set, as printed by `thalweg cat` and stored in `run.json`.
+    pub fn names(self) -> Vec<&'static str> {
+        const NAMES: [(Status, &str); 11] = [
+            (Status::TRUNCATED, "truncated"),
+            (Status::CORRUPT, "corrupt"),
+            (Status::MISSING, "missing"),
+            (Status::TIMED_OUT, "timed-out"),
+            (Status::LATE, "late"),
+            (Status::CRC_FAILED, "crc-failed"),
+            (Status::SIMULATED, "simulated"),
+            (Status::REPLAYED, "replayed"),
+            (Status::EMPTY, "empty"),
+            (Status::NO_PAYLOAD_CRC, "no-payload-crc"),
+            (Status::DROPPED, "dropped"),
+        ];
+        let clock = match self.bits() >> 16 & 3 {
+            1 => Some("clock-locked"),
+            2 => Some("clock-holdover"),
+            3 => Some("clock-free-running"),
+            _ => None,
+        };
+        NAMES.iter().filter(|(bit, _)| self.contains(*bit)).map(|(_, name)| *name).chain(clock).collect()
+    }
+}
+
+/// A fragment header in the machine's own terms. [`encode`](Self::encode) and [`decode`](Self::decode) go to and from
+/// the 64 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FragmentHeader {
+    /// What the payload is made of.
+    pub payload_type: PayloadType,
+    /// What is to be known about it.
+    pub status: Status,
+    /// The run.
+    pub run: RunNumber,
+    /// The event within the run.
+    pub event: EventId,
+    /// When it happened.
+    pub timestamp: TaiNanos,
+    /// Who produced it.
+    pub source: SourceId,
+    /// Counts this source's fragments; shows gaps and duplicates. Wraps.
+    pub sequence: u32,
+    /// Bytes in the whole fragment's payload.
+    pub total_length: u32,
+    /// Where in it this piece begins, in bytes.
+    pub offset: u32,
+    /// Bytes in this piece.
+    pub piece_length: u32,
+    /// How much time the payload covers, in nanoseconds; 0 where that has no meaning.
+    pub window: u32,
+    /// CRC32C of this piece; 0 with [`Status::NO_PAYLOAD_CRC`] where it was not computed.
+    pub payload_crc: u32,
+}
+
+/// Why 64 bytes are not a fragment header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum HeaderError {
+    /// Fewer bytes than a header has.
+    #[error("{0} bytes left where a 64-byte fragment header should be")]
+    Short(usize),
+    /// The first field is something else.
+    #[error("fragment header magic is {0:#010x}, expected 0x474c5754 (\"TWLG\")")]
+    Magic(u32),
+    /// Written by another version of the format.
+    #[error("fragment header version {0} is not known to this program, which reads version 1")]
+    Version(u8),
+    /// The header length field, in 8-byte units.
+    #[error("fragment header length is {0} x 8 bytes, expected 8 x 8")]
+    Length(u8),
+    /// The header's own checksum does not match.
+    #[error("fragment header CRC32C is {found:#010x}, computed {computed:#010x}")]
+    Crc {
+        /// What the header says.
+        found: u32,
+        /// What its bytes give.
+        computed: u32,
+    },
+    /// The piece does not lie within the fragment.
+    #[error("piece {offset}+{length} lies outside a fragment of {total} bytes")]
+    Piece {
+        /// Where the piece begins.
+        offset: u32,
+        /// Its length.
+        length: u32,
+        /// The fragment's length.
+        total: u32,
+    },
+}
+
+impl FragmentHeader {
+    /// The 64 bytes of this header, its CRC filled in.
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut b = [0; HEADER_LEN];
+        b[0..4].copy_from_slice(&HEADER_MAGIC.to_le_bytes());
+        b[4] = HEADER_VERSION;
+        b[5] = (HEADER_LEN / 8) as u8;
+        b[6..8].copy_from_slice(&self.payload_type.0.to_le_bytes());
+        b[8..12].copy_from_slice(&self.status.bits().to_le_bytes());
+        b[12..16].copy_from_slice(&self.run.0.to_le_bytes());
+        b[16..24].copy_from_slice(&self.event.0.to_le_bytes());
+        b[24..32].copy_from_slice(&self.timestamp.0.to_le_bytes());
+        b[32..36].copy_from_slice(&self.source.0.to_le_bytes());
+        b[36..40].copy_from_slice(&self.sequence.to_le_bytes());
+        b[40..44].copy_from_slice(&self.total_length.to_le_bytes());
+        b[44..48].copy_from_slice(&self.offset.to_le_bytes());
+        b[48..52].copy_from_slice(&self.piece_length.to_le_bytes());
+        b[52..56].copy_from_slice(&self.window.to_le_bytes());
+        b[56..60].copy_from_slice(&self.payload_crc.to_le_bytes());
+        let crc = crc32c(&b[..60]);
+        b[60..64].copy_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    /// Reads the header at the front of `bytes`. The piece it describes is inside its fragment; that the payload is
+    /// there, and that its CRC matches, is for the caller to check ([`crate::Records`] does).
+    pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
+        let Some(b) = bytes.first_chunk::<HEADER_LEN>() else {
+            return Err(HeaderError::Short(bytes.len()));
+        };
+        let u16_at = |at: usize| u16::from_le_bytes([b[at], b[at + 1]]);
+        let u32_at = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+
+        if u32_at(0) != HEADER_MAGIC {
+            return Err(HeaderError::Magic(u32_at(0)));
+        }
+        if b[4] != HEADER_VERSION {
+            return Err(HeaderError::Version(b[4]));
+        }
+        if usize::from(b[5]) * 8 != HEADER_LEN {
+            return Err(HeaderError::Length(b[5]));
+        }
+        let (found, computed) = (u32_at(60), crc32c(&b[..60]));
+        if found != computed {
+            return Err(HeaderError::Crc { found, computed });
+        }
+        let header = Self {
+            payload_type: PayloadType(u16_at(6)),
+            status: Status::from_bits_retain(u32_at(8)),
+            run: RunNumber(u32_at(12)),
+            event: EventId(u64_at(16)),
+            timestamp: TaiNanos(u64_at(24)),
+            source: SourceId(u32_at(32)),
+            sequence: u32_at(36),
+            total_length: u32_at(40),
+            offset: u32_at(44),
+            piece_length: u32_at(48),
+            window: u32_at(52),
+            payload_crc: u32_at(56),
+        };
+        let (offset, length, total) = (header.offset, header.piece_length, header.total_length);
+        if offset.checked_add(length).is_none_or(|end| end > total) {
+            return Err(HeaderError::Piece { offset, length, total });
+        }
+        Ok(header)
+    }
+
+    /// Whether this piece is the whole fragment.
+    pub fn is_whole(&self) -> bool {
+        self.piece_length == self.total_length
+    }
+
+    /// Whether `payload` is what the header's CRC was computed from; true where there is no CRC to compare.
+    pub fn payload_matches(&self, payload: &[u8]) -> bool {
+        self.status.contains(Status::NO_PAYLOAD_CRC) || crc32c(payload) == self.payload_crc
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn example() -> FragmentHeader {
+        FragmentHeader {
+            payload_type: PayloadType::SAMPLES_I16,
+            status: Status::SIMULATED | Status::CLOCK_FREE_RUNNING,
+            run: RunNumber(42),
+            event: EventId(0x0102_0304_0506_0708),
+            timestamp: TaiNanos(1_795_289_737_000_000_000),
+            source: SourceId::new(3, 17),
+            sequence: 0xdead_beef,
+            total_length: 4096,
+            offset: 1024,
+            piece_length: 2048,
+            window: 1_000_000,
+            payload_crc: 0x1234_5678,
+        }
+    }
+
+    /// The bytes are the contract with readers in other languages: they may never change for version 1.
+    #[test]
+    fn golden_bytes() {
+        let expected = "54574c4701080100400003002a0000000807060504030201001aca028126ea1811000300\
+                        efbeadde00100000000400000008000040420f0078563412";
+        let bytes = example().encode();
+        let hex: String = bytes[..60].iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, expected.replace(' ', ""));
+        assert_eq!(bytes[60..], crc32c(&bytes[..60]).to_le_bytes());
+        assert_eq!(FragmentHeader::decode(&bytes), Ok(example()));
+    }
+
+    #[test]
+    fn each_field_is_checked_and_named() {
+        let good = example().encode();
+        let broken = |at: usize, value: u8| {
+            let mut bytes = good;
+            bytes[at] = value;
+            FragmentHeader::decode(&bytes).unwrap_err()
+        };
+        assert_eq!(FragmentHeader::decode(&good[..63]), Err(HeaderError::Short(63)));
+        assert!(matches!(broken(0, 0), HeaderError::Magic(_)));
+        assert_eq!(broken(4, 9), HeaderError::Version(9));
+        assert_eq!(broken(5, 9), HeaderError::Length(9));
+        assert!(matches!(broken(20, 0xff), HeaderError::Crc { .. }));
+        let outside = FragmentHeader { offset: u32::MAX, ..example() }.encode();
+        assert!(matches!(FragmentHeader::decode(&outside), Err(HeaderError::Piece { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = FragmentHeader::decode(&bytes);
+        }
+
+        #[test]
+        fn every_single_bit_flip_is_noticed(bit in 0usize..512) {
+            let mut bytes = example().encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(FragmentHeader::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn decode_undoes_encode(event: u64, ts: u64, status: u32, total: u32, source: u32, sequence: u32) {
+            let header = FragmentHeader {
+                event: EventId(event), timestamp: TaiNanos(ts), status: Status::from_bits_retain(status),
+                total_length: total, piece_length: total, source: SourceId(source), sequence,
+                ..FragmentHeader::default()
+            };
+            prop_assert_eq!(FragmentHeader::decode(&header.encode()), Ok(header));
+        }
+    }
+}

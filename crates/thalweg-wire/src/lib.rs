@@ -1,0 +1,27 @@
+//! What travels and what is stored: the fragment header, the control messages, CRC32C, and the maps that say what has
+//! arrived.
+//!
+//! Everything here is pure data: no sockets, no clock, no allocation on the hot path. Each parser takes a byte slice
+//! that a stranger may have written; it returns an error that names the field, never panics, and never trusts a length
+//! before comparing it with what is there. The bytes are described for other languages in `docs/wire.md`.
+#![forbid(unsafe_code)]
+
+mod crc;
+mod header;
+mod interval;
+mod message;
+mod record;
+mod sequence;
+
+pub use crc::{Crc32c, crc32c};
+pub use header::{
+    EventId, FragmentHeader, HEADER_LEN, HEADER_MAGIC, HEADER_VERSION, HeaderError, PayloadType, RunNumber, SourceId,
+    Status, TaiNanos,
+};
+pub use interval::IntervalMap;
+pub use message::{
+    Accounts, Announcement, Disposition, Hello, MESSAGE_LEN, MESSAGE_MAGIC, Message, MessageError, PROTOCOL_VERSION,
+    Refusal, Welcome,
+};
+pub use record::{RECORD_ALIGN, RecordError, Records, record_len};
+pub use sequence::{Arrival, SequenceTracker};

@@ -1,0 +1,574 @@
+//! Control messages: what a source and a builder say to each other, whatever carries it.
+//!
+//! Each message is 64 bytes with a checksum of its own, so that it fits one cell of a shared-memory ring, one cache line,
+//! or many to a datagram. `Hello`, `Refuse` and `Data` are followed by as many bytes as they say.
+//!
+//! A source numbers what it announces to one builder with *tickets*: 0, 1, 2, … without gaps, one per slot or run of
+//! drops. Fetch and release name tickets, never slots, so a slot that was reused cannot be confused with its former
+//! content, and saying anything twice does no harm.
+
+use crate::{EventId, RunNumber, SourceId, TaiNanos, crc32c};
+use std::ops::Range;
+use thiserror::Error;
+
+/// Bytes in a control message.
+pub const MESSAGE_LEN: usize = 64;
+/// `TWMS` in a little-endian dump.
+pub const MESSAGE_MAGIC: u32 = u32::from_le_bytes(*b"TWMS");
+/// The version of the conversation this crate speaks.
+pub const PROTOCOL_VERSION: u8 = 1;
+
+/// What a source says of itself when it connects. Followed by `description` bytes of JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// Drawn at random when the source starts: tells a source that comes back from a second one with the same id.
+    pub session: u64,
+    /// Who it is.
+    pub source: SourceId,
+    /// Which builder it takes this one to be.
+    pub builder: u32,
+    /// How many builders it shares its events among: event `e` goes to builder `e % builders`.
+    pub builders: u32,
+    /// How many slots it has; no more tickets than this with data are open at a time.
+    pub slots: u32,
+    /// Bytes in a slot.
+    pub slot_bytes: u32,
+    /// The longest payload it will send.
+    pub max_payload: u32,
+    /// Bytes of description (JSON) that follow.
+    pub description: u32,
+}
+
+/// The builder's answer to [`Hello`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Welcome {
+    /// The run to come, or the one under way.
+    pub run: RunNumber,
+    /// Bytes the source may have sent ahead of any fetch and not yet released.
+    pub eager_credit: u32,
+    /// The longest slot that may be sent so.
+    pub eager_limit: u32,
+    /// Whether the run has begun already: the source came back.
+    pub running: bool,
+    /// Tickets below this one are released: where a source that comes back goes on.
+    pub released_below: u64,
+}
+
+/// Why a builder turns a source away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Refusal {
+    /// The id is not in the builder's topology.
+    UnknownSource = 1,
+    /// Another source with this id is connected.
+    AlreadyConnected = 2,
+    /// The two do not agree about who is who or how large things may be.
+    Mismatch = 3,
+    /// What was sent is not this protocol, or breaks its rules.
+    Protocol = 4,
+    /// The run is over or was given up.
+    Ended = 5,
+}
+
+/// What became of the fragments an announcement names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Disposition {
+    /// They wait in a slot to be fetched.
+    Held = 0,
+    /// They wait in a slot and are sent at once, without being asked for.
+    Eager = 1,
+    /// There was no free slot: the source dropped them as they came (policy `drop-newest`).
+    DroppedNewest = 2,
+    /// They waited in a slot and had to make room (policy `drop-oldest`).
+    DroppedOldest = 3,
+}
+
+impl Disposition {
+    /// Whether the fragments are gone.
+    pub fn is_dropped(self) -> bool {
+        matches!(self, Self::DroppedNewest | Self::DroppedOldest)
+    }
+}
+
+/// An *offer*: fragments of consecutive events of one builder, `first`, `first + builders`, … `count` of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Announcement {
+    /// Its number.
+    pub ticket: u64,
+    /// The first event.
+    pub first: EventId,
+    /// Where the records lie in the source's arena, for a builder that has it mapped.
+    pub arena_offset: u64,
+    /// How many fragments.
+    pub count: u32,
+    /// Bytes of records, headers and padding included; 0 when dropped.
+    pub bytes: u32,
+    /// Held, eager or dropped.
+    pub disposition: Disposition,
+}
+
+/// A source's books at the end of a run, for one builder's share of the events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Accounts {
+    /// Fragments accepted from the device, dropped ones included.
+    pub accepted: u64,
+    /// Of these, dropped because no slot was free.
+    pub dropped_newest: u64,
+    /// Of these, dropped to make room.
+    pub dropped_oldest: u64,
+    /// Tickets issued.
+    pub tickets: u64,
+    /// Processor time the source used so far, user and system, in nanoseconds.
+    pub cpu_nanos: u64,
+    /// Payload bytes the source copied with its own hands, or had the kernel copy, on their way out.
+    pub copied_bytes: u64,
+    /// The sequence number the next fragment would have had.
+    pub next_sequence: u32,
+}
+
+/// One control message. S→B: from source to builder; B→S: the other way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message {
+    /// S→B: who I am. A description follows.
+    Hello(Hello),
+    /// B→S: you are in.
+    Welcome(Welcome),
+    /// B→S or S→B: I end this conversation. `text` bytes of UTF-8 follow that say why.
+    Refuse {
+        /// The class of reason.
+        reason: Refusal,
+        /// Bytes of explanation that follow.
+        text: u32,
+    },
+    /// B→S: begin the run.
+    Start {
+        /// The first event number.
+        first: EventId,
+        /// When the run began.
+        at: TaiNanos,
+    },
+    /// S→B: *offer*.
+    Offer(Announcement),
+    /// B→S: *fetch*: send me this range of that ticket's records.
+    Fetch {
+        /// Which.
+        ticket: u64,
+        /// First byte.
+        offset: u32,
+        /// How many.
+        length: u32,
+    },
+    /// S→B: the range that was asked for. `length` bytes follow.
+    Data {
+        /// Which.
+        ticket: u64,
+        /// First byte.
+        offset: u32,
+        /// How many.
+        length: u32,
+    },
+    /// B→S: *release*: reuse the slots of all tickets below `below`, and of those from `first` up to `end`.
+    Release {
+        /// All tickets below this one.
+        below: u64,
+        /// And these.
+        first: u64,
+        /// Up to here, not included.
+        end: u64,
+    },
+    /// B→S: stop for a moment and tell me how far you are.
+    Pause,
+    /// S→B: this is the first event I have not accepted.
+    Paused {
+        /// The event.
+        next: EventId,
+    },
+    /// B→S: go on up to this event, not included, then end.
+    StopAt {
+        /// The event.
+        end: EventId,
+    },
+    /// S→B: that was all; my books.
+    End(Accounts),
+    /// B→S: all your fragments are accounted for; good-bye.
+    Bye,
+}
+
+/// Why 64 bytes are not a control message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum MessageError {
+    /// The first field is something else: not this protocol at all.
+    #[error("message magic is {0:#010x}, expected 0x534d5754 (\"TWMS\"): the peer does not speak the Thalweg protocol")]
+    Magic(u32),
+    /// Another version.
+    #[error("the peer speaks protocol version {0}, this program speaks version 1")]
+    Version(u8),
+    /// The checksum does not match.
+    #[error("message CRC32C is {found:#010x}, computed {computed:#010x}")]
+    Crc {
+        /// What the message says.
+        found: u32,
+        /// What its bytes give.
+        computed: u32,
+    },
+    /// No such kind.
+    #[error("message kind {0} is not known")]
+    Kind(u8),
+    /// A field holds what its kind cannot mean.
+    #[error("message field `{0}` holds an impossible value")]
+    Field(&'static str),
+}
+
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const REFUSE: u8 = 3;
+const START: u8 = 4;
+const OFFER: u8 = 5;
+const FETCH: u8 = 6;
+const DATA: u8 = 7;
+const RELEASE: u8 = 8;
+const PAUSE: u8 = 9;
+const PAUSED: u8 = 10;
+const STOP_AT: u8 = 11;
+const END: u8 = 12;
+const BYE: u8 = 13;
+
+impl Message {
+    /// The longest description that may follow a [`Hello`].
+    pub const MAX_DESCRIPTION: u32 = 16 * 1024;
+    /// The longest text that may follow a refusal.
+    pub const MAX_REFUSAL_TEXT: u32 = 1024;
+
+    /// A release of the single range `tickets`, beside everything below `below`.
+    pub fn release(below: u64, tickets: Range<u64>) -> Self {
+        Self::Release { below, first: tickets.start, end: tickets.end }
+    }
+
+    /// Bytes that follow this message on a stream.
+    pub fn body_len(&self) -> usize {
+        match *self {
+            Self::Hello(Hello { description, .. }) => description as usize,
+            Self::Refuse { text, .. } => text as usize,
+            Self::Data { length, .. } => length as usize,
+            _ => 0,
+        }
+    }
+
+    /// The 64 bytes of this message, its CRC filled in.
+    pub fn encode(&self) -> [u8; MESSAGE_LEN] {
+        let mut w = Writer { bytes: [0; MESSAGE_LEN], at: 8 };
+        let kind = match *self {
+            Self::Hello(h) => {
+                w.u64(h.session).u32(h.source.0).u32(h.builder).u32(h.builders).u32(h.slots);
+                w.u32(h.slot_bytes).u32(h.max_payload).u32(h.description);
+                HELLO
+            }
+            Self::Welcome(m) => {
+                w.u32(m.run.0).u32(m.eager_credit).u32(m.eager_limit).u32(m.running.into()).u64(m.released_below);
+                WELCOME
+            }
+            Self::Refuse { reason, text } => {
+                w.u32(reason as u32).u32(text);
+                REFUSE
+            }
+            Self::Start { first, at } => {
+                w.u64(first.0).u64(at.0);
+                START
+            }
+            Self::Offer(a) => {
+                w.u64(a.ticket).u64(a.first.0).u64(a.arena_offset).u32(a.count).u32(a.bytes);
+                w.u32(a.disposition as u32);
+                OFFER
+            }
+            Self::Fetch { ticket, offset, length } => {
+                w.u64(ticket).u32(offset).u32(length);
+                FETCH
+            }
+            Self::Data { ticket, offset, length } => {
+                w.u64(ticket).u32(offset).u32(length);
+                DATA
+            }
+            Self::Release { below, first, end } => {
+                w.u64(below).u64(first).u64(end);
+                RELEASE
+            }
+            Self::Pause => PAUSE,
+            Self::Paused { next } => {
+                w.u64(next.0);
+                PAUSED
+            }
+            Self::StopAt { end } => {
+                w.u64(end.0);
+                STOP_AT
+            }
+            Self::End(a) => {
+                w.u64(a.accepted).u64(a.dropped_newest).u64(a.dropped_oldest).u64(a.tickets);
+                w.u64(a.cpu_nanos).u64(a.copied_bytes).u32(a.next_sequence);
+                END
+            }
+            Self::Bye => BYE,
+        };
+        w.finish(kind)
+    }
+
+    /// Reads one message. Its fields are possible in themselves; whether they fit the conversation is for the caller.
+    pub fn decode(bytes: &[u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
+        let mut r = Reader { bytes, at: 0 };
+        let magic = r.u32();
+        if magic != MESSAGE_MAGIC {
+            return Err(MessageError::Magic(magic));
+        }
+        if bytes[4] != PROTOCOL_VERSION {
+            return Err(MessageError::Version(bytes[4]));
+        }
+        let (found, computed) = (Reader { bytes, at: 60 }.u32(), crc32c(&bytes[..60]));
+        if found != computed {
+            return Err(MessageError::Crc { found, computed });
+        }
+        r.at = 8;
+        let message = match bytes[5] {
+            HELLO => Self::Hello(Hello {
+                session: r.u64(),
+                source: SourceId(r.u32()),
+                builder: r.u32(),
+                builders: r.u32(),
+                slots: r.u32(),
+                slot_bytes: r.u32(),
+                max_payload: r.u32(),
+                description: r.at_most("description", Self::MAX_DESCRIPTION)?,
+            }),
+            WELCOME => Self::Welcome(Welcome {
+                run: RunNumber(r.u32()),
+                eager_credit: r.u32(),
+                eager_limit: r.u32(),
+                running: r.at_most("running", 1)? == 1,
+                released_below: r.u64(),
+            }),
+            REFUSE => Self::Refuse {
+                reason: match r.u32() {
+                    1 => Refusal::UnknownSource,
+                    2 => Refusal::AlreadyConnected,
+                    3 => Refusal::Mismatch,
+                    4 => Refusal::Protocol,
+                    5 => Refusal::Ended,
+                    _ => return Err(MessageError::Field("reason")),
+                },
+                text: r.at_most("text", Self::MAX_REFUSAL_TEXT)?,
+            },
+            START => Self::Start { first: EventId(r.u64()), at: TaiNanos(r.u64()) },
+            OFFER => {
+                let announcement = Announcement {
+                    ticket: r.u64(),
+                    first: EventId(r.u64()),
+                    arena_offset: r.u64(),
+                    count: r.u32(),
+                    bytes: r.u32(),
+                    disposition: match r.u32() {
+                        0 => Disposition::Held,
+                        1 => Disposition::Eager,
+                        2 => Disposition::DroppedNewest,
+                        3 => Disposition::DroppedOldest,
+                        _ => return Err(MessageError::Field("disposition")),
+                    },
+                };
+                if announcement.count == 0 {
+                    return Err(MessageError::Field("count"));
+                }
+                if announcement.disposition.is_dropped() != (announcement.bytes == 0) {
+                    return Err(MessageError::Field("bytes"));
+                }
+                Self::Offer(announcement)
+            }
+            FETCH => {
+                let (ticket, offset, length) = (r.u64(), r.u32(), r.u32());
+                r.range(offset, length)?;
+                Self::Fetch { ticket, offset, length }
+            }
+            DATA => {
+                let (ticket, offset, length) = (r.u64(), r.u32(), r.u32());
+                r.range(offset, length)?;
+                Self::Data { ticket, offset, length }
+            }
+            RELEASE => {
+                let (below, first, end) = (r.u64(), r.u64(), r.u64());
+                if first > end {
+                    return Err(MessageError::Field("end"));
+                }
+                Self::Release { below, first, end }
+            }
+            PAUSE => Self::Pause,
+            PAUSED => Self::Paused { next: EventId(r.u64()) },
+            STOP_AT => Self::StopAt { end: EventId(r.u64()) },
+            END => Self::End(Accounts {
+                accepted: r.u64(),
+                dropped_newest: r.u64(),
+                dropped_oldest: r.u64(),
+                tickets: r.u64(),
+                cpu_nanos: r.u64(),
+                copied_bytes: r.u64(),
+                next_sequence: r.u32(),
+            }),
+            BYE => Self::Bye,
+            kind => return Err(MessageError::Kind(kind)),
+        };
+        Ok(message)
+    }
+}
+
+struct Writer {
+    bytes: [u8; MESSAGE_LEN],
+    at: usize,
+}
+
+impl Writer {
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.bytes[self.at..self.at + 4].copy_from_slice(&value.to_le_bytes());
+        self.at += 4;
+        self
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.bytes[self.at..self.at + 8].copy_from_slice(&value.to_le_bytes());
+        self.at += 8;
+        self
+    }
+
+    fn finish(mut self, kind: u8) -> [u8; MESSAGE_LEN] {
+        self.bytes[0..4].copy_from_slice(&MESSAGE_MAGIC.to_le_bytes());
+        self.bytes[4] = PROTOCOL_VERSION;
+        self.bytes[5] = kind;
+        let crc = crc32c(&self.bytes[..60]);
+        self.bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        self.bytes
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8; MESSAGE_LEN],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn u32(&mut self) -> u32 {
+        let b = &self.bytes[self.at..self.at + 4];
+        self.at += 4;
+        u32::from_le_bytes([b[0], b[1], b[2], b[3]])
+    }
+
+    fn u64(&mut self) -> u64 {
+        let low = self.u32();
+        u64::from(low) | u64::from(self.u32()) << 32
+    }
+
+    fn at_most(&mut self, field: &'static str, limit: u32) -> Result<u32, MessageError> {
+        let value = self.u32();
+        if value > limit { Err(MessageError::Field(field)) } else { Ok(value) }
+    }
+
+    fn range(&self, offset: u32, length: u32) -> Result<(), MessageError> {
+        match offset.checked_add(length) {
+            Some(_) if length > 0 => Ok(()),
+            _ => Err(MessageError::Field("length")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn examples() -> Vec<Message> {
+        vec![
+            Message::Hello(Hello {
+                session: 0x1122_3344_5566_7788,
+                source: SourceId::new(1, 2),
+                builder: 0,
+                builders: 3,
+                slots: 16,
+                slot_bytes: 1 << 20,
+                max_payload: 1 << 16,
+                description: 17,
+            }),
+            Message::Welcome(Welcome {
+                run: RunNumber(42),
+                eager_credit: 65536,
+                eager_limit: 4096,
+                running: true,
+                released_below: 9,
+            }),
+            Message::Refuse { reason: Refusal::AlreadyConnected, text: 5 },
+            Message::Start { first: EventId(100), at: TaiNanos(5) },
+            Message::Offer(Announcement {
+                ticket: 7,
+                first: EventId(21),
+                arena_offset: 4096,
+                count: 240,
+                bytes: 261_120,
+                disposition: Disposition::Eager,
+            }),
+            Message::Fetch { ticket: 7, offset: 64, length: 1024 },
+            Message::Data { ticket: 7, offset: 64, length: 1024 },
+            Message::Release { below: 5, first: 7, end: 8 },
+            Message::Pause,
+            Message::Paused { next: EventId(1234) },
+            Message::StopAt { end: EventId(1240) },
+            Message::End(Accounts {
+                accepted: 1,
+                dropped_newest: 2,
+                dropped_oldest: 3,
+                tickets: 4,
+                cpu_nanos: 5,
+                copied_bytes: 6,
+                next_sequence: 7,
+            }),
+            Message::Bye,
+        ]
+    }
+
+    #[test]
+    fn every_kind_survives_the_way_there_and_back() {
+        for message in examples() {
+            assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+    }
+
+    /// The bytes are the contract with other implementations: version 1 keeps them.
+    #[test]
+    fn golden_bytes() {
+        let bytes = Message::Fetch { ticket: 0x0102, offset: 0x40, length: 0x1000 }.encode();
+        let hex: String = bytes[..32].iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "54574d5301060000020100000000000040000000001000000000000000000000");
+        assert_eq!(bytes[60..], crc32c(&bytes[..60]).to_le_bytes());
+    }
+
+    #[test]
+    fn a_wrong_version_is_told_from_garbage() {
+        let mut bytes = Message::Bye.encode();
+        bytes[4] = 2;
+        assert_eq!(Message::decode(&bytes), Err(MessageError::Version(2)));
+        assert_eq!(Message::decode(&[b'G'; 64]), Err(MessageError::Magic(0x4747_4747)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(mut bytes: [u8; 32], kind in 0u8..20, tail: [u8; 28], valid_crc: bool) {
+            let mut cell = [0u8; MESSAGE_LEN];
+            cell[..32].copy_from_slice(&bytes);
+            cell[32..60].copy_from_slice(&tail);
+            if valid_crc {
+                cell[0..4].copy_from_slice(&MESSAGE_MAGIC.to_le_bytes());
+                cell[4] = PROTOCOL_VERSION;
+                cell[5] = kind;
+                let crc = crc32c(&cell[..60]);
+                cell[60..].copy_from_slice(&crc.to_le_bytes());
+            }
+            if let Ok(message) = Message::decode(&cell) {
+                // What was understood can be said again, in the same words.
+                prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
+            }
+            bytes[0] ^= 1;
+        }
+    }
+}
