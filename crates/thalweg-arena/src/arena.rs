@@ -1,0 +1,285 @@
+//! The arena itself: one memfd, one mapping, and the pieces of it that can be owned.
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Huge page size on x86-64 and arm64 with 4 KiB pages.
+const HUGE: usize = 2 << 20;
+
+/// What pages an arena is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// 2 MiB pages: one TLB entry and one page-list entry for 512 small ones.
+    Huge,
+    /// 4 KiB pages: the kernel had no huge page to give, or shared-memory huge pages are switched off
+    /// (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`).
+    Small,
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Huge => "2 MiB pages",
+            Self::Small => "4 KiB pages",
+        })
+    }
+}
+
+/// Why an arena could not be made or taken over.
+#[derive(Debug, Error)]
+pub enum ArenaError {
+    /// Zero, or more than the address space.
+    #[error("an arena of {0} bytes cannot be made")]
+    Size(usize),
+    /// The kernel refused.
+    #[error("{doing} for an arena of {bytes} bytes: {error}")]
+    Os {
+        /// What was being done.
+        doing: &'static str,
+        /// The arena's size.
+        bytes: usize,
+        /// The kernel's answer.
+        error: rustix::io::Errno,
+    },
+    /// The other process could shrink the memory under our feet.
+    #[error("the arena that was handed over is not sealed against shrinking; its owner must set F_SEAL_SHRINK")]
+    NotSealed,
+}
+
+/// A mapped memfd. Shared by reference counting; bytes are reached only through [`Span`]s and [`View`]s.
+pub struct Arena {
+    fd: OwnedFd,
+    base: NonNull<u8>,
+    len: usize,
+    pages: Pages,
+}
+
+// SAFETY: `base` is an address of a mapping that lives as long as the arena and belongs to no thread; all access goes
+// through `Span` (exclusive by construction) and `View` (read-only).
+unsafe impl Send for Arena {}
+// SAFETY: as above; the arena's own methods only read its plain fields.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Makes an arena of `len` bytes, rounded up to whole huge pages, and the one span that owns all of it. The memory is
+    /// touched, so that no page fault happens later on the data path.
+    pub fn create(name: &str, len: usize) -> Result<Span, ArenaError> {
+        let rounded = len.checked_next_multiple_of(HUGE).filter(|len| *len > 0).ok_or(ArenaError::Size(len))?;
+        let os = |doing| move |error| ArenaError::Os { doing, bytes: rounded, error };
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(os("memfd_create"))?;
+        rustix::fs::ftruncate(&fd, rounded as u64).map_err(os("ftruncate"))?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(os("sealing"))?;
+        let base = map(&fd, rounded, ProtFlags::READ | ProtFlags::WRITE).map_err(os("mmap"))?;
+        let mut arena = Self { fd, base, len: rounded, pages: Pages::Small };
+        // SAFETY: the range is the mapping just made; the advice changes no content.
+        let _ = unsafe { rustix::mm::madvise(arena.base.as_ptr().cast(), rounded, Advice::LinuxHugepage) };
+        // SAFETY: as above. Populating allocates zeroed pages; it reports a lack of memory here instead of by SIGBUS later.
+        unsafe { rustix::mm::madvise(arena.base.as_ptr().cast(), rounded, Advice::LinuxPopulateWrite) }
+            .map_err(os("allocating memory"))?;
+        arena.pages = pages_of(arena.base.as_ptr() as usize, rounded);
+        Ok(Span { arena: Arc::new(arena), range: 0..rounded })
+    }
+
+    /// Maps, for reading, an arena that another process made. It must be sealed against shrinking: otherwise its owner
+    /// could turn every read of ours into a SIGBUS.
+    pub fn import(fd: OwnedFd) -> Result<Arc<Self>, ArenaError> {
+        let os = |doing| move |error| ArenaError::Os { doing, bytes: 0, error };
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| ArenaError::NotSealed)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(ArenaError::NotSealed);
+        }
+        let size = rustix::fs::fstat(&fd).map_err(os("fstat"))?.st_size;
+        let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
+        let base = map(&fd, len, ProtFlags::READ).map_err(os("mmap"))?;
+        let pages = pages_of(base.as_ptr() as usize, len);
+        Ok(Arc::new(Self { fd, base, len, pages }))
+    }
+
+    /// The file descriptor, for `sendfile` and for handing over to another process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Bytes in the arena.
+    pub fn size(&self) -> usize {
+        self.len
+    }
+
+    /// What pages it got.
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// A range of an imported arena, or nothing where the range is not inside it.
+    pub fn view(self: &Arc<Self>, offset: u64, len: usize) -> Option<View> {
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(len).filter(|end| *end <= self.len)?;
+        Some(View { arena: Arc::clone(self), range: start..end })
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arena({} bytes, {})", self.len, self.pages)
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this address and length, and with the last `Arc` nothing refers to it.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+fn map(fd: &OwnedFd, len: usize, prot: ProtFlags) -> Result<NonNull<u8>, rustix::io::Errno> {
+    // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
+    let address: *mut c_void = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) }?;
+    NonNull::new(address.cast()).ok_or(rustix::io::Errno::NOMEM)
+}
+
+/// Whether the mapping at `address` is made of huge pages, as `/proc/self/smaps` tells (`ShmemPmdMapped`).
+fn pages_of(address: usize, len: usize) -> Pages {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let start = format!("{address:x}-");
+    let mapped = smaps
+        .lines()
+        .skip_while(|line| !line.starts_with(&start))
+        .find_map(|line| line.strip_prefix("ShmemPmdMapped:"))
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").trim().parse::<usize>().ok());
+    if mapped.is_some_and(|kib| kib * 1024 >= len) { Pages::Huge } else { Pages::Small }
+}
+
+/// The exclusive right to a range of an arena: there is never a second span over the same bytes.
+pub struct Span {
+    arena: Arc<Arena>,
+    range: Range<usize>,
+}
+
+impl Span {
+    /// Makes a span from a range that the caller owns.
+    ///
+    /// # Safety
+    /// No other span may cover any byte of `range` while this one lives, and `range` lies inside the arena.
+    pub(crate) unsafe fn new(arena: Arc<Arena>, range: Range<usize>) -> Self {
+        debug_assert!(range.start <= range.end && range.end <= arena.len);
+        Self { arena, range }
+    }
+
+    /// Splits off the first `len` bytes. Panics where there are fewer.
+    pub fn take_front(&mut self, len: usize) -> Self {
+        assert!(len <= self.len(), "{len} bytes taken from a span of {}", self.len());
+        let middle = self.range.start + len;
+        let front = self.range.start..middle;
+        self.range.start = middle;
+        Self { arena: Arc::clone(&self.arena), range: front }
+    }
+
+    /// The arena it lies in.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// Where in the arena it begins.
+    pub fn offset(&self) -> usize {
+        self.range.start
+    }
+}
+
+impl Deref for Span {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range lies inside the mapping (checked where spans are made), which the `Arc` keeps alive.
+        let start = unsafe { self.arena.base.as_ptr().add(self.range.start) };
+        // SAFETY: all bytes of a memfd are initialised; the span is the only one over them, and `&self` keeps `&mut`
+        // slices away for as long as this one lives.
+        unsafe { std::slice::from_raw_parts(start, self.range.len()) }
+    }
+}
+
+impl DerefMut for Span {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`.
+        let start = unsafe { self.arena.base.as_ptr().add(self.range.start) };
+        // SAFETY: as in `deref`, and `&mut self` makes this the only slice.
+        unsafe { std::slice::from_raw_parts_mut(start, self.range.len()) }
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Span({:?} of {:?})", self.range, self.arena)
+    }
+}
+
+/// A range of an arena that another process writes, for reading here.
+///
+/// By the protocol its owner leaves the bytes alone until they are released. An owner that breaks this can change what we
+/// read, never where: lengths and offsets are copied out and checked before they are used.
+#[derive(Clone)]
+pub struct View {
+    arena: Arc<Arena>,
+    range: Range<usize>,
+}
+
+impl Deref for View {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `Arena::view` checked the range against the mapping.
+        let start = unsafe { self.arena.base.as_ptr().add(self.range.start) };
+        // SAFETY: the mapping cannot shrink (sealed) and lives as long as the `Arc`; the owner does not write before
+        // release (see the type's documentation for an owner that does).
+        unsafe { std::slice::from_raw_parts(start, self.range.len()) }
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "View({:?} of {:?})", self.range, self.arena)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_mapping_sees_what_the_first_wrote() {
+        let mut span = Arena::create("test", 100).unwrap();
+        assert_eq!(span.len(), HUGE);
+        span[17] = 42;
+        let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(theirs.view(16, 2).unwrap()[1], 42);
+        assert!(theirs.view(HUGE as u64 - 1, 2).is_none());
+        assert!(theirs.view(u64::MAX, 1).is_none());
+    }
+
+    #[test]
+    fn memory_that_could_shrink_is_refused() {
+        let fd = rustix::fs::memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, 4096).unwrap();
+        assert!(matches!(Arena::import(fd), Err(ArenaError::NotSealed)));
+        let file = tempfile::tempfile().unwrap();
+        assert!(matches!(Arena::import(file.into()), Err(ArenaError::NotSealed)));
+    }
+
+    #[test]
+    fn impossible_sizes_are_errors() {
+        assert!(matches!(Arena::create("none", 0), Err(ArenaError::Size(0))));
+        assert!(matches!(Arena::create("all", usize::MAX), Err(ArenaError::Size(_))));
+        assert!(matches!(Arena::create("most", 1 << 60), Err(ArenaError::Os { .. })));
+    }
+}
