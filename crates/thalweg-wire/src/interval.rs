@@ -41,8 +41,7 @@ impl IntervalMap {
 
     /// Whether all of `range` is in the set.
     pub fn contains(&self, range: &Range<u64>) -> bool {
-        range.is_empty()
-            || self.ranges.iter().any(|r| r.start <= range.start && range.end <= r.end)
+        range.is_empty() || self.ranges.iter().any(|r| r.start <= range.start && range.end <= r.end)
     }
 
     /// Whether any number of `range` is in the set.
