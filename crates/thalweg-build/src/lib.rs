@@ -1,1 +1,17 @@
-//! The event builder: completeness, deadlines, credit and the ledger, without IO
+//! The event builder: which fragments are there, which to ask for next, when an event is closed, and what became of
+//! every fragment.
+//!
+//! Sans-IO: no sockets, no memory of payloads, no clock of its own. The node that drives it tells it what happened
+//! ([`Builder::offered`], [`Builder::arrived`], [`Builder::gone`], …) and at what time, and asks it what to do
+//! ([`Builder::next_fetch`], [`Builder::next_closed`], [`Builder::releases`]). The reasoning is in
+//! `docs/architecture.md`, "How an event is built".
+#![forbid(unsafe_code)]
+
+mod builder;
+mod events;
+mod ledger;
+mod source;
+
+pub use builder::{Builder, BuilderConfig, Check, Fetch, Hold, Violation};
+pub use events::{Closed, Missing};
+pub use ledger::{Ledger, LedgerEntry};

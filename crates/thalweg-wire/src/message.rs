@@ -8,7 +8,6 @@
 //! content, and saying anything twice does no harm.
 
 use crate::{EventId, RunNumber, SourceId, TaiNanos, crc32c};
-use std::ops::Range;
 use thiserror::Error;
 
 /// Bytes in a control message.
@@ -168,14 +167,10 @@ pub enum Message {
         /// How many.
         length: u32,
     },
-    /// B→S: *release*: reuse the slots of all tickets below `below`, and of those from `first` up to `end`.
+    /// B→S: *release*: reuse the slots of all tickets below this one.
     Release {
-        /// All tickets below this one.
+        /// The first ticket that is not released.
         below: u64,
-        /// And these.
-        first: u64,
-        /// Up to here, not included.
-        end: u64,
     },
     /// B→S: stop for a moment and tell me how far you are.
     Pause,
@@ -240,11 +235,6 @@ impl Message {
     /// The longest text that may follow a refusal.
     pub const MAX_REFUSAL_TEXT: u32 = 1024;
 
-    /// A release of the single range `tickets`, beside everything below `below`.
-    pub fn release(below: u64, tickets: Range<u64>) -> Self {
-        Self::Release { below, first: tickets.start, end: tickets.end }
-    }
-
     /// Bytes that follow this message on a stream.
     pub fn body_len(&self) -> usize {
         match *self {
@@ -289,8 +279,8 @@ impl Message {
                 w.u64(ticket).u32(offset).u32(length);
                 DATA
             }
-            Self::Release { below, first, end } => {
-                w.u64(below).u64(first).u64(end);
+            Self::Release { below } => {
+                w.u64(below);
                 RELEASE
             }
             Self::Pause => PAUSE,
@@ -390,13 +380,7 @@ impl Message {
                 r.range(offset, length)?;
                 Self::Data { ticket, offset, length }
             }
-            RELEASE => {
-                let (below, first, end) = (r.u64(), r.u64(), r.u64());
-                if first > end {
-                    return Err(MessageError::Field("end"));
-                }
-                Self::Release { below, first, end }
-            }
+            RELEASE => Self::Release { below: r.u64() },
             PAUSE => Self::Pause,
             PAUSED => Self::Paused { next: EventId(r.u64()) },
             STOP_AT => Self::StopAt { end: EventId(r.u64()) },
@@ -510,7 +494,7 @@ mod tests {
             }),
             Message::Fetch { ticket: 7, offset: 64, length: 1024 },
             Message::Data { ticket: 7, offset: 64, length: 1024 },
-            Message::Release { below: 5, first: 7, end: 8 },
+            Message::Release { below: 5 },
             Message::Pause,
             Message::Paused { next: EventId(1234) },
             Message::StopAt { end: EventId(1240) },

@@ -1,0 +1,128 @@
+//! The ledger: every fragment a source accepted ends in exactly one bucket.
+
+use serde::{Deserialize, Serialize};
+
+/// One source's line. Counts are fragments, for the share of one builder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerEntry {
+    /// The source's id, `subsystem.element`.
+    pub source: String,
+    /// Its name in the topology.
+    pub name: String,
+    /// What the source says it took from its device; for a source that died, what it offered.
+    pub accepted: u64,
+    /// On disk.
+    pub recorded: u64,
+    /// Built into events and then let go, because the run was not recorded.
+    pub discarded: u64,
+    /// Dropped by the source because no slot was free.
+    pub dropped_newest: u64,
+    /// Dropped by the source to make room for newer ones.
+    pub dropped_oldest: u64,
+    /// Came after its event was closed.
+    pub late: u64,
+    /// Arrived damaged: a header or payload that fails its checks, or a place it cannot have.
+    pub corrupt: u64,
+    /// Accepted by the source and not delivered for a known reason: the source died with it, or the disk failed with it.
+    pub lost: u64,
+    /// What the buckets do not explain. Zero, or the run is INCOMPLETE.
+    pub unaccounted: i64,
+    /// Of those built, explicit *empty* fragments.
+    pub empty: u64,
+    /// Arrived a second time and not counted again. Not a bucket: the first arrival is in one.
+    pub duplicates: u64,
+    /// Events for which this source said nothing, though it went on to later ones. Not a bucket: nothing was accepted.
+    pub skipped: u64,
+    /// Payload bytes built.
+    pub bytes: u64,
+    /// Whether the source ended the run with its books.
+    pub closed_books: bool,
+}
+
+impl LedgerEntry {
+    fn balance(&mut self) {
+        let explained = self.recorded
+            + self.discarded
+            + self.dropped_newest
+            + self.dropped_oldest
+            + self.late
+            + self.corrupt
+            + self.lost;
+        self.unaccounted =
+            i64::try_from(self.accepted).unwrap_or(i64::MAX) - i64::try_from(explained).unwrap_or(i64::MAX);
+    }
+}
+
+/// The books of a run, as one builder keeps them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Sum of the absolute values over all sources.
+    pub unaccounted: u64,
+    /// One line for each source, in the order of the topology.
+    pub sources: Vec<LedgerEntry>,
+    /// Connections refused because their source is not in the topology.
+    pub unknown_sources: u64,
+}
+
+impl Ledger {
+    /// Adds the buckets up.
+    pub fn balanced(mut self) -> Self {
+        for entry in &mut self.sources {
+            entry.balance();
+        }
+        self.unaccounted = self.sources.iter().map(|entry| entry.unaccounted.unsigned_abs()).sum();
+        self
+    }
+
+    /// Sentences that say why these books do not make a COMPLETE run; none where they do.
+    pub fn reasons(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        for entry in &self.sources {
+            let who = format!("source {} ({})", entry.source, entry.name);
+            if !entry.closed_books {
+                reasons.push(format!("{who} did not end its books: it died, hung or was cut off"));
+            }
+            for (count, what) in [
+                (entry.lost, "lost"),
+                (entry.corrupt, "corrupt"),
+                (entry.late, "late"),
+                (entry.dropped_newest + entry.dropped_oldest, "dropped at the source"),
+                (entry.skipped, "never mentioned by the source"),
+            ] {
+                if count > 0 {
+                    reasons.push(format!("{who}: {count} fragments {what}"));
+                }
+            }
+            if entry.unaccounted != 0 {
+                reasons.push(format!("{who}: {} fragments UNACCOUNTED for", entry.unaccounted));
+            }
+        }
+        reasons
+    }
+
+    /// Adds the books of another builder of the same run.
+    pub fn merge(&mut self, other: &Self) {
+        self.unknown_sources += other.unknown_sources;
+        for theirs in &other.sources {
+            match self.sources.iter_mut().find(|ours| ours.source == theirs.source) {
+                Some(ours) => {
+                    ours.accepted += theirs.accepted;
+                    ours.recorded += theirs.recorded;
+                    ours.discarded += theirs.discarded;
+                    ours.dropped_newest += theirs.dropped_newest;
+                    ours.dropped_oldest += theirs.dropped_oldest;
+                    ours.late += theirs.late;
+                    ours.corrupt += theirs.corrupt;
+                    ours.lost += theirs.lost;
+                    ours.empty += theirs.empty;
+                    ours.duplicates += theirs.duplicates;
+                    ours.skipped += theirs.skipped;
+                    ours.bytes += theirs.bytes;
+                    ours.closed_books &= theirs.closed_books;
+                }
+                None => self.sources.push(theirs.clone()),
+            }
+        }
+        *self = std::mem::take(self).balanced();
+    }
+}
