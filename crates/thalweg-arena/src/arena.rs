@@ -59,6 +59,8 @@ pub struct Arena {
     base: NonNull<u8>,
     len: usize,
     pages: Pages,
+    /// Whether the bytes are another process's. Our own are reached through spans, and must not be through views too.
+    imported: bool,
 }
 
 // SAFETY: `base` is an address of a mapping that lives as long as the arena and belongs to no thread; all access goes
@@ -76,10 +78,11 @@ impl Arena {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(os("memfd_create"))?;
         rustix::fs::ftruncate(&fd, rounded as u64).map_err(os("ftruncate"))?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(os("sealing"))?;
         let base = map(&fd, rounded, ProtFlags::READ | ProtFlags::WRITE).map_err(os("mmap"))?;
-        let mut arena = Self { fd, base, len: rounded, pages: Pages::Small };
+        let mut arena = Self { fd, base, len: rounded, pages: Pages::Small, imported: false };
+        // FUTURE_WRITE: this mapping stays the only one that can be written; who gets the descriptor may read.
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&arena.fd, seals).map_err(os("sealing"))?;
         // SAFETY: the range is the mapping just made; the advice changes no content.
         let _ = unsafe { rustix::mm::madvise(arena.base.as_ptr().cast(), rounded, Advice::LinuxHugepage) };
         // SAFETY: as above. Populating allocates zeroed pages; it reports a lack of memory here instead of by SIGBUS later.
@@ -101,7 +104,7 @@ impl Arena {
         let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
         let base = map(&fd, len, ProtFlags::READ).map_err(os("mmap"))?;
         let pages = pages_of(base.as_ptr() as usize, len);
-        Ok(Arc::new(Self { fd, base, len, pages }))
+        Ok(Arc::new(Self { fd, base, len, pages, imported: true }))
     }
 
     /// The file descriptor, for `sendfile` and for handing over to another process.
@@ -114,15 +117,20 @@ impl Arena {
         self.len
     }
 
+    /// Address and length of the mapping; for the kernel, not for reading.
+    pub(crate) fn mapping(&self) -> *const [u8] {
+        std::ptr::slice_from_raw_parts(self.base.as_ptr(), self.len)
+    }
+
     /// What pages it got.
     pub fn pages(&self) -> Pages {
         self.pages
     }
 
-    /// A range of an imported arena, or nothing where the range is not inside it.
+    /// A range of an imported arena, or nothing where the range is not inside it, or the arena is our own.
     pub fn view(self: &Arc<Self>, offset: u64, len: usize) -> Option<View> {
         let start = usize::try_from(offset).ok()?;
-        let end = start.checked_add(len).filter(|end| *end <= self.len)?;
+        let end = start.checked_add(len).filter(|end| self.imported && *end <= self.len)?;
         Some(View { arena: Arc::clone(self), range: start..end })
     }
 }
@@ -265,6 +273,15 @@ mod tests {
         assert_eq!(theirs.view(16, 2).unwrap()[1], 42);
         assert!(theirs.view(HUGE as u64 - 1, 2).is_none());
         assert!(theirs.view(u64::MAX, 1).is_none());
+        assert!(span.arena().view(0, 1).is_none(), "our own bytes are behind spans");
+    }
+
+    #[test]
+    fn who_gets_the_descriptor_can_read_but_not_write() {
+        let span = Arena::create("test", 1).unwrap();
+        let fd = span.arena().fd().try_clone_to_owned().unwrap();
+        assert_eq!(rustix::io::pwrite(&fd, &[1], 0), Err(rustix::io::Errno::PERM));
+        assert_eq!(map(&fd, HUGE, ProtFlags::READ | ProtFlags::WRITE).err(), Some(rustix::io::Errno::PERM));
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub struct Block {
     arena: Arc<Arena>,
     range: Range<usize>,
     used: usize,
+    /// Bytes, not spans, that are out: a span may have been split by whoever filled it.
     out: usize,
     index: u32,
 }
@@ -42,7 +43,7 @@ impl Block {
         let end = self.used.checked_add(len).filter(|end| *end <= self.capacity())?;
         let start = self.range.start + self.used;
         self.used = end;
-        self.out += 1;
+        self.out += len;
         // SAFETY: the block owns its range; `used` only grows until `reset`, which requires that every span is back, so
         // no two spans overlap, and `bytes`/`bytes_mut` refuse while any is out.
         Some(unsafe { Span::new(Arc::clone(&self.arena), start..start + len) })
@@ -57,13 +58,13 @@ impl Block {
     /// Takes back a span that was carved from this block.
     pub fn give_back(&mut self, span: Span) {
         assert!(self.owns(&span), "span of another block");
-        drop(span);
-        self.out -= 1;
+        self.out -= span.len();
     }
 
     /// Whether `span` was carved from this block.
     pub fn owns(&self, span: &Span) -> bool {
-        Arc::ptr_eq(span.arena(), &self.arena) && self.range.contains(&span.offset())
+        let end = span.offset() + span.len();
+        Arc::ptr_eq(span.arena(), &self.arena) && self.range.start <= span.offset() && end <= self.range.end
     }
 
     /// All bytes of the block. Panics while spans are out.
@@ -161,6 +162,22 @@ mod tests {
         assert!(block.bytes_mut()[100..].iter().all(|byte| *byte == 2));
         pool.give_back(block);
         assert_eq!(pool.take().unwrap().used(), 0);
+    }
+
+    #[test]
+    fn a_block_waits_for_every_piece_of_a_span_that_was_split() {
+        let mut pool = BlockPool::new("test", 1, 4096).unwrap();
+        let mut block = pool.take().unwrap();
+        let mut rest = block.carve(100).unwrap();
+        let front = rest.take_front(40);
+        block.give_back(front);
+        assert!(block.is_busy());
+        block.give_back(rest);
+        assert!(!block.is_busy());
+        let whole = block.carve(3996).unwrap();
+        let nothing = block.carve(0).unwrap();
+        block.give_back(whole);
+        block.give_back(nothing);
     }
 
     #[test]

@@ -4,13 +4,26 @@
 //! exclusive right to a range, a [`Slot`] is a span with headroom in front that a device fills, a [`Block`] is a span
 //! that is filled piece by piece and written to disk as one. Another process gets the arena by file descriptor
 //! ([`Arena::import`]) and reads it through [`View`]s.
+//!
+//! Around it: what two processes need to talk about that memory ([`Ring`], [`Doorbell`], [`send_fds`]), and what a device
+//! needs to write to it ([`page_list()`], [`pin()`]).
 
 mod arena;
 mod block;
+mod doorbell;
+mod handover;
+mod page_list;
+mod pin;
+mod ring;
 mod slots;
 
 pub use arena::{Arena, ArenaError, Pages, Span, View};
 pub use block::{Block, BlockPool};
+pub use doorbell::{Doorbell, DoorbellError};
+pub use handover::{HandoverError, MAX_FDS, recv_fds, send_fds};
+pub use page_list::{Extent, PageList, PageListError, page_list};
+pub use pin::{PinError, Pinned, pin, pin_arena};
+pub use ring::{CELL, MAX_CELLS, PushError, Ring, RingError, RingReceiver, RingSender, RingSetupError};
 pub use slots::{HEADROOM, Slot, SlotPool};
 
 /// Bytes in an ordinary page.

@@ -34,6 +34,8 @@ pub struct Hello {
     pub slot_bytes: u32,
     /// The longest payload it will send.
     pub max_payload: u32,
+    /// Whether it may withdraw offers (policy `drop-oldest`): then nothing may be read before it was asked for and granted.
+    pub withdraws: bool,
     /// Bytes of description (JSON) that follow.
     pub description: u32,
 }
@@ -251,7 +253,7 @@ impl Message {
         let kind = match *self {
             Self::Hello(h) => {
                 w.u64(h.session).u32(h.source.0).u32(h.builder).u32(h.builders).u32(h.slots);
-                w.u32(h.slot_bytes).u32(h.max_payload).u32(h.description);
+                w.u32(h.slot_bytes).u32(h.max_payload).u32(h.withdraws.into()).u32(h.description);
                 HELLO
             }
             Self::Welcome(m) => {
@@ -326,6 +328,7 @@ impl Message {
                 slots: r.u32(),
                 slot_bytes: r.u32(),
                 max_payload: r.u32(),
+                withdraws: r.at_most("withdraws", 1)? == 1,
                 description: r.at_most("description", Self::MAX_DESCRIPTION)?,
             }),
             WELCOME => Self::Welcome(Welcome {
@@ -473,6 +476,7 @@ mod tests {
                 slots: 16,
                 slot_bytes: 1 << 20,
                 max_payload: 1 << 16,
+                withdraws: true,
                 description: 17,
             }),
             Message::Welcome(Welcome {

@@ -1,0 +1,209 @@
+//! Physical addresses of memory, for a device that writes to it by itself.
+//!
+//! The kernel tells a process what frame each of its pages is in through `/proc/self/pagemap`
+//! (Documentation/admin-guide/mm/pagemap.rst): 8 bytes per page; bits 0–54 are the frame number, bit 62 says swapped, bit 63
+//! says present. Since Linux 4.2 the frame number reads as zero without `CAP_SYS_ADMIN`, because knowing
+//! it helps an attack ("rowhammer").
+//!
+//! An address stays true only as long as the kernel leaves the page where it is. [`crate::pin`] says what does, and what does not,
+//! keep it there. Behind an IOMMU a device wants addresses of the IOMMU's making, not these: ask VFIO.
+//!
+//! Memory that was read but never written may lie in a page that all processes share (the zero page, the page cache), and
+//! no device must write to that. The pages of an [`crate::Arena`] are its own from the beginning.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use thiserror::Error;
+
+/// Bytes in a pagemap entry.
+const ENTRY: usize = 8;
+/// The frame number, in a page that is present.
+const FRAME: u64 = (1 << 55) - 1;
+const SWAPPED: u64 = 1 << 62;
+const PRESENT: u64 = 1 << 63;
+
+/// Why a page list could not be made.
+#[derive(Debug, Error)]
+pub enum PageListError {
+    /// The kernel hides frame numbers from this process.
+    #[error(
+        "physical addresses are hidden from this process: it lacks CAP_SYS_ADMIN (run it as root outside of a user \
+         namespace, or give its file the capability: setcap cap_sys_admin+ep PROGRAM)"
+    )]
+    NotPermitted,
+    /// A page has no frame now: never touched, or swapped out.
+    #[error(
+        "page {page} of the range is not in memory ({}); touch and pin the memory first",
+        if *.swapped { "swapped out or moving" } else { "never touched" }
+    )]
+    NotPresent {
+        /// Which page, counted from the one the range begins in.
+        page: usize,
+        /// Whether it has content that lies elsewhere.
+        swapped: bool,
+    },
+    /// `/proc/self/pagemap` could not be read.
+    #[error("reading /proc/self/pagemap: {0} (is /proc mounted, and the kernel built with CONFIG_PROC_PAGE_MONITOR?)")]
+    Pagemap(#[source] std::io::Error),
+}
+
+/// A physically contiguous piece of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Physical address of its first byte.
+    pub address: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+/// Where the bytes of a range are in physical memory, at the time it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageList {
+    page_bytes: usize,
+    /// Offset of the range's first byte in its first page.
+    first: usize,
+    len: usize,
+    frames: Vec<u64>,
+}
+
+/// The pages that `bytes` lie in, in order.
+pub fn page_list(bytes: &[u8]) -> Result<PageList, PageListError> {
+    let page_bytes = rustix::param::page_size();
+    let address = bytes.as_ptr() as usize;
+    let first = address % page_bytes;
+    let pages = if bytes.is_empty() { 0 } else { (first + bytes.len()).div_ceil(page_bytes) };
+    let mut entries = vec![0; pages * ENTRY];
+    if pages > 0 {
+        let pagemap = File::open("/proc/self/pagemap").map_err(pagemap_error)?;
+        // One pread for all: the kernel walks the page tables once.
+        pagemap.read_exact_at(&mut entries, (address / page_bytes * ENTRY) as u64).map_err(pagemap_error)?;
+    }
+    let entries = entries.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry));
+    let frames = entries.enumerate().map(|(page, entry)| frame(page, entry)).collect::<Result<_, _>>()?;
+    Ok(PageList { page_bytes, first, len: bytes.len(), frames })
+}
+
+impl PageList {
+    /// The frame number of each page; times [`PageList::page_bytes`] it is a physical address.
+    pub fn frames(&self) -> &[u64] {
+        &self.frames
+    }
+
+    /// Bytes in a page: 4096 on x86-64, whatever pages the memory is made of. A page of 2 MiB is 512 frames in a row.
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// Physical address of the range's first byte, or nothing for an empty range.
+    pub fn address(&self) -> Option<u64> {
+        self.extents().next().map(|extent| extent.address)
+    }
+
+    /// The range in physically contiguous pieces, as long as possible, in order; together exactly as long as the range.
+    pub fn extents(&self) -> impl Iterator<Item = Extent> {
+        let mut page = 0;
+        std::iter::from_fn(move || {
+            let start = page;
+            let frame = *self.frames.get(start)?;
+            page += 1;
+            while page < self.frames.len() && self.frames[page] == frame + (page - start) as u64 {
+                page += 1;
+            }
+            let skipped = if start == 0 { self.first } else { 0 };
+            let end = (page * self.page_bytes).min(self.first + self.len);
+            Some(Extent {
+                address: frame * self.page_bytes as u64 + skipped as u64,
+                bytes: (end - start * self.page_bytes - skipped) as u64,
+            })
+        })
+    }
+}
+
+fn frame(page: usize, entry: u64) -> Result<u64, PageListError> {
+    if entry & PRESENT == 0 {
+        return Err(PageListError::NotPresent { page, swapped: entry & SWAPPED != 0 });
+    }
+    // Frame 0 is never given to a process: it is what the kernel says instead of the truth.
+    match entry & FRAME {
+        0 => Err(PageListError::NotPermitted),
+        frame => Ok(frame),
+    }
+}
+
+fn pagemap_error(error: std::io::Error) -> PageListError {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => PageListError::NotPermitted,
+        _ => PageListError::Pagemap(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Arena, PAGE, Pages};
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    #[test]
+    fn an_arena_is_where_the_kernel_says() {
+        let mut span = Arena::create("page-list", 1).unwrap();
+        let pages = span.arena().pages();
+        let list = match page_list(&span) {
+            Err(PageListError::NotPermitted) => return println!("skipped: {}", PageListError::NotPermitted),
+            list => list.unwrap(),
+        };
+        assert_eq!(list.frames().len(), span.len() / list.page_bytes());
+        assert_eq!(list.extents().map(|extent| extent.bytes).sum::<u64>(), span.len() as u64);
+        if pages == Pages::Huge {
+            assert_eq!(list.extents().count(), 1);
+        }
+        // Two mappings of one memory are in the same frames; asking for the middle gives the middle.
+        let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
+        let view = theirs.view(0, span.len()).unwrap();
+        assert!(view.iter().all(|byte| *byte == 0));
+        assert_eq!(page_list(&view).unwrap(), list);
+        let _front = span.take_front(PAGE + 100);
+        let middle = page_list(&span[..50]).unwrap();
+        let expected = list.frames()[(PAGE + 100) / list.page_bytes()] * list.page_bytes() as u64;
+        assert_eq!(middle.address(), Some(expected + ((PAGE + 100) % list.page_bytes()) as u64));
+        assert_eq!(middle.extents().map(|extent| extent.bytes).collect::<Vec<_>>(), [50]);
+    }
+
+    #[test]
+    fn neighbouring_frames_are_one_extent() {
+        let list = PageList { page_bytes: 4096, first: 96, len: 4 * 4096, frames: vec![7, 8, 9, 20, 21] };
+        let extents: Vec<_> = list.extents().collect();
+        assert_eq!(
+            extents,
+            [Extent { address: 7 * 4096 + 96, bytes: 3 * 4096 - 96 }, Extent { address: 20 * 4096, bytes: 4096 + 96 }]
+        );
+    }
+
+    #[test]
+    fn nothing_is_nowhere() {
+        let list = page_list(&[]).unwrap();
+        assert_eq!((list.address(), list.extents().count()), (None, 0));
+    }
+
+    #[test]
+    fn without_the_privilege_it_says_what_is_missing() {
+        let span = Arena::create("page-list", 1).unwrap();
+        // Capabilities belong to a thread: this one gives up its own.
+        let refused = std::thread::spawn(move || {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::SYS_ADMIN);
+            set_capabilities(None, sets).unwrap();
+            page_list(&span).unwrap_err()
+        });
+        let refused = refused.join().unwrap();
+        assert!(matches!(refused, PageListError::NotPermitted));
+        assert!(refused.to_string().contains("CAP_SYS_ADMIN"));
+    }
+
+    #[test]
+    fn memory_that_was_never_touched_here_is_nowhere_yet() {
+        let span = Arena::create("page-list", 1).unwrap();
+        let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
+        let refused = page_list(&theirs.view(0, span.len()).unwrap());
+        assert!(matches!(refused, Err(PageListError::NotPresent { page: 0, swapped: false })), "{refused:?}");
+    }
+}

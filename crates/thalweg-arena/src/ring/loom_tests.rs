@@ -1,0 +1,151 @@
+//! Every interleaving of a sender and a receiver, as far as loom explores them. What is shown: cells arrive in order, no cell
+//! is written while it is read, and nobody sleeps when there is something to do (loom reports a deadlock).
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p thalweg-arena --release loom`
+
+use super::{CELL, PushError, Ring, RingReceiver, RingSender};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+/// What an eventfd and `epoll` do: a ring is remembered until somebody has waited for it.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.changed.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+#[test]
+fn a_sleeping_receiver_is_woken() {
+    model(|| {
+        let (mut sender, mut receiver) = Ring::modelled(4, 0).split();
+        let bell = Arc::new(Bell::default());
+        let theirs = Arc::clone(&bell);
+        let sending = thread::spawn(move || {
+            for number in 0..2 {
+                sender.push(&cell(number)).unwrap();
+                if sender.publish() {
+                    theirs.ring();
+                }
+            }
+        });
+        for number in 0..2 {
+            assert_eq!(take(&mut receiver, &bell, None), cell(number));
+        }
+        sending.join().unwrap();
+        assert_eq!(receiver.pop(), Ok(None));
+    });
+}
+
+#[test]
+fn cells_published_together_arrive_together() {
+    model(|| {
+        let (mut sender, mut receiver) = Ring::modelled(2, u32::MAX).split();
+        let sending = thread::spawn(move || {
+            sender.push(&cell(0)).unwrap();
+            sender.push(&cell(1)).unwrap();
+            let _nobody_sleeps = sender.publish();
+        });
+        if let Some(first) = receiver.pop().unwrap() {
+            assert_eq!((first, receiver.pop()), (cell(0), Ok(Some(cell(1)))));
+        }
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sender_that_waits_for_room_is_woken() {
+    model(|| {
+        // One cell, three messages, and the indices wrap between them.
+        let (mut sender, mut receiver) = Ring::modelled(1, u32::MAX).split();
+        let (something, room) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
+        let (rings, waits) = (Arc::clone(&something), Arc::clone(&room));
+        let sending = thread::spawn(move || {
+            for number in 0..3 {
+                put(&mut sender, number, &rings, &waits);
+            }
+        });
+        for number in 0..3 {
+            assert_eq!(take(&mut receiver, &something, Some(&room)), cell(number));
+        }
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn a_wait_that_was_called_off_loses_nothing() {
+    model(|| {
+        let (mut sender, mut receiver) = Ring::modelled(2, 0).split();
+        let bell = Arc::new(Bell::default());
+        let theirs = Arc::clone(&bell);
+        let sending = thread::spawn(move || {
+            sender.push(&cell(0)).unwrap();
+            if sender.publish() {
+                theirs.ring();
+            }
+        });
+        if receiver.prepare_wait() {
+            receiver.cancel_wait();
+        }
+        assert_eq!(take(&mut receiver, &bell, None), cell(0));
+        sending.join().unwrap();
+    });
+}
+
+/// Preemptions are bounded, as loom's manual advises; `LOOM_MAX_PREEMPTIONS` overrides.
+fn model(story: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(story);
+}
+
+fn cell(number: u8) -> [u8; CELL] {
+    [number + 1; CELL]
+}
+
+fn put(sender: &mut RingSender, number: u8, something: &Bell, room: &Bell) {
+    loop {
+        match sender.push(&cell(number)) {
+            Ok(()) => break,
+            Err(PushError::Full) => {
+                if sender.prepare_wait() {
+                    room.wait();
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    if sender.publish() {
+        something.ring();
+    }
+}
+
+fn take(receiver: &mut RingReceiver, something: &Bell, room: Option<&Bell>) -> [u8; CELL] {
+    loop {
+        if let Some(cell) = receiver.pop().unwrap() {
+            if let Some(room) = room
+                && receiver.sender_waits()
+            {
+                room.ring();
+            }
+            return cell;
+        }
+        if receiver.prepare_wait() {
+            something.wait();
+        }
+    }
+}

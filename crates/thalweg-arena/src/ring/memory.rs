@@ -1,0 +1,197 @@
+//! Where a ring lives: a sealed memfd.
+//!
+//! ```text
+//!    0  magic u64, cells u32
+//!  128  sender's index            written by the sender
+//!  256  receiver's index          written by the receiver
+//!  384  receiver waits            set by the receiver, cleared by the sender
+//!  512  sender waits              set by the sender, cleared by the receiver
+//! 4096  cells, 64 bytes each
+//! ```
+//!
+//! Each word has 128 bytes to itself: x86 fetches lines in pairs (Intel 64 and IA-32 Architectures Optimization Reference
+//! Manual, "Spatial prefetcher"), and some arm64 cores have lines of that length. The flags lie apart from the
+//! indices, so that looking at a flag that rarely changes hits the cache.
+
+use super::{CELL, MAX_CELLS, RingSetupError};
+use crate::PAGE;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// `TWRING` and the version of the layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"TWRING\x00\x01");
+
+#[repr(C)]
+struct Header {
+    identity: Line<Identity>,
+    tail: Line<AtomicU32>,
+    head: Line<AtomicU32>,
+    receiver_waits: Line<AtomicU32>,
+    sender_waits: Line<AtomicU32>,
+}
+
+#[repr(C)]
+struct Identity {
+    magic: AtomicU64,
+    cells: AtomicU32,
+}
+
+#[repr(C, align(128))]
+struct Line<T>(T);
+
+const _: () = assert!(size_of::<Header>() <= PAGE && size_of::<Cell>() == CELL);
+
+/// The mapped ring. All bytes of the mapping are only ever reached as atomics: the other process writes them as it pleases.
+pub(super) struct Memory {
+    fd: OwnedFd,
+    base: NonNull<u8>,
+    /// Our own copy: a power of two, at most `MAX_CELLS`, and the mapping holds that many.
+    cells: u32,
+}
+
+// SAFETY: `base` is an address of a mapping that lives as long as this value and belongs to no thread; all access to it
+// is atomic.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(super) fn create(name: &str, cells: u32) -> Result<Self, RingSetupError> {
+        check_count(cells)?;
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(os("memfd_create"))?;
+        rustix::fs::ftruncate(&fd, bytes_of(cells) as u64).map_err(os("ftruncate"))?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(os("sealing"))?;
+        let memory = Self::map(fd, cells)?;
+        memory.header().identity.0.magic.store(MAGIC, Ordering::Relaxed);
+        memory.header().identity.0.cells.store(cells, Ordering::Relaxed);
+        Ok(memory)
+    }
+
+    pub(super) fn import(fd: OwnedFd) -> Result<Self, RingSetupError> {
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| RingSetupError::NotSealed)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(RingSetupError::NotSealed);
+        }
+        let size = rustix::fs::fstat(&fd).map_err(os("fstat"))?.st_size;
+        let bytes = u64::try_from(size).unwrap_or(0);
+        // The count follows from the size, which is sealed and cannot lie; the header must agree with it.
+        let cells = bytes.saturating_sub(PAGE as u64) / CELL as u64;
+        let not_a_ring = |cells| RingSetupError::NotARing { bytes, cells };
+        let cells = u32::try_from(cells).map_err(|_| not_a_ring(0))?;
+        if check_count(cells).is_err() || bytes_of(cells) as u64 != bytes {
+            return Err(not_a_ring(0));
+        }
+        let memory = Self::map(fd, cells)?;
+        let identity = &memory.header().identity.0;
+        let claimed = identity.cells.load(Ordering::Relaxed);
+        if identity.magic.load(Ordering::Relaxed) != MAGIC || claimed != cells {
+            return Err(not_a_ring(claimed));
+        }
+        Ok(memory)
+    }
+
+    fn map(fd: OwnedFd, cells: u32) -> Result<Self, RingSetupError> {
+        let bytes = bytes_of(cells);
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, &fd, 0) }
+            .map_err(os("mmap"))?;
+        let base =
+            NonNull::new(base.cast()).ok_or(RingSetupError::Os { doing: "mmap", error: rustix::io::Errno::NOMEM })?;
+        let memory = Self { fd, base, cells };
+        // SAFETY: the range is the mapping just made. Populating changes no content; it reports a lack of memory here
+        // instead of by SIGBUS later.
+        unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) }
+            .map_err(os("allocating memory"))?;
+        Ok(memory)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(super) fn cells(&self) -> u32 {
+        self.cells
+    }
+
+    pub(super) fn tail(&self) -> &AtomicU32 {
+        &self.header().tail.0
+    }
+
+    pub(super) fn head(&self) -> &AtomicU32 {
+        &self.header().head.0
+    }
+
+    pub(super) fn receiver_waits(&self) -> &AtomicU32 {
+        &self.header().receiver_waits.0
+    }
+
+    pub(super) fn sender_waits(&self) -> &AtomicU32 {
+        &self.header().sender_waits.0
+    }
+
+    /// The cell that the free-running `index` stands for.
+    #[inline]
+    pub(super) fn cell(&self, index: u32) -> &Cell {
+        let at = PAGE + (index & (self.cells - 1)) as usize * CELL;
+        // SAFETY: masked with a power of two less one, the index is below `cells`, and the mapping holds that many
+        // behind its first page.
+        let cell = unsafe { self.base.add(at) };
+        // SAFETY: inside the mapping, which cannot shrink (sealed) and lives as long as `self`; aligned to 64, since the
+        // mapping is page-aligned; a cell is made of atomics, for which every content is valid.
+        unsafe { cell.cast().as_ref() }
+    }
+
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: the first page of the mapping, which cannot shrink (sealed) and lives as long as `self`; page-aligned;
+        // made of atomics, for which every content is valid.
+        unsafe { self.base.cast().as_ref() }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this address and length, and nothing borrows from it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), bytes_of(self.cells)) };
+    }
+}
+
+/// 64 bytes that the other process may write while we read. Ordering is the business of the indices.
+#[repr(C, align(64))]
+pub(super) struct Cell([AtomicU64; CELL / 8]);
+
+impl Cell {
+    #[inline]
+    pub(super) fn write(&self, bytes: &[u8; CELL]) {
+        for (word, bytes) in self.0.iter().zip(bytes.as_chunks().0) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn read(&self) -> [u8; CELL] {
+        let mut cell = [0; CELL];
+        for (word, bytes) in self.0.iter().zip(cell.as_chunks_mut().0) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        cell
+    }
+}
+
+fn check_count(cells: u32) -> Result<(), RingSetupError> {
+    if cells.is_power_of_two() && cells <= MAX_CELLS { Ok(()) } else { Err(RingSetupError::Cells(cells)) }
+}
+
+fn bytes_of(cells: u32) -> usize {
+    PAGE + cells as usize * CELL
+}
+
+fn os(doing: &'static str) -> impl Fn(rustix::io::Errno) -> RingSetupError {
+    move |error| RingSetupError::Os { doing, error }
+}

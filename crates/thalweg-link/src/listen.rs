@@ -1,0 +1,136 @@
+//! Where sources connect, and how they do.
+
+use crate::{Address, BuilderLink, Eager, LinkError, SourceGreeting, SourceLink, TcpOptions, shm, tcp};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::fmt;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+
+/// Begins to connect a source to a builder. That there is nobody at the address may be found out only when the link is
+/// driven.
+pub fn connect(
+    address: &Address,
+    options: &TcpOptions,
+    greeting: &SourceGreeting,
+) -> Result<Box<dyn SourceLink>, LinkError> {
+    match address {
+        Address::Tcp(host) => tcp::connect(host, options, greeting),
+        Address::Shm(path) => shm::connect(path, greeting),
+    }
+}
+
+/// A builder's front door. Non-blocking.
+#[derive(Debug)]
+pub struct Listener {
+    door: Door,
+    eager: Eager,
+}
+
+#[derive(Debug)]
+enum Door {
+    Tcp(Socket),
+    Shm { listener: UnixListener, path: PathBuf },
+}
+
+impl Listener {
+    /// Opens it. A Unix socket that a dead process left behind is replaced; one on which somebody listens is not.
+    pub fn open(address: &Address, eager: Eager) -> Result<Self, LinkError> {
+        let failed = || format!("listening on {address}");
+        let door = match address {
+            Address::Tcp(host) => {
+                let address = tcp::resolve(host)?;
+                let open = || {
+                    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
+                    socket.set_reuse_address(true)?;
+                    socket.bind(&SockAddr::from(address))?;
+                    socket.listen(256)?;
+                    Ok(socket)
+                };
+                Door::Tcp(open().map_err(LinkError::io::<std::io::Error>(failed()))?)
+            }
+            Address::Shm(path) => {
+                let open = || {
+                    if path.exists()
+                        && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+                    {
+                        std::fs::remove_file(path)?;
+                    }
+                    let listener = UnixListener::bind(path)?;
+                    listener.set_nonblocking(true)?;
+                    Ok(listener)
+                };
+                let listener = open().map_err(LinkError::io::<std::io::Error>(failed()))?;
+                Door::Shm { listener, path: path.clone() }
+            }
+        };
+        Ok(Self { door, eager })
+    }
+
+    /// The address as others must write it: with the port the system chose where port 0 was asked for.
+    pub fn address(&self) -> Address {
+        match &self.door {
+            Door::Tcp(socket) => {
+                let local = socket.local_addr().ok().and_then(|address| address.as_socket());
+                Address::Tcp(local.map(|address| address.to_string()).unwrap_or_default())
+            }
+            Door::Shm { path, .. } => Address::Shm(path.clone()),
+        }
+    }
+
+    /// The next connection, with a name of the peer for the log.
+    pub fn accept(&self) -> Result<Option<(Box<dyn BuilderLink>, Peer)>, LinkError> {
+        let accepted = match &self.door {
+            Door::Tcp(socket) => socket.accept().map(|(socket, address)| {
+                let peer = address.as_socket().map_or_else(|| "unknown".to_owned(), |address| address.to_string());
+                (tcp::accepted(socket, self.eager), Peer(peer))
+            }),
+            Door::Shm { listener, .. } => listener.accept().map(|(socket, _)| {
+                let peer = rustix::net::sockopt::socket_peercred(&socket)
+                    .map_or_else(|_| "process unknown".to_owned(), |peer| format!("process {}", peer.pid));
+                (shm::accepted(socket), Peer(peer))
+            }),
+        };
+        match accepted {
+            Ok((link, peer)) => Ok(Some((link?, peer))),
+            // The peer was gone before we looked.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(LinkError::io("accepting a connection")(error)),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.door {
+            Door::Tcp(socket) => socket.as_fd(),
+            Door::Shm { listener, .. } => listener.as_fd(),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Door::Shm { path, .. } = &self.door {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Who is at the other end, as far as the link can tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer(String);
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

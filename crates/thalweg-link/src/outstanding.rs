@@ -1,0 +1,94 @@
+//! A source's book of tickets: what it has offered to one builder and may not forget yet.
+
+use std::collections::VecDeque;
+use thalweg_wire::Announcement;
+
+/// Offers that are not released, in the order of their tickets, each with what the source keeps for it (its slot).
+#[derive(Debug)]
+pub struct Outstanding<T> {
+    first: u64,
+    offers: VecDeque<(Announcement, T)>,
+}
+
+impl<T> Default for Outstanding<T> {
+    fn default() -> Self {
+        Self { first: 0, offers: VecDeque::new() }
+    }
+}
+
+impl<T> Outstanding<T> {
+    /// The number the next offer will have.
+    pub fn next_ticket(&self) -> u64 {
+        self.first + self.offers.len() as u64
+    }
+
+    /// Adds an offer; its ticket must be [`next_ticket`](Self::next_ticket).
+    pub fn push(&mut self, offer: Announcement, kept: T) {
+        assert_eq!(offer.ticket, self.next_ticket(), "tickets are counted without gaps");
+        self.offers.push_back((offer, kept));
+    }
+
+    /// The offer with this ticket, unless it was released.
+    pub fn get_mut(&mut self, ticket: u64) -> Option<&mut (Announcement, T)> {
+        let at = usize::try_from(ticket.checked_sub(self.first)?).ok()?;
+        self.offers.get_mut(at)
+    }
+
+    /// As [`get_mut`](Self::get_mut), for reading.
+    pub fn get(&self, ticket: u64) -> Option<&(Announcement, T)> {
+        let at = usize::try_from(ticket.checked_sub(self.first)?).ok()?;
+        self.offers.get(at)
+    }
+
+    /// Forgets the offers below `below`, and gives back what was kept for them. Asked again, it gives nothing. A builder
+    /// cannot release what was never offered.
+    pub fn release(&mut self, below: u64) -> impl Iterator<Item = (Announcement, T)> {
+        let count = below.saturating_sub(self.first).min(self.offers.len() as u64);
+        self.first += count;
+        self.offers.drain(..usize::try_from(count).unwrap_or(0))
+    }
+
+    /// All offers, oldest first: what is offered again after a reconnection.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &(Announcement, T)> {
+        self.offers.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.offers.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.offers.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_wire::{Disposition, EventId};
+
+    #[test]
+    fn releases_are_cumulative_and_harmless_when_repeated() {
+        let mut book = Outstanding::default();
+        for ticket in 0..5 {
+            let offer = Announcement {
+                ticket,
+                first: EventId(ticket),
+                arena_offset: 0,
+                count: 1,
+                bytes: 64,
+                disposition: Disposition::Held,
+            };
+            book.push(offer, ticket * 10);
+        }
+        assert_eq!(book.release(3).map(|(_, kept)| kept).collect::<Vec<_>>(), [0, 10, 20]);
+        assert_eq!(book.release(3).count(), 0);
+        assert_eq!(book.release(1).count(), 0);
+        assert!(book.get(2).is_none());
+        assert_eq!(book.get(3).unwrap().1, 30);
+        assert_eq!(book.release(u64::MAX).count(), 2);
+        assert_eq!(book.next_ticket(), 5);
+    }
+}

@@ -1,0 +1,81 @@
+//! Waiting: one epoll for sockets, doorbells, timers and the recorder's ring.
+
+use crate::LinkError;
+use rustix::event::epoll;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// What to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interest {
+    /// Something to receive.
+    pub read: bool,
+    /// Room to send.
+    pub write: bool,
+}
+
+impl Interest {
+    /// Something to receive.
+    pub const READ: Self = Self { read: true, write: false };
+
+    fn flags(self) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, self.read);
+        flags.set(epoll::EventFlags::OUT, self.write);
+        flags
+    }
+}
+
+/// A level-triggered epoll. Each descriptor has a token of the caller's choosing.
+#[derive(Debug)]
+pub struct Poller {
+    epoll: OwnedFd,
+}
+
+impl Poller {
+    /// An empty one.
+    pub fn new() -> Result<Self, LinkError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(LinkError::io("epoll_create"))?;
+        Ok(Self { epoll })
+    }
+
+    /// Begins to wait on a descriptor.
+    pub fn add(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), LinkError> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())
+            .map_err(LinkError::io("epoll_ctl"))
+    }
+
+    /// Waits for something else on it.
+    pub fn change(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), LinkError> {
+        epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())
+            .map_err(LinkError::io("epoll_ctl"))
+    }
+
+    /// Waits no longer on it. A descriptor that is closed anyway need not be removed.
+    pub fn remove(&self, fd: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Waits until something is ready, at most so long (`None`: for ever). Calls `ready` with the tokens.
+    pub fn wait(&self, timeout: Option<Duration>, mut ready: impl FnMut(u64)) -> Result<(), LinkError> {
+        // epoll_pwait2 has nanoseconds: a deadline of 0.3 ms neither spins nor oversleeps by a millisecond.
+        let timeout = timeout.map(|timeout| rustix::time::Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let mut space = [MaybeUninit::uninit(); 64];
+        match epoll::wait(&self.epoll, &mut space, timeout.as_ref()) {
+            Ok((events, _)) => events.iter().for_each(|event| ready(event.data.u64())),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(LinkError::Io { doing: "epoll_wait".into(), error: error.into() }),
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
