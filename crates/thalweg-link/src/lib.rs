@@ -23,7 +23,7 @@ mod tcp;
 
 pub use address::Address;
 pub use error::LinkError;
-pub use listen::{Listener, Peer, connect};
+pub use listen::{Accepted, Listener, Peer, connect};
 pub use outstanding::Outstanding;
 pub use poller::{Interest, Poller};
 pub use tcp::TcpOptions;

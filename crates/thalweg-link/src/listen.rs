@@ -80,7 +80,7 @@ impl Listener {
     }
 
     /// The next connection, with a name of the peer for the log.
-    pub fn accept(&self) -> Result<Option<(Box<dyn BuilderLink>, Peer)>, LinkError> {
+    pub fn accept(&self) -> Result<Option<Accepted>, LinkError> {
         let accepted = match &self.door {
             Door::Tcp(socket) => socket.accept().map(|(socket, address)| {
                 let peer = address.as_socket().map_or_else(|| "unknown".to_owned(), |address| address.to_string());
@@ -124,6 +124,9 @@ impl Drop for Listener {
         }
     }
 }
+
+/// A link to a source that connected, and who that is.
+pub type Accepted = (Box<dyn BuilderLink>, Peer);
 
 /// Who is at the other end, as far as the link can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]

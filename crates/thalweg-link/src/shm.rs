@@ -11,7 +11,7 @@ use crate::copy::copy_counted;
 use crate::{BuilderLink, Bytes, Interest, LinkError, Outstanding, Poller, Said, SourceGreeting, SourceLink};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,6 @@ const DOORBELL: u64 = 1;
 #[derive(Debug)]
 struct Wires {
     socket: UnixStream,
-    poller: Poller,
     sender: RingSender,
     receiver: RingReceiver,
     mine: Doorbell,
@@ -41,17 +40,17 @@ struct Wires {
 }
 
 impl Wires {
+    /// `poller` waits on the socket already.
     fn new(
+        poller: &Poller,
         socket: UnixStream,
         sender: RingSender,
         receiver: RingReceiver,
         mine: Doorbell,
         theirs: Doorbell,
     ) -> Result<Self, LinkError> {
-        let poller = Poller::new()?;
-        poller.add(socket.as_fd(), SOCKET, Interest::READ)?;
         poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
-        Ok(Self { socket, poller, sender, receiver, mine, theirs, backlog: VecDeque::new(), unpublished: false })
+        Ok(Self { socket, sender, receiver, mine, theirs, backlog: VecDeque::new(), unpublished: false })
     }
 
     fn say(&mut self, message: &Message) {
@@ -140,6 +139,12 @@ impl Wires {
     }
 }
 
+fn waiting_on(socket: &UnixStream) -> Result<Poller, LinkError> {
+    let poller = Poller::new()?;
+    poller.add(socket.as_fd(), SOCKET, Interest::READ)?;
+    Ok(poller)
+}
+
 /// Connects to a builder on this host and hands the arena over.
 pub(crate) fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn SourceLink>, LinkError> {
     let doing = || format!("connecting to shm:{}", path.display());
@@ -156,12 +161,14 @@ pub(crate) fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn 
     let sent = send_fds(&socket, &bytes, &fds).map_err(|error| LinkError::Protocol(format!("{}: {error}", doing())))?;
     (&socket).write_all(&bytes[sent..]).map_err(LinkError::io(doing()))?;
     socket.set_nonblocking(true).map_err(LinkError::io(doing()))?;
-    let wires = Wires::new(socket, to_builder.into_sender(), to_source.into_receiver(), mine, builders)?;
-    Ok(Box::new(ShmSource { wires, first_ticket: None, book: Outstanding::default() }))
+    let poller = waiting_on(&socket)?;
+    let wires = Wires::new(&poller, socket, to_builder.into_sender(), to_source.into_receiver(), mine, builders)?;
+    Ok(Box::new(ShmSource { poller, wires, first_ticket: None, book: Outstanding::default() }))
 }
 
 #[derive(Debug)]
 struct ShmSource {
+    poller: Poller,
     wires: Wires,
     first_ticket: Option<u64>,
     /// Offers over this connection: whether they have been granted.
@@ -170,7 +177,7 @@ struct ShmSource {
 
 impl SourceLink for ShmSource {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.wires.poller.as_fd()
+        self.poller.as_fd()
     }
 
     fn interest(&self) -> Interest {
@@ -248,21 +255,31 @@ impl SourceLink for ShmSource {
 /// Takes over a connection that a source made over the Unix socket.
 pub(crate) fn accepted(socket: UnixStream) -> Result<Box<dyn BuilderLink>, LinkError> {
     socket.set_nonblocking(true).map_err(LinkError::io("setting up a connection"))?;
-    Ok(Box::new(ShmBuilder { state: State::Greeting { socket, bytes: Vec::new(), fds: Vec::new() }, copied: 0 }))
+    let poller = waiting_on(&socket)?;
+    let greeting = Greeting { socket, bytes: Vec::new(), fds: Vec::new() };
+    Ok(Box::new(ShmBuilder { poller, state: State::Greeting(Some(greeting)), copied: 0 }))
 }
 
 #[derive(Debug)]
 struct ShmBuilder {
+    poller: Poller,
     state: State,
     copied: u64,
 }
 
 #[derive(Debug)]
 enum State {
-    /// The hello and the descriptors are on their way.
-    Greeting { socket: UnixStream, bytes: Vec<u8>, fds: Vec<std::os::fd::OwnedFd> },
+    /// The hello and the descriptors are on their way; nothing here once they did not make a link.
+    Greeting(Option<Greeting>),
     /// Everything is handed over.
     Open(Box<Open>),
+}
+
+#[derive(Debug)]
+struct Greeting {
+    socket: UnixStream,
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -300,7 +317,8 @@ impl Open {
 
 impl ShmBuilder {
     fn greet(&mut self, said: &mut Vec<Said>) -> Result<(), LinkError> {
-        let State::Greeting { socket, bytes, fds } = &mut self.state else { return Ok(()) };
+        let State::Greeting(greeting) = &mut self.state else { return Ok(()) };
+        let Some(Greeting { socket, bytes, fds, .. }) = greeting else { return Err(LinkError::Closed) };
         let mut buffer = [0; MESSAGE_LEN + Message::MAX_DESCRIPTION as usize];
         match recv_fds(socket, &mut buffer, HANDED_OVER) {
             Ok((0, _)) => return Err(LinkError::Closed),
@@ -321,37 +339,33 @@ impl ShmBuilder {
         }
         let text = String::from_utf8(text[..hello.description as usize].to_vec())
             .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
-        self.open(hello)?;
+        if let Some(greeting) = greeting.take() {
+            self.state = State::Open(Box::new(open(&self.poller, greeting, hello)?));
+        }
         said.push(Said::Hello(hello, text));
-        Ok(())
-    }
-
-    fn open(&mut self, hello: Hello) -> Result<(), LinkError> {
-        let State::Greeting { socket, fds, .. } = &mut self.state else { return Ok(()) };
-        let protocol = |error: String| LinkError::Protocol(error);
-        let handed: [std::os::fd::OwnedFd; HANDED_OVER] = std::mem::take(fds).try_into().map_err(|fds: Vec<_>| {
-            protocol(format!("{} descriptors were handed over, not {HANDED_OVER}", fds.len()))
-        })?;
-        let [arena, to_builder, to_source, mine, theirs] = handed;
-        let arena = Arena::import(arena).map_err(|error| protocol(error.to_string()))?;
-        let receiver = Ring::import(to_builder).map_err(|error| protocol(error.to_string()))?.into_receiver();
-        let sender = Ring::import(to_source).map_err(|error| protocol(error.to_string()))?.into_sender();
-        let mine = Doorbell::import(mine).map_err(|error| protocol(error.to_string()))?;
-        let theirs = Doorbell::import(theirs).map_err(|error| protocol(error.to_string()))?;
-        let socket = socket.try_clone().map_err(LinkError::io("keeping the hand-over socket"))?;
-        // Whoever waits on this link already waits on the socket; from now on it is the doorbell that matters.
-        let wires = Wires::new(socket, sender, receiver, mine, theirs)?;
-        self.state = State::Open(Box::new(Open { wires, arena, withdraws: hello.withdraws, pending: VecDeque::new() }));
         Ok(())
     }
 }
 
+fn open(poller: &Poller, greeting: Greeting, hello: Hello) -> Result<Open, LinkError> {
+    let Greeting { socket, fds, .. } = greeting;
+    let protocol = |error: String| LinkError::Protocol(error);
+    let handed: [OwnedFd; HANDED_OVER] = fds
+        .try_into()
+        .map_err(|fds: Vec<_>| protocol(format!("{} descriptors were handed over, not {HANDED_OVER}", fds.len())))?;
+    let [arena, to_builder, to_source, mine, theirs] = handed;
+    let arena = Arena::import(arena).map_err(|error| protocol(error.to_string()))?;
+    let receiver = Ring::import(to_builder).map_err(|error| protocol(error.to_string()))?.into_receiver();
+    let sender = Ring::import(to_source).map_err(|error| protocol(error.to_string()))?.into_sender();
+    let mine = Doorbell::import(mine).map_err(|error| protocol(error.to_string()))?;
+    let theirs = Doorbell::import(theirs).map_err(|error| protocol(error.to_string()))?;
+    let wires = Wires::new(poller, socket, sender, receiver, mine, theirs)?;
+    Ok(Open { wires, arena, withdraws: hello.withdraws, pending: VecDeque::new() })
+}
+
 impl BuilderLink for ShmBuilder {
     fn fd(&self) -> BorrowedFd<'_> {
-        match &self.state {
-            State::Greeting { socket, .. } => socket.as_fd(),
-            State::Open(open) => open.wires.poller.as_fd(),
-        }
+        self.poller.as_fd()
     }
 
     fn interest(&self) -> Interest {
@@ -396,7 +410,8 @@ impl BuilderLink for ShmBuilder {
         let mut bytes = Message::Refuse { reason, text: text.len() as u32 }.encode().to_vec();
         bytes.extend_from_slice(text.as_bytes());
         let socket = match &mut self.state {
-            State::Greeting { socket, .. } => socket,
+            State::Greeting(Some(greeting)) => &mut greeting.socket,
+            State::Greeting(None) => return,
             State::Open(open) => &mut open.wires.socket,
         };
         // The peer may be gone, or may not listen: it was worth trying.
@@ -405,7 +420,7 @@ impl BuilderLink for ShmBuilder {
 
     fn flush(&mut self) -> Result<(), LinkError> {
         match &mut self.state {
-            State::Greeting { .. } => Ok(()),
+            State::Greeting(_) => Ok(()),
             State::Open(open) => open.wires.flush(),
         }
     }
