@@ -215,7 +215,7 @@ impl SourceLink for ShmSource {
     }
 
     fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
-        let Self { wires, first_ticket, book } = self;
+        let Self { wires, first_ticket, book, .. } = self;
         let mut granted = Vec::new();
         let heard = wires.hear(|message| {
             match message {
