@@ -1,6 +1,6 @@
 //! Blocks: where events are built, and what goes to disk in one write.
 
-use crate::{Arena, ArenaError, PAGE, Span};
+use crate::{Arena, ArenaError, PAGE, Pages, Span};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -91,6 +91,7 @@ pub struct BlockPool {
     free: Vec<Block>,
     count: u32,
     block_bytes: usize,
+    pages: Pages,
 }
 
 impl BlockPool {
@@ -99,6 +100,7 @@ impl BlockPool {
         let block_bytes = block_bytes.checked_next_multiple_of(PAGE).ok_or(ArenaError::Size(block_bytes))?;
         let total = block_bytes.checked_mul(count as usize).ok_or(ArenaError::Size(usize::MAX))?;
         let mut rest = Arena::create(name, total)?;
+        let pages = rest.arena().pages();
         let mut free: Vec<Block> = (0..count)
             .map(|index| {
                 let span = rest.take_front(block_bytes);
@@ -107,7 +109,7 @@ impl BlockPool {
             })
             .collect();
         free.reverse();
-        Ok(Self { free, count, block_bytes })
+        Ok(Self { free, count, block_bytes, pages })
     }
 
     /// An empty block: the one given back last.
@@ -134,6 +136,11 @@ impl BlockPool {
     /// How many there are.
     pub fn count(&self) -> u32 {
         self.count
+    }
+
+    /// What pages they are made of.
+    pub fn pages(&self) -> Pages {
+        self.pages
     }
 
     /// Bytes in each.

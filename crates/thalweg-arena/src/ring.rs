@@ -214,7 +214,7 @@ impl RingSender {
     /// Takes back what [`RingSender::prepare_wait`] said, after waking for another reason. Spares the receiver a needless
     /// wake-up; nothing is lost without it.
     pub fn cancel_wait(&mut self) {
-        self.memory.sender_waits().store(0, Ordering::Relaxed);
+        set(self.memory.sender_waits(), 0);
     }
 
     /// How many cells there are.
@@ -289,7 +289,7 @@ impl RingReceiver {
     /// Takes back what [`RingReceiver::prepare_wait`] said, after waking for another reason. Spares the sender a needless
     /// wake-up; nothing is lost without it.
     pub fn cancel_wait(&mut self) {
-        self.memory.receiver_waits().store(0, Ordering::Relaxed);
+        set(self.memory.receiver_waits(), 0);
     }
 
     /// How many cells there are.
@@ -317,13 +317,20 @@ impl fmt::Debug for RingReceiver {
 
 /// The sleeper's half: say so, fence, look once more.
 fn prepare_wait(flag: &AtomicU32, still_nothing: impl FnOnce() -> bool) -> bool {
-    flag.store(1, Ordering::Relaxed);
+    set(flag, 1);
     fence(Ordering::SeqCst);
     let sleep = still_nothing();
     if !sleep {
-        flag.store(0, Ordering::Relaxed);
+        set(flag, 0);
     }
     sleep
+}
+
+/// Swapped in, not stored: then each write of the flag reads the one before it, and sleeper and waker agree on their order.
+/// (C++20 [intro.races] has that follow from the waker's swap alone; loom, which keeps that order only as far as it was
+/// seen, does not.) Sleeping is slow enough not to notice.
+fn set(flag: &AtomicU32, value: u32) {
+    flag.swap(value, Ordering::Relaxed);
 }
 
 /// The waker's half: (the index is published,) fence, look whether the other sleeps. The flag is taken down, so that each

@@ -53,7 +53,7 @@ pub struct SlotPool {
 impl SlotPool {
     /// Makes an arena with `count` slots of `slot_bytes` each.
     pub fn new(name: &str, count: u32, slot_bytes: usize) -> Result<Self, ArenaError> {
-        let stride = slot_bytes.checked_add(HEADROOM).map(|n| n.next_multiple_of(PAGE));
+        let stride = slot_bytes.checked_add(HEADROOM).and_then(|n| n.checked_next_multiple_of(PAGE));
         let total = stride.and_then(|stride| stride.checked_mul(count as usize)).ok_or(ArenaError::Size(usize::MAX))?;
         let mut rest = Arena::create(name, total)?;
         let arena = Arc::clone(rest.arena());

@@ -1,57 +1,32 @@
 //! The builder of one share of the events.
 
-use crate::events::{Answer, OpenEvents};
-use crate::source::{Presence, Source, Ticket, TicketState};
-use crate::{Closed, Ledger};
+use crate::config::{BuilderConfig, Check, Hold};
+use crate::events::{Answer, OpenEvents, Why};
+use crate::source::{self, Due, NEVER, Piece, Presence, Source, Ticket};
+use crate::{Closed, Ledger, Violation};
 use std::time::Duration;
-use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, IntervalMap, Records, RunNumber, SourceId, Status,
-};
-use thiserror::Error;
+use thalweg_wire::{Accounts, Announcement, Disposition, EventId, HEADER_LEN, Records, SourceId, Status};
 
-/// How closely each record is looked at before it counts as built. Its header is always checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Check {
-    /// The header with its CRC.
-    Headers,
-    /// The payload's CRC too.
-    Payloads,
-}
-
-/// How long a source's slot is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
-    /// Until its bytes have arrived in a place of ours.
-    UntilArrived,
-    /// Until its events are closed and handed over: the bytes stay where they are.
-    UntilClosed,
-}
-
-/// What a builder must know before the run.
-#[derive(Debug, Clone)]
-pub struct BuilderConfig {
-    /// The run.
-    pub run: RunNumber,
-    /// Which builder this is, of `builders`: it builds the events `e` with `e % builders == builder`.
-    pub builder: u32,
-    /// How many builders share the events.
-    pub builders: u32,
-    /// The expected sources, and their names.
-    pub sources: Vec<(SourceId, String)>,
-    /// The first event of the run.
-    pub first: EventId,
-    /// Bytes that may be asked for and not yet received, over all sources. One fetch is always allowed.
-    pub window: u64,
-    /// How long an event waits for a source that has not mentioned it.
-    pub deadline: Duration,
-    /// How many events may be open: no source gets further ahead of the slowest than this.
-    pub open_events: u32,
-    /// The longest payload of a fragment.
-    pub max_payload: u32,
-    /// How closely to look.
-    pub check: Check,
-    /// When to release.
-    pub hold: Hold,
+/// Builds events; see the crate's documentation.
+///
+/// Times are those of any clock that does not go back, counted from anywhere. Sources are named by their index in
+/// [`BuilderConfig::sources`].
+#[derive(Debug)]
+pub struct Builder {
+    config: BuilderConfig,
+    events: OpenEvents,
+    sources: Vec<Source>,
+    /// What to look at each source for; renewed whenever the source changes.
+    due: Vec<Due>,
+    /// No source is to be looked at before the oldest open event reaches `next_base` or the youngest `next_end`.
+    next_base: u64,
+    next_end: u64,
+    in_flight: u64,
+    clock: Clock,
+    /// Events below this index are past their deadline.
+    expired: u64,
+    /// Since when sources that are far ahead wait, with no event open, for others that are silent.
+    ahead: Option<Duration>,
 }
 
 /// What to ask for next.
@@ -63,88 +38,23 @@ pub struct Fetch {
     pub offer: Announcement,
 }
 
-/// A source broke the rules of the conversation; nothing it says can be relied on any more.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Violation {
-    /// An event that is not this builder's share.
-    #[error("offered event {event}, which is not in the share of builder {builder} of {builders}")]
-    Share {
-        /// The event.
-        event: u64,
-        /// This builder.
-        builder: u32,
-        /// Of how many.
-        builders: u32,
-    },
-    /// Events must be offered in order.
-    #[error("offered event {0} after later ones")]
-    Order(u64),
-    /// An offer that cannot be.
-    #[error(
-        "offered {count} fragments in {bytes} bytes; this builder takes at most {most} fragments, each of at least 64 bytes, at a time"
-    )]
-    Size {
-        /// Fragments.
-        count: u32,
-        /// Bytes.
-        bytes: u32,
-        /// The most it takes.
-        most: u32,
-    },
-    /// More offers without a release than its slots allow.
-    #[error("more than {0} offers are open: more than its slots can hold")]
-    TooMany(u64),
-    /// A ticket was announced a second time with another content.
-    #[error("ticket {0} was offered twice with different content")]
-    Changed(u64),
-    /// Books that contradict what was offered.
-    #[error("its books count {books} tickets, but it offered {offered}")]
-    Books {
-        /// What the books say.
-        books: u64,
-        /// What was seen.
-        offered: u64,
-    },
-}
-
-/// Builds events; see the crate's documentation.
-#[derive(Debug)]
-pub struct Builder {
-    config: BuilderConfig,
-    events: OpenEvents,
-    sources: Vec<Source>,
-    in_flight: u64,
-    clock: Clock,
-    /// Offers beyond which a source is out of order, per source: set from its number of slots.
-    most_tickets: Vec<u64>,
-}
-
-/// Time as events see it: it stands still while the builder itself is held up by what is behind it.
-#[derive(Debug, Default)]
-struct Clock {
-    stalled: Duration,
-    since: Option<Duration>,
-}
-
-impl Clock {
-    fn at(&self, now: Duration) -> Duration {
-        now.saturating_sub(self.stalled)
-            .min(self.since.map_or(Duration::MAX, |since| since.saturating_sub(self.stalled)))
-    }
-}
-
 impl Builder {
     /// A builder at the beginning of a run.
     pub fn new(config: BuilderConfig) -> Self {
         let first = share_index(config.first.0, config.builder, config.builders);
         let sources: Vec<Source> =
             config.sources.iter().map(|(id, name)| Source::new(id.to_string(), name.clone(), first)).collect();
+        let events = OpenEvents::new(first, config.open_events, sources.len());
         Self {
-            events: OpenEvents::new(first, sources.len()),
-            most_tickets: vec![u64::MAX; sources.len()],
+            due: sources.iter().map(|entry| entry.due(u64::from(events.most()))).collect(),
+            events,
             sources,
+            next_base: NEVER,
+            next_end: NEVER,
             in_flight: 0,
             clock: Clock::default(),
+            expired: first,
+            ahead: None,
             config,
         }
     }
@@ -165,49 +75,58 @@ impl Builder {
         let entry = &mut self.sources[source];
         entry.presence = Presence::Here;
         entry.early.clear();
-        // Between two tickets with data there can be one run of drops.
-        self.most_tickets[source] = 2 * u64::from(slots) + 2;
-        entry.told = entry.released;
-        entry.released
+        // As many again may be under way that the source has dropped, or believes released. No source has a million
+        // slots; one that says so may not have us keep as many offers.
+        entry.most = 2 * u64::from(slots.min(MOST_SLOTS)) + 2;
+        entry.heard = self.clock.active();
+        entry.told = entry.released();
+        let released = entry.told;
+        self.renew(source);
+        released
     }
 
     /// The connection to a source is down. What was asked of it is asked again when it comes back; when it does not come
     /// back within the deadline, it is given up.
     pub fn gone(&mut self, source: usize, now: Duration) {
+        self.clock.advance(now);
         let entry = &mut self.sources[source];
-        if entry.presence == Presence::Dead {
+        if entry.presence != Presence::Here {
             return;
         }
-        entry.presence = Presence::Gone(self.clock.at(now));
-        entry.cursor = entry.released;
-        for ticket in &mut entry.tickets {
-            if ticket.state == TicketState::Fetching {
-                ticket.state = TicketState::Ready;
-                self.in_flight -= u64::from(ticket.offer.bytes);
-            }
+        entry.presence = Presence::Gone(self.clock.active());
+        entry.fetching = 0;
+        let (arrived, fetching): (Vec<Ticket>, Vec<Ticket>) = entry.taken.drain(..).partition(|ticket| ticket.arrived);
+        entry.taken.extend(arrived);
+        for ticket in fetching {
+            self.in_flight -= ticket.bytes();
+            source::insert(&mut entry.ready, ticket);
         }
+        self.renew(source);
     }
 
     /// Gives a source up for the rest of the run, unless it connects again: no event waits for it any more, and what it
     /// had offered is lost.
     pub fn give_up(&mut self, source: usize, now: Duration) {
         self.gone(source, now);
-        let entry = &mut self.sources[source];
+        let Self { events, sources, .. } = self;
+        let entry = &mut sources[source];
         entry.presence = Presence::Dead;
-        entry.absent = entry.absent.min(self.events.base());
-        for ticket in entry.tickets.drain(..) {
-            entry.released += 1;
-            match (ticket.state, ticket.offer.disposition) {
-                (TicketState::Done | TicketState::Arrived, _) => {}
-                (_, Disposition::DroppedNewest) => entry.books.dropped_newest += u64::from(ticket.offer.count),
-                (_, Disposition::DroppedOldest) => entry.books.dropped_oldest += u64::from(ticket.offer.count),
-                _ => entry.books.lost += u64::from(ticket.offer.count),
+        entry.taken.clear();
+        let ready = std::mem::take(&mut entry.ready);
+        let parked = std::mem::take(&mut entry.parked);
+        for ticket in ready.into_iter().chain(parked) {
+            entry.books.lost += entry.decide(ticket.events());
+            entry.forgo(events, ticket.events(), Status::empty(), source);
+        }
+        for (index, pieces) in std::mem::take(&mut entry.pieces) {
+            if !pieces.decided() {
+                entry.books.lost += 1;
+                events.missing(index, source, Why::Known(Status::empty()));
             }
         }
-        entry.cursor = entry.released;
         entry.early.clear();
-        entry.looked = entry.looked.max(entry.mentioned);
-        self.settle_absent();
+        self.look(source);
+        self.look_around();
     }
 
     /// Whether a source has been given up.
@@ -217,315 +136,338 @@ impl Builder {
 
     /// An offer arrived. True where a fetch of this ticket is under way and must be called off: the source has dropped it.
     pub fn offered(&mut self, source: usize, offer: Announcement, now: Duration) -> Result<bool, Violation> {
+        self.clock.advance(now);
         let entry = &mut self.sources[source];
-        if offer.ticket < entry.released {
+        if entry.presence == Presence::Dead {
+            return Ok(false);
+        }
+        entry.heard = self.clock.active();
+        if offer.ticket < entry.released() {
             // Its release was lost with a connection, or on a lossy link: say it again.
             entry.told = u64::MAX;
             return Ok(false);
         }
-        if offer.ticket < entry.next_ticket() {
-            return self.offered_again(source, offer, now);
+        if offer.ticket < entry.next {
+            return self.offered_again(source, offer);
         }
-        if entry.early.len() as u64 + entry.tickets.len() as u64 >= self.most_tickets[source] {
-            return Err(Violation::TooMany(self.most_tickets[source]));
+        if let Some(Accounts { tickets: books, .. }) = entry.accounts.filter(|books| offer.ticket >= books.tickets) {
+            return Err(Violation::Books { books, offered: offer.ticket.saturating_add(1) });
         }
-        entry.early.insert(offer.ticket, offer);
-        while let Some(offer) = self.sources[source].next_in_order() {
-            self.take_offer(source, offer)?;
+        let is_next = offer.ticket == entry.next;
+        let stays = !(is_next && offer.disposition.is_dropped());
+        if stays && entry.open() >= entry.most && !entry.early.contains_key(&offer.ticket) {
+            return Err(Violation::TooMany(entry.most));
         }
-        self.progress(source, self.clock.at(now));
+        if is_next {
+            // One that came early may have told more: that it was dropped.
+            let early = entry.early.remove(&offer.ticket).filter(|early| early.disposition.is_dropped());
+            self.take_offer(source, early.unwrap_or(offer))?;
+            while let Some(offer) = self.sources[source].next_in_order() {
+                self.take_offer(source, offer)?;
+            }
+            self.look(source);
+            self.look_around();
+        } else {
+            let known = entry.early.entry(offer.ticket).or_insert(offer);
+            if offer.disposition.is_dropped() {
+                *known = offer;
+            }
+        }
         Ok(false)
     }
 
     fn take_offer(&mut self, source: usize, offer: Announcement) -> Result<(), Violation> {
-        let BuilderConfig { builder, builders, open_events, .. } = self.config;
-        let entry = &mut self.sources[source];
-        if offer.first.0 % u64::from(builders) != u64::from(builder) {
-            return Err(Violation::Share { event: offer.first.0, builder, builders });
+        let BuilderConfig { builder, builders, .. } = self.config;
+        let Self { events, sources, .. } = self;
+        let (entry, most) = (&mut sources[source], events.most());
+        let Announcement { first: EventId(event), count, bytes, .. } = offer;
+        let stride = u64::from(builders);
+        if event % stride != u64::from(builder) {
+            return Err(Violation::Share { event, builder, builders });
         }
-        let (count, bytes) = (offer.count, offer.bytes);
         let dropped = offer.disposition.is_dropped();
-        if !dropped && (count > open_events || u64::from(count) * 64 > u64::from(bytes)) {
-            return Err(Violation::Size { count, bytes, most: open_events });
+        if count == 0 || !dropped && (count > most || u64::from(count) * HEADER_LEN as u64 > u64::from(bytes)) {
+            return Err(Violation::Size { count, bytes, most });
         }
-        let first = offer.first.0 / u64::from(builders);
+        // The event behind the last one must have a number too.
+        if stride.checked_mul(u64::from(count)).and_then(|span| span.checked_add(event)).is_none() {
+            return Err(Violation::Range { first: event, count });
+        }
+        let first = event / stride;
         // A fragment too long for one slot comes in several offers of the same event.
-        if first + 1 < entry.mentioned || first.checked_add(u64::from(count)).is_none() {
-            return Err(Violation::Order(offer.first.0));
+        let continues = first + 1 == entry.mentioned && entry.offered > 0;
+        if first < entry.mentioned && !continues {
+            return Err(Violation::Order(event));
         }
-        entry.offered += u64::from(count);
-        entry.mentioned = entry.mentioned.max(first + u64::from(count));
-        entry.tickets.push_back(Ticket { offer, first, state: TicketState::Parked });
+        if continues {
+            entry.continues(first);
+        }
+        let ticket = Ticket { offer, first, arrived: false };
+        entry.books.skipped += first.saturating_sub(entry.mentioned);
+        entry.offered += ticket.end() - first.max(entry.mentioned);
+        entry.mentioned = ticket.end();
+        entry.next += 1;
+        if dropped {
+            Self::dropped(events, entry, &ticket, source);
+        } else {
+            entry.parked.push_back(ticket);
+        }
         Ok(())
     }
 
     /// A ticket that is open was announced again: after a reconnection, or because the source had to drop it.
-    fn offered_again(&mut self, source: usize, offer: Announcement, now: Duration) -> Result<bool, Violation> {
-        let entry = &mut self.sources[source];
-        let Some(ticket) = entry.ticket(offer.ticket) else { return Ok(false) };
-        let dropped_since = offer.disposition.is_dropped() && !ticket.offer.disposition.is_dropped();
+    fn offered_again(&mut self, source: usize, offer: Announcement) -> Result<bool, Violation> {
+        let Self { events, sources, .. } = self;
+        let entry = &mut sources[source];
+        let Some(ticket) = entry.ticket_mut(offer.ticket) else { return Ok(false) };
+        let dropped = offer.disposition.is_dropped();
         let same_events = (ticket.offer.first, ticket.offer.count) == (offer.first, offer.count);
-        if !same_events || ticket.offer.bytes != offer.bytes && !dropped_since {
+        if !same_events || ticket.offer.bytes != offer.bytes && !dropped {
             return Err(Violation::Changed(offer.ticket));
         }
-        if !dropped_since || matches!(ticket.state, TicketState::Arrived | TicketState::Done) {
+        if !dropped {
             // The place in the arena may have changed if the source had to move it.
             ticket.offer.arena_offset = offer.arena_offset;
             return Ok(false);
         }
-        let fetching = ticket.state == TicketState::Fetching;
+        if ticket.arrived {
+            return Ok(false);
+        }
+        let Some((mut ticket, fetching)) = entry.withdraw(offer.ticket) else { return Ok(false) };
         if fetching {
-            self.in_flight -= u64::from(ticket.offer.bytes);
+            self.in_flight -= ticket.bytes();
+            entry.fetching -= 1;
         }
         ticket.offer = offer;
-        ticket.state = TicketState::Parked;
-        entry.cursor = entry.cursor.min(offer.ticket);
-        self.progress(source, self.clock.at(now));
+        Self::dropped(events, entry, &ticket, source);
+        self.look(source);
+        self.look_around();
         Ok(fetching)
     }
 
+    fn dropped(events: &mut OpenEvents, entry: &mut Source, ticket: &Ticket, source: usize) {
+        let count = entry.decide(ticket.events());
+        match ticket.offer.disposition {
+            Disposition::DroppedNewest => entry.books.dropped_newest += count,
+            _ => entry.books.dropped_oldest += count,
+        }
+        entry.forgo(events, ticket.events(), Status::DROPPED, source);
+    }
+
     /// Looks at the offers of a source whose events may now be open.
-    fn progress(&mut self, source: usize, now: Duration) {
-        let open_events = u64::from(self.config.open_events);
-        let Self { events, sources, .. } = self;
+    fn look(&mut self, source: usize) {
+        let now = self.clock.active();
+        let Self { events, sources, expired, .. } = self;
         let entry = &mut sources[source];
-        let mut number = entry.cursor;
-        while let Some(ticket) = entry.ticket(number) {
-            number += 1;
-            if ticket.state != TicketState::Parked {
-                continue;
-            }
-            let (first, count, disposition) = (ticket.first, u64::from(ticket.offer.count), ticket.offer.disposition);
-            let limit = events.base() + open_events;
-            let whole = first + count <= limit;
-            if !whole && (!disposition.is_dropped() || first >= limit) {
-                break;
-            }
-            // A run of drops may be longer than the events that may be open: it is taken in as they close.
-            let end = (first + count).min(limit);
-            events.open_until(end, now);
-            for index in entry.looked.max(events.base())..first {
-                if events.answer(index, source) == Answer::None {
-                    entry.books.skipped += 1;
-                    events.missing(index, source, Status::empty());
+        loop {
+            let known = entry.known();
+            let fits = entry.parked.front().filter(|ticket| ticket.end() <= events.limit()).copied();
+            match fits {
+                Some(ticket) => events.open_until(ticket.end(), now),
+                None if entry.has_forgone(known).is_some() => {
+                    events.open_until(known.min(entry.mentioned).min(events.limit()), now);
                 }
+                None => {}
             }
-            entry.looked = entry.looked.max(end);
+            entry.answer_silence(events, known.min(events.end()), source);
+            let Some(ticket) = fits else { break };
+            entry.parked.pop_front();
+            entry.looked = entry.looked.max(ticket.end());
             let mut wanted = false;
-            for index in first.max(events.base())..end {
-                if events.answer(index, source) == Answer::None {
-                    wanted = true;
-                    if disposition.is_dropped() {
-                        events.missing(index, source, Status::DROPPED);
-                    }
-                } else if events.answer(index, source) == Answer::Present {
-                    wanted = true;
+            for index in ticket.events() {
+                if entry.is_decided(index) {
+                    events.missing(index, source, Why::Known(Status::DROPPED));
+                }
+                wanted = events.answer(index, source) == Answer::None;
+                if wanted {
+                    break;
                 }
             }
-            if !whole {
-                break;
-            }
-            let state = match disposition {
-                Disposition::Held | Disposition::Eager if wanted => TicketState::Ready,
-                Disposition::Held | Disposition::Eager => {
-                    // Nobody waits for these any more: not worth a fetch.
-                    entry.books.late += count;
-                    TicketState::Done
-                }
-                Disposition::DroppedNewest => {
-                    entry.books.dropped_newest += count;
-                    TicketState::Done
-                }
-                Disposition::DroppedOldest => {
-                    entry.books.dropped_oldest += count;
-                    TicketState::Done
-                }
-            };
-            if let Some(ticket) = entry.ticket(number - 1) {
-                ticket.state = state;
+            if wanted {
+                source::insert(&mut entry.ready, ticket);
+            } else {
+                // Nobody waits for these any more: not worth a fetch.
+                entry.books.late += entry.decide(ticket.events());
             }
         }
-        entry.advance();
-        self.settle_absent();
+        if !entry.pieces.is_empty() {
+            entry.settle_pieces(events, *expired, source);
+        }
+        self.renew(source);
+    }
+
+    /// Looks at the sources for which something has changed with the events that are open.
+    fn look_around(&mut self) {
+        while !self.events.is_backed_up() {
+            if self.events.base() >= self.next_base || self.events.end() > self.next_end {
+                self.next_base = NEVER;
+                self.next_end = NEVER;
+                for source in 0..self.sources.len() {
+                    let due = self.due[source];
+                    if self.events.base() >= due.base || self.events.end() > due.end {
+                        self.look(source);
+                    } else {
+                        self.next_base = self.next_base.min(due.base);
+                        self.next_end = self.next_end.min(due.end);
+                    }
+                }
+            } else if !self.pass_over() {
+                break;
+            }
+        }
+    }
+
+    /// Where no event is open, and the next that any source mentions lies beyond those that may be opened, passes over
+    /// those between. True where it did.
+    fn pass_over(&mut self) -> bool {
+        let is_ahead = self.events.is_empty() && self.next_base != NEVER && self.first_mention().is_some();
+        if !is_ahead {
+            self.ahead = None;
+            return false;
+        }
+        let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NEVER);
+        if next <= self.events.base() {
+            self.ahead.get_or_insert(self.clock.active());
+            return false;
+        }
+        self.ahead = None;
+        self.events.skip_to(next);
+        true
+    }
+
+    /// Index of the first event that a source has mentioned and that has not been looked at.
+    fn first_mention(&self) -> Option<u64> {
+        self.sources.iter().filter_map(Source::first_mention).min()
+    }
+
+    /// Notes what a source is to be looked at for.
+    fn renew(&mut self, source: usize) {
+        let due = self.sources[source].due(u64::from(self.events.most()));
+        self.next_base = self.next_base.min(due.base);
+        self.next_end = self.next_end.min(due.end);
+        self.due[source] = due;
     }
 
     /// The next slot to ask for: the one with the oldest event; among equals, starting at a source that rotates with the
     /// event. Nothing while the window is full. The caller must have a place of `offer.bytes` bytes ready: what is
     /// returned counts as asked for.
     pub fn next_fetch(&mut self, now: Duration) -> Option<Fetch> {
-        let now = self.clock.at(now);
-        let sources = self.sources.len();
-        let mut best: Option<(u64, usize, usize)> = None;
-        for source in 0..sources {
-            if self.sources[source].presence != Presence::Here {
-                continue;
-            }
-            if let Some(first) = self.first_ready(source, now) {
-                #[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of sources")]
-                let turn = (source + sources - (first % sources as u64) as usize) % sources;
-                if best.is_none_or(|(oldest, least, _)| (first, turn) < (oldest, least)) {
-                    best = Some((first, turn, source));
-                }
-            }
-        }
-        let (_, _, source) = best?;
+        self.clock.advance(now);
+        self.look_around();
+        let oldest = self.due.iter().map(|due| due.ready).min().filter(|oldest| *oldest != NEVER)?;
+        #[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of sources")]
+        let turn = (oldest % self.sources.len() as u64) as usize;
+        let (before, from) = self.due.split_at(turn);
+        let is_oldest = |due: &Due| due.ready == oldest;
+        let source =
+            from.iter().position(is_oldest).map(|at| at + turn).or_else(|| before.iter().position(is_oldest))?;
+
         let entry = &mut self.sources[source];
-        let ticket = entry.ticket(entry.cursor)?;
-        let bytes = u64::from(ticket.offer.bytes);
-        if self.in_flight > 0 && self.in_flight + bytes > self.config.window {
+        let bytes = entry.ready.front()?.bytes();
+        if self.in_flight > 0 && self.in_flight.saturating_add(bytes) > self.config.window {
             return None;
         }
-        ticket.state = TicketState::Fetching;
-        let offer = ticket.offer;
-        self.in_flight += bytes;
-        entry.cursor += 1;
-        Some(Fetch { source, offer })
-    }
-
-    /// Moves the cursor of a source to its first ticket that can be fetched; the index of that ticket's first event.
-    fn first_ready(&mut self, source: usize, now: Duration) -> Option<u64> {
-        loop {
-            let limit = self.events.base() + u64::from(self.config.open_events);
-            let entry = &mut self.sources[source];
-            let cursor = entry.cursor;
-            let ticket = entry.ticket(cursor)?;
-            match ticket.state {
-                TicketState::Ready => return Some(ticket.first),
-                TicketState::Parked => {
-                    let may =
-                        ticket.offer.disposition.is_dropped() || ticket.first + u64::from(ticket.offer.count) <= limit;
-                    if !may {
-                        return None;
-                    }
-                    self.progress(source, now);
-                    let entry = &mut self.sources[source];
-                    let cursor = entry.cursor;
-                    if entry.ticket(cursor)?.state == TicketState::Parked {
-                        return None;
-                    }
-                }
-                _ => entry.cursor += 1,
-            }
+        let ticket = entry.ready.pop_front()?;
+        source::insert(&mut entry.taken, ticket);
+        if entry.fetching == 0 {
+            entry.asked = self.clock.active();
         }
+        entry.fetching += 1;
+        self.in_flight += bytes;
+        self.renew(source);
+        Some(Fetch { source, offer: ticket.offer })
     }
 
     /// Gives a fetch back that [`next_fetch`](Self::next_fetch) returned and that could not be made after all.
     pub fn unfetch(&mut self, source: usize, number: u64) {
-        let entry = &mut self.sources[source];
-        if let Some(ticket) = entry.ticket(number)
-            && ticket.state == TicketState::Fetching
-        {
-            ticket.state = TicketState::Ready;
-            self.in_flight -= u64::from(ticket.offer.bytes);
-            entry.cursor = entry.cursor.min(number);
+        if let Some(ticket) = self.fetched(source, number) {
+            source::insert(&mut self.sources[source].ready, ticket);
+            self.renew(source);
         }
     }
 
+    /// Ends a fetch.
+    fn fetched(&mut self, source: usize, number: u64) -> Option<Ticket> {
+        let entry = &mut self.sources[source];
+        let at = source::position(&entry.taken, number).filter(|at| !entry.taken[*at].arrived)?;
+        let ticket = entry.taken.remove(at)?;
+        entry.fetching -= 1;
+        self.in_flight -= ticket.bytes();
+        Some(ticket)
+    }
+
     /// The bytes of a ticket are in place. Calls `record` with event and offset in `bytes` for each good record.
-    /// Whatever else is in there is counted, and the events do not wait for it.
+    /// Whatever else is in there is counted, and the events do not wait for it. Bytes of a ticket that was not asked
+    /// for, or was called off since, are ignored.
     pub fn arrived(&mut self, source: usize, number: u64, bytes: &[u8], mut record: impl FnMut(EventId, u32)) {
-        let BuilderConfig { builders, check, max_payload, run, .. } = self.config;
+        let Some(mut ticket) = self.fetched(source, number) else { return };
+        let BuilderConfig { builders, check, max_payload, run, hold, .. } = self.config;
         let id = self.config.sources[source].0;
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
-        let Some(ticket) = entry.ticket(number).filter(|ticket| ticket.state == TicketState::Fetching) else { return };
-        self.in_flight -= u64::from(ticket.offer.bytes);
-        ticket.state = match self.config.hold {
-            Hold::UntilArrived => TicketState::Done,
-            Hold::UntilClosed => TicketState::Arrived,
-        };
-        let (first, count) = (ticket.first, ticket.offer.count);
-        let first_event = ticket.offer.first.0;
+        entry.asked = self.clock.active();
 
-        let mut seen = 0;
-        let stride = u64::from(builders);
-        for item in Records::new(bytes).take(count as usize) {
+        let mut index = ticket.first;
+        let mut event = ticket.offer.first;
+        for item in Records::new(bytes).take(ticket.offer.count as usize) {
             let Ok((at, header, payload)) = item else { break };
-            let index = first + seen;
-            let event = EventId(first_event + seen * stride);
-            let plausible = header.run == run
+            let good = header.run == run
                 && header.source == id
                 && header.event == event
                 && header.total_length <= max_payload
                 && (check == Check::Headers || header.payload_matches(payload));
-            if !plausible {
-                // The bytes behind it can still be found, since the header says how long it is.
-                Self::damaged(events, entry, index, source);
-                seen += 1;
-                continue;
-            }
-            seen += 1;
-            entry.sequence.observe(header.sequence);
+            #[expect(clippy::cast_possible_truncation, reason = "a slot is shorter than 2^32 bytes")]
+            let at = at as u32;
             match events.answer(index, source) {
+                // The bytes behind it can still be found, since the header says how long it is.
+                _ if !good => entry.damaged(events, index, source),
                 Answer::None => {
-                    #[expect(
-                        clippy::cast_possible_truncation,
-                        reason = "offsets lie within a slot, whose length is 32 bits"
-                    )]
-                    let at = at as u32;
-                    if header.is_whole() || Self::piece(entry, index, &header, &mut record, event, at) {
-                        entry.built += 1;
-                        entry.books.empty += u64::from(header.status.contains(Status::EMPTY));
-                        events.present(index, source);
-                        if header.is_whole() {
+                    let piece = if header.is_whole() { Piece::Last } else { entry.piece(index, &header) };
+                    match piece {
+                        Piece::New => record(event, at),
+                        Piece::Last => {
                             record(event, at);
+                            entry.decide(index..index + 1);
+                            entry.built += 1;
+                            entry.books.bytes += u64::from(header.total_length);
+                            entry.books.empty += u64::from(header.status.contains(Status::EMPTY));
+                            events.present(index, source);
                         }
+                        Piece::Repeated => entry.books.duplicates += 1,
+                        Piece::Contradicts => entry.damaged(events, index, source),
                     }
-                    entry.books.bytes += u64::from(header.piece_length);
                 }
                 Answer::Present => entry.books.duplicates += 1,
-                Answer::Missing | Answer::Forgotten => entry.books.late += 1,
+                Answer::Missing | Answer::Forgotten => entry.books.late += entry.decide(index..index + 1),
             }
+            index += 1;
+            event.0 += u64::from(builders);
         }
-        for index in first + seen..first + u64::from(count) {
-            Self::damaged(events, entry, index, source);
+        for index in index..ticket.end() {
+            entry.damaged(events, index, source);
         }
-        entry.advance();
-    }
-
-    fn damaged(events: &mut OpenEvents, entry: &mut Source, index: u64, source: usize) {
-        entry.books.corrupt += 1;
-        entry.pieces.remove(&index);
-        if events.answer(index, source) == Answer::None {
-            events.missing(index, source, Status::CORRUPT);
+        if hold == Hold::UntilClosed {
+            ticket.arrived = true;
+            source::insert(&mut entry.taken, ticket);
         }
-    }
-
-    /// One of several pieces of a fragment. True when it completes the fragment. A piece that overlaps another, or
-    /// disagrees about the fragment's length, is a duplicate and is not recorded.
-    fn piece(
-        entry: &mut Source,
-        index: u64,
-        header: &FragmentHeader,
-        record: &mut impl FnMut(EventId, u32),
-        event: EventId,
-        at: u32,
-    ) -> bool {
-        let (arrived, total) = entry.pieces.entry(index).or_insert_with(|| (IntervalMap::new(), header.total_length));
-        let range = u64::from(header.offset)..u64::from(header.offset) + u64::from(header.piece_length);
-        if *total != header.total_length || arrived.overlaps(&range) || range.is_empty() {
-            entry.books.duplicates += 1;
-            return false;
+        if !entry.pieces.is_empty() {
+            entry.settle_pieces(events, self.expired, source);
         }
-        arrived.insert(range);
-        let complete = arrived.covered() == u64::from(*total);
-        record(event, at);
-        if complete {
-            entry.pieces.remove(&index);
-        }
-        complete
+        self.renew(source);
     }
 
     /// A source ended the run with its books.
     pub fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
         let entry = &mut self.sources[source];
-        let offered = entry.next_ticket() + entry.early.len() as u64;
+        let offered = entry.early.last_key_value().map_or(entry.next, |(ticket, _)| ticket.saturating_add(1));
         if accounts.tickets < offered {
             return Err(Violation::Books { books: accounts.tickets, offered });
         }
         entry.accounts = Some(accounts);
         entry.books.closed_books = true;
-        self.settle_absent();
+        entry.heard = self.clock.active();
+        self.look(source);
+        self.look_around();
         Ok(())
     }
 
@@ -539,106 +481,107 @@ impl Builder {
         self.sources[source].is_settled()
     }
 
-    /// Events no longer wait for sources that have ended or were given up.
-    fn settle_absent(&mut self) {
-        let Self { events, sources, .. } = self;
-        for (source, entry) in sources.iter_mut().enumerate() {
-            let ended = entry.accounts.is_some_and(|accounts| {
-                entry.next_ticket() >= accounts.tickets
-                    && entry.tickets.iter().all(|ticket| ticket.state != TicketState::Parked)
-            });
-            let dead = entry.presence == Presence::Dead;
-            if !ended && !dead {
-                entry.absent = events.end();
-                continue;
-            }
-            let from = if dead { entry.absent } else { entry.looked };
-            for index in from.max(events.base())..events.end() {
-                if events.answer(index, source) == Answer::None {
-                    events.missing(index, source, Status::empty());
-                }
-            }
-            entry.absent = events.end();
-        }
-    }
-
-    /// Time passes: events whose deadline is over no longer wait for sources that have not mentioned them, and sources
-    /// that have been away for as long are given up. Returns the sources given up now.
+    /// Time passes: events whose deadline is over no longer wait for sources that have not mentioned them. Sources that
+    /// have been away for as long, or ended with books that count offers which do not come, are given up. Returns the
+    /// sources given up now.
     pub fn time(&mut self, now: Duration) -> Vec<usize> {
-        let active = self.clock.at(now);
-        let deadline = self.config.deadline;
-        let given_up: Vec<usize> = (0..self.sources.len())
-            .filter(|source| match self.sources[*source].presence {
-                Presence::Gone(since) => active >= since + deadline,
-                _ => false,
-            })
-            .collect();
+        self.clock.advance(now);
+        let (active, deadline) = (self.clock.active(), self.config.deadline);
+        let is_over = |since: Duration| since.saturating_add(deadline) <= active;
+        let given_up: Vec<usize> =
+            (0..self.sources.len()).filter(|source| self.due[*source].given_up.is_some_and(is_over)).collect();
         for source in &given_up {
             self.give_up(*source, now);
         }
-        let mut index = self.events.base();
-        while self.events.opened(index).is_some_and(|opened| opened + deadline <= active) {
-            for (source, entry) in self.sources.iter().enumerate() {
-                if index >= entry.mentioned && self.events.answer(index, source) == Answer::None {
-                    self.events.missing(index, source, Status::TIMED_OUT);
-                }
-            }
-            index += 1;
+        if self.ahead.is_some_and(is_over) && self.events.is_empty() {
+            self.ahead = None;
+            let next = self.first_mention().unwrap_or(0);
+            self.events.skip_to(next.max(self.events.base()));
         }
+        self.expire(is_over);
+        self.look_around();
         given_up
     }
 
-    /// When [`time`](Self::time) should next be called, at the latest; nothing where no event waits.
-    pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
-        if self.clock.since.is_some() {
-            return None;
+    /// Closes events to sources that have not mentioned them in time.
+    fn expire(&mut self, is_over: impl Fn(Duration) -> bool) {
+        let before = self.expired;
+        let mut index = self.expired.max(self.events.base());
+        while self.events.opened(index).is_some_and(&is_over) {
+            for (source, entry) in self.sources.iter().enumerate() {
+                if index >= entry.mentioned {
+                    self.events.missing(index, source, Why::Silent(Status::TIMED_OUT));
+                }
+            }
+            index = self.events.base().max(index + 1);
         }
-        let gone = self.sources.iter().filter_map(|entry| match entry.presence {
-            Presence::Gone(since) => Some(since),
-            _ => None,
-        });
-        // An event whose deadline has passed waits for a fetch, not for time.
+        self.expired = index;
+        if index == before {
+            return;
+        }
+        for source in 0..self.sources.len() {
+            if !self.sources[source].pieces.is_empty() {
+                self.look(source);
+            }
+        }
+    }
+
+    /// When [`time`](Self::time) should next be called, at the latest; nothing where nothing waits for time.
+    pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
+        let stalled = self.clock.stalled()?;
+        let deadline = self.config.deadline;
         let active = self.clock.at(now);
-        let oldest = self.events.oldest().filter(|opened| *opened + self.config.deadline > active);
-        let begun = gone.chain(oldest).min()?;
-        Some(begun + self.config.deadline + self.clock.stalled)
+        let oldest = self.events.opened(self.expired.max(self.events.base()));
+        let sources = self.due.iter().filter_map(|due| {
+            // That a source has stopped delivering is worth waking for once.
+            let asked = due.asked.filter(|asked| asked.saturating_add(deadline) > active);
+            due.given_up.into_iter().chain(asked).min()
+        });
+        let begun = sources.chain(oldest).chain(self.ahead).min()?;
+        Some(begun.saturating_add(deadline).saturating_add(stalled))
+    }
+
+    /// Sources that are connected and have delivered nothing of what they were asked for, for as long as the deadline:
+    /// they hang. Events wait for them until the node ends the connection.
+    pub fn overdue(&self, now: Duration) -> impl Iterator<Item = usize> + '_ {
+        let (active, deadline) = (self.clock.at(now), self.config.deadline);
+        let hangs = move |due: &Due| due.asked.is_some_and(|asked| asked.saturating_add(deadline) <= active);
+        self.due.iter().enumerate().filter(move |(_, due)| hangs(due)).map(|(source, _)| source)
     }
 
     /// Whether something behind the builder (no free block) keeps it from fetching. Meanwhile no deadline passes.
     pub fn stalled(&mut self, stalled: bool, now: Duration) {
-        match (stalled, self.clock.since) {
-            (true, None) => self.clock.since = Some(now),
-            (false, Some(since)) => {
-                self.clock.since = None;
-                self.clock.stalled += now.saturating_sub(since);
-            }
-            _ => {}
-        }
+        self.clock.advance(now);
+        self.clock.stall(stalled, now);
     }
 
-    /// The next closed events, oldest closing first.
+    /// The next closed events, oldest closing first. To be asked until there are none: where too many wait, no event is
+    /// opened.
     pub fn next_closed(&mut self) -> Option<Closed> {
-        let (first, count, missing) = self.events.next_closed()?;
+        let mut next = self.events.next_closed();
+        if next.is_none() {
+            self.look_around();
+            next = self.events.next_closed();
+        }
+        let (first, count, missing) = next?;
         Some(Closed { first: self.event(first), count, missing })
     }
 
-    /// For a source: all tickets below the returned one are to be released; nothing where that was said already.
+    /// For a source: all tickets below the returned one are to be released; nothing where that was said already. Where
+    /// slots are held until their events are closed, to be asked after these were taken with
+    /// [`next_closed`](Self::next_closed).
     pub fn release(&mut self, source: usize) -> Option<u64> {
         let base = self.events.base();
         let entry = &mut self.sources[source];
-        if self.config.hold == Hold::UntilClosed {
-            for ticket in &mut entry.tickets {
-                match ticket.state {
-                    TicketState::Arrived if ticket.first + u64::from(ticket.offer.count) <= base => {
-                        ticket.state = TicketState::Done;
-                    }
-                    TicketState::Arrived | TicketState::Done => {}
-                    _ => break,
-                }
-            }
-            entry.advance();
+        let held = entry.taken.len();
+        while entry.taken.front().is_some_and(|ticket| ticket.arrived && ticket.end() <= base) {
+            entry.taken.pop_front();
         }
-        entry.take_release()
+        let (held_on, release) = (entry.taken.len(), entry.take_release());
+        if held_on < held {
+            self.renew(source);
+        }
+        release
     }
 
     /// One past the highest event that any source has mentioned.
@@ -648,7 +591,9 @@ impl Builder {
 
     /// Whether every source has ended or was given up, and every event is closed.
     pub fn is_finished(&self) -> bool {
-        self.events.is_empty() && self.sources.iter().all(Source::is_settled)
+        self.events.is_empty()
+            && self.due.iter().all(|due| due.base == NEVER)
+            && self.sources.iter().all(Source::is_settled)
     }
 
     /// Events closed so far, and how many of them incomplete.
@@ -669,7 +614,9 @@ impl Builder {
     /// Sources' processor time in nanoseconds and bytes copied, as their books say.
     pub fn source_costs(&self) -> (u64, u64) {
         let books = self.sources.iter().filter_map(|entry| entry.accounts);
-        books.fold((0, 0), |(cpu, copied), books| (cpu + books.cpu_nanos, copied + books.copied_bytes))
+        books.fold((0, 0), |(cpu, copied), books| {
+            (cpu.saturating_add(books.cpu_nanos), copied.saturating_add(books.copied_bytes))
+        })
     }
 
     /// The books as they stand. `recorded` says whether what was built is on disk; `unwritten` is, per source, how many
@@ -691,12 +638,54 @@ impl Builder {
     }
 
     fn event(&self, index: u64) -> EventId {
-        EventId(index * u64::from(self.config.builders) + u64::from(self.config.builder))
+        EventId(index.saturating_mul(u64::from(self.config.builders)).saturating_add(u64::from(self.config.builder)))
+    }
+}
+
+/// Time as events see it: it stands still while the builder itself is held up by what is behind it.
+#[derive(Debug, Default)]
+struct Clock {
+    /// The latest time it was told.
+    now: Duration,
+    stalled: Duration,
+    since: Option<Duration>,
+}
+
+impl Clock {
+    fn advance(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+    }
+
+    /// The time as events see it now.
+    fn active(&self) -> Duration {
+        self.at(self.now)
+    }
+
+    fn at(&self, now: Duration) -> Duration {
+        self.since.map_or(now, |since| now.min(since)).saturating_sub(self.stalled)
+    }
+
+    fn stall(&mut self, stalled: bool, now: Duration) {
+        match (stalled, self.since) {
+            (true, None) => self.since = Some(now),
+            (false, Some(since)) => {
+                self.since = None;
+                self.stalled += now.saturating_sub(since);
+            }
+            _ => {}
+        }
+    }
+
+    /// How long it has stood still so far; nothing while it does.
+    fn stalled(&self) -> Option<Duration> {
+        self.since.is_none().then_some(self.stalled)
     }
 }
 
 /// The index, within a builder's share, of the first event of the share that is not below `event`.
 fn share_index(event: u64, builder: u32, builders: u32) -> u64 {
-    let (builder, builders) = (u64::from(builder), u64::from(builders));
-    (event + builders - 1).saturating_sub(builder) / builders
+    event.saturating_sub(u64::from(builder)).div_ceil(u64::from(builders))
 }
+
+/// More slots than any source has.
+const MOST_SLOTS: u32 = 1 << 20;

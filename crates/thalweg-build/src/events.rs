@@ -24,7 +24,7 @@ pub struct Missing {
     pub status: Status,
 }
 
-/// What is known of one source's fragment in one open event. Kept in two bits per source.
+/// What is known of one source's fragment in one event. Kept in two bits per source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Nothing yet.
@@ -37,38 +37,48 @@ pub(crate) enum Answer {
     Forgotten,
 }
 
+/// Why a fragment will not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The source said nothing about the event, and will not. Where all sources are silent there was no such event.
+    Silent(Status),
+    /// The source had a fragment for the event.
+    Known(Status),
+}
+
 /// A window of consecutive events, by their *index* (event number divided by the number of builders).
 #[derive(Debug)]
 pub(crate) struct OpenEvents {
     base: u64,
+    most: u32,
     sources: usize,
     words: usize,
     events: VecDeque<Event>,
     /// Per event `words` words of "answered" and then `words` words of "present".
     bits: VecDeque<u64>,
     closed: VecDeque<(u64, u32, Vec<Missing>)>,
-    reasons: Vec<(u64, usize, Status)>,
     incomplete: u64,
     built: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Event {
     opened: Duration,
     waiting: u32,
-    missing: u32,
+    mentioned: bool,
+    missing: Vec<Missing>,
 }
 
 impl OpenEvents {
-    pub(crate) fn new(first: u64, sources: usize) -> Self {
+    pub(crate) fn new(first: u64, most: u32, sources: usize) -> Self {
         Self {
             base: first,
+            most: most.max(1),
             sources,
             words: sources.div_ceil(64),
             events: VecDeque::new(),
             bits: VecDeque::new(),
             closed: VecDeque::new(),
-            reasons: Vec::new(),
             incomplete: 0,
             built: 0,
         }
@@ -84,6 +94,21 @@ impl OpenEvents {
         self.base + self.events.len() as u64
     }
 
+    /// How many events may be open.
+    pub(crate) fn most(&self) -> u32 {
+        self.most
+    }
+
+    /// One past the youngest event that may be opened.
+    pub(crate) fn limit(&self) -> u64 {
+        if self.is_backed_up() { self.end() } else { self.base.saturating_add(u64::from(self.most)) }
+    }
+
+    /// Whether so many closed events wait to be taken that no more are opened.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        self.closed.len() >= self.most as usize
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
@@ -96,22 +121,25 @@ impl OpenEvents {
         self.incomplete
     }
 
-    /// Opens all events below `end`. Their ages never decrease with their index, since they are opened in order.
+    /// Opens all events below `end`, which is at most [`limit`](Self::limit). Their ages never decrease with their
+    /// index, since they are opened in order.
     pub(crate) fn open_until(&mut self, end: u64, now: Duration) {
+        debug_assert!(end <= self.limit().max(self.end()));
         #[expect(clippy::cast_possible_truncation, reason = "a topology has far fewer than 2^32 sources")]
         let waiting = self.sources as u32;
         while self.end() < end {
-            self.events.push_back(Event { opened: now, waiting, missing: 0 });
+            self.events.push_back(Event { opened: now, waiting, mentioned: false, missing: Vec::new() });
             self.bits.extend(std::iter::repeat_n(0, 2 * self.words));
         }
     }
 
-    /// When the oldest open event was opened.
-    pub(crate) fn oldest(&self) -> Option<Duration> {
-        self.events.front().map(|event| event.opened)
+    /// Passes over events that nobody mentions. No event is open.
+    pub(crate) fn skip_to(&mut self, base: u64) {
+        debug_assert!(self.events.is_empty() && base >= self.base);
+        self.base = base;
     }
 
-    /// When event `index` was opened.
+    /// When event `index` was opened, if it is open.
     pub(crate) fn opened(&self, index: u64) -> Option<Duration> {
         self.slot(index).map(|at| self.events[at].opened)
     }
@@ -132,63 +160,70 @@ impl OpenEvents {
     /// Notes that the fragment of `source` is here. The event is open and had no answer from this source.
     #[inline]
     pub(crate) fn present(&mut self, index: u64, source: usize) {
-        self.settle(index, source, true);
+        let Some(at) = self.slot(index) else { return };
+        let word = at * 2 * self.words + self.words + source / 64;
+        self.bits[word] |= 1u64 << (source % 64);
+        self.events[at].mentioned = true;
+        self.settle(at, source);
     }
 
-    /// Notes that the fragment of `source` will not come.
-    pub(crate) fn missing(&mut self, index: u64, source: usize, reason: Status) {
-        self.reasons.push((index, source, reason | Status::MISSING));
-        self.settle(index, source, false);
+    /// Notes that the fragment of `source` will not come, if the event is open and has no answer from this source.
+    pub(crate) fn missing(&mut self, index: u64, source: usize, why: Why) {
+        if self.answer(index, source) != Answer::None {
+            return;
+        }
+        let Some(at) = self.slot(index) else { return };
+        let (reason, mentioned) = match why {
+            Why::Silent(reason) => (reason, false),
+            Why::Known(reason) => (reason, true),
+        };
+        let event = &mut self.events[at];
+        event.missing.push(Missing { source, status: reason | Status::MISSING });
+        event.mentioned |= mentioned;
+        self.settle(at, source);
     }
 
     #[inline]
-    fn settle(&mut self, index: u64, source: usize, present: bool) {
-        let Some(at) = self.slot(index) else { return };
+    fn settle(&mut self, at: usize, source: usize) {
         let (word, bit) = (at * 2 * self.words + source / 64, 1u64 << (source % 64));
         debug_assert_eq!(self.bits[word] & bit, 0, "a source answers once");
         self.bits[word] |= bit;
-        if present {
-            self.bits[word + self.words] |= bit;
-        }
         let event = &mut self.events[at];
         event.waiting -= 1;
-        event.missing += u32::from(!present);
         if event.waiting == 0 {
-            let missing = event.missing;
-            self.close(index, missing);
-        }
-        while self.events.front().is_some_and(|event| event.waiting == 0) {
-            self.events.pop_front();
-            self.bits.drain(..2 * self.words);
-            self.base += 1;
+            self.close(at);
         }
     }
 
-    fn close(&mut self, index: u64, missing: u32) {
-        self.built += 1;
-        if missing == 0 {
-            if let Some((first, count, last_missing)) = self.closed.back_mut()
-                && last_missing.is_empty()
-                && *first + u64::from(*count) == index
-                && *count < u32::MAX
-            {
-                *count += 1;
-                return;
+    fn close(&mut self, at: usize) {
+        let event = &mut self.events[at];
+        let index = self.base + at as u64;
+        let mut missing = std::mem::take(&mut event.missing);
+        if event.mentioned {
+            self.built += 1;
+            self.incomplete += u64::from(!missing.is_empty());
+            match self.closed.back_mut() {
+                Some((first, count, last_missing))
+                    if missing.is_empty()
+                        && last_missing.is_empty()
+                        && *first + u64::from(*count) == index
+                        && *count < u32::MAX =>
+                {
+                    *count += 1;
+                }
+                _ => {
+                    missing.sort_unstable_by_key(|missing| missing.source);
+                    self.closed.push_back((index, 1, missing));
+                }
             }
-            self.closed.push_back((index, 1, Vec::new()));
-            return;
         }
-        self.incomplete += 1;
-        let mut list = Vec::with_capacity(missing as usize);
-        self.reasons.retain(|&(event, source, status)| {
-            let here = event == index;
-            if here {
-                list.push(Missing { source, status });
+        while self.events.front().is_some_and(|event| event.waiting == 0) {
+            self.events.pop_front();
+            for _ in 0..2 * self.words {
+                self.bits.pop_front();
             }
-            !here
-        });
-        list.sort_by_key(|missing| missing.source);
-        self.closed.push_back((index, 1, list));
+            self.base += 1;
+        }
     }
 
     /// The next closed events: first index, count, missing sources.

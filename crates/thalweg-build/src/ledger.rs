@@ -41,15 +41,43 @@ pub struct LedgerEntry {
 
 impl LedgerEntry {
     fn balance(&mut self) {
-        let explained = self.recorded
-            + self.discarded
-            + self.dropped_newest
-            + self.dropped_oldest
-            + self.late
-            + self.corrupt
-            + self.lost;
-        self.unaccounted =
-            i64::try_from(self.accepted).unwrap_or(i64::MAX) - i64::try_from(explained).unwrap_or(i64::MAX);
+        let explained = [
+            self.recorded,
+            self.discarded,
+            self.dropped_newest,
+            self.dropped_oldest,
+            self.late,
+            self.corrupt,
+            self.lost,
+        ];
+        // What a source says it accepted may be any number.
+        let difference = i128::from(self.accepted) - explained.into_iter().map(i128::from).sum::<i128>();
+        self.unaccounted = i64::try_from(difference).unwrap_or(if difference > 0 { i64::MAX } else { i64::MIN });
+    }
+
+    fn merge(&mut self, other: &Self) {
+        let counts = [
+            (&mut self.accepted, other.accepted),
+            (&mut self.recorded, other.recorded),
+            (&mut self.discarded, other.discarded),
+            (&mut self.dropped_newest, other.dropped_newest),
+            (&mut self.dropped_oldest, other.dropped_oldest),
+            (&mut self.late, other.late),
+            (&mut self.corrupt, other.corrupt),
+            (&mut self.lost, other.lost),
+            (&mut self.empty, other.empty),
+            (&mut self.duplicates, other.duplicates),
+            (&mut self.skipped, other.skipped),
+            (&mut self.bytes, other.bytes),
+        ];
+        for (ours, theirs) in counts {
+            *ours = ours.saturating_add(theirs);
+        }
+        self.closed_books &= other.closed_books;
+        // A surplus at one builder does not make up for a lack at another.
+        let opposite = self.unaccounted.signum() * other.unaccounted.signum() < 0;
+        let theirs = if opposite { other.unaccounted.saturating_neg() } else { other.unaccounted };
+        self.unaccounted = self.unaccounted.saturating_add(theirs);
     }
 }
 
@@ -70,8 +98,13 @@ impl Ledger {
         for entry in &mut self.sources {
             entry.balance();
         }
-        self.unaccounted = self.sources.iter().map(|entry| entry.unaccounted.unsigned_abs()).sum();
+        self.sum_up();
         self
+    }
+
+    fn sum_up(&mut self) {
+        let unaccounted = self.sources.iter().map(|entry| entry.unaccounted.unsigned_abs());
+        self.unaccounted = unaccounted.fold(0, u64::saturating_add);
     }
 
     /// Sentences that say why these books do not make a COMPLETE run; none where they do.
@@ -102,27 +135,13 @@ impl Ledger {
 
     /// Adds the books of another builder of the same run.
     pub fn merge(&mut self, other: &Self) {
-        self.unknown_sources += other.unknown_sources;
+        self.unknown_sources = self.unknown_sources.saturating_add(other.unknown_sources);
         for theirs in &other.sources {
             match self.sources.iter_mut().find(|ours| ours.source == theirs.source) {
-                Some(ours) => {
-                    ours.accepted += theirs.accepted;
-                    ours.recorded += theirs.recorded;
-                    ours.discarded += theirs.discarded;
-                    ours.dropped_newest += theirs.dropped_newest;
-                    ours.dropped_oldest += theirs.dropped_oldest;
-                    ours.late += theirs.late;
-                    ours.corrupt += theirs.corrupt;
-                    ours.lost += theirs.lost;
-                    ours.empty += theirs.empty;
-                    ours.duplicates += theirs.duplicates;
-                    ours.skipped += theirs.skipped;
-                    ours.bytes += theirs.bytes;
-                    ours.closed_books &= theirs.closed_books;
-                }
+                Some(ours) => ours.merge(theirs),
                 None => self.sources.push(theirs.clone()),
             }
         }
-        *self = std::mem::take(self).balanced();
+        self.sum_up();
     }
 }

@@ -3,15 +3,19 @@
 //!
 //! Sans-IO: no sockets, no memory of payloads, no clock of its own. The node that drives it tells it what happened
 //! ([`Builder::offered`], [`Builder::arrived`], [`Builder::gone`], …) and at what time, and asks it what to do
-//! ([`Builder::next_fetch`], [`Builder::next_closed`], [`Builder::releases`]). The reasoning is in
+//! ([`Builder::next_fetch`], [`Builder::next_closed`], [`Builder::release`]). The reasoning is in
 //! `docs/architecture.md`, "How an event is built".
 #![forbid(unsafe_code)]
 
 mod builder;
+mod config;
 mod events;
 mod ledger;
 mod source;
+mod violation;
 
-pub use builder::{Builder, BuilderConfig, Check, Fetch, Hold, Violation};
+pub use builder::{Builder, Fetch};
+pub use config::{BuilderConfig, Check, Hold};
 pub use events::{Closed, Missing};
 pub use ledger::{Ledger, LedgerEntry};
+pub use violation::Violation;

@@ -1,9 +1,11 @@
-//! What the builder knows of one source: its tickets in order, and its line in the books.
+//! What the builder knows of one source: its tickets in order, what it will not send, and its line in the books.
 
 use crate::LedgerEntry;
+use crate::events::{Answer, OpenEvents, Why};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
-use thalweg_wire::{Accounts, Announcement, IntervalMap, SequenceTracker};
+use thalweg_wire::{Accounts, Announcement, FragmentHeader, IntervalMap, Status};
 
 /// Where a source stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,113 +18,382 @@ pub(crate) enum Presence {
     Dead,
 }
 
-/// A ticket that was offered and is not released.
-#[derive(Debug)]
+/// An offer with data that is not done with.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket {
     pub(crate) offer: Announcement,
     /// Index (event number / builders) of its first event.
     pub(crate) first: u64,
-    pub(crate) state: TicketState,
+    /// In place, and kept until its events are closed.
+    pub(crate) arrived: bool,
 }
 
+impl Ticket {
+    /// One past the index of its last event.
+    pub(crate) fn end(&self) -> u64 {
+        self.first + u64::from(self.offer.count)
+    }
+
+    pub(crate) fn events(&self) -> Range<u64> {
+        self.first..self.end()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.offer.bytes)
+    }
+}
+
+/// A fragment that is spread over several tickets.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    arrived: IntervalMap,
+    /// Its length in bytes, once a piece has said so.
+    total: Option<u32>,
+    /// It is in a bucket of the ledger; whatever else comes of it is not counted again.
+    decided: bool,
+}
+
+impl Pieces {
+    pub(crate) fn decided(&self) -> bool {
+        self.decided
+    }
+}
+
+/// What a piece does for its fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TicketState {
-    /// Not looked at yet: its events lie beyond those open.
-    Parked,
-    /// Its events are open; it may be fetched.
-    Ready,
-    /// Asked for.
-    Fetching,
-    /// In place; held back until its events are closed.
-    Arrived,
-    /// To be released.
-    Done,
+pub(crate) enum Piece {
+    /// New bytes.
+    New,
+    /// The last bytes that were missing.
+    Last,
+    /// Bytes that are here already.
+    Repeated,
+    /// It disagrees with an earlier piece about the fragment's length.
+    Contradicts,
 }
 
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) presence: Presence,
-    /// Tickets from `released` on, in order. Contiguous: `tickets[i]` has number `released + i`.
-    pub(crate) tickets: VecDeque<Ticket>,
-    /// Tickets below this one are done with.
-    pub(crate) released: u64,
+    /// Offered, and its events lie beyond those that may be open. These three are in the order of tickets.
+    pub(crate) parked: VecDeque<Ticket>,
+    /// Its events are open; it may be fetched.
+    pub(crate) ready: VecDeque<Ticket>,
+    /// Asked for, or arrived and held back.
+    pub(crate) taken: VecDeque<Ticket>,
+    /// The ticket that comes next in order.
+    pub(crate) next: u64,
     /// Offers that came ahead of one that is still missing (lossy links).
     pub(crate) early: BTreeMap<u64, Announcement>,
+    /// More open offers than this cannot be.
+    pub(crate) most: u64,
+    /// Tickets below this one were handed out by `release` already.
+    pub(crate) told: u64,
     /// One past the index of the last event mentioned by an offer in order.
     pub(crate) mentioned: u64,
-    /// One past the index of the last event whose offer has been looked at: below it, silence means *skipped*.
+    /// Events below this index have been answered, or a ticket that may be fetched has been found for them.
     pub(crate) looked: u64,
-    /// Events below this index have been settled for a source that is dead or has ended.
-    pub(crate) absent: u64,
-    /// Tickets handed to `releases` already.
-    pub(crate) told: u64,
+    /// Events mentioned and not to come, not yet looked at: a range and the reason. Sorted and disjoint.
+    forgone: VecDeque<(Range<u64>, Status)>,
+    /// Fragments spread over several tickets, by event index; only while more of them may come.
+    pub(crate) pieces: BTreeMap<u64, Pieces>,
+    /// When it last offered something or ended.
+    pub(crate) heard: Duration,
+    /// When it was last asked, having nothing else to do, or delivered: the later.
+    pub(crate) asked: Duration,
+    /// Tickets asked for and not yet arrived.
+    pub(crate) fetching: u32,
     pub(crate) accounts: Option<Accounts>,
-    pub(crate) sequence: SequenceTracker,
     pub(crate) books: LedgerEntry,
+    /// Fragments built.
     pub(crate) built: u64,
+    /// Fragments mentioned.
     pub(crate) offered: u64,
-    /// Pieces of fragments that came in several, by event index: what has arrived, of how many bytes.
-    pub(crate) pieces: BTreeMap<u64, (IntervalMap, u32)>,
-    /// First ticket that may still have to be looked at (parked or ready).
-    pub(crate) cursor: u64,
 }
 
+/// What to look at a source for, and when. Kept apart from the sources, so that looking for work touches few cache lines.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    /// Index of the first event of the oldest ticket that may be fetched; `NEVER` where there is none.
+    pub(crate) ready: u64,
+    /// Its next offer is to be looked at when the oldest open event has this index.
+    pub(crate) base: u64,
+    /// It is known to be silent about events from this index on, which matters once they are opened.
+    pub(crate) end: u64,
+    /// It is to be given up when it has been so for a deadline.
+    pub(crate) given_up: Option<Duration>,
+    /// It has delivered nothing of what it was asked for since then.
+    pub(crate) asked: Option<Duration>,
+}
+
+/// An index no event has.
+pub(crate) const NEVER: u64 = u64::MAX;
+
 impl Source {
+    /// Ranges of events not to come that are told apart. Beyond them, gaps between them count as parts of them.
+    const MOST_FORGONE: u64 = 1024;
+
     pub(crate) fn new(id: String, name: String, first: u64) -> Self {
         Self {
             presence: Presence::Here,
-            tickets: VecDeque::new(),
-            released: 0,
+            parked: VecDeque::new(),
+            ready: VecDeque::new(),
+            taken: VecDeque::new(),
+            next: 0,
             early: BTreeMap::new(),
+            most: u64::MAX,
+            told: 0,
             mentioned: first,
             looked: first,
-            absent: first,
-            told: 0,
+            forgone: VecDeque::new(),
+            pieces: BTreeMap::new(),
+            heard: Duration::ZERO,
+            asked: Duration::ZERO,
+            fetching: 0,
             accounts: None,
-            sequence: SequenceTracker::default(),
             books: LedgerEntry { source: id, name, ..LedgerEntry::default() },
             built: 0,
             offered: 0,
-            pieces: BTreeMap::new(),
-            cursor: 0,
         }
     }
 
-    /// One past the last ticket that came in order.
-    pub(crate) fn next_ticket(&self) -> u64 {
-        self.released + self.tickets.len() as u64
+    /// Tickets below this one are done with.
+    pub(crate) fn released(&self) -> u64 {
+        let fronts = [self.parked.front(), self.ready.front(), self.taken.front()];
+        fronts.into_iter().flatten().map(|ticket| ticket.offer.ticket).min().unwrap_or(self.next)
     }
 
-    /// The offer that comes next in order, if it is here.
-    pub(crate) fn next_in_order(&mut self) -> Option<Announcement> {
-        let next = self.next_ticket();
-        self.early.remove(&next)
-    }
-
-    pub(crate) fn ticket(&mut self, number: u64) -> Option<&mut Ticket> {
-        let at = usize::try_from(number.checked_sub(self.released)?).ok()?;
-        self.tickets.get_mut(at)
-    }
-
-    /// Moves past the tickets at the front that are done.
-    pub(crate) fn advance(&mut self) {
-        while self.tickets.front().is_some_and(|ticket| ticket.state == TicketState::Done) {
-            self.tickets.pop_front();
-            self.released += 1;
-        }
-        self.cursor = self.cursor.max(self.released);
-    }
-
-    /// All tickets below the returned one are done with; nothing where that is known already.
+    /// All tickets below the returned one are done with; nothing where that was said already.
     pub(crate) fn take_release(&mut self) -> Option<u64> {
-        let news = self.told != self.released;
-        self.told = self.released;
-        news.then_some(self.released)
+        let released = self.released();
+        let news = self.told != released;
+        self.told = released;
+        news.then_some(released)
+    }
+
+    /// The offer that comes next in order, if it came early.
+    pub(crate) fn next_in_order(&mut self) -> Option<Announcement> {
+        self.early.remove(&self.next)
+    }
+
+    /// Offers that are open.
+    pub(crate) fn open(&self) -> u64 {
+        (self.parked.len() + self.ready.len() + self.taken.len() + self.early.len()) as u64
     }
 
     /// Whether its books are here and nothing of it is on the way.
     pub(crate) fn is_settled(&self) -> bool {
-        self.presence == Presence::Dead
-            || self.accounts.is_some_and(|accounts| self.tickets.is_empty() && self.next_ticket() >= accounts.tickets)
+        self.presence == Presence::Dead || self.has_said_all() && self.released() == self.next
     }
+
+    /// Whether it will not mention any other event.
+    fn is_absent(&self) -> bool {
+        self.presence == Presence::Dead || self.has_said_all()
+    }
+
+    fn has_said_all(&self) -> bool {
+        self.accounts.is_some_and(|accounts| self.next >= accounts.tickets)
+    }
+
+    /// Events that it has not been looked at for, below this index, will not come from it.
+    pub(crate) fn known(&self) -> u64 {
+        match self.parked.front() {
+            Some(ticket) => ticket.first,
+            None if self.is_absent() => NEVER,
+            None => self.mentioned,
+        }
+    }
+
+    /// Index of the first event that it has mentioned and that has not been looked at.
+    pub(crate) fn first_mention(&self) -> Option<u64> {
+        let forgone = self.forgone.front().map(|(range, _)| range.start.max(self.looked));
+        let parked = self.parked.front().map(|ticket| ticket.first);
+        forgone.into_iter().chain(parked).min()
+    }
+
+    /// Index of the first event that it may yet have something to say about.
+    pub(crate) fn next_mention(&self) -> u64 {
+        let silent = if self.is_absent() { NEVER } else { self.mentioned };
+        self.first_mention().unwrap_or(silent)
+    }
+
+    pub(crate) fn due(&self, open_events: u64) -> Due {
+        let here = self.presence == Presence::Here;
+        let known = self.known();
+        let parked = self.parked.front().map(|ticket| ticket.end().saturating_sub(open_events));
+        let forgone = self.has_forgone(known).map(|first| (first + 1).saturating_sub(open_events));
+        let books_lack_offers = self.accounts.is_some_and(|accounts| self.next < accounts.tickets);
+        Due {
+            ready: self.ready.front().filter(|_| here).map_or(NEVER, |ticket| ticket.first),
+            base: parked.into_iter().chain(forgone).min().unwrap_or(NEVER),
+            end: if known > self.looked { self.looked } else { NEVER },
+            given_up: match self.presence {
+                Presence::Gone(since) if !self.is_settled() => Some(since),
+                Presence::Here if books_lack_offers => Some(self.heard),
+                _ => None,
+            },
+            asked: (here && self.fetching > 0).then_some(self.asked),
+        }
+    }
+
+    /// Index of the first event below `known` that it mentioned and will not send, and that has not been looked at.
+    pub(crate) fn has_forgone(&self, known: u64) -> Option<u64> {
+        self.forgone.front().map(|(range, _)| range.start.max(self.looked)).filter(|first| *first < known)
+    }
+
+    /// Answers the open events below `until` that it has not been looked at for: nothing will come.
+    pub(crate) fn answer_silence(&mut self, events: &mut OpenEvents, until: u64, source: usize) {
+        let mut index = self.looked.max(events.base());
+        while index < until {
+            while self.forgone.front().is_some_and(|(range, _)| range.end <= index) {
+                self.forgone.pop_front();
+            }
+            let why = match self.forgone.front() {
+                Some((range, status)) if range.start <= index => Why::Known(*status),
+                _ => Why::Silent(Status::empty()),
+            };
+            events.missing(index, source, why);
+            index += 1;
+        }
+        self.looked = self.looked.max(until);
+        while self.forgone.front().is_some_and(|(range, _)| range.end <= self.looked) {
+            self.forgone.pop_front();
+        }
+    }
+
+    /// Events it had a fragment for and will not send. Those that have been looked at are answered now, the others when
+    /// they are.
+    pub(crate) fn forgo(&mut self, events: &mut OpenEvents, range: Range<u64>, status: Status, source: usize) {
+        for index in range.start.max(events.base())..range.end.min(self.looked) {
+            events.missing(index, source, Why::Known(status));
+        }
+        let range = range.start.max(self.looked)..range.end;
+        if range.is_empty() {
+            return;
+        }
+        let at = self.forgone.partition_point(|(other, _)| other.start < range.start);
+        let full = self.forgone.len() as u64 >= self.most.min(Self::MOST_FORGONE);
+        if let Some((before, reason)) = at.checked_sub(1).and_then(|before| self.forgone.get_mut(before)) {
+            // Where there are very many, those without an offer of data between them are taken for one.
+            let parked = &self.parked;
+            let apart = |gap: Range<u64>| parked.iter().any(|ticket| gap.contains(&ticket.first));
+            if before.end >= range.start && *reason == status || full && !apart(before.end..range.start) {
+                before.end = before.end.max(range.end);
+                return;
+            }
+        }
+        self.forgone.insert(at, (range, status));
+    }
+
+    /// How many of these fragments are not yet in a bucket; from now on they are.
+    pub(crate) fn decide(&mut self, range: Range<u64>) -> u64 {
+        let mut undecided = range.end - range.start;
+        if !self.pieces.is_empty() {
+            for pieces in self.pieces.range_mut(range).map(|(_, pieces)| pieces) {
+                undecided -= u64::from(pieces.decided);
+                pieces.decided = true;
+            }
+        }
+        undecided
+    }
+
+    /// Whether the fragment is in a bucket though more of it comes.
+    pub(crate) fn is_decided(&self, index: u64) -> bool {
+        !self.pieces.is_empty() && self.pieces.get(&index).is_some_and(|pieces| pieces.decided)
+    }
+
+    /// A further ticket for a fragment was offered.
+    pub(crate) fn continues(&mut self, index: u64) {
+        let decided = !self.is_on_the_way(index);
+        self.pieces.entry(index).or_insert_with(|| Pieces { arrived: IntervalMap::new(), total: None, decided });
+    }
+
+    /// Takes one of several pieces of a fragment that is not decided.
+    pub(crate) fn piece(&mut self, index: u64, header: &FragmentHeader) -> Piece {
+        let pieces = self.pieces.entry(index).or_insert_with(|| Pieces {
+            arrived: IntervalMap::new(),
+            total: None,
+            decided: false,
+        });
+        let total = *pieces.total.get_or_insert(header.total_length);
+        if total != header.total_length {
+            return Piece::Contradicts;
+        }
+        let range = u64::from(header.offset)..u64::from(header.offset) + u64::from(header.piece_length);
+        if range.is_empty() || pieces.arrived.overlaps(&range) {
+            return Piece::Repeated;
+        }
+        pieces.arrived.insert(range);
+        if pieces.arrived.covered() < u64::from(total) {
+            return Piece::New;
+        }
+        pieces.decided = true;
+        Piece::Last
+    }
+
+    /// Fragments of which pieces are missing and nothing more comes are damaged. Those of events below `expired` are
+    /// not waited for if the source has gone silent.
+    pub(crate) fn settle_pieces(&mut self, events: &mut OpenEvents, expired: u64, source: usize) {
+        let mut pieces = std::mem::take(&mut self.pieces);
+        pieces.retain(|&index, pieces| {
+            let more_may_come = index + 1 == self.mentioned && !self.is_absent();
+            if self.is_on_the_way(index) || more_may_come && index >= expired {
+                return true;
+            }
+            if !pieces.decided {
+                pieces.decided = true;
+                let (bucket, status) = match more_may_come {
+                    true => (&mut self.books.late, Status::TIMED_OUT),
+                    false => (&mut self.books.corrupt, Status::CORRUPT),
+                };
+                *bucket += 1;
+                events.missing(index, source, Why::Known(status));
+            }
+            more_may_come
+        });
+        self.pieces = pieces;
+    }
+
+    /// Whether a ticket that has not arrived names this event.
+    fn is_on_the_way(&self, index: u64) -> bool {
+        let tickets = self.taken.iter().chain(&self.ready).chain(&self.parked);
+        tickets.filter(|ticket| !ticket.arrived).any(|ticket| ticket.events().contains(&index))
+    }
+
+    /// A record that cannot be used.
+    pub(crate) fn damaged(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
+        if events.answer(index, source) == Answer::Present {
+            self.books.duplicates += 1;
+            return;
+        }
+        self.books.corrupt += self.decide(index..index + 1);
+        events.missing(index, source, Why::Known(Status::CORRUPT));
+    }
+
+    /// The open ticket of this number.
+    pub(crate) fn ticket_mut(&mut self, number: u64) -> Option<&mut Ticket> {
+        let queues = [&mut self.taken, &mut self.ready, &mut self.parked];
+        queues.into_iter().find_map(|queue| position(queue, number).map(|at| &mut queue[at]))
+    }
+
+    /// Takes out a ticket that has not arrived; whether it was being fetched.
+    pub(crate) fn withdraw(&mut self, number: u64) -> Option<(Ticket, bool)> {
+        for (queue, fetching) in [(&mut self.taken, true), (&mut self.ready, false), (&mut self.parked, false)] {
+            if let Some(at) = position(queue, number) {
+                return queue.remove(at).map(|ticket| (ticket, fetching));
+            }
+        }
+        None
+    }
+}
+
+/// Where the ticket of this number is in a queue.
+pub(crate) fn position(queue: &VecDeque<Ticket>, number: u64) -> Option<usize> {
+    queue.binary_search_by_key(&number, |ticket| ticket.offer.ticket).ok()
+}
+
+/// Puts a ticket where its number belongs.
+pub(crate) fn insert(queue: &mut VecDeque<Ticket>, ticket: Ticket) {
+    let at = queue.partition_point(|other| other.offer.ticket < ticket.offer.ticket);
+    queue.insert(at, ticket);
 }

@@ -1,1 +1,173 @@
-//! Where bytes begin: replayed recordings and model digitizers
+//! Where bytes begin: model digitizers and replayed recordings, behind one trait.
+//!
+//! A [`Device`] stands for the hardware that writes fragments into a slot by DMA: the source node's hot thread asks it
+//! for the next payload's length, gives it that many bytes of a slot, and gets back what belongs in the fragment header.
+//! A model says `simulated` and a recording says `replayed`, in its [`Description`] and in every fragment's status.
+//!
+//! | kind | what it is | one fragment is |
+//! | --- | --- | --- |
+//! | `model-adc` | a 12-bit digitizer computed from a seed ([`model_adc`]) | `size` bytes of samples |
+//! | `sigmf` | a SigMF recording of 16-bit samples | `samples_per_fragment` samples of every channel |
+//! | `vdif` | one thread of a VDIF recording | one data frame with its header |
+//! | `pgm` | PGM images, one after the other | one image |
+//! | `raw` | a file of records of one size | one record |
+//!
+//! How fast fragments are taken is not the device's business: the source node paces. Files are input from a stranger:
+//! what their headers say is compared with what is there, and errors name the file, the place and the field.
+#![forbid(unsafe_code)]
+
+mod adc;
+mod config;
+mod error;
+mod file;
+mod guess;
+mod pgm;
+mod raw;
+mod replay;
+mod sigmf;
+mod time;
+mod vdif;
+
+pub use adc::model_adc;
+pub use config::{
+    ByteSize, ByteSizeError, DeviceConfig, ModelAdcConfig, PgmConfig, RawConfig, SigmfConfig, VdifConfig,
+};
+pub use error::DeviceError;
+pub use guess::devices_for;
+
+use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
+use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
+
+/// The longest payload any device here produces, in bytes. A fragment's length is a 32-bit number on the wire, and a
+/// header in a file must not be able to ask for all memory there is.
+pub const MAX_PAYLOAD: usize = 1 << 30;
+
+/// Where fragments come from. One device belongs to one source node's hot thread.
+///
+/// The caller gives each event in turn, without leaving one out, to either [`fill`](Self::fill) or
+/// [`skip`](Self::skip). The first event it gives, whatever its number, is the recording's first record.
+pub trait Device: Debug + Send {
+    /// What it produces: goes into the run's `run.json`.
+    fn description(&self) -> &Description;
+
+    /// The longest payload it will ever produce, in bytes; at most [`MAX_PAYLOAD`].
+    fn max_payload(&self) -> usize;
+
+    /// Length of the next fragment's payload, in bytes; nothing when the recording is over. It may be 0: the recording
+    /// has a gap there (status `missing`).
+    fn next_len(&mut self) -> Option<usize>;
+
+    /// Two events with the same key have the same payload bytes: a slot that still holds it need not be filled again, as
+    /// with the ring of a DMA engine. Nothing: always fill.
+    fn content_key(&self, event: EventId) -> Option<u64>;
+
+    /// Writes the next fragment's payload, that of `event`; `payload` is [`next_len`](Self::next_len) bytes long. After an
+    /// error the device stands where it stood before.
+    fn fill(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError>;
+
+    /// Advances past the next fragment, that of `event`, without writing it: it is in place already (its
+    /// [`content_key`](Self::content_key) is that of the slot), or is dropped. Returns what `fill` would.
+    ///
+    /// Panics where the recording is over ([`next_len`](Self::next_len) says so).
+    fn skip(&mut self, event: EventId) -> Filled;
+}
+
+/// What a device says of one fragment; goes into its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filled {
+    /// What the payload is made of.
+    pub payload_type: PayloadType,
+    /// `simulated` or `replayed`, and what the recording says of the fragment.
+    pub status: Status,
+    /// How much time the payload covers, in nanoseconds; 0 where unknown.
+    pub window: u32,
+    /// When its first sample was taken, where the recording says so. Where a recording is repeated its clock runs on:
+    /// each pass is later by the length of one pass, so that time never goes back.
+    pub timestamp: Option<TaiNanos>,
+}
+
+/// What a device produces, for `run.json`. What has no meaning for a kind of device, or is not known, is left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Description {
+    /// `model-adc`, `sigmf`, `vdif`, `pgm` or `raw`.
+    pub kind: String,
+    /// Name of the payload type, as [`PayloadType::name`].
+    pub payload_type: String,
+    /// Made by a model, not measured.
+    pub simulated: bool,
+    /// Played from a recording.
+    pub replayed: bool,
+    /// Played again from the beginning when it is over.
+    #[serde(rename = "loop")]
+    pub looped: bool,
+    /// Channels, interleaved sample by sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u32>,
+    /// Samples per second and channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_rate: Option<f64>,
+    /// Bits that mean something in a sample or pixel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits: Option<u32>,
+    /// Whether a sample is a complex number (VDIF).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub complex: Option<bool>,
+    /// Pixels in an image's row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub width: Option<u32>,
+    /// Rows in an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub height: Option<u32>,
+    /// The value of a white pixel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_value: Option<u32>,
+    /// Bytes in a full fragment's payload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record_bytes: Option<u64>,
+    /// Samples per channel in a full fragment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+    /// Fragments in one pass over the recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub records: Option<u64>,
+    /// The model's seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// The source number the model's samples are computed from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<u32>,
+    /// How many different waveforms the model makes before it repeats them; 0: it never does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
+    /// The recording: the file, or the first file of a sequence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The VDIF thread that is played.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<u16>,
+    /// The VDIF station: its number, or its two letters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub station: Option<String>,
+    /// Data frames per second, where it could be inferred.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frame_rate: Option<u32>,
+    /// Frames of this thread that the recording lacks, though other threads have them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<u64>,
+    /// The SigMF recording's `global` object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<serde_json::Value>,
+}
+
+/// Opens the device that `config` describes, and checks what can be checked before the run.
+pub fn open(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError> {
+    Ok(match config {
+        DeviceConfig::ModelAdc(config) => Box::new(adc::ModelAdc::new(config)?),
+        DeviceConfig::Sigmf(config) => Box::new(sigmf::open(config)?),
+        DeviceConfig::Vdif(config) => Box::new(vdif::open(config)?),
+        DeviceConfig::Pgm(config) => Box::new(pgm::open(config)?),
+        DeviceConfig::Raw(config) => Box::new(raw::open(config)?),
+    })
+}

@@ -15,7 +15,7 @@ mod address;
 mod copy;
 mod error;
 mod listen;
-
+mod offered;
 mod outstanding;
 mod poller;
 mod shm;

@@ -5,6 +5,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
@@ -52,7 +53,8 @@ impl Listener {
             }
             Address::Shm(path) => {
                 let open = || {
-                    if path.exists()
+                    // Connecting to any other kind of file is refused in the same way: leave those alone.
+                    if std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
                         && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
                     {
                         std::fs::remove_file(path)?;

@@ -17,6 +17,11 @@ impl<T> Default for Outstanding<T> {
 }
 
 impl<T> Outstanding<T> {
+    /// An empty book whose first offer will have the number `first`.
+    pub fn starting_at(first: u64) -> Self {
+        Self { first, offers: VecDeque::new() }
+    }
+
     /// The number the next offer will have.
     pub fn next_ticket(&self) -> u64 {
         self.first + self.offers.len() as u64

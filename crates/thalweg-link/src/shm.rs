@@ -8,14 +8,17 @@
 //! is a message and the grant comes back as `Data`, as on any other link. From other sources an offer is enough.
 
 use crate::copy::copy_counted;
-use crate::{BuilderLink, Bytes, Interest, LinkError, Outstanding, Poller, Said, SourceGreeting, SourceLink};
+use crate::offered::{Asked, Novelty, Offered};
+use crate::{BuilderLink, Bytes, Interest, LinkError, Poller, Said, SourceGreeting, SourceLink};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use thalweg_arena::{Arena, Doorbell, PushError, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds};
+use thalweg_arena::{Arena, Doorbell, MAX_CELLS, PushError, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds};
 use thalweg_wire::{Announcement, Disposition, Hello, MESSAGE_LEN, Message, Refusal};
 
 /// Arena, ring to the builder, ring to the source, the builder's doorbell, the source's doorbell.
@@ -26,10 +29,9 @@ const FAIR_SHARE: usize = 1024;
 const SOCKET: u64 = 0;
 const DOORBELL: u64 = 1;
 
-/// Messages in both directions, and the socket that tells when the peer is gone.
+/// Messages in both directions.
 #[derive(Debug)]
 struct Wires {
-    socket: UnixStream,
     sender: RingSender,
     receiver: RingReceiver,
     mine: Doorbell,
@@ -40,17 +42,8 @@ struct Wires {
 }
 
 impl Wires {
-    /// `poller` waits on the socket already.
-    fn new(
-        poller: &Poller,
-        socket: UnixStream,
-        sender: RingSender,
-        receiver: RingReceiver,
-        mine: Doorbell,
-        theirs: Doorbell,
-    ) -> Result<Self, LinkError> {
-        poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
-        Ok(Self { socket, sender, receiver, mine, theirs, backlog: VecDeque::new(), unpublished: false })
+    fn new(sender: RingSender, receiver: RingReceiver, mine: Doorbell, theirs: Doorbell) -> Self {
+        Self { sender, receiver, mine, theirs, backlog: VecDeque::new(), unpublished: false }
     }
 
     fn say(&mut self, message: &Message) {
@@ -117,25 +110,25 @@ impl Wires {
         self.mine.ring().map_err(|error| LinkError::Protocol(error.to_string()))?;
         Ok(true)
     }
+}
 
-    /// Whether the peer is still there. It says nothing over the socket but, at most, why it leaves.
-    fn peer_is_there(&mut self) -> Result<(), LinkError> {
-        let mut bytes = [0; MESSAGE_LEN + Message::MAX_REFUSAL_TEXT as usize];
-        match self.socket.read(&mut bytes) {
-            Ok(n) if n >= MESSAGE_LEN => {
-                let (cell, text) = bytes[..n].split_first_chunk::<MESSAGE_LEN>().unwrap_or((&[0; MESSAGE_LEN], &[]));
-                match Message::decode(cell)? {
-                    Message::Refuse { reason, .. } => {
-                        Err(LinkError::Refused { reason, text: String::from_utf8_lossy(text).into_owned() })
-                    }
-                    other => Err(LinkError::Protocol(format!("unexpected over the socket: {other:?}"))),
+/// Whether the peer is still there. It says nothing over the socket but, at most, why it leaves.
+fn peer_is_there(mut socket: &UnixStream) -> Result<(), LinkError> {
+    let mut bytes = [0; MESSAGE_LEN + Message::MAX_REFUSAL_TEXT as usize];
+    match socket.read(&mut bytes) {
+        Ok(0) => Err(LinkError::Closed),
+        Ok(n) => match bytes[..n].split_first_chunk::<MESSAGE_LEN>() {
+            Some((cell, text)) => match Message::decode(cell)? {
+                Message::Refuse { reason, .. } => {
+                    Err(LinkError::Refused { reason, text: String::from_utf8_lossy(text).into_owned() })
                 }
-            }
-            Ok(_) => Err(LinkError::Closed),
-            Err(error) if error.kind() == ErrorKind::WouldBlock || error.kind() == ErrorKind::Interrupted => Ok(()),
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(LinkError::Closed),
-            Err(error) => Err(LinkError::io("reading the hand-over socket")(error)),
-        }
+                other => Err(LinkError::Protocol(format!("unexpected over the socket: {other:?}"))),
+            },
+            None => Err(LinkError::Protocol(format!("{n} bytes over the socket that are no message"))),
+        },
+        Err(error) if error.kind() == ErrorKind::WouldBlock || error.kind() == ErrorKind::Interrupted => Ok(()),
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(LinkError::Closed),
+        Err(error) => Err(LinkError::io("reading the hand-over socket")(error)),
     }
 }
 
@@ -145,12 +138,18 @@ fn waiting_on(socket: &UnixStream) -> Result<Poller, LinkError> {
     Ok(poller)
 }
 
-/// Connects to a builder on this host and hands the arena over.
+/// Connects to a builder on this host and hands the arena over. Nothing here waits: a builder that is too busy to accept is
+/// an error (`WouldBlock`), to be tried again later.
 pub(crate) fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn SourceLink>, LinkError> {
     let doing = || format!("connecting to shm:{}", path.display());
-    let socket = UnixStream::connect(path).map_err(LinkError::io(doing()))?;
-    // Room for every ticket that can be open, and for the few messages beside them.
-    let cells = (4 * greeting.hello.slots + 64).next_power_of_two();
+    let open = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+        socket.connect(&SockAddr::unix(path)?)?;
+        Ok(UnixStream::from(OwnedFd::from(socket)))
+    };
+    let socket: UnixStream = open().map_err(LinkError::io::<std::io::Error>(doing()))?;
+    // Room for every ticket that can be open, and for the few messages beside them. More waits in the backlog.
+    let cells = greeting.hello.slots.saturating_mul(4).saturating_add(64).min(MAX_CELLS).next_power_of_two();
     let ring = |name| Ring::create(name, cells).map_err(|error| LinkError::Protocol(error.to_string()));
     let bell = || Doorbell::new().map_err(|error| LinkError::Protocol(error.to_string()));
     let (to_builder, to_source, builders, mine) = (ring("to-builder")?, ring("to-source")?, bell()?, bell()?);
@@ -159,20 +158,31 @@ pub(crate) fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn 
     bytes.extend_from_slice(greeting.description.as_bytes());
     let fds = [greeting.arena.fd(), to_builder.fd(), to_source.fd(), builders.as_fd(), mine.as_fd()];
     let sent = send_fds(&socket, &bytes, &fds).map_err(|error| LinkError::Protocol(format!("{}: {error}", doing())))?;
+    // A fresh socket has room for all of it: at most 16 KiB.
     (&socket).write_all(&bytes[sent..]).map_err(LinkError::io(doing()))?;
-    socket.set_nonblocking(true).map_err(LinkError::io(doing()))?;
     let poller = waiting_on(&socket)?;
-    let wires = Wires::new(&poller, socket, to_builder.into_sender(), to_source.into_receiver(), mine, builders)?;
-    Ok(Box::new(ShmSource { poller, wires, first_ticket: None, book: Outstanding::default() }))
+    poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
+    let wires = Wires::new(to_builder.into_sender(), to_source.into_receiver(), mine, builders);
+    Ok(Box::new(ShmSource { poller, socket, wires, offered: Offered::new(greeting.hello.slots) }))
 }
 
 #[derive(Debug)]
 struct ShmSource {
     poller: Poller,
+    socket: UnixStream,
     wires: Wires,
-    first_ticket: Option<u64>,
-    /// Offers over this connection: whether they have been granted.
-    book: Outstanding<bool>,
+    offered: Offered,
+}
+
+impl ShmSource {
+    /// Grants what was asked for, once: the builder asks for a ticket once.
+    fn grant(&mut self, asked: Asked) -> Result<(), LinkError> {
+        if let Some((_, true)) = self.offered.ask(asked)? {
+            let Asked { ticket, offset, length } = asked;
+            self.wires.say(&Message::Data { ticket, offset, length });
+        }
+        Ok(())
+    }
 }
 
 impl SourceLink for ShmSource {
@@ -185,25 +195,16 @@ impl SourceLink for ShmSource {
     }
 
     fn offer(&mut self, offer: &Announcement) {
-        let first = *self.first_ticket.get_or_insert(offer.ticket);
         // Nothing is faster than reading in place, so nothing is ever sent ahead.
         let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
         let offer = Announcement { disposition, ..*offer };
-        let numbered = Announcement { ticket: offer.ticket - first, ..offer };
-        if numbered.ticket == self.book.next_ticket() {
-            self.book.push(numbered, false);
-        } else if let Some((known, _)) = self.book.get_mut(numbered.ticket) {
-            *known = numbered;
+        if self.offered.offer(&offer) != Novelty::Released {
+            self.wires.say(&Message::Offer(offer));
         }
-        self.wires.say(&Message::Offer(offer));
     }
 
     fn withdraw(&mut self, ticket: u64) -> bool {
-        let number = self.first_ticket.and_then(|first| ticket.checked_sub(first));
-        match number.and_then(|number| self.book.get(number)) {
-            Some((_, granted)) => !granted,
-            None => true,
-        }
+        self.offered.may_withdraw(ticket)
     }
 
     fn say(&mut self, message: &Message) {
@@ -211,40 +212,41 @@ impl SourceLink for ShmSource {
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
+        for asked in self.offered.early() {
+            self.grant(asked)?;
+        }
         self.wires.flush()
     }
 
     fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
-        let Self { wires, first_ticket, book, .. } = self;
-        let mut granted = Vec::new();
-        let heard = wires.hear(|message| {
+        // Looked at first: what the builder said before it left is in the ring by now.
+        let presence = peer_is_there(&self.socket);
+        let mut fetches = Vec::new();
+        let Self { wires, offered, .. } = self;
+        let more = wires.hear(|message| {
             match message {
-                Message::Fetch { ticket, offset, length } => {
-                    let number = first_ticket.and_then(|first| ticket.checked_sub(first));
-                    // Withdrawn, or released: the builder knows, or will in a moment.
-                    if let Some((offer, is_granted)) = number.and_then(|number| book.get_mut(number))
-                        && !offer.disposition.is_dropped()
-                    {
-                        *is_granted = true;
-                        granted.push(Message::Data { ticket, offset, length });
-                    }
-                }
+                Message::Fetch { ticket, offset, length } => fetches.push(Asked { ticket, offset, length }),
                 Message::Release { below } => {
-                    if let Some(number) = first_ticket.and_then(|first| below.checked_sub(first)) {
-                        book.release(number).for_each(drop);
-                    }
+                    offered.release(below);
                     said.push(message);
+                }
+                Message::Hello(_)
+                | Message::Data { .. }
+                | Message::Offer(_)
+                | Message::Paused { .. }
+                | Message::End(_)
+                | Message::Refuse { .. } => {
+                    return Err(LinkError::Protocol(format!("unexpected from a builder over a ring: {message:?}")));
                 }
                 _ => said.push(message),
             }
             Ok(())
-        });
-        for grant in &granted {
-            wires.say(grant);
+        })?;
+        for asked in fetches {
+            self.grant(asked)?;
         }
-        heard?;
-        self.wires.flush()?;
-        self.wires.peer_is_there()
+        self.flush()?;
+        if more { Ok(()) } else { presence }
     }
 
     fn copied(&self) -> u64 {
@@ -256,45 +258,57 @@ impl SourceLink for ShmSource {
 pub(crate) fn accepted(socket: UnixStream) -> Result<Box<dyn BuilderLink>, LinkError> {
     socket.set_nonblocking(true).map_err(LinkError::io("setting up a connection"))?;
     let poller = waiting_on(&socket)?;
-    let greeting = Greeting { socket, bytes: Vec::new(), fds: Vec::new() };
-    Ok(Box::new(ShmBuilder { poller, state: State::Greeting(Some(greeting)), copied: 0 }))
+    let state = State::Greeting { bytes: Vec::new(), fds: Vec::new() };
+    Ok(Box::new(ShmBuilder { poller, socket, state, copied: 0 }))
 }
 
 #[derive(Debug)]
 struct ShmBuilder {
     poller: Poller,
+    socket: UnixStream,
     state: State,
     copied: u64,
 }
 
 #[derive(Debug)]
 enum State {
-    /// The hello and the descriptors are on their way; nothing here once they did not make a link.
-    Greeting(Option<Greeting>),
+    /// The hello and the descriptors are on their way.
+    Greeting { bytes: Vec<u8>, fds: Vec<OwnedFd> },
     /// Everything is handed over.
     Open(Box<Open>),
 }
 
 #[derive(Debug)]
-struct Greeting {
-    socket: UnixStream,
-    bytes: Vec<u8>,
-    fds: Vec<OwnedFd>,
-}
-
-#[derive(Debug)]
 struct Open {
     wires: Wires,
-    arena: Arc<Arena>,
+    window: Window,
     withdraws: bool,
-    pending: VecDeque<(Announcement, Option<Span>)>,
+    pending: VecDeque<Pending>,
 }
 
-impl Open {
-    /// The bytes of an offer: copied into `into`, or as they lie.
-    fn bytes(&self, offer: &Announcement, into: Option<Span>, copied: &mut u64) -> Result<Bytes, LinkError> {
+/// A fetch that waits to be granted.
+#[derive(Debug)]
+struct Pending {
+    offer: Announcement,
+    place: Option<Span>,
+    /// The source has dropped it: the fetch is about to be called off.
+    dropped: bool,
+}
+
+/// The source's arena, as the builder sees it.
+#[derive(Debug)]
+struct Window {
+    arena: Arc<Arena>,
+}
+
+impl Window {
+    /// The bytes of an offer: copied into `place`, which is taken then, or as they lie.
+    fn bytes(&self, offer: &Announcement, place: &mut Option<Span>, copied: &mut u64) -> Result<Bytes, LinkError> {
         let view = self.view(offer)?;
-        Ok(match into {
+        if place.as_ref().is_some_and(|place| place.len() != view.len()) {
+            return Err(LinkError::Protocol(format!("ticket {} was offered with different lengths", offer.ticket)));
+        }
+        Ok(match place.take() {
             None => Bytes::View(view),
             Some(mut place) => {
                 *copied += copy_counted(&mut place, &view);
@@ -315,12 +329,29 @@ impl Open {
     }
 }
 
+impl Open {
+    /// A grant has come.
+    fn granted(&mut self, ticket: u64, copied: &mut u64) -> Result<Said, LinkError> {
+        let at = self.pending.iter().position(|pending| pending.offer.ticket == ticket && !pending.dropped);
+        let Some(mut pending) = at.and_then(|at| self.pending.remove(at)) else {
+            return Err(LinkError::Protocol(format!("ticket {ticket} was granted without being asked for")));
+        };
+        match self.window.bytes(&pending.offer, &mut pending.place, copied) {
+            Ok(bytes) => Ok(Said::Arrived { ticket, bytes }),
+            Err(error) => {
+                // The place is not lost: it comes back from `abandon`.
+                self.pending.push_back(pending);
+                Err(error)
+            }
+        }
+    }
+}
+
 impl ShmBuilder {
     fn greet(&mut self, said: &mut Vec<Said>) -> Result<(), LinkError> {
-        let State::Greeting(greeting) = &mut self.state else { return Ok(()) };
-        let Some(Greeting { socket, bytes, fds, .. }) = greeting else { return Err(LinkError::Closed) };
+        let State::Greeting { bytes, fds } = &mut self.state else { return Ok(()) };
         let mut buffer = [0; MESSAGE_LEN + Message::MAX_DESCRIPTION as usize];
-        match recv_fds(socket, &mut buffer, HANDED_OVER) {
+        match recv_fds(&self.socket, &mut buffer, HANDED_OVER) {
             Ok((0, _)) => return Err(LinkError::Closed),
             Ok((n, more)) => {
                 bytes.extend_from_slice(&buffer[..n]);
@@ -329,26 +360,29 @@ impl ShmBuilder {
             Err(error) if error.is_would_block() => return Ok(()),
             Err(error) => return Err(LinkError::Protocol(error.to_string())),
         }
+        if fds.len() > HANDED_OVER {
+            return Err(LinkError::Protocol(format!("more than {HANDED_OVER} descriptors were handed over")));
+        }
         let Some((cell, text)) = bytes.split_first_chunk::<MESSAGE_LEN>() else { return Ok(()) };
         let hello = match Message::decode(cell)? {
             Message::Hello(hello) => hello,
             other => return Err(LinkError::Protocol(format!("the first message must be a hello, not {other:?}"))),
         };
-        if text.len() < hello.description as usize {
-            return Ok(());
+        match text.len().cmp(&(hello.description as usize)) {
+            Ordering::Less => return Ok(()),
+            Ordering::Equal => {}
+            Ordering::Greater => return Err(LinkError::Protocol("more came over the socket than a hello".into())),
         }
-        let text = String::from_utf8(text[..hello.description as usize].to_vec())
+        let text = String::from_utf8(text.to_vec())
             .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
-        if let Some(greeting) = greeting.take() {
-            self.state = State::Open(Box::new(open(&self.poller, greeting, hello)?));
-        }
+        let open = open(&self.poller, std::mem::take(fds), hello)?;
+        self.state = State::Open(Box::new(open));
         said.push(Said::Hello(hello, text));
         Ok(())
     }
 }
 
-fn open(poller: &Poller, greeting: Greeting, hello: Hello) -> Result<Open, LinkError> {
-    let Greeting { socket, fds, .. } = greeting;
+fn open(poller: &Poller, fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
     let protocol = |error: String| LinkError::Protocol(error);
     let handed: [OwnedFd; HANDED_OVER] = fds
         .try_into()
@@ -359,8 +393,13 @@ fn open(poller: &Poller, greeting: Greeting, hello: Hello) -> Result<Open, LinkE
     let sender = Ring::import(to_source).map_err(|error| protocol(error.to_string()))?.into_sender();
     let mine = Doorbell::import(mine).map_err(|error| protocol(error.to_string()))?;
     let theirs = Doorbell::import(theirs).map_err(|error| protocol(error.to_string()))?;
-    let wires = Wires::new(poller, socket, sender, receiver, mine, theirs)?;
-    Ok(Open { wires, arena, withdraws: hello.withdraws, pending: VecDeque::new() })
+    poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
+    Ok(Open {
+        wires: Wires::new(sender, receiver, mine, theirs),
+        window: Window { arena },
+        withdraws: hello.withdraws,
+        pending: VecDeque::new(),
+    })
 }
 
 impl BuilderLink for ShmBuilder {
@@ -380,18 +419,23 @@ impl BuilderLink for ShmBuilder {
         let State::Open(open) = &mut self.state else {
             return Err(LinkError::Protocol("a fetch before the hello".into()));
         };
+        let mut pending = Pending { offer: *offer, place: into, dropped: false };
         if open.withdraws {
             open.wires.say(&Message::Fetch { ticket: offer.ticket, offset: 0, length: offer.bytes });
-            open.pending.push_back((*offer, into));
+            open.pending.push_back(pending);
             return Ok(None);
         }
-        open.bytes(offer, into, &mut self.copied).map(Some)
+        let bytes = open.window.bytes(offer, &mut pending.place, &mut self.copied);
+        if bytes.is_err() {
+            open.pending.push_back(pending);
+        }
+        bytes.map(Some)
     }
 
     fn cancel(&mut self, ticket: u64) -> Option<Span> {
         let State::Open(open) = &mut self.state else { return None };
-        let at = open.pending.iter().position(|(offer, _)| offer.ticket == ticket)?;
-        open.pending.remove(at)?.1
+        let at = open.pending.iter().position(|pending| pending.offer.ticket == ticket)?;
+        open.pending.remove(at)?.place
     }
 
     fn release(&mut self, below: u64) {
@@ -409,18 +453,14 @@ impl BuilderLink for ShmBuilder {
         #[expect(clippy::cast_possible_truncation, reason = "at most 250 characters of at most 4 bytes")]
         let mut bytes = Message::Refuse { reason, text: text.len() as u32 }.encode().to_vec();
         bytes.extend_from_slice(text.as_bytes());
-        let socket = match &mut self.state {
-            State::Greeting(Some(greeting)) => &mut greeting.socket,
-            State::Greeting(None) => return,
-            State::Open(open) => &mut open.wires.socket,
-        };
+        let _ = self.flush();
         // The peer may be gone, or may not listen: it was worth trying.
-        let _ = socket.write_all(&bytes);
+        let _ = self.socket.write_all(&bytes);
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
         match &mut self.state {
-            State::Greeting(_) => Ok(()),
+            State::Greeting { .. } => Ok(()),
             State::Open(open) => open.wires.flush(),
         }
     }
@@ -428,37 +468,39 @@ impl BuilderLink for ShmBuilder {
     fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
         self.greet(said)?;
         let State::Open(open) = &mut self.state else { return Ok(false) };
-        let copied = &mut self.copied;
-        let Open { wires, .. } = &mut **open;
-        let mut grants = Vec::new();
-        let more = wires.hear(|message| {
-            match message {
-                Message::Offer(_) | Message::Paused { .. } | Message::End(_) => said.push(Said::Message(message)),
-                Message::Data { ticket, .. } => grants.push(ticket),
-                _ => return Err(LinkError::Protocol(format!("the source sent a builder's message: {message:?}"))),
-            }
+        // Looked at first: what the source said before it left is in the ring by now.
+        let presence = peer_is_there(&self.socket);
+        let mut heard = Vec::new();
+        let listened = open.wires.hear(|message| {
+            heard.push(message);
             Ok(())
-        })?;
-        for ticket in grants {
-            // A grant that crossed with a cancellation finds nothing.
-            if let Some(at) = open.pending.iter().position(|(offer, _)| offer.ticket == ticket)
-                && let Some((offer, into)) = open.pending.remove(at)
-            {
-                let bytes = open.bytes(&offer, into, copied)?;
-                said.push(Said::Arrived { ticket, bytes });
+        });
+        for message in heard {
+            match message {
+                Message::Offer(Announcement { ticket, disposition, .. }) => {
+                    if disposition.is_dropped() {
+                        for pending in open.pending.iter_mut().filter(|pending| pending.offer.ticket == ticket) {
+                            pending.dropped = true;
+                        }
+                    }
+                    said.push(Said::Message(message));
+                }
+                Message::Paused { .. } | Message::End(_) => said.push(Said::Message(message)),
+                Message::Data { ticket, .. } => said.push(open.granted(ticket, &mut self.copied)?),
+                _ => return Err(LinkError::Protocol(format!("unexpected from a source over a ring: {message:?}"))),
             }
         }
+        let more = listened?;
         open.wires.flush()?;
-        // What the source said before it left has been heard.
         if !more {
-            open.wires.peer_is_there()?;
+            presence?;
         }
         Ok(more)
     }
 
     fn abandon(&mut self) -> Vec<(u64, Span)> {
         let State::Open(open) = &mut self.state else { return Vec::new() };
-        open.pending.drain(..).filter_map(|(offer, place)| Some((offer.ticket, place?))).collect()
+        open.pending.drain(..).filter_map(|pending| Some((pending.offer.ticket, pending.place?))).collect()
     }
 
     fn copied(&self) -> u64 {

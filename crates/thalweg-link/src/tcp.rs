@@ -6,19 +6,20 @@
 //! `recvmsg` takes the rest of a payload and the messages behind it, so that a large fragment costs few system calls.
 
 use crate::copy::copy_counted;
-use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Outstanding, Said, SourceGreeting, SourceLink};
+use crate::offered::{Asked, Novelty, Offered};
+use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Said, SourceGreeting, SourceLink};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
-use thalweg_wire::{Announcement, Disposition, MESSAGE_LEN, Message, Refusal};
+use thalweg_wire::{Announcement, Disposition, HEADER_LEN, MESSAGE_LEN, Message, Refusal};
 
 /// How a TCP link is to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +37,12 @@ const USER_TIMEOUT: Duration = Duration::from_secs(10);
 const FAIR_SHARE: usize = 4 << 20;
 /// Room for messages behind a payload.
 const STASH: usize = 2048;
+/// Room for messages from a builder: more than the longest, a refusal with its text.
+const INBOX: usize = 4096;
+/// Times the inbox is emptied before others have their turn.
+const INBOXES: usize = 16;
+/// Bytes sent at a time where they have to be copied.
+const COPIED_AT_ONCE: usize = 64 << 10;
 
 /// Begins to connect; the greeting goes out as soon as the connection stands.
 pub(crate) fn connect(
@@ -62,12 +69,12 @@ pub(crate) fn connect(
         socket,
         peer: host.to_owned(),
         arena: Arc::clone(&greeting.arena),
-        book: Outstanding::default(),
-        first_ticket: None,
+        offered: Offered::new(greeting.hello.slots),
         out: VecDeque::new(),
-        inbox: Vec::with_capacity(4096),
+        inbox: Vec::with_capacity(INBOX),
         connected: false,
-        copies: false,
+        gone: false,
+        copying: None,
         copied: 0,
     };
     link.say(&Message::Hello(greeting.hello));
@@ -90,19 +97,24 @@ fn settle(socket: &Socket) -> std::io::Result<()> {
     )
 }
 
+/// Whether an error of a socket says that nobody is at the other end any more.
+fn is_gone(error: Errno) -> bool {
+    matches!(error, Errno::PIPE | Errno::CONNRESET | Errno::TIMEDOUT)
+}
+
 #[derive(Debug)]
 struct TcpSource {
     socket: Socket,
     peer: String,
     arena: Arc<Arena>,
-    /// What was offered over this connection: whether it has been asked for.
-    book: Outstanding<bool>,
-    /// Ticket of the first offer over this connection: the book counts from there.
-    first_ticket: Option<u64>,
+    offered: Offered,
     out: VecDeque<Out>,
     inbox: Vec<u8>,
     connected: bool,
-    copies: bool,
+    /// Sending found nobody. What the peer said before it left can still be heard: it may say why.
+    gone: bool,
+    /// Room for a copy, where the kernel does not send the arena's pages as they are.
+    copying: Option<Vec<u8>>,
     copied: u64,
 }
 
@@ -120,35 +132,22 @@ impl TcpSource {
         }
     }
 
-    fn number(&self, ticket: u64) -> Option<u64> {
-        ticket.checked_sub(self.first_ticket?)
-    }
-
-    fn queue_slot(&mut self, ticket: u64, arena_offset: u64, offset: u32, length: u32) {
+    fn queue_slot(&mut self, offer: &Announcement, asked: Asked) {
+        let Asked { ticket, offset, length } = asked;
         self.say(&Message::Data { ticket, offset, length });
-        self.out.push_back(Out::Slot { offset: arena_offset + u64::from(offset), left: length as usize });
+        self.out.push_back(Out::Slot { offset: offer.arena_offset + u64::from(offset), left: length as usize });
     }
 
-    fn serve(&mut self, ticket: u64, offset: u32, length: u32) -> Result<(), LinkError> {
-        let Some((offer, asked)) = self.number(ticket).and_then(|number| self.book.get_mut(number)) else {
-            // Released, or withdrawn and announced as such: the builder knows, or will in a moment.
-            return Ok(());
-        };
-        if offer.disposition.is_dropped() {
-            return Ok(());
+    fn serve(&mut self, asked: Asked) -> Result<(), LinkError> {
+        if let Some((offer, _)) = self.offered.ask(asked)? {
+            self.queue_slot(&offer, asked);
+            // Each answer is a message and a slot.
+            self.offered.check_queue(self.out.len() / 2)?;
         }
-        if offset.checked_add(length).is_none_or(|end| end > offer.bytes) {
-            return Err(LinkError::Protocol(format!(
-                "the builder asked for bytes {offset}+{length} of ticket {ticket}, which has {}",
-                offer.bytes
-            )));
-        }
-        *asked = true;
-        let arena_offset = offer.arena_offset;
-        self.queue_slot(ticket, arena_offset, offset, length);
         Ok(())
     }
 
+    /// Works through the inbox.
     fn hear(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
         let mut at = 0;
         while let Some(cell) = self.inbox[at..].first_chunk::<MESSAGE_LEN>() {
@@ -160,11 +159,9 @@ impl TcpSource {
             }
             at += MESSAGE_LEN;
             match message {
-                Message::Fetch { ticket, offset, length } => self.serve(ticket, offset, length)?,
+                Message::Fetch { ticket, offset, length } => self.serve(Asked { ticket, offset, length })?,
                 Message::Release { below } => {
-                    if let Some(number) = self.number(below) {
-                        self.book.release(number).for_each(drop);
-                    }
+                    self.offered.release(below);
                     said.push(message);
                 }
                 Message::Hello(_)
@@ -180,6 +177,46 @@ impl TcpSource {
         self.inbox.drain(..at);
         Ok(())
     }
+
+    /// Sends what the socket takes of the piece in front. True when all of it went.
+    fn send_front(&mut self) -> Result<bool, Errno> {
+        let more = if self.out.len() > 1 { SendFlags::MORE } else { SendFlags::empty() };
+        let flags = more | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match self.out.front_mut() {
+            None => Ok(true),
+            Some(Out::Bytes { bytes, sent }) => {
+                *sent += rustix::net::send(&self.socket, &bytes[*sent..], flags)?;
+                Ok(*sent == bytes.len())
+            }
+            Some(Out::Slot { offset, left }) => {
+                let n = if let Some(copy) = &mut self.copying {
+                    // The last rung. The arena is ours, and ours to read only slot by slot: so read it as a file.
+                    copy.resize((*left).min(COPIED_AT_ONCE), 0);
+                    let read = rustix::io::pread(self.arena.fd(), &mut copy[..], *offset)?;
+                    let n = rustix::net::send(&self.socket, &copy[..read], flags)?;
+                    self.copied += 2 * n as u64;
+                    n
+                } else {
+                    let mut at = *offset;
+                    match rustix::fs::sendfile(&self.socket, self.arena.fd(), Some(&mut at), *left) {
+                        Err(Errno::INVAL | Errno::NOSYS) => {
+                            tracing::warn!("sendfile is not possible from this arena: payloads are copied by send()");
+                            self.copying = Some(Vec::new());
+                            return Ok(false);
+                        }
+                        sent => sent?,
+                    }
+                };
+                if n == 0 {
+                    // The arena ends before what was offered of it.
+                    return Err(Errno::FAULT);
+                }
+                *offset += n as u64;
+                *left -= n;
+                Ok(*left == 0)
+            }
+        }
+    }
 }
 
 impl SourceLink for TcpSource {
@@ -192,25 +229,17 @@ impl SourceLink for TcpSource {
     }
 
     fn offer(&mut self, offer: &Announcement) {
-        let first = *self.first_ticket.get_or_insert(offer.ticket);
-        let numbered = Announcement { ticket: offer.ticket - first, ..*offer };
-        if numbered.ticket == self.book.next_ticket() {
-            self.book.push(numbered, offer.disposition == Disposition::Eager);
-        } else if let Some((known, _)) = self.book.get_mut(numbered.ticket) {
-            *known = numbered;
+        let novelty = self.offered.offer(offer);
+        if novelty != Novelty::Released {
+            self.say(&Message::Offer(*offer));
         }
-        self.say(&Message::Offer(*offer));
-        if offer.disposition == Disposition::Eager {
-            self.queue_slot(offer.ticket, offer.arena_offset, 0, offer.bytes);
+        if novelty == Novelty::New && offer.disposition == Disposition::Eager {
+            self.queue_slot(offer, Asked { ticket: offer.ticket, offset: 0, length: offer.bytes });
         }
     }
 
     fn withdraw(&mut self, ticket: u64) -> bool {
-        let number = self.number(ticket);
-        match number.and_then(|number| self.book.get_mut(number)) {
-            Some((_, asked)) => !*asked,
-            None => true,
-        }
+        self.offered.may_withdraw(ticket)
     }
 
     fn say(&mut self, message: &Message) {
@@ -227,57 +256,21 @@ impl SourceLink for TcpSource {
             }
             self.connected = true;
         }
-        loop {
-            let more = if self.out.len() > 1 { SendFlags::MORE } else { SendFlags::empty() };
-            let Some(front) = self.out.front_mut() else { break };
-            let sent = match front {
-                Out::Bytes { bytes, sent } => {
-                    let rest = &bytes[*sent..];
-                    rustix::net::send(&self.socket, rest, more | SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(|n| {
-                        *sent += n;
-                        *sent == bytes.len()
-                    })
-                }
-                Out::Slot { offset, left } if self.copies => {
-                    // The last rung: this file system's pages cannot be sent as they are.
-                    let view = self.arena.view(*offset, *left);
-                    let bytes: &[u8] = view.as_deref().unwrap_or_default();
-                    match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                        Ok(n) => {
-                            self.copied += n as u64;
-                            *offset += n as u64;
-                            *left -= n;
-                            Ok(*left == 0)
-                        }
-                        Err(error) => Err(error),
-                    }
-                }
-                Out::Slot { offset, left } => {
-                    let mut at = *offset;
-                    match rustix::fs::sendfile(&self.socket, self.arena.fd(), Some(&mut at), *left) {
-                        Ok(n) => {
-                            *offset += n as u64;
-                            *left -= n;
-                            Ok(*left == 0)
-                        }
-                        Err(Errno::INVAL | Errno::NOSYS) => {
-                            tracing::warn!("sendfile is not possible from this arena: payloads are copied by send()");
-                            self.copies = true;
-                            continue;
-                        }
-                        Err(error) => Err(error),
-                    }
-                }
-            };
-            match sent {
+        for asked in self.offered.early() {
+            self.serve(asked)?;
+        }
+        while !self.gone && !self.out.is_empty() {
+            match self.send_front() {
                 Ok(true) => drop(self.out.pop_front()),
                 Ok(false) => {}
-                Err(Errno::AGAIN) => break,
+                Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(LinkError::Closed),
+                Err(error) if is_gone(error) => self.gone = true,
                 Err(error) => return Err(LinkError::io(format!("sending to tcp:{}", self.peer))(error)),
             }
         }
+        // Only left behind by a peer that is gone.
+        self.out.clear();
         Ok(())
     }
 
@@ -286,14 +279,15 @@ impl SourceLink for TcpSource {
         if !self.connected {
             return Ok(());
         }
-        loop {
+        for _ in 0..INBOXES {
             match rustix::net::recv(&self.socket, rustix::buffer::spare_capacity(&mut self.inbox), RecvFlags::DONTWAIT)
             {
                 Ok((_, 0)) => return Err(LinkError::Closed),
                 Ok(_) => {}
+                Err(Errno::AGAIN) if self.gone => return Err(LinkError::Closed),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
-                Err(Errno::CONNRESET | Errno::TIMEDOUT) => return Err(LinkError::Closed),
+                Err(error) if is_gone(error) => return Err(LinkError::Closed),
                 Err(error) => return Err(LinkError::io(format!("receiving from tcp:{}", self.peer))(error)),
             }
             let full = self.inbox.len() == self.inbox.capacity();
@@ -316,13 +310,15 @@ pub(crate) fn accepted(socket: Socket, eager: Eager) -> Result<Box<dyn BuilderLi
     Ok(Box::new(TcpBuilder {
         socket,
         eager,
+        greeted: false,
         pending: VecDeque::new(),
-        expected: HashMap::new(),
-        landed: HashMap::new(),
+        ahead: BTreeMap::new(),
         unasked: 0,
+        following: None,
         phase: Phase::Message,
-        stash: Vec::with_capacity(STASH),
+        stash: Stash::default(),
         out: Vec::new(),
+        gone: false,
         copied: 0,
     }))
 }
@@ -331,26 +327,52 @@ pub(crate) fn accepted(socket: Socket, eager: Eager) -> Result<Box<dyn BuilderLi
 struct TcpBuilder {
     socket: Socket,
     eager: Eager,
-    /// Fetches that were made, in order.
-    pending: VecDeque<(u64, Span)>,
-    /// Eager offers whose bytes are on the way: ticket and length.
-    expected: HashMap<u64, u32>,
-    /// Eager bytes that came before there was a place for them.
-    landed: HashMap<u64, Vec<u8>>,
-    /// Bytes of both.
+    greeted: bool,
+    /// Fetches that were made and not answered, in order.
+    pending: VecDeque<Pending>,
+    /// Eager offers that are not released, by ticket.
+    ahead: BTreeMap<u64, Ahead>,
+    /// Bytes of these.
     unasked: u32,
+    /// An eager offer was the last thing heard: ticket and length of the bytes that must follow.
+    following: Option<(u64, u32)>,
     phase: Phase,
-    stash: Vec<u8>,
+    stash: Stash,
     out: Vec<u8>,
+    /// Sending found nobody. What the source said before it left is still to be heard.
+    gone: bool,
     copied: u64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    ticket: u64,
+    place: Span,
+    /// The source has dropped it: nothing may arrive, and the fetch is about to be called off.
+    dropped: bool,
+}
+
+#[derive(Debug)]
+struct Ahead {
+    length: u32,
+    /// Bytes that came before there was a place for them.
+    landed: Option<Vec<u8>>,
 }
 
 /// What the next bytes of the stream are.
 #[derive(Debug)]
 enum Phase {
     Message,
-    Hello { message: Message, text: Vec<u8> },
-    Payload { ticket: u64, place: Place, at: usize },
+    Hello {
+        message: Message,
+        text: Vec<u8>,
+    },
+    /// While some are missing the stash is empty.
+    Payload {
+        ticket: u64,
+        place: Place,
+        at: usize,
+    },
 }
 
 #[derive(Debug)]
@@ -368,91 +390,151 @@ impl Place {
     }
 }
 
+/// Bytes that were received and not looked at: `bytes[from..to]`.
+#[derive(Debug)]
+struct Stash {
+    bytes: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+impl Default for Stash {
+    fn default() -> Self {
+        Self { bytes: vec![0; STASH], from: 0, to: 0 }
+    }
+}
+
+impl Stash {
+    /// Where more can be received. What is left from before, part of a message, moves to the front.
+    fn room(&mut self) -> &mut [u8] {
+        self.bytes.copy_within(self.from..self.to, 0);
+        self.to -= self.from;
+        self.from = 0;
+        &mut self.bytes[self.to..]
+    }
+
+    fn message(&mut self) -> Option<[u8; MESSAGE_LEN]> {
+        let cell = *self.bytes[self.from..self.to].first_chunk()?;
+        self.from += MESSAGE_LEN;
+        Some(cell)
+    }
+
+    /// At most `most` bytes.
+    fn take(&mut self, most: usize) -> &[u8] {
+        let from = self.from;
+        self.from = self.to.min(from + most);
+        &self.bytes[from..self.from]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.from == self.to
+    }
+}
+
 impl TcpBuilder {
     /// Works through what is in the stash.
     fn parse(&mut self, said: &mut Vec<Said>) -> Result<(), LinkError> {
-        let mut stash = std::mem::take(&mut self.stash);
-        let mut at = 0;
-        while at < stash.len() {
-            let rest = &stash[at..];
+        while !self.stash.is_empty() {
             match &mut self.phase {
                 Phase::Message => {
-                    let Some(cell) = rest.first_chunk::<MESSAGE_LEN>() else { break };
-                    at += MESSAGE_LEN;
-                    let message = Message::decode(cell)?;
-                    self.hear(message, said)?;
+                    let Some(cell) = self.stash.message() else { break };
+                    self.hear(Message::decode(&cell)?, said)?;
                 }
                 Phase::Hello { message, text } => {
-                    let take = rest.len().min(message.body_len() - text.len());
-                    text.extend_from_slice(&rest[..take]);
-                    at += take;
+                    text.extend_from_slice(self.stash.take(message.body_len() - text.len()));
                 }
-                Phase::Payload { place, at: filled, .. } => {
-                    let place = &mut place.bytes()[*filled..];
-                    let take = rest.len().min(place.len());
-                    self.copied += copy_counted(&mut place[..take], &rest[..take]);
-                    *filled += take;
-                    at += take;
+                Phase::Payload { place, at, .. } => {
+                    let place = &mut place.bytes()[*at..];
+                    let bytes = self.stash.take(place.len());
+                    self.copied += copy_counted(&mut place[..bytes.len()], bytes);
+                    *at += bytes.len();
                 }
             }
             self.finish_phase(said)?;
         }
-        stash.drain(..at);
-        self.stash = stash;
         Ok(())
     }
 
     fn hear(&mut self, message: Message, said: &mut Vec<Said>) -> Result<(), LinkError> {
+        let protocol = |text: String| Err(LinkError::Protocol(text));
+        if let Some((ticket, _)) = self.following
+            && !matches!(message, Message::Data { .. })
+        {
+            return protocol(format!("the bytes of ticket {ticket} must follow its eager offer, not {message:?}"));
+        }
         match message {
-            Message::Hello(_) => self.phase = Phase::Hello { message, text: Vec::new() },
-            Message::Offer(offer) => {
-                if offer.disposition == Disposition::Eager {
-                    self.unasked = self.unasked.saturating_add(offer.bytes);
-                    if offer.bytes > self.eager.limit || self.unasked > self.eager.credit {
-                        return Err(LinkError::Protocol(format!(
-                            "{} bytes sent unasked, {} in all; the limits are {} and {}",
-                            offer.bytes, self.unasked, self.eager.limit, self.eager.credit
-                        )));
-                    }
-                    self.expected.insert(offer.ticket, offer.bytes);
-                } else if offer.disposition.is_dropped()
-                    && let Some(at) = self.pending.iter().position(|(ticket, _)| *ticket == offer.ticket)
-                {
-                    // The node will call the fetch off; until then nothing may arrive in its place.
-                    tracing::debug!(ticket = offer.ticket, at, "offer withdrawn while a fetch was under way");
-                }
-                said.push(Said::Message(message));
+            Message::Hello(_) if !self.greeted => {
+                self.greeted = true;
+                self.phase = Phase::Hello { message, text: Vec::new() };
             }
-            Message::Data { ticket, offset, length } => {
-                let unasked = self.expected.get(&ticket).copied();
-                let asked = self.pending.iter().position(|(pending, _)| *pending == ticket);
-                let place = match (asked, unasked) {
-                    (Some(at), _) => {
-                        let (_, span) = self.pending.remove(at).unwrap_or_else(|| unreachable!("position was found"));
-                        Place::Span(span)
-                    }
-                    (None, Some(bytes)) => Place::Landing(vec![0; bytes as usize]),
-                    (None, None) => {
-                        return Err(LinkError::Protocol(format!(
-                            "data of ticket {ticket} was sent without being asked for"
-                        )));
-                    }
-                };
-                self.phase = Phase::Payload { ticket, place, at: 0 };
-                if let Phase::Payload { place, .. } = &mut self.phase
-                    && (offset != 0 || length as usize != place.bytes().len())
-                {
-                    return Err(LinkError::Protocol(format!(
-                        "bytes {offset}+{length} of ticket {ticket} were sent, {} were asked for",
-                        place.bytes().len()
-                    )));
-                }
-            }
-            Message::Paused { .. } | Message::End(_) => said.push(Said::Message(message)),
             Message::Refuse { reason, .. } => {
                 return Err(LinkError::Refused { reason, text: "the source ended the conversation".into() });
             }
-            _ => return Err(LinkError::Protocol(format!("the source sent a builder's message: {message:?}"))),
+            _ if !self.greeted => return protocol(format!("the first message must be a hello, not {message:?}")),
+            Message::Hello(_) => return protocol("the source said hello twice".into()),
+            Message::Offer(offer) => {
+                if offer.disposition == Disposition::Eager {
+                    self.expect(&offer)?;
+                } else if offer.disposition.is_dropped() {
+                    for pending in self.pending.iter_mut().filter(|pending| pending.ticket == offer.ticket) {
+                        pending.dropped = true;
+                    }
+                }
+                said.push(Said::Message(message));
+            }
+            Message::Data { ticket, offset, length } => self.begin_payload(ticket, offset, length)?,
+            Message::Paused { .. } | Message::End(_) => said.push(Said::Message(message)),
+            _ => return protocol(format!("the source sent a builder's message: {message:?}")),
+        }
+        Ok(())
+    }
+
+    /// An eager offer: its bytes follow at once, if it is within the bounds.
+    fn expect(&mut self, offer: &Announcement) -> Result<(), LinkError> {
+        let total = self.unasked.saturating_add(offer.bytes);
+        if offer.bytes > self.eager.limit || total > self.eager.credit {
+            return Err(LinkError::Protocol(format!(
+                "{} bytes sent unasked, {total} in all; the limits are {} and {}",
+                offer.bytes, self.eager.limit, self.eager.credit
+            )));
+        }
+        // Bounds the number of entries, too.
+        if (offer.bytes as usize) < HEADER_LEN {
+            return Err(LinkError::Protocol(format!("an eager offer of {} bytes holds no fragment", offer.bytes)));
+        }
+        if self.ahead.insert(offer.ticket, Ahead { length: offer.bytes, landed: None }).is_some() {
+            return Err(LinkError::Protocol(format!("ticket {} was offered eagerly twice", offer.ticket)));
+        }
+        self.unasked = total;
+        self.following = Some((offer.ticket, offer.bytes));
+        Ok(())
+    }
+
+    fn begin_payload(&mut self, ticket: u64, offset: u32, length: u32) -> Result<(), LinkError> {
+        let asked = self.pending.iter().position(|pending| pending.ticket == ticket && !pending.dropped);
+        let eager = self.following.take();
+        if let Some((expected, bytes)) = eager
+            && (expected, 0, bytes) != (ticket, offset, length)
+        {
+            return Err(LinkError::Protocol(format!(
+                "bytes {offset}+{length} of ticket {ticket} were sent behind the eager offer of ticket {expected}, {bytes} bytes"
+            )));
+        }
+        let mut place = match (asked.and_then(|at| self.pending.remove(at)), eager) {
+            (Some(pending), _) => Place::Span(pending.place),
+            // Within the limit for eager offers.
+            (None, Some(_)) => Place::Landing(vec![0; length as usize]),
+            (None, None) => {
+                return Err(LinkError::Protocol(format!("bytes of ticket {ticket} were sent without being asked for")));
+            }
+        };
+        let room = place.bytes().len();
+        // Whatever comes of it, the place is not lost: it comes back from `abandon`.
+        self.phase = Phase::Payload { ticket, place, at: 0 };
+        if offset != 0 || length as usize != room {
+            return Err(LinkError::Protocol(format!(
+                "bytes {offset}+{length} of ticket {ticket} were sent, {room} were asked for"
+            )));
         }
         Ok(())
     }
@@ -477,7 +559,10 @@ impl TcpBuilder {
                 said.push(Said::Arrived { ticket, bytes: Bytes::Place(place) });
             }
             Phase::Payload { ticket, place: Place::Landing(bytes), .. } => {
-                self.landed.insert(ticket, bytes);
+                // Released while it was on the way: nobody wants it.
+                if let Some(ahead) = self.ahead.get_mut(&ticket) {
+                    ahead.landed = Some(bytes);
+                }
             }
             Phase::Message | Phase::Hello { .. } => {}
         }
@@ -500,45 +585,43 @@ impl BuilderLink for TcpBuilder {
 
     fn fetch(&mut self, offer: &Announcement, into: Option<Span>) -> Result<Option<Bytes>, LinkError> {
         let mut into = into.unwrap_or_else(|| unreachable!("a TCP link maps nothing: a fetch needs a place"));
-        if let Some(bytes) = self.landed.remove(&offer.ticket) {
+        let Announcement { ticket, bytes, .. } = *offer;
+        let Some(ahead) = self.ahead.get_mut(&ticket) else {
+            self.pending.push_back(Pending { ticket, place: into, dropped: false });
+            self.say(&Message::Fetch { ticket, offset: 0, length: bytes });
+            return Ok(None);
+        };
+        if ahead.length as usize != into.len() {
+            let error = format!("ticket {ticket} was offered with {bytes} bytes, and then with {}", ahead.length);
+            self.pending.push_back(Pending { ticket, place: into, dropped: false });
+            return Err(LinkError::Protocol(error));
+        }
+        if let Some(bytes) = ahead.landed.take() {
             self.copied += copy_counted(&mut into, &bytes);
             return Ok(Some(Bytes::Place(into)));
         }
-        let arriving = match &mut self.phase {
-            Phase::Payload { ticket, place: place @ Place::Landing(_), at } if *ticket == offer.ticket => {
+        match &mut self.phase {
+            Phase::Payload { ticket: arriving, place: place @ Place::Landing(_), at } if *arriving == ticket => {
                 // Half of it is here: the rest goes straight to its place.
                 self.copied += copy_counted(&mut into[..*at], &place.bytes()[..*at]);
-                Some(place)
+                *place = Place::Span(into);
             }
-            _ => None,
-        };
-        if let Some(place) = arriving {
-            *place = Place::Span(into);
-            return Ok(None);
+            _ => self.pending.push_back(Pending { ticket, place: into, dropped: false }),
         }
-        if !self.expected.contains_key(&offer.ticket) {
-            let length = offer.bytes;
-            self.say(&Message::Fetch { ticket: offer.ticket, offset: 0, length });
-        }
-        self.pending.push_back((offer.ticket, into));
         Ok(None)
     }
 
     fn cancel(&mut self, ticket: u64) -> Option<Span> {
-        let at = self.pending.iter().position(|(pending, _)| *pending == ticket)?;
-        self.pending.remove(at).map(|(_, span)| span)
+        let at = self.pending.iter().position(|pending| pending.ticket == ticket)?;
+        self.pending.remove(at).map(|pending| pending.place)
     }
 
     fn release(&mut self, below: u64) {
-        let Self { expected, landed, unasked, .. } = self;
-        expected.retain(|ticket, bytes| {
-            let keep = *ticket >= below;
-            if !keep {
-                *unasked -= *bytes;
-                landed.remove(ticket);
-            }
-            keep
-        });
+        while let Some(first) = self.ahead.first_entry()
+            && *first.key() < below
+        {
+            self.unasked -= first.remove().length;
+        }
         self.say(&Message::Release { below });
     }
 
@@ -556,15 +639,17 @@ impl BuilderLink for TcpBuilder {
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
-        while !self.out.is_empty() {
+        while !self.gone && !self.out.is_empty() {
             match rustix::net::send(&self.socket, &self.out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(n) => drop(self.out.drain(..n)),
-                Err(Errno::AGAIN) => break,
+                Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(LinkError::Closed),
+                Err(error) if is_gone(error) => self.gone = true,
                 Err(error) => return Err(LinkError::io("sending to a source")(error)),
             }
         }
+        // Only left behind by a peer that is gone.
+        self.out.clear();
         Ok(())
     }
 
@@ -572,26 +657,28 @@ impl BuilderLink for TcpBuilder {
         self.flush()?;
         let mut share = FAIR_SHARE;
         loop {
-            let mut behind = [0; STASH];
-            let (received, wanted, direct) = match &mut self.phase {
+            let (received, direct, wanted) = match &mut self.phase {
                 Phase::Payload { place, at, .. } => {
+                    debug_assert!(self.stash.is_empty(), "the stash would belong in front of what is received now");
                     let place = &mut place.bytes()[*at..];
-                    let direct = place.len();
-                    let room = STASH - self.stash.len();
-                    let mut parts = [IoSliceMut::new(place), IoSliceMut::new(&mut behind[..room])];
-                    (rustix::io::readv(&self.socket, &mut parts), direct + room, direct)
+                    let room = self.stash.room();
+                    let (direct, wanted) = (place.len(), place.len() + room.len());
+                    let mut parts = [IoSliceMut::new(place), IoSliceMut::new(room)];
+                    (rustix::io::readv(&self.socket, &mut parts), direct, wanted)
                 }
                 _ => {
-                    let room = STASH - self.stash.len();
-                    (rustix::io::read(&self.socket, &mut behind[..room]), room, 0)
+                    let room = self.stash.room();
+                    let wanted = room.len();
+                    (rustix::io::read(&self.socket, room), 0, wanted)
                 }
             };
             let received = match received {
                 Ok(0) => return Err(LinkError::Closed),
                 Ok(received) => received,
+                Err(Errno::AGAIN) if self.gone => return Err(LinkError::Closed),
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => continue,
-                Err(Errno::CONNRESET | Errno::TIMEDOUT) => return Err(LinkError::Closed),
+                Err(error) if is_gone(error) => return Err(LinkError::Closed),
                 Err(error) => return Err(LinkError::io("receiving from a source")(error)),
             };
             let placed = received.min(direct);
@@ -599,10 +686,10 @@ impl BuilderLink for TcpBuilder {
                 *at += placed;
                 self.copied += placed as u64;
             }
-            self.stash.extend_from_slice(&behind[..received - placed]);
+            self.stash.to += received - placed;
             self.finish_phase(said)?;
             self.parse(said)?;
-            if received < wanted {
+            if received < wanted && !self.gone {
                 // Everything that was there: asking again would only be told so.
                 return Ok(false);
             }
@@ -614,7 +701,8 @@ impl BuilderLink for TcpBuilder {
     }
 
     fn abandon(&mut self) -> Vec<(u64, Span)> {
-        let mut places: Vec<(u64, Span)> = self.pending.drain(..).collect();
+        let mut places: Vec<(u64, Span)> =
+            self.pending.drain(..).map(|pending| (pending.ticket, pending.place)).collect();
         if let Phase::Payload { ticket, place: Place::Span(span), .. } =
             std::mem::replace(&mut self.phase, Phase::Message)
         {

@@ -1,1 +1,28 @@
-//! Rooms wired into running nodes: topology, source node, builder node, run control
+//! Rooms wired into running nodes.
+//!
+//! A [`SourceNode`] takes fragments from a device into slots and offers them; a [`BuilderNode`] asks for them, builds
+//! events and records them. Each is one thread that owns everything it touches; another thread may look at its
+//! [`Progress`] and press its [`Stop`]. The [`Topology`] says which nodes there are.
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod builder;
+mod clock;
+mod error;
+mod progress;
+mod report;
+mod slots;
+mod source;
+mod stop;
+mod topology;
+
+pub use builder::BuilderNode;
+pub use clock::{TaiClock, cpu, now};
+pub use error::NodeError;
+pub use progress::{Progress, Snapshot};
+pub use report::{BuilderReport, RunReport, SourceReport};
+pub use source::{SourceNode, SourceSettings};
+pub use stop::{Stop, Urgency};
+pub use topology::{
+    BuilderNodeConfig, CheckConfig, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError,
+};

@@ -1,1 +1,36 @@
-//! Runs on disk: format, recorder, reader, verify, recovery
+//! Runs on disk: a builder's blocks go in, events come out, and a third party can check that both agree.
+//!
+//! Writing: fill a [`BlockWriter`], [`Recorder::submit`] it, take it back from [`Recorder::reap`]. Reading: [`Run::open`],
+//! then [`Run::events`], [`Run::event`] or, while it is being written, [`Run::follow`]. [`verify`] reads everything and
+//! says what does not agree. The bytes are described for other languages in `docs/run-format.md`, and for this one in
+//! [`format`].
+
+mod block;
+mod engine;
+mod error;
+mod event;
+mod follow;
+pub mod format;
+mod info;
+mod list;
+mod mapping;
+mod recorder;
+mod run;
+mod segment;
+mod verify;
+
+pub use block::BlockWriter;
+pub use error::{StoreError, WriteError};
+pub use event::{Event, EventIds, Events, Fragment};
+pub use follow::{End, Follow, Followed};
+pub use format::EventStatus;
+pub use info::{
+    EventCounts, RecorderInfo, RunInfo, RunState, SourceInfo, Totals, WriterInfo, WriterLife, run_directory_name,
+};
+pub use list::{Listed, list};
+pub use mapping::Mapping;
+pub use recorder::{
+    EngineChoice, EngineKind, Finished, FinishedRun, Recorder, RecorderConfig, RecorderRung, RunBegin, RunEnd,
+};
+pub use run::{Recovery, Run, StoredBlock};
+pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify};

@@ -43,7 +43,7 @@ pub struct Hello {
 /// The builder's answer to [`Hello`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Welcome {
-    /// The run to come, or the one under way.
+    /// The run under way; 0 before it has begun.
     pub run: RunNumber,
     /// Bytes the source may have sent ahead of any fetch and not yet released.
     pub eager_credit: u32,
@@ -144,6 +144,8 @@ pub enum Message {
     },
     /// B→S: begin the run.
     Start {
+        /// The run.
+        run: RunNumber,
         /// The first event number.
         first: EventId,
         /// When the run began.
@@ -264,8 +266,8 @@ impl Message {
                 w.u32(reason as u32).u32(text);
                 REFUSE
             }
-            Self::Start { first, at } => {
-                w.u64(first.0).u64(at.0);
+            Self::Start { run, first, at } => {
+                w.u64(first.0).u64(at.0).u32(run.0);
                 START
             }
             Self::Offer(a) => {
@@ -349,7 +351,7 @@ impl Message {
                 },
                 text: r.at_most("text", Self::MAX_REFUSAL_TEXT)?,
             },
-            START => Self::Start { first: EventId(r.u64()), at: TaiNanos(r.u64()) },
+            START => Self::Start { first: EventId(r.u64()), at: TaiNanos(r.u64()), run: RunNumber(r.u32()) },
             OFFER => {
                 let announcement = Announcement {
                     ticket: r.u64(),
@@ -487,7 +489,7 @@ mod tests {
                 released_below: 9,
             }),
             Message::Refuse { reason: Refusal::AlreadyConnected, text: 5 },
-            Message::Start { first: EventId(100), at: TaiNanos(5) },
+            Message::Start { run: RunNumber(3), first: EventId(100), at: TaiNanos(5) },
             Message::Offer(Announcement {
                 ticket: 7,
                 first: EventId(21),

@@ -1,1 +1,120 @@
-fn main() {}
+//! `thalweg`: detector data, from the buffer a device writes into, N-to-1 into built events on disk.
+#![forbid(unsafe_code)]
+
+mod demo;
+mod node;
+mod print;
+mod show;
+mod supervise;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Carries detector data from the buffer a device writes into, over shared memory or TCP, N-to-1 into built events on
+/// disk, and proves what became of every fragment.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// Print one JSON object as the last line of standard output, instead of text for people
+    #[arg(long, global = true)]
+    json: bool,
+    /// Say more about what is going on, on standard error; twice for everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the whole path at work: sources, one builder, a run on disk. Needs no file
+    Demo(demo::Options),
+    /// Run every node of a topology on this machine
+    Run {
+        /// The topology
+        file: PathBuf,
+    },
+    /// Run one node of a topology: one of many hosts
+    Node(node::Options),
+    /// Check a topology, and that its devices can be opened here, without running it
+    Check {
+        /// The topology
+        file: PathBuf,
+    },
+    #[command(flatten)]
+    Show(show::Command),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let level = match arguments.verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+
+    let json = arguments.json;
+    let result = match arguments.command {
+        Command::Demo(options) => demo::demo(&options, json, arguments.verbose),
+        Command::Run { file } => demo::run(&file, json, arguments.verbose),
+        Command::Node(options) => node::node(&options, json),
+        Command::Check { file } => demo::check(&file, json),
+        Command::Show(command) => show::show(command, json),
+    };
+    result.unwrap_or_else(|failure| {
+        eprintln!("thalweg: {failure}");
+        if json {
+            println!("{}", serde_json::json!({ "error": failure.to_string() }));
+        }
+        ExitCode::from(failure.code())
+    })
+}
+
+/// Why a command could not do what it was asked.
+#[derive(Debug)]
+enum Failure {
+    /// What was asked for cannot be: exit code 2.
+    Usage(String),
+    /// It went wrong while it was done: exit code 1.
+    Broken(String),
+}
+
+impl Failure {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Broken(_) => 1,
+        }
+    }
+
+    fn usage(error: impl std::fmt::Display) -> Self {
+        Self::Usage(error.to_string())
+    }
+
+    fn broken(error: impl std::fmt::Display) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Usage(text) | Self::Broken(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl From<thalweg_node::NodeError> for Failure {
+    fn from(error: thalweg_node::NodeError) -> Self {
+        if error.is_usage() { Self::usage(error) } else { Self::broken(error) }
+    }
+}
+
+impl From<thalweg_node::TopologyError> for Failure {
+    fn from(error: thalweg_node::TopologyError) -> Self {
+        Self::usage(error)
+    }
+}

@@ -1,0 +1,339 @@
+//! The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again.
+
+use crate::{Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig};
+use thalweg_wire::{EventId, PayloadType, SourceId, Status};
+
+/// Writes the samples that the model ADC of `source` gives for `event`: signed 16-bit little-endian numbers from 193
+/// to 3787, within the 0 to 4095 of a 12-bit converter. Where the model has a `period`, `event` is the event number
+/// modulo the period. A last odd byte of `samples` is set to zero.
+///
+/// The samples are noise around a baseline, and one pulse in every 1024 samples. All arithmetic is on unsigned 64-bit
+/// integers that wrap. With `GAMMA` = 0x9e3779b97f4a7c15 and `mix` the output function of SplitMix64 (Steele, Lea and Flood,
+/// *Fast splittable pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`):
+///
+/// ```text
+/// mix(z):   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9
+///           z = (z ^ z >> 27) * 0x94d049bb133111eb
+///           z ^ z >> 31
+///
+/// key     = mix(mix(mix(seed) ^ source) ^ event)
+///
+/// noise:    h = mix(key + (i / 4 + 1) * GAMMA) >> 16 * (i % 4)                     for sample i
+///           noise[i] = 193 + (h & 7) + (h >> 3 & 7)                                mean 200, standard deviation 3.2
+///
+/// pulse:    p = mix(~key + (i / 1024 + 1) * GAMMA)                                 ~ inverts all bits
+///           start  = 64 + (p & 511)                                                within its 1024 samples
+///           height = 256 + (p >> 16 & 1023) + (p >> 32 & 511)
+///           t = i % 1024 - start                                                   may be negative
+///           -8 <= t < 0:    pulse[i] = 2 * (height * (t + 8) >> 3)                 rises in 8 samples
+///           0 <= t < 176:   pulse[i] = 2 * ((height >> t / 16) * (32 - t % 16) >> 5)   halves in every 16 samples
+///           otherwise:      pulse[i] = 0
+///
+/// sample[i] = noise[i] + pulse[i]
+/// ```
+///
+/// Four samples of noise are one output of a SplitMix64 generator that starts from `key`. The same in Python:
+///
+/// ```python
+/// import numpy as np
+///
+/// def model_adc(seed, source, event, n):
+///     u, gamma = np.uint64, np.uint64(0x9E3779B97F4A7C15)
+///     def mix(z):
+///         z = (z ^ (z >> u(30))) * u(0xBF58476D1CE4E5B9)
+///         z = (z ^ (z >> u(27))) * u(0x94D049BB133111EB)
+///         return z ^ (z >> u(31))
+///     key = mix(mix(mix(np.array([seed], u)) ^ u(source)) ^ u(event))
+///     i = np.arange(n, dtype=u)
+///     h = mix(key + (i // u(4) + u(1)) * gamma) >> (i % u(4) * u(16))
+///     noise = u(193) + (h & u(7)) + (h >> u(3) & u(7))
+///     p = mix(~key + (i // u(1024) + u(1)) * gamma)
+///     start, height = u(64) + (p & u(511)), u(256) + (p >> u(16) & u(1023)) + (p >> u(32) & u(511))
+///     t = (i % u(1024)).astype(np.int64) - start.astype(np.int64)
+///     k = np.clip(t, 0, 175).astype(u)
+///     rise = height * np.clip(t + 8, 0, 8).astype(u) >> u(3)
+///     tail = (height >> k // u(16)) * (u(32) - k % u(16)) >> u(5)
+///     pulse = np.where(t < 0, rise, np.where(t < 176, tail, u(0)))
+///     return (noise + u(2) * pulse).astype("<i2")
+/// ```
+///
+/// To check an implementation: seed 1, source 1.2 (65538), event 3 begins with 200, 195, 204, 198, and its first 524288 samples
+/// have the CRC32C 0xedf7dc62.
+///
+/// One core writes about 5 GB/s into its cache; see `examples/adc_rate.rs`.
+pub fn model_adc(seed: u64, source: SourceId, event: u64, samples: &mut [u8]) {
+    let key = mix(mix(mix(seed) ^ u64::from(source.0)) ^ event);
+    let (mut noise, mut pulses) = (key, !key);
+    // Window by window, so that the pulse is added to lines that are still in the nearest cache.
+    for window in samples.chunks_mut(WINDOW * 2) {
+        add_noise(&mut noise, window);
+        pulses = pulses.wrapping_add(GAMMA);
+        add_pulse(mix(pulses), window);
+    }
+}
+
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Samples that share one pulse.
+const WINDOW: usize = 1024;
+/// Samples in which a pulse rises.
+const RISE: usize = 8;
+/// Samples in which its tail halves.
+const HALVING: usize = 16;
+/// After so many halvings nothing is left of a height below 2048.
+const HALVINGS: usize = 11;
+
+#[inline]
+fn mix(z: u64) -> u64 {
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// Sets `window` to baseline and noise, four samples at a time in one 64-bit word: no lane of it can overflow.
+fn add_noise(state: &mut u64, window: &mut [u8]) {
+    const SEVEN: u64 = 0x0007_0007_0007_0007;
+    const BASELINE: u64 = 0x00c1_00c1_00c1_00c1;
+    let mut four_samples = || {
+        *state = state.wrapping_add(GAMMA);
+        let h = mix(*state);
+        (BASELINE + (h & SEVEN) + (h >> 3 & SEVEN)).to_le_bytes()
+    };
+    let mut blocks = window.chunks_exact_mut(8);
+    for block in &mut blocks {
+        block.copy_from_slice(&four_samples());
+    }
+    let rest = blocks.into_remainder();
+    if rest.is_empty() {
+        return;
+    }
+    let whole = rest.len() & !1;
+    rest[..whole].copy_from_slice(&four_samples()[..whole]);
+    rest[whole..].fill(0);
+}
+
+/// Adds the pulse that the bits of `p` describe. Every product stays below 2¹⁶, so that the loops become 16-bit vector
+/// instructions of any x86-64 or arm64.
+fn add_pulse(p: u64, window: &mut [u8]) {
+    let start = 64 + (p & 511) as usize;
+    let height = 256 + (p >> 16 & 1023) as u16 + (p >> 32 & 511) as u16;
+    let rise: [u16; RISE] = std::array::from_fn(|r| 2 * ((height * r as u16) >> 3));
+    add(window, start - RISE, &rise);
+    for halving in 0..HALVINGS {
+        let level = height >> halving;
+        let tail: [u16; HALVING] = std::array::from_fn(|f| 2 * ((level * (32 - f as u16)) >> 5));
+        add(window, start + halving * HALVING, &tail);
+    }
+}
+
+/// Adds `pulse` to the samples from number `from` on, as far as there are any.
+#[inline]
+fn add<const N: usize>(window: &mut [u8], from: usize, pulse: &[u16; N]) {
+    let samples = window.get_mut(from * 2..).unwrap_or_default();
+    let end = samples.len().min(N * 2);
+    for (sample, pulse) in samples[..end].chunks_exact_mut(2).zip(pulse) {
+        let sum = u16::from_le_bytes([sample[0], sample[1]]) + pulse;
+        sample.copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// The model as a device.
+#[derive(Debug)]
+pub(crate) struct ModelAdc {
+    size: usize,
+    seed: u64,
+    source: SourceId,
+    period: u64,
+    description: Description,
+}
+
+impl ModelAdc {
+    pub(crate) fn new(config: &ModelAdcConfig) -> Result<Self, DeviceError> {
+        let &ModelAdcConfig { size, seed, source, period } = config;
+        let bytes = usize::try_from(size.0)
+            .ok()
+            .filter(|size| (1..=MAX_PAYLOAD).contains(size))
+            .ok_or(DeviceError::Setting { option: "size", value: size.0, expected: "from 1 byte to 1 GiB" })?;
+        let source = source.unwrap_or_default();
+        let description = Description {
+            kind: "model-adc".to_owned(),
+            payload_type: PayloadType::SAMPLES_I16.name().to_owned(),
+            simulated: true,
+            channels: Some(1),
+            bits: Some(12),
+            record_bytes: Some(size.0),
+            samples: Some(size.0 / 2),
+            seed: Some(seed),
+            source: Some(source.0),
+            period: Some(period),
+            ..Default::default()
+        };
+        Ok(Self { size: bytes, seed, source, period, description })
+    }
+}
+
+impl Device for ModelAdc {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn max_payload(&self) -> usize {
+        self.size
+    }
+
+    fn next_len(&mut self) -> Option<usize> {
+        Some(self.size)
+    }
+
+    fn content_key(&self, event: EventId) -> Option<u64> {
+        event.0.checked_rem(self.period)
+    }
+
+    fn fill(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError> {
+        if payload.len() != self.size {
+            return Err(DeviceError::Buffer { event, expected: self.size, given: payload.len() });
+        }
+        let waveform = event.0.checked_rem(self.period).unwrap_or(event.0);
+        model_adc(self.seed, self.source, waveform, payload);
+        Ok(self.skip(event))
+    }
+
+    fn skip(&mut self, _event: EventId) -> Filled {
+        Filled { payload_type: PayloadType::SAMPLES_I16, status: Status::SIMULATED, window: 0, timestamp: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ByteSize;
+    use proptest::prelude::*;
+
+    fn trace(seed: u64, source: u32, event: u64, bytes: usize) -> Vec<i16> {
+        let mut payload = vec![0xff; bytes];
+        model_adc(seed, SourceId(source), event, &mut payload);
+        payload.chunks_exact(2).map(|b| i16::from_le_bytes([b[0], b[1]])).collect()
+    }
+
+    /// The description of [`model_adc`], sample by sample and word for word.
+    fn specified(seed: u64, source: u32, event: u64, i: usize) -> i16 {
+        let key = mix(mix(mix(seed) ^ u64::from(source)) ^ event);
+        let nth = |key: u64, n: usize| mix(key.wrapping_add((n as u64 + 1).wrapping_mul(GAMMA)));
+        let h = nth(key, i / 4) >> (16 * (i % 4));
+        let noise = 193 + (h & 7) + (h >> 3 & 7);
+        let p = nth(!key, i / 1024);
+        let (start, height) = (64 + (p & 511), 256 + (p >> 16 & 1023) + (p >> 32 & 511));
+        let t = (i % 1024) as i64 - start as i64;
+        let pulse = match t {
+            -8..0 => 2 * ((height * (t + 8) as u64) >> 3),
+            0..176 => 2 * (((height >> (t / 16)) * (32 - t as u64 % 16)) >> 5),
+            _ => 0,
+        };
+        (noise + pulse) as i16
+    }
+
+    /// Readers in other languages compute the same samples: these, which the Python above gave, may never change.
+    #[test]
+    fn golden_samples() {
+        assert_eq!(trace(1, 0x0001_0002, 3, 32), GOLDEN);
+        let long = trace(1, 0x0001_0002, 3, 1 << 20);
+        let bytes: Vec<u8> = long.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+        assert_eq!(thalweg_wire::crc32c(&bytes), GOLDEN_CRC);
+    }
+
+    const GOLDEN: [i16; 16] = [200, 195, 204, 198, 206, 196, 198, 199, 204, 203, 196, 200, 205, 198, 206, 197];
+    const GOLDEN_CRC: u32 = 0xedf7_dc62;
+
+    proptest! {
+        #[test]
+        fn is_what_its_documentation_says(seed: u64, source: u32, event: u64, bytes in 0usize..5000) {
+            let trace = trace(seed, source, event, bytes);
+            for (i, sample) in trace.iter().enumerate() {
+                prop_assert_eq!(*sample, specified(seed, source, event, i), "sample {}", i);
+                prop_assert!((193..=3787).contains(sample));
+            }
+        }
+    }
+
+    #[test]
+    fn the_extremes_lie_where_the_documentation_says() {
+        let mut window = vec![0; WINDOW * 2];
+        add_pulse(0x0000_01ff_03ff_0000, &mut window);
+        let highest = window.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).max().unwrap();
+        assert_eq!(highest + 193 + 14, 3787);
+        // The latest and highest pulse has died away before its window ends.
+        let mut window = vec![0; WINDOW * 2];
+        add_pulse(u64::MAX, &mut window);
+        assert_eq!(window[2 * (64 + 511 + HALVINGS * HALVING)..], vec![0; 2 * (1024 - 64 - 511 - 176)][..]);
+    }
+
+    #[test]
+    fn looks_like_a_digitizer() {
+        let trace = trace(7, 0, 0, 1 << 20);
+        let mean = |samples: &[i16]| samples.iter().map(|s| f64::from(*s)).sum::<f64>() / samples.len() as f64;
+        // In front of the earliest pulse there is nothing but noise around the baseline.
+        let quiet: Vec<i16> = trace.chunks(WINDOW).flat_map(|window| window[..56].to_vec()).collect();
+        assert!((mean(&quiet) - 200.0).abs() < 0.1, "{}", mean(&quiet));
+        let variance = quiet.iter().map(|s| (f64::from(*s) - 200.0).powi(2)).sum::<f64>() / quiet.len() as f64;
+        assert!((variance.sqrt() - 3.24).abs() < 0.05, "{}", variance.sqrt());
+        assert!(trace.chunks(WINDOW).all(|window| *window.iter().max().unwrap() > 193 + 2 * 248));
+    }
+
+    #[test]
+    fn odd_and_tiny_sizes_end_in_a_zero_byte() {
+        let mut long = vec![0; 64];
+        model_adc(1, SourceId(0), 0, &mut long);
+        for bytes in 0..64 {
+            let mut payload = vec![0xff; bytes];
+            model_adc(1, SourceId(0), 0, &mut payload);
+            assert_eq!(payload[..bytes & !1], long[..bytes & !1]);
+            assert!(bytes % 2 == 0 || payload[bytes - 1] == 0);
+        }
+    }
+
+    fn device(size: u64, period: u64) -> Result<ModelAdc, DeviceError> {
+        ModelAdc::new(&ModelAdcConfig { size: ByteSize(size), seed: 1, source: None, period })
+    }
+
+    #[test]
+    fn events_of_one_key_are_alike_and_all_others_differ() {
+        let mut device = device(1000, 4).unwrap();
+        let mut payloads = Vec::new();
+        for event in 0..8 {
+            assert_eq!(device.next_len(), Some(1000));
+            assert_eq!(device.content_key(EventId(event)), Some(event % 4));
+            let mut payload = vec![0; 1000];
+            let filled = device.fill(EventId(event), &mut payload).unwrap();
+            assert_eq!(filled, device.skip(EventId(event)));
+            assert_eq!(filled.status, Status::SIMULATED);
+            payloads.push(payload);
+        }
+        assert_eq!(payloads[..4], payloads[4..]);
+        assert!((0..4).all(|i| (0..i).all(|j| payloads[i] != payloads[j])));
+    }
+
+    #[test]
+    fn without_a_period_every_event_is_filled() {
+        let mut device = device(8, 0).unwrap();
+        assert_eq!(device.content_key(EventId(5)), None);
+        let (mut first, mut second) = ([0; 8], [0; 8]);
+        device.fill(EventId(u64::MAX), &mut first).unwrap();
+        device.fill(EventId(0), &mut second).unwrap();
+        assert_ne!(first, second);
+        assert!(matches!(device.fill(EventId(1), &mut [0; 7]), Err(DeviceError::Buffer { expected: 8, given: 7, .. })));
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        assert!(device(0, 0).unwrap_err().to_string().contains("size = 0"));
+        assert!(device((1 << 30) + 1, 0).is_err());
+    }
+
+    #[test]
+    fn says_that_it_is_simulated_and_how_to_compute_it_again() {
+        let json = serde_json::to_string(device(4096, 2).unwrap().description()).unwrap();
+        assert_eq!(
+            json,
+            r#"{"kind":"model-adc","payload_type":"samples-i16","simulated":true,"replayed":false,"loop":false,"channels":1,"bits":12,"record_bytes":4096,"samples":2048,"seed":1,"source":0,"period":2}"#
+        );
+    }
+}

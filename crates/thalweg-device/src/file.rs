@@ -1,0 +1,68 @@
+//! A recording's file: opened once, read at stated places straight into the slot, each failure named.
+
+use crate::DeviceError;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// An open file, its name and its length.
+#[derive(Debug)]
+pub(crate) struct InputFile {
+    file: File,
+    path: PathBuf,
+    len: u64,
+}
+
+impl InputFile {
+    /// Opens a regular file for reading.
+    pub(crate) fn open(path: &Path) -> Result<Self, DeviceError> {
+        let wrap = |doing| move |error| DeviceError::File { doing, file: path.to_owned(), error };
+        // A pipe or a terminal has no length to check against, and cannot be played twice; opening one might never end.
+        if !std::fs::metadata(path).map_err(wrap("opening"))?.is_file() {
+            return Err(wrap("opening")(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+        }
+        let file = File::open(path).map_err(wrap("opening"))?;
+        let len = file.metadata().map_err(wrap("looking at"))?.len();
+        Ok(Self { file, path: path.to_owned(), len })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes in the file when it was opened.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Fills `bytes` from byte `at` of the file.
+    pub(crate) fn read_at(&self, at: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.file.read_exact_at(bytes, at).map_err(|error| DeviceError::Read {
+            file: self.path.clone(),
+            at,
+            length: bytes.len(),
+            error,
+        })
+    }
+
+    /// The file's first bytes, at most `limit` of them.
+    pub(crate) fn head(&self, limit: usize) -> Result<Vec<u8>, DeviceError> {
+        let mut bytes = vec![0; usize::try_from(self.len).unwrap_or(usize::MAX).min(limit)];
+        self.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// A file of the real recordings that tests are run with, where they are: beside the workspace, or where
+/// `THALWEG_SHARED_DATA` says.
+#[cfg(test)]
+pub(crate) fn shared_data(name: &str) -> Option<PathBuf> {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let path = std::env::var_os("THALWEG_SHARED_DATA").map_or_else(default, PathBuf::from).join(name);
+    if !path.exists() {
+        eprintln!("skipped: {} is not there; THALWEG_SHARED_DATA can say where the recordings are", path.display());
+        return None;
+    }
+    Some(path)
+}

@@ -1,0 +1,125 @@
+//! Which devices a file makes, by its name and its first bytes: for `thalweg demo --input FILE…`.
+
+use crate::file::InputFile;
+use crate::{DeviceConfig, DeviceError, PgmConfig, SigmfConfig, VdifConfig, sigmf, vdif};
+use std::path::{Path, PathBuf};
+
+/// The devices that play `inputs`, in that order; again and again where `looped`.
+///
+/// A SigMF recording makes one device, named by either of its files or both. A VDIF file makes one for each of its threads,
+/// since one event is one frame time across threads. All PGM images, and those of directories, make one sequence.
+pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>, DeviceError> {
+    let mut devices: Vec<DeviceConfig> = Vec::new();
+    for input in inputs {
+        match format_of(input)? {
+            Format::Sigmf => {
+                let (file, _) = sigmf::file_names(input);
+                let device = DeviceConfig::Sigmf(SigmfConfig { file, samples_per_fragment: None, looped });
+                if !devices.contains(&device) {
+                    devices.push(device);
+                }
+            }
+            Format::Vdif => {
+                let threads = vdif::threads(input)?.into_iter();
+                devices.extend(threads.map(|thread| {
+                    DeviceConfig::Vdif(VdifConfig { file: input.clone(), thread: Some(thread), looped })
+                }));
+            }
+            Format::Pgm => {
+                let sequence = devices.iter_mut().find_map(|device| match device {
+                    DeviceConfig::Pgm(sequence) => Some(sequence),
+                    _ => None,
+                });
+                match sequence {
+                    Some(sequence) => sequence.files.push(input.clone()),
+                    None => devices.push(DeviceConfig::Pgm(PgmConfig { files: vec![input.clone()], looped })),
+                }
+            }
+        }
+    }
+    Ok(devices)
+}
+
+enum Format {
+    Sigmf,
+    Vdif,
+    Pgm,
+}
+
+fn format_of(path: &Path) -> Result<Format, DeviceError> {
+    let wrap = |error| DeviceError::File { doing: "looking at", file: path.to_owned(), error };
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
+    match ending.as_str() {
+        "sigmf-meta" | "sigmf-data" => return Ok(Format::Sigmf),
+        "vdif" => return Ok(Format::Vdif),
+        "pgm" => return Ok(Format::Pgm),
+        _ => {}
+    }
+    let unknown = || DeviceError::NotRecognised { file: path.to_owned() };
+    if !path.exists() && sigmf::file_names(path).0.exists() {
+        return Ok(Format::Sigmf);
+    }
+    if std::fs::metadata(path).map_err(wrap)?.is_dir() {
+        let mut entries = std::fs::read_dir(path).map_err(wrap)?.filter_map(Result::ok);
+        let has_images = entries.any(|entry| entry.path().extension().is_some_and(|e| e.eq_ignore_ascii_case("pgm")));
+        return if has_images { Ok(Format::Pgm) } else { Err(unknown()) };
+    }
+    let file = InputFile::open(path)?;
+    match file.head(3)?[..] {
+        [b'P', b'5', behind] if behind.is_ascii_whitespace() => Ok(Format::Pgm),
+        _ if vdif::looks_like_vdif(&file) => Ok(Format::Vdif),
+        _ => Err(unknown()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vdif::tests::{Written, recording};
+
+    fn directory(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes) in files {
+            std::fs::write(dir.path().join(name), bytes).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn a_vdif_file_makes_a_device_for_each_thread() {
+        let (dir, file) = recording(&[Written::at(4, 1, 0), Written::at(0, 1, 0), Written::at(4, 1, 1)]);
+        let unnamed = dir.path().join("scan");
+        std::fs::copy(&file, &unnamed).unwrap();
+        for file in [file, unnamed] {
+            let device =
+                |thread| DeviceConfig::Vdif(VdifConfig { file: file.clone(), thread: Some(thread), looped: true });
+            assert_eq!(devices_for(std::slice::from_ref(&file), true).unwrap(), [device(0), device(4)]);
+        }
+    }
+
+    #[test]
+    fn images_make_one_sequence_and_the_two_sigmf_files_one_device() {
+        let image = b"P5 1 1 255 x".as_slice();
+        let dir = directory(&[("a.pgm", image), ("b.img", image), ("c.sigmf-meta", b"{}"), ("c.sigmf-data", b"")]);
+        let names = ["a.pgm", "c.sigmf-data", "b.img", "c.sigmf-meta", "c"].map(|name| dir.path().join(name));
+        let devices = devices_for(&names, false).unwrap();
+        let [DeviceConfig::Pgm(images), DeviceConfig::Sigmf(samples)] = &devices[..] else { panic!("{devices:?}") };
+        assert_eq!(images.files, [names[0].clone(), names[2].clone()]);
+        assert_eq!(samples.file, names[3]);
+        let whole = devices_for(&[dir.path().to_owned()], false).unwrap();
+        assert_eq!(whole, [DeviceConfig::Pgm(PgmConfig { files: vec![dir.path().to_owned()], looped: false })]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_named_with_what_would_be() {
+        let dir = directory(&[("tape.dat", &[7; 4096]), ("empty", b""), ("P5.txt", b"P57 is a number")]);
+        for name in ["tape.dat", "empty", "P5.txt", ""] {
+            let error = devices_for(&[dir.path().join(name)], false).unwrap_err();
+            assert!(matches!(error, DeviceError::NotRecognised { .. }), "{name}: {error}");
+            let error = error.to_string();
+            assert!(error.contains(name) && error.contains(".vdif") && error.contains("kind = \"raw\""), "{error}");
+        }
+        let error = devices_for(&[dir.path().join("absent")], false).unwrap_err().to_string();
+        assert!(error.contains("absent"), "{error}");
+    }
+}

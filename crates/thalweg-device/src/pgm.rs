@@ -1,0 +1,332 @@
+//! Replay of camera images stored as binary PGM files (Netpbm `P5`, <https://netpbm.sourceforge.net/doc/pgm.html>).
+//!
+//! One fragment is one image: its pixels row by row, 8 bits each where white is at most 255, else 16 bits. PGM stores
+//! the more significant byte first; the fragment has them little-endian.
+
+use crate::file::InputFile;
+use crate::replay::{Recording, Replay};
+use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, PgmConfig};
+use std::path::{Path, PathBuf};
+use thalweg_wire::{PayloadType, Status};
+
+/// A header with comments longer than this is refused.
+const MAX_HEADER: usize = 4096;
+
+/// Opens the sequence: each image's header is read, and compared with its file's length and with the first image.
+pub(crate) fn open(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceError> {
+    if config.files.is_empty() {
+        return Err(DeviceError::Setting { option: "files", value: 0, expected: "a list of at least one image" });
+    }
+    let mut images: Vec<(PathBuf, u64)> = Vec::new();
+    let mut first: Option<Shape> = None;
+    for path in &config.files {
+        for path in images_in(path)? {
+            let (shape, pixels_at) = check(&InputFile::open(&path)?)?;
+            let first_shape = *first.get_or_insert(shape);
+            if shape != first_shape {
+                let first = images[0].0.clone();
+                return Err(DeviceError::Shape {
+                    file: path,
+                    shape: shape.numbers(),
+                    first,
+                    first_shape: first_shape.numbers(),
+                });
+            }
+            images.push((path, pixels_at));
+        }
+    }
+    let Some(shape) = first else { return Err(DeviceError::Empty { file: config.files[0].clone() }) };
+    let description = Description {
+        kind: "pgm".to_owned(),
+        payload_type: shape.payload_type().name().to_owned(),
+        bits: Some(u32::BITS - shape.white.leading_zeros()),
+        width: Some(shape.width),
+        height: Some(shape.height),
+        max_value: Some(shape.white),
+        record_bytes: Some(shape.bytes() as u64),
+        file: Some(images[0].0.display().to_string()),
+        ..Default::default()
+    };
+    Ok(Replay::new(Pgm { images, shape }, description, shape.bytes(), config.looped))
+}
+
+/// The image itself, or the `*.pgm` of a directory by name.
+fn images_in(path: &Path) -> Result<Vec<PathBuf>, DeviceError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let wrap = |error| DeviceError::File { doing: "listing", file: path.to_owned(), error };
+    let mut images = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(wrap)? {
+        let file = entry.map_err(wrap)?.path();
+        if file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("pgm")) && file.is_file() {
+            images.push(file);
+        }
+    }
+    images.sort();
+    if images.is_empty() { Err(DeviceError::Empty { file: path.to_owned() }) } else { Ok(images) }
+}
+
+/// The images, each with the place where its pixels begin. They are opened one at a time: a sequence may have more than a
+/// process may have files.
+#[derive(Debug)]
+pub(crate) struct Pgm {
+    images: Vec<(PathBuf, u64)>,
+    shape: Shape,
+}
+
+impl Recording for Pgm {
+    fn records(&self) -> u64 {
+        self.images.len() as u64
+    }
+
+    fn payload_len(&self, _record: u64) -> usize {
+        self.shape.bytes()
+    }
+
+    fn filled(&self, _record: u64) -> Filled {
+        Filled { payload_type: self.shape.payload_type(), status: Status::REPLAYED, window: 0, timestamp: None }
+    }
+
+    fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
+        let (path, pixels_at) = &self.images[record as usize];
+        InputFile::open(path)?.read_at(*pixels_at, payload)?;
+        if self.shape.white > 255 {
+            for pixel in payload.chunks_exact_mut(2) {
+                pixel.swap(0, 1);
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_nanos(&self) -> u64 {
+        0
+    }
+}
+
+/// What a header says of the pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    width: u32,
+    height: u32,
+    white: u32,
+}
+
+impl Shape {
+    /// Bytes of pixels. At most [`MAX_PAYLOAD`], as [`check`] has seen to.
+    fn bytes(self) -> usize {
+        self.width as usize * self.height as usize * self.pixel()
+    }
+
+    fn pixel(self) -> usize {
+        if self.white > 255 { 2 } else { 1 }
+    }
+
+    fn payload_type(self) -> PayloadType {
+        if self.white > 255 { PayloadType::IMAGE_U16 } else { PayloadType::IMAGE_U8 }
+    }
+
+    fn numbers(self) -> (u32, u32, u32) {
+        (self.width, self.height, self.white)
+    }
+}
+
+/// The shape of an image file and where its pixels begin; the file holds exactly one image.
+fn check(file: &InputFile) -> Result<(Shape, u64), DeviceError> {
+    let (shape, pixels_at) = parse_header(file.path(), &file.head(MAX_HEADER)?)?;
+    let pixels_at = pixels_at as u64;
+    let (needed, left) = (shape.bytes() as u64, file.len().saturating_sub(pixels_at));
+    if left < needed {
+        let file = file.path().to_owned();
+        return Err(DeviceError::Truncated { file, at: pixels_at, what: "the image", needed, left });
+    }
+    if left > needed {
+        return Err(DeviceError::Header {
+            file: file.path().to_owned(),
+            at: pixels_at + needed,
+            field: "data behind the image",
+            found: format!("{} bytes long", left - needed),
+            expected: "absent: one file holds one image",
+        });
+    }
+    Ok((shape, pixels_at))
+}
+
+/// Reads `P5`, width, height and white, with white space and comments between them, and one white space behind.
+fn parse_header(path: &Path, bytes: &[u8]) -> Result<(Shape, usize), DeviceError> {
+    let mut parser = Parser { path, bytes, at: 0 };
+    if bytes.get(..2) != Some(b"P5") {
+        let found = bytes[..bytes.len().min(2)].escape_ascii().to_string();
+        return Err(parser.error("the magic number", format!("\"{found}\""), "\"P5\" (binary PGM)"));
+    }
+    parser.at = 2;
+    let width = parser.number("width", u32::MAX, "a number of pixels, at least 1")?;
+    let height = parser.number("height", u32::MAX, "a number of pixels, at least 1")?;
+    let white = parser.number("the maximum value", 65535, "a number from 1 to 65535")?;
+    // Exactly one: the next byte may be a pixel that looks like white space.
+    if !parser.peek().is_some_and(|b| b.is_ascii_whitespace()) {
+        return Err(parser.error("the end of the header", parser.shown(), "one white-space character"));
+    }
+    let shape = Shape { width, height, white };
+    let bytes = u64::from(width).checked_mul(u64::from(height)).and_then(|n| n.checked_mul(shape.pixel() as u64));
+    if bytes.is_none_or(|bytes| bytes > MAX_PAYLOAD as u64) {
+        return Err(parser.error("the image's size", format!("{width} x {height}"), "at most 1 GiB"));
+    }
+    Ok((shape, parser.at + 1))
+}
+
+struct Parser<'a> {
+    path: &'a Path,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn number(&mut self, field: &'static str, limit: u32, expected: &'static str) -> Result<u32, DeviceError> {
+        let start = self.at;
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'#' => {
+                    while self.peek().is_some_and(|b| b != b'\n' && b != b'\r') {
+                        self.at += 1;
+                    }
+                }
+                byte if byte.is_ascii_whitespace() => self.at += 1,
+                _ => break,
+            }
+        }
+        let digits = self.at;
+        let mut value = 0u32;
+        while let Some(digit) = self.peek().filter(u8::is_ascii_digit) {
+            let next = value.checked_mul(10).and_then(|v| v.checked_add(u32::from(digit - b'0')));
+            value = next.filter(|v| *v <= limit).ok_or_else(|| self.error(field, "too large".to_owned(), expected))?;
+            self.at += 1;
+        }
+        if digits == start || self.at == digits || value == 0 {
+            let found = if self.at == digits { self.shown() } else { value.to_string() };
+            return Err(self.error(field, found, expected));
+        }
+        Ok(value)
+    }
+
+    fn shown(&self) -> String {
+        match self.peek() {
+            Some(byte) => format!("\"{}\"", byte.escape_ascii()),
+            None if self.at >= MAX_HEADER => format!("not within the first {MAX_HEADER} bytes"),
+            None => "cut off".to_owned(),
+        }
+    }
+
+    fn error(&self, field: &'static str, found: String, expected: &'static str) -> DeviceError {
+        DeviceError::Header { file: self.path.to_owned(), at: self.at as u64, field, found, expected }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+    use proptest::prelude::*;
+    use thalweg_wire::EventId;
+
+    fn sequence(files: &[&[u8]]) -> (tempfile::TempDir, PgmConfig) {
+        let dir = tempfile::tempdir().unwrap();
+        for (i, bytes) in files.iter().enumerate() {
+            std::fs::write(dir.path().join(format!("frame-{i}.pgm")), bytes).unwrap();
+        }
+        let files = vec![dir.path().to_owned()];
+        (dir, PgmConfig { files, looped: false })
+    }
+
+    fn refused(file: &[u8]) -> String {
+        let (_dir, config) = sequence(&[file]);
+        let error = open(&config).unwrap_err().to_string();
+        assert!(error.contains("frame-0.pgm"), "{error}");
+        error
+    }
+
+    #[test]
+    fn images_are_played_by_name() {
+        let (_dir, config) = sequence(&[b"P5 2 2 255\nabcd", b"P5\n# a comment\n2 # another\n 2\n255\n\n\n\n\n"]);
+        let mut device = open(&config).unwrap();
+        let description = device.description();
+        assert_eq!(description.payload_type, "image-u8");
+        assert_eq!((description.width, description.height, description.bits), (Some(2), Some(2), Some(8)));
+        let mut payload = [0; 4];
+        let filled = device.fill(EventId(0), &mut payload).unwrap();
+        assert_eq!((&payload, filled.payload_type), (b"abcd", PayloadType::IMAGE_U8));
+        device.fill(EventId(1), &mut payload).unwrap();
+        assert_eq!(&payload, b"\n\n\n\n");
+        assert_eq!(device.next_len(), None);
+    }
+
+    #[test]
+    fn wide_pixels_become_little_endian() {
+        let (_dir, config) = sequence(&[b"P5 2 1 4095 \x0a\xbc\x00\x01"]);
+        let mut device = open(&config).unwrap();
+        assert_eq!((device.description().bits, device.next_len()), (Some(12), Some(4)));
+        let mut payload = [0; 4];
+        assert_eq!(device.fill(EventId(0), &mut payload).unwrap().payload_type, PayloadType::IMAGE_U16);
+        assert_eq!(payload, [0xbc, 0x0a, 0x01, 0x00]);
+    }
+
+    #[test]
+    fn errors_name_the_file_the_field_and_the_place() {
+        assert!(refused(b"P2 1 1 255 0").contains("the magic number at byte 0 is \"P2\""));
+        assert!(refused(b"").contains("the magic number"));
+        assert!(refused(b"P5 0 1 255 ").contains("width at byte 4 is 0"));
+        assert!(refused(b"P51 1 255 x").contains("width"));
+        assert!(refused(b"P5 1 -1 255 x").contains("height at byte 5 is \"-\""));
+        assert!(refused(b"P5 1 1 65536 x").contains("the maximum value"));
+        assert!(refused(b"P5 1 1 255").contains("the end of the header at byte 10 is cut off"));
+        assert!(refused(b"P5 1 1 255x").contains("the end of the header at byte 10 is \"x\""));
+        assert!(refused(b"P5 99999999999 1 255 x").contains("width"));
+        assert!(refused(b"P5 4294967295 4294967295 65535 x").contains("the image's size"));
+        let error = refused(b"P5 1000 1000 255 abc");
+        assert!(error.contains("the image at byte 17 needs 1000000 bytes, and 3 are left"), "{error}");
+        assert!(refused(b"P5 1 1 255 abc").contains("data behind the image at byte 12 is 2 bytes long"));
+        let comment = [b"P5 #".as_slice(), &[b'x'; 5000], b"\n1 1 255 x"].concat();
+        assert!(refused(&comment).contains("not within the first 4096 bytes"));
+    }
+
+    #[test]
+    fn images_of_one_camera_are_alike() {
+        let (_dir, config) = sequence(&[b"P5 2 1 255 ab", b"P5 1 2 255 ab"]);
+        let error = open(&config).unwrap_err().to_string();
+        assert!(error.contains("frame-1.pgm is 1 x 2") && error.contains("frame-0.pgm is 2 x 1"), "{error}");
+        let (_dir, config) = sequence(&[]);
+        assert!(matches!(open(&config), Err(DeviceError::Empty { .. })));
+        assert!(open(&PgmConfig { files: vec![], looped: true }).is_err());
+    }
+
+    #[test]
+    fn real_images_are_played_whole() {
+        let Some(directory) = crate::file::shared_data("camera") else { return };
+        let mut device = open(&PgmConfig { files: vec![directory.clone()], looped: true }).unwrap();
+        assert_eq!(device.description().records, Some(12));
+        assert_eq!((device.description().width, device.description().height), (Some(800), Some(800)));
+        let mut payload = vec![0; 640_000];
+        device.fill(EventId(0), &mut payload).unwrap();
+        let expected = std::fs::read(directory.join("caustic-168mm.pgm")).unwrap();
+        assert!(payload == expected[15..]);
+        assert_eq!(device.content_key(EventId(12)), Some(0));
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_read_or_refused(
+            text in prop_oneof!["P5[ \n#0-9a]{0,40}", "P5\n[0-9]{1,11} [0-9]{1,11}\n[0-9]{1,6}\n"],
+            junk in proptest::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let bytes = [text.as_bytes(), &junk].concat();
+            if let Ok((shape, at)) = parse_header(Path::new("x"), &bytes) {
+                prop_assert!(at <= bytes.len());
+                prop_assert!((1..=MAX_PAYLOAD).contains(&shape.bytes()));
+            }
+        }
+    }
+}

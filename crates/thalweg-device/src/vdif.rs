@@ -1,0 +1,639 @@
+//! Replay of one thread of a VDIF recording (*VLBI Data Interchange Format Specification*, release 1.1.1, 2014,
+//! <https://vlbi.org/vlbi-standards/vdif/>).
+//!
+//! One fragment is one data frame, its header included; one event is one frame time (second and frame number) across
+//! all threads of the file. Each thread's device looks through the whole file, so that all count the same events: where other
+//! threads have a frame and this one has none, its fragment is without payload and has status `missing`. A frame whose
+//! `invalid` bit is set has status `corrupt`. Frames are played in the order of their times.
+
+use crate::file::InputFile;
+use crate::replay::{Recording, Replay};
+use crate::time::tai_at_midnight;
+use crate::{Description, DeviceError, Filled, VdifConfig};
+use std::collections::BTreeSet;
+use std::path::Path;
+use thalweg_wire::{PayloadType, Status, TaiNanos};
+
+/// An index of more frames than this is not kept; with frames of 8 KiB they are 256 GiB.
+const MAX_FRAMES: usize = 1 << 25;
+/// Bytes of a header, and of one in the legacy form without the last four words.
+const HEADER: usize = 32;
+const LEGACY_HEADER: usize = 16;
+
+/// Opens the recording, looks through all its frame headers, and indexes those of the thread asked for.
+pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
+    let file = InputFile::open(&config.file)?;
+    let thread = match config.thread {
+        Some(thread) => thread,
+        None => match threads_in(&file)?[..] {
+            [thread] => thread,
+            ref threads => {
+                return Err(DeviceError::Thread { file: config.file.clone(), wanted: None, threads: threads.to_vec() });
+            }
+        },
+    };
+    let index = Index::of(&file, thread)?;
+    let Some(header) = index.first else {
+        let threads = threads_in(&file)?;
+        return Err(DeviceError::Thread { file: config.file.clone(), wanted: Some(thread), threads });
+    };
+    let missing = index.frames.iter().filter(|frame| frame.place == Frame::MISSING).count();
+    let description = Description {
+        kind: "vdif".to_owned(),
+        payload_type: PayloadType::VDIF.name().to_owned(),
+        channels: Some(1 << header.channels_log2),
+        sample_rate: header.sample_rate(),
+        bits: Some(header.bits),
+        complex: Some(header.complex),
+        record_bytes: Some(header.length as u64),
+        samples: header.samples(),
+        file: Some(config.file.display().to_string()),
+        thread: Some(thread),
+        station: Some(header.station_name()),
+        frame_rate: index.rate,
+        missing: Some(missing as u64),
+        ..Default::default()
+    };
+    let recording = Vdif { file, frames: index.frames, length: header.length, rate: index.rate };
+    Ok(Replay::new(recording, description, header.length, config.looped))
+}
+
+/// The threads of a recording, in order. All of it is looked through.
+pub(crate) fn threads(path: &Path) -> Result<Vec<u16>, DeviceError> {
+    threads_in(&InputFile::open(path)?)
+}
+
+/// Whether a file of unknown name begins like a VDIF recording: two frames that fit together.
+pub(crate) fn looks_like_vdif(file: &InputFile) -> bool {
+    let header_at = |at: u64| {
+        let left = usize::try_from(file.len().checked_sub(at)?).unwrap_or(usize::MAX);
+        let mut bytes = [0; HEADER];
+        let bytes = &mut bytes[..left.min(HEADER)];
+        file.read_at(at, bytes).ok()?;
+        Header::parse(bytes).ok().filter(|header| !header.reserved)
+    };
+    let Some(first) = header_at(0) else { return false };
+    header_at(first.length as u64).is_some_and(|second| {
+        let like = |h: &Header| (h.length, h.epoch, h.station, h.legacy);
+        like(&first) == like(&second) && second.seconds.abs_diff(first.seconds) <= 1
+    })
+}
+
+fn threads_in(file: &InputFile) -> Result<Vec<u16>, DeviceError> {
+    let mut threads = BTreeSet::new();
+    for_each_frame(file, |_, header| {
+        threads.insert(header.thread);
+        Ok(())
+    })?;
+    Ok(threads.into_iter().collect())
+}
+
+/// One thread's frames, one entry for each frame time of the recording.
+#[derive(Debug)]
+pub(crate) struct Vdif {
+    file: InputFile,
+    frames: Vec<Frame>,
+    /// Bytes in each frame.
+    length: usize,
+    /// Frames per second, where known.
+    rate: Option<u32>,
+}
+
+impl Vdif {
+    fn nanos(&self, frame: Frame) -> Option<u64> {
+        Some(frame.second() * 1_000_000_000 + u64::from(frame.number()) * 1_000_000_000 / u64::from(self.rate?))
+    }
+
+    /// How much time one frame covers, in nanoseconds.
+    fn window(&self) -> u32 {
+        self.rate.map_or(0, |rate| 1_000_000_000 / rate)
+    }
+}
+
+impl Recording for Vdif {
+    fn records(&self) -> u64 {
+        self.frames.len() as u64
+    }
+
+    fn payload_len(&self, record: u64) -> usize {
+        if self.frames[record as usize].place == Frame::MISSING { 0 } else { self.length }
+    }
+
+    fn filled(&self, record: u64) -> Filled {
+        let frame = self.frames[record as usize];
+        let status = match frame.place {
+            Frame::MISSING => Status::REPLAYED | Status::MISSING,
+            place if place & Frame::INVALID != 0 => Status::REPLAYED | Status::CORRUPT,
+            _ => Status::REPLAYED,
+        };
+        let timestamp = self.nanos(frame).map(TaiNanos);
+        Filled { payload_type: PayloadType::VDIF, status, window: self.window(), timestamp }
+    }
+
+    fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
+        match self.frames[record as usize].place {
+            Frame::MISSING => Ok(()),
+            place => self.file.read_at(place & !Frame::INVALID, payload),
+        }
+    }
+
+    fn pass_nanos(&self) -> u64 {
+        let (Some(first), Some(last)) = (self.frames.first(), self.frames.last()) else { return 0 };
+        match (self.nanos(*first), self.nanos(*last)) {
+            (Some(first), Some(last)) => last - first + u64::from(self.window()),
+            _ => 0,
+        }
+    }
+}
+
+/// A frame time, and where this thread's frame of it is. 16 bytes, since there may be millions.
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    /// TAI second since 1970 in the upper 40 bits, frame number in the lower 24: sorts by time.
+    time: u64,
+    /// Byte in the file, with [`Frame::INVALID`] where the frame says so; or [`Frame::MISSING`].
+    place: u64,
+}
+
+impl Frame {
+    const INVALID: u64 = 1 << 63;
+    const MISSING: u64 = u64::MAX;
+
+    fn second(self) -> u64 {
+        self.time >> 24
+    }
+
+    fn number(self) -> u32 {
+        (self.time & 0xff_ffff) as u32
+    }
+}
+
+/// What looking through the recording gave.
+struct Index {
+    /// The first frame of the thread in the file.
+    first: Option<Header>,
+    frames: Vec<Frame>,
+    rate: Option<u32>,
+}
+
+impl Index {
+    fn of(file: &InputFile, thread: u16) -> Result<Self, DeviceError> {
+        let mut first: Option<Header> = None;
+        let mut own: Vec<Frame> = Vec::new();
+        let mut times: Vec<u64> = Vec::new();
+        for_each_frame(file, |at, header| {
+            let time = header.tai_second() << 24 | u64::from(header.frame);
+            if times.last() != Some(&time) {
+                times.push(time);
+            }
+            if header.thread == thread {
+                // One thread has one frame length; a change of it is damage, or another recording behind the first.
+                if header.length != first.get_or_insert(*header).length {
+                    let found = format!("{} bytes", header.length);
+                    return Err(wrong(file, at, "the frame length", found, "that of the thread's first frame"));
+                }
+                own.push(Frame { time, place: at | if header.invalid { Frame::INVALID } else { 0 } });
+            }
+            if times.len() > MAX_FRAMES || own.len() > MAX_FRAMES {
+                return Err(DeviceError::TooMany { file: file.path().to_owned(), limit: MAX_FRAMES });
+            }
+            Ok(())
+        })?;
+        times.sort_unstable();
+        times.dedup();
+        own.sort_by_key(|frame| frame.time);
+        if let Some(pair) = own.windows(2).find(|pair| pair[0].time == pair[1].time) {
+            return Err(repeated(file, pair[0], pair[1]));
+        }
+        let rate = first.and_then(|header| frame_rate(&header, &times));
+        let mut present = own.into_iter().peekable();
+        let frames = times
+            .into_iter()
+            .map(|time| present.next_if(|frame| frame.time == time).unwrap_or(Frame { time, place: Frame::MISSING }))
+            .collect();
+        Ok(Self { first, frames, rate })
+    }
+}
+
+fn repeated(file: &InputFile, first: Frame, second: Frame) -> DeviceError {
+    let (first, second) = (first.place & !Frame::INVALID, second.place & !Frame::INVALID);
+    let mut bytes = [0; LEGACY_HEADER];
+    match file.read_at(first, &mut bytes) {
+        Err(error) => error,
+        Ok(()) => {
+            let [w0, w1, _, w3] = words(&bytes);
+            DeviceError::RepeatedFrame {
+                file: file.path().to_owned(),
+                thread: (w3 >> 16 & 0x3ff) as u16,
+                second_of_epoch: w0 & 0x3fff_ffff,
+                frame: w1 & 0xff_ffff,
+                first,
+                second,
+            }
+        }
+    }
+}
+
+/// Frames per second: from the sample rate, where the header's extension has one; else from the highest frame number
+/// in front of a second that begins with frame 0. Nothing where a frame number contradicts it.
+fn frame_rate(header: &Header, times: &[u64]) -> Option<u32> {
+    let number = |time: u64| (time & 0xff_ffff) as u32;
+    let highest = times.iter().map(|time| number(*time)).max()?;
+    let stated = header.sample_rate().zip(header.samples()).map(|(rate, samples)| rate / samples as f64);
+    let seen = || {
+        let rolls = times.windows(2).filter(|pair| pair[1] >> 24 == (pair[0] >> 24) + 1 && number(pair[1]) == 0);
+        rolls.map(|pair| number(pair[0]) + 1).max()
+    };
+    let rate = match stated {
+        // By the specification each second has a whole number of frames.
+        Some(rate) => (rate.fract() == 0.0 && (1.0..16_777_216.0).contains(&rate)).then_some(rate as u32),
+        None => seen(),
+    };
+    rate.filter(|rate| *rate > highest)
+}
+
+/// Calls `visit` with the place and header of each frame in the file.
+fn for_each_frame(
+    file: &InputFile,
+    mut visit: impl FnMut(u64, &Header) -> Result<(), DeviceError>,
+) -> Result<(), DeviceError> {
+    if file.len() == 0 {
+        return Err(DeviceError::Empty { file: file.path().to_owned() });
+    }
+    let cut = |at, what, needed, left| DeviceError::Truncated { file: file.path().to_owned(), at, what, needed, left };
+    let mut bytes = [0; HEADER];
+    let mut at = 0;
+    while at < file.len() {
+        let left = file.len() - at;
+        let bytes = &mut bytes[..left.min(HEADER as u64) as usize];
+        file.read_at(at, bytes)?;
+        let header = Header::parse(bytes).map_err(|error| match error {
+            HeaderError::Short(needed) => cut(at, "the frame header", needed as u64, left),
+            HeaderError::Length(found) => {
+                let expected = "longer than its header; is this a VDIF recording from its first byte on?";
+                wrong(file, at, "the frame length", format!("{found} bytes"), expected)
+            }
+        })?;
+        if header.length as u64 > left {
+            return Err(cut(at, "the data frame", header.length as u64, left));
+        }
+        visit(at, &header)?;
+        at += header.length as u64;
+    }
+    Ok(())
+}
+
+fn wrong(file: &InputFile, at: u64, field: &'static str, found: String, expected: &'static str) -> DeviceError {
+    DeviceError::Header { file: file.path().to_owned(), at, field, found, expected }
+}
+
+/// A data frame header, words 0 to 4.
+#[derive(Debug, Clone, Copy)]
+struct Header {
+    invalid: bool,
+    legacy: bool,
+    /// Since the reference epoch.
+    seconds: u32,
+    /// Half-years since 2000.
+    epoch: u8,
+    /// Within the second.
+    frame: u32,
+    channels_log2: u8,
+    /// Bytes in the frame, header included: below 2²⁷, the field having 24 bits of 8-byte units.
+    length: usize,
+    complex: bool,
+    /// Bits in one sample, or in each component of a complex one: 1 to 32.
+    bits: u32,
+    thread: u16,
+    station: u16,
+    /// Word 4: extended data version and its first field. 0 in a legacy header.
+    extension: u32,
+    /// Whether a bit is set that the specification reserves.
+    reserved: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum HeaderError {
+    /// So many bytes would be needed.
+    Short(usize),
+    /// The frame has this many bytes, not more than its header.
+    Length(usize),
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
+    std::array::from_fn(|i| u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]))
+}
+
+impl Header {
+    fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
+        if bytes.len() < LEGACY_HEADER {
+            return Err(HeaderError::Short(LEGACY_HEADER));
+        }
+        let [w0, w1, w2, w3] = words(bytes);
+        let legacy = w0 >> 30 & 1 == 1;
+        let own = if legacy { LEGACY_HEADER } else { HEADER };
+        if bytes.len() < own {
+            return Err(HeaderError::Short(own));
+        }
+        let length = (w2 & 0xff_ffff) as usize * 8;
+        if length <= own {
+            return Err(HeaderError::Length(length));
+        }
+        let [extension] = if legacy { [0] } else { words(&bytes[LEGACY_HEADER..]) };
+        Ok(Self {
+            invalid: w0 >> 31 == 1,
+            legacy,
+            seconds: w0 & 0x3fff_ffff,
+            epoch: (w1 >> 24 & 0x3f) as u8,
+            frame: w1 & 0xff_ffff,
+            channels_log2: (w2 >> 24 & 0x1f) as u8,
+            length,
+            complex: w3 >> 31 == 1,
+            bits: (w3 >> 26 & 0x1f) + 1,
+            thread: (w3 >> 16 & 0x3ff) as u16,
+            station: (w3 & 0xffff) as u16,
+            extension,
+            reserved: w1 >> 30 != 0,
+        })
+    }
+
+    /// The second the frame lies in, in TAI since 1970. The count from the reference epoch, which is UTC midnight of 1 January
+    /// or 1 July, has no leaps: it is the time that went by.
+    fn tai_second(&self) -> u64 {
+        let (year, month) = (2000 + i64::from(self.epoch / 2), if self.epoch.is_multiple_of(2) { 1 } else { 7 });
+        // Every epoch is later than 1972, where the table begins.
+        tai_at_midnight(year, month, 1).unwrap_or_default() + u64::from(self.seconds)
+    }
+
+    /// Complete samples of all channels in the frame; nothing where samples do not fill the 32-bit words they are packed into.
+    fn samples(&self) -> Option<u64> {
+        let header = if self.legacy { LEGACY_HEADER } else { HEADER };
+        let payload_bits = (self.length - header) as u64 * 8;
+        let sample_bits = (u64::from(self.bits) * (1 + u64::from(self.complex))) << self.channels_log2;
+        (self.bits.is_power_of_two() && payload_bits.is_multiple_of(sample_bits)).then(|| payload_bits / sample_bits)
+    }
+
+    /// Samples per second and channel, from extended data version 1 or 3 (<https://vlbi.org/vlbi-standards/vdif/>, NICT and
+    /// VLBA extensions): bit 23 is the unit, MHz or kHz, and the number below it the rate of complex samples, or half that of
+    /// real ones.
+    fn sample_rate(&self) -> Option<f64> {
+        let (version, number) = (self.extension >> 24, self.extension & 0x7f_ffff);
+        let unit = if self.extension >> 23 & 1 == 1 { 1e6 } else { 1e3 };
+        let per_sample = if self.complex { 1.0 } else { 2.0 };
+        (matches!(version, 1 | 3) && number > 0).then(|| f64::from(number) * unit * per_sample)
+    }
+
+    /// Two letters, the first in the more significant byte, or a number.
+    fn station_name(&self) -> String {
+        let letters = self.station.to_be_bytes();
+        if letters.iter().all(u8::is_ascii_graphic) {
+            letters.iter().map(|b| char::from(*b)).collect()
+        } else {
+            self.station.to_string()
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::{Device, time::parse_utc};
+    use proptest::prelude::*;
+    use std::path::PathBuf;
+    use thalweg_wire::EventId;
+
+    /// A frame to be written: real header bits, and a payload of its place in the test.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Written {
+        pub(crate) thread: u16,
+        pub(crate) seconds: u32,
+        pub(crate) frame: u32,
+        pub(crate) epoch: u8,
+        pub(crate) legacy: bool,
+        pub(crate) invalid: bool,
+        pub(crate) edv: u32,
+    }
+
+    impl Written {
+        pub(crate) fn at(thread: u16, seconds: u32, frame: u32) -> Self {
+            Self { thread, seconds, frame, epoch: 28, legacy: false, invalid: false, edv: 0 }
+        }
+
+        /// 64 bytes of 2-bit real samples on one channel: 256 samples.
+        pub(crate) fn bytes(self) -> Vec<u8> {
+            let header = if self.legacy { 16 } else { 32 };
+            let mut words = vec![
+                u32::from(self.invalid) << 31 | u32::from(self.legacy) << 30 | self.seconds,
+                u32::from(self.epoch) << 24 | self.frame,
+                1 << 29 | ((header + 64) / 8),
+                1 << 26 | u32::from(self.thread) << 16 | u32::from(u16::from_be_bytes(*b"Ef")),
+            ];
+            if !self.legacy {
+                words.extend([self.edv, 0, 0, 0]);
+            }
+            let payload = [self.thread as u8, self.frame as u8].repeat(32);
+            words.iter().flat_map(|w| w.to_le_bytes()).chain(payload).collect()
+        }
+    }
+
+    pub(crate) fn recording(frames: &[Written]) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("scan.vdif");
+        std::fs::write(&file, frames.iter().flat_map(|f| f.bytes()).collect::<Vec<u8>>()).unwrap();
+        (dir, file)
+    }
+
+    fn config(file: &Path, thread: u16) -> VdifConfig {
+        VdifConfig { file: file.to_owned(), thread: Some(thread), looped: false }
+    }
+
+    fn play(device: &mut Replay<Vdif>) -> Vec<(Vec<u8>, Filled)> {
+        let mut played = Vec::new();
+        while let Some(len) = device.next_len() {
+            let mut payload = vec![0; len];
+            let filled = device.fill(EventId(played.len() as u64), &mut payload).unwrap();
+            played.push((payload, filled));
+        }
+        played
+    }
+
+    #[test]
+    fn each_thread_plays_its_frames_with_their_headers() {
+        // Four frames a second, as the change of the second shows.
+        let times = [(9, 2), (9, 3), (10, 0), (10, 1)];
+        let frames: Vec<Written> =
+            times.iter().flat_map(|&(second, frame)| [5, 2].map(|thread| Written::at(thread, second, frame))).collect();
+        let (_dir, file) = recording(&frames);
+        assert_eq!(threads(&file).unwrap(), [2, 5]);
+        for thread in [2, 5] {
+            let mut device = open(&config(&file, thread)).unwrap();
+            assert_eq!(device.description().frame_rate, Some(4));
+            assert_eq!(device.description().station.as_deref(), Some("Ef"));
+            assert_eq!(device.description().samples, Some(256));
+            let began = parse_utc("2014-01-01T00:00:09.5Z").unwrap();
+            for ((payload, filled), (i, &(second, frame))) in play(&mut device).iter().zip((0..).zip(&times)) {
+                assert_eq!(*payload, Written::at(thread, second, frame).bytes());
+                assert_eq!((filled.status, filled.window), (Status::REPLAYED, 250_000_000));
+                assert_eq!(filled.timestamp, Some(TaiNanos(began.0 + i * 250_000_000)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_that_one_thread_lacks_does_not_shift_the_events() {
+        let (_dir, file) = recording(&[
+            Written::at(0, 5, 0),
+            Written::at(1, 5, 0),
+            Written::at(0, 5, 1),
+            // Behind its time, as networks do.
+            Written::at(1, 5, 2),
+            Written::at(0, 5, 2),
+        ]);
+        let mut device = open(&config(&file, 1)).unwrap();
+        assert_eq!((device.description().records, device.description().missing), (Some(3), Some(1)));
+        let lens: Vec<(usize, Status)> = play(&mut device).iter().map(|(p, filled)| (p.len(), filled.status)).collect();
+        let missing = Status::REPLAYED | Status::MISSING;
+        assert_eq!(lens, [(96, Status::REPLAYED), (0, missing), (96, Status::REPLAYED)]);
+    }
+
+    #[test]
+    fn the_invalid_bit_is_kept_and_the_rate_may_be_unknown() {
+        let (_dir, file) = recording(&[Written::at(0, 5, 0), Written { invalid: true, ..Written::at(0, 5, 1) }]);
+        let played = play(&mut open(&VdifConfig { thread: None, ..config(&file, 0) }).unwrap());
+        assert_eq!(played[1].1.status, Status::REPLAYED | Status::CORRUPT);
+        assert_eq!((played[0].1.timestamp, played[0].1.window), (None, 0));
+    }
+
+    #[test]
+    fn legacy_headers_are_half_as_long() {
+        let frames = [0, 1].map(|frame| Written { legacy: true, ..Written::at(3, 5, frame) });
+        let (_dir, file) = recording(&frames);
+        let played = play(&mut open(&config(&file, 3)).unwrap());
+        assert_eq!(played.iter().map(|(p, _)| p.clone()).collect::<Vec<_>>(), frames.map(Written::bytes));
+    }
+
+    #[test]
+    fn the_sample_rate_of_the_extension_gives_the_frame_rate() {
+        // 64 kHz complex is 128 000 real samples a second, in frames of 256.
+        let edv = 3 << 24 | 64;
+        let (_dir, file) = recording(&[Written { edv, ..Written::at(0, 5, 250) }]);
+        let device = open(&config(&file, 0)).unwrap();
+        assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(128e3), Some(500)));
+        // A frame number that cannot be: the rate is not believed.
+        let (_dir, file) = recording(&[Written { edv, ..Written::at(0, 5, 500) }]);
+        assert_eq!(open(&config(&file, 0)).unwrap().description().frame_rate, None);
+    }
+
+    #[test]
+    fn in_a_loop_time_goes_on() {
+        let (_dir, file) = recording(&[Written::at(0, 5, 1), Written::at(0, 6, 0), Written::at(0, 6, 1)]);
+        let mut device = open(&VdifConfig { looped: true, ..config(&file, 0) }).unwrap();
+        let times: Vec<u64> = (0..5).map(|event| device.skip(EventId(event)).timestamp.unwrap().0).collect();
+        let steps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(steps, [500_000_000; 4]);
+        assert_eq!(device.content_key(EventId(5)), Some(2));
+    }
+
+    #[test]
+    fn seconds_count_the_leaps_since_the_epoch() {
+        // From baseband's sample_arochime.vdif: epoch 2000, and the time that baseband gives for it.
+        let header = Written { epoch: 0, ..Written::at(0, 514_629_935, 0) }.bytes();
+        let second = Header::parse(&header).unwrap().tai_second();
+        assert_eq!(second, parse_utc("2016-04-22T08:45:31Z").unwrap().0 / 1_000_000_000);
+    }
+
+    #[test]
+    fn errors_name_the_file_and_the_byte() {
+        let (_dir, file) = recording(&[Written::at(0, 5, 0), Written::at(1, 5, 0)]);
+        let error = open(&config(&file, 7)).unwrap_err().to_string();
+        assert!(error.contains("scan.vdif: no thread 7; it has threads [0, 1]"), "{error}");
+        let error = open(&VdifConfig { thread: None, ..config(&file, 0) }).unwrap_err().to_string();
+        assert!(error.contains("more than one thread; it has threads [0, 1]"), "{error}");
+
+        let whole = std::fs::read(&file).unwrap();
+        let failing = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            open(&config(&file, 0)).unwrap_err().to_string()
+        };
+        let error = failing(&whole[..191]);
+        assert!(error.contains("scan.vdif: the data frame at byte 96 needs 96 bytes, and 95 are left"), "{error}");
+        let error = failing(&whole[..120]);
+        assert!(error.contains("the frame header at byte 96 needs 32 bytes, and 24 are left"), "{error}");
+        let error = failing(&[&whole[..96], &[0; 40]].concat());
+        assert!(error.contains("the frame length at byte 96 is 0 bytes"), "{error}");
+        let error = failing(&[&whole[..96], &whole[..96]].concat());
+        assert!(error.contains("the frames at bytes 0 and 96 are both frame 0 of second 5 of thread 0"), "{error}");
+        let mut longer = whole[..96].to_vec();
+        longer[8] += 1;
+        longer[4] = 1;
+        let error = failing(&[&whole[..96], &longer, &[0; 8]].concat());
+        assert!(error.contains("the frame length at byte 96 is 104 bytes"), "{error}");
+        assert!(failing(b"").contains("no data"));
+    }
+
+    /// A real recording, such as baseband's `sample.vdif`, where `THALWEG_VDIF` names one.
+    #[test]
+    fn a_real_recording_is_played_whole() {
+        let Some(file) = std::env::var_os("THALWEG_VDIF").map(PathBuf::from) else {
+            eprintln!("skipped: THALWEG_VDIF names no VDIF recording");
+            return;
+        };
+        let mut bytes = 0;
+        let mut records = BTreeSet::new();
+        for thread in threads(&file).unwrap() {
+            let mut device = open(&config(&file, thread)).unwrap();
+            println!("{}", serde_json::to_string(device.description()).unwrap());
+            let played = play(&mut device);
+            records.insert(played.len());
+            for (payload, filled) in played {
+                bytes += payload.len() as u64;
+                if !payload.is_empty() {
+                    let header = Header::parse(&payload).unwrap();
+                    assert_eq!((header.thread, header.length), (thread, payload.len()));
+                    assert!(filled.timestamp.is_none_or(|time| time.0 / 1_000_000_000 == header.tai_second()));
+                }
+            }
+        }
+        assert_eq!(bytes, std::fs::metadata(&file).unwrap().len());
+        assert_eq!(records.len(), 1, "all threads count the same events");
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Ok(header) = Header::parse(&bytes) {
+                prop_assert!(header.length > LEGACY_HEADER && header.length < 1 << 27);
+                prop_assert!(header.samples() != Some(0));
+                let _ = (header.tai_second(), header.sample_rate(), header.station_name());
+                let _ = frame_rate(&header, &[header.tai_second() << 24 | u64::from(header.frame)]);
+            }
+        }
+
+        /// Files of small frames with damaged bytes: whatever they say, what is played lies within the file.
+        #[test]
+        fn a_damaged_recording_is_played_or_refused(
+            frames in proptest::collection::vec((0u16..3, 0u32..3, 0u32..4), 1..8),
+            damage in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4),
+            cut in any::<proptest::sample::Index>(),
+        ) {
+            let frames: Vec<Written> = frames.iter().map(|&(thread, s, f)| Written::at(thread, s, f)).collect();
+            let (_dir, file) = recording(&frames);
+            let mut bytes = std::fs::read(&file).unwrap();
+            for (place, value) in damage {
+                let place = place.index(bytes.len());
+                bytes[place] = value;
+            }
+            bytes.truncate(cut.index(bytes.len() * 2));
+            std::fs::write(&file, &bytes).unwrap();
+            for looped in [false, true] {
+                if let Ok(mut device) = open(&VdifConfig { looped, ..config(&file, 0) }) {
+                    for event in 0..10 {
+                        let Some(len) = device.next_len() else { break };
+                        prop_assert!(len <= device.max_payload() && len <= bytes.len());
+                        device.fill(EventId(event), &mut vec![0; len]).unwrap();
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What a source has offered over one connection, and what the builder has asked for of it.
+
+use crate::{LinkError, Outstanding};
+use thalweg_wire::{Announcement, Disposition};
+
+/// The book of one connection. A source that comes back begins a new one, at the first ticket it offers again.
+#[derive(Debug)]
+pub(crate) struct Offered {
+    /// Each offer, and whether it has been asked for. Nothing before the first offer.
+    book: Option<Outstanding<bool>>,
+    /// Asked for before it was offered: after a reconnection the builder knows tickets that are still to be offered again.
+    early: Vec<Asked>,
+    /// Most fetches that may wait for an answer.
+    most: usize,
+}
+
+/// A fetch, as the builder made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) ticket: u64,
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+}
+
+/// What an offer is to this connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Novelty {
+    /// Not offered before.
+    New,
+    /// Offered before: what became of it has changed.
+    Again,
+    /// Released: there is nothing more to say of it.
+    Released,
+}
+
+impl Offered {
+    /// An empty book of a source with so many slots. An honest builder never has more fetches open than there are slots with data;
+    /// one that has many times more only wants to fill our memory.
+    pub(crate) fn new(slots: u32) -> Self {
+        Self { book: None, early: Vec::new(), most: (slots as usize).saturating_mul(4).saturating_add(64) }
+    }
+
+    /// Enters an offer. Panics where it leaves a gap behind the one before.
+    pub(crate) fn offer(&mut self, offer: &Announcement) -> Novelty {
+        let book = self.book.get_or_insert_with(|| Outstanding::starting_at(offer.ticket));
+        if offer.ticket >= book.next_ticket() {
+            // What goes out eagerly has no need to be asked for.
+            book.push(*offer, offer.disposition == Disposition::Eager);
+            return Novelty::New;
+        }
+        match book.get_mut(offer.ticket) {
+            Some((known, _)) => {
+                *known = *offer;
+                Novelty::Again
+            }
+            None => Novelty::Released,
+        }
+    }
+
+    /// Whether an offer may be taken back: it has not been asked for.
+    pub(crate) fn may_withdraw(&self, ticket: u64) -> bool {
+        self.book.as_ref().and_then(|book| book.get(ticket)).is_none_or(|(_, asked)| !asked)
+    }
+
+    /// Forgets the offers below `below`.
+    pub(crate) fn release(&mut self, below: u64) {
+        if let Some(book) = &mut self.book {
+            book.release(below).for_each(drop);
+        }
+    }
+
+    /// A fetch has come: the offer it is to be served from, and whether it is the first fetch of it. Nothing where the
+    /// offer was released, dropped or sent already (the builder knows, or will in a moment), or where it is still to be made: then the fetch comes
+    /// back from [`early`](Self::early).
+    pub(crate) fn ask(&mut self, asked: Asked) -> Result<Option<(Announcement, bool)>, LinkError> {
+        let Asked { ticket, offset, length } = asked;
+        let next = self.book.as_ref().map_or(0, Outstanding::next_ticket);
+        if ticket >= next {
+            if self.early.len() >= self.most {
+                return Err(self.too_many());
+            }
+            self.early.push(asked);
+            return Ok(None);
+        }
+        let Some((offer, was_asked)) = self.book.as_mut().and_then(|book| book.get_mut(ticket)) else { return Ok(None) };
+        if matches!(offer.disposition, Disposition::Eager) || offer.disposition.is_dropped() {
+            return Ok(None);
+        }
+        if offset.checked_add(length).is_none_or(|end| end > offer.bytes) {
+            return Err(LinkError::Protocol(format!(
+                "the builder asked for bytes {offset}+{length} of ticket {ticket}, which has {}",
+                offer.bytes
+            )));
+        }
+        let first = !std::mem::replace(was_asked, true);
+        Ok(Some((*offer, first)))
+    }
+
+    /// The fetches that came too early, to be [asked](Self::ask) again now that more has been offered.
+    pub(crate) fn early(&mut self) -> Vec<Asked> {
+        std::mem::take(&mut self.early)
+    }
+
+    /// Whether so many unanswered fetches are more than an honest builder makes.
+    pub(crate) fn check_queue(&self, waiting: usize) -> Result<(), LinkError> {
+        if waiting > self.most { Err(self.too_many()) } else { Ok(()) }
+    }
+
+    fn too_many(&self) -> LinkError {
+        LinkError::Protocol(format!("the builder has more than {} fetches open", self.most))
+    }
+}

@@ -1,0 +1,227 @@
+//! The blocks a builder fills: the one that places are carved from, and those in front of it that wait for their last
+//! bytes. They leave in order, to the recorder or straight back to the pool.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+use thalweg_arena::{BlockPool, Span};
+use thalweg_build::{Closed, Missing};
+use thalweg_store::{BlockWriter, EventStatus, Finished, Recorder, StoreError};
+use thalweg_wire::{EventId, FragmentHeader, RunNumber, SourceId, TaiNanos};
+
+/// All of a builder's blocks.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    pool: BlockPool,
+    filling: VecDeque<BlockWriter>,
+    /// Since when the youngest block has held something.
+    since: Option<Duration>,
+    recorder: Option<Recorder>,
+    /// Per source, by id: fragments the disk did not take.
+    unwritten: Vec<(SourceId, u64)>,
+    /// The first thing that went wrong with the disk.
+    pub(crate) failure: Option<String>,
+    /// Closings for which there was no block.
+    closed: VecDeque<Closing>,
+    run: RunNumber,
+    builders: u32,
+}
+
+/// Closed events that are not written down yet.
+#[derive(Debug)]
+struct Closing {
+    first: EventId,
+    count: u32,
+    status: EventStatus,
+    missing: Vec<Missing>,
+}
+
+impl Blocks {
+    pub(crate) fn new(pool: BlockPool, builders: u32) -> Self {
+        Self {
+            pool,
+            filling: VecDeque::new(),
+            since: None,
+            recorder: None,
+            unwritten: Vec::new(),
+            failure: None,
+            closed: VecDeque::new(),
+            run: RunNumber(0),
+            builders,
+        }
+    }
+
+    pub(crate) fn pool_mut(&mut self) -> &mut BlockPool {
+        &mut self.pool
+    }
+
+    pub(crate) fn record_to(&mut self, run: RunNumber, recorder: Option<Recorder>) {
+        self.run = run;
+        self.recorder = recorder;
+    }
+
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    /// A place for `len` bytes with so many records. Nothing where no block is free.
+    pub(crate) fn reserve(&mut self, len: usize, fragments: u32, now: Duration) -> Option<Span> {
+        if let Some(span) = self.filling.back_mut().and_then(|block| block.reserve(len, fragments)) {
+            self.since.get_or_insert(now);
+            return Some(span);
+        }
+        self.open()?;
+        self.since = Some(now);
+        self.filling.back_mut().and_then(|block| block.reserve(len, fragments))
+    }
+
+    /// Begins a new block.
+    fn open(&mut self) -> Option<()> {
+        let block = self.pool.take()?;
+        self.filling.push_back(BlockWriter::new(block));
+        self.since = None;
+        Some(())
+    }
+
+    /// A place comes back, filled; `enter` is told where in its block it lies. Returns what `enter` needs to enter records.
+    pub(crate) fn filled(&mut self, span: Span, enter: impl FnOnce(&[u8], &mut dyn FnMut(EventId, SourceId, u32))) {
+        let Some(block) = self.filling.iter_mut().rev().find(|block| block.owns(&span)) else { return };
+        let base = block.position(&span);
+        enter(&span, &mut |event, source, offset| block.enter(event, source, base + offset));
+        block.give_back(span);
+    }
+
+    /// A place comes back unused.
+    pub(crate) fn unused(&mut self, span: Span) {
+        if let Some(block) = self.filling.iter_mut().rev().find(|block| block.owns(&span)) {
+            block.give_back(span);
+        }
+    }
+
+    /// Events were closed.
+    pub(crate) fn close(&mut self, Closed { first, count, missing }: Closed) {
+        if self.recorder.is_some() {
+            let status = if missing.is_empty() { EventStatus::Complete } else { EventStatus::Incomplete };
+            self.closed.push_back(Closing { first, count, status, missing });
+        }
+    }
+
+    /// Writes down what was closed, with a header for each missing source, as far as there are blocks for it.
+    pub(crate) fn write_closings(&mut self, sources: &[(SourceId, String)], now: TaiNanos, mono: Duration) {
+        let stride = u64::from(self.builders);
+        while let Some(closing) = self.closed.front_mut() {
+            if let Some(block) = self.filling.back_mut() {
+                let run = self.run;
+                let header = |missing: &Missing| FragmentHeader {
+                    status: missing.status,
+                    run,
+                    event: closing.first,
+                    timestamp: now,
+                    source: sources[missing.source].0,
+                    ..FragmentHeader::default()
+                };
+                self.since.get_or_insert(mono);
+                while closing.missing.last().is_some_and(|missing| block.add_record(&header(missing))) {
+                    closing.missing.pop();
+                }
+                while closing.missing.is_empty()
+                    && closing.count > 0
+                    && block.close_event(closing.first, stride, closing.status)
+                {
+                    closing.first.0 += stride;
+                    closing.count -= 1;
+                }
+                if closing.count == 0 {
+                    self.closed.pop_front();
+                    continue;
+                }
+            }
+            if self.open().is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Sends on what is full, and what has waited for `flush`. `all`: everything.
+    pub(crate) fn send_on(&mut self, now: TaiNanos, mono: Duration, flush: Duration, all: bool) {
+        loop {
+            let last = self.filling.len() == 1;
+            let old = self.since.is_some_and(|since| mono >= since + flush);
+            let Some(block) = self.filling.front() else { return };
+            if block.is_busy() || last && !(all || old) {
+                return;
+            }
+            if last {
+                self.since = None;
+            }
+            let Some(mut block) = self.filling.pop_front() else { return };
+            match &mut self.recorder {
+                Some(recorder) if self.failure.is_none() && !block.is_empty() => recorder.submit(block, now),
+                Some(_) => {
+                    self.count_unwritten(&block);
+                    self.pool.give_back(block.into_block());
+                }
+                None => {
+                    block.reset();
+                    self.pool.give_back(block.into_block());
+                }
+            }
+        }
+    }
+
+    /// Takes back what the recorder has written.
+    pub(crate) fn reap(&mut self) {
+        while let Some(finished) = self.recorder.as_mut().and_then(Recorder::reap) {
+            self.take_back(finished);
+        }
+    }
+
+    fn take_back(&mut self, finished: Finished) {
+        if let Err(error) = &finished.result {
+            self.failure.get_or_insert_with(|| error.to_string());
+            self.count_unwritten(&finished.block);
+        }
+        self.pool.give_back(finished.block.into_block());
+    }
+
+    fn count_unwritten(&mut self, block: &BlockWriter) {
+        for (source, count) in block.fragments_by_source() {
+            match self.unwritten.iter_mut().find(|(known, _)| *known == source) {
+                Some((_, total)) => *total += count,
+                None => self.unwritten.push((source, count)),
+            }
+        }
+    }
+
+    /// When a block must be sent on though it is not full.
+    pub(crate) fn next_flush(&self, flush: Duration) -> Option<Duration> {
+        let waits = self.filling.back().is_some_and(|block| !block.is_busy());
+        self.since.filter(|_| waits).map(|since| since + flush)
+    }
+
+    /// Whether closings wait for a block, or blocks for bytes.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.closed.is_empty() || self.filling.len() > 1
+    }
+
+    /// Whether anything has not been sent on.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.filling.is_empty()
+    }
+
+    /// Waits until the recorder gives a block back, if it has one, and takes back all that it has written.
+    pub(crate) fn wait(&mut self) -> Result<(), StoreError> {
+        if self.pool.free() == 0
+            && let Some(recorder) = &mut self.recorder
+            && let Some(finished) = recorder.wait()?
+        {
+            self.take_back(finished);
+        }
+        self.reap();
+        Ok(())
+    }
+
+    /// The recorder, once everything has been sent on, and what the disk did not take, per source.
+    pub(crate) fn finish(self) -> (Option<Recorder>, Vec<(SourceId, u64)>, Option<String>) {
+        (self.recorder, self.unwritten, self.failure)
+    }
+}

@@ -1,0 +1,847 @@
+//! A builder node: it listens for sources, asks for what they offer, builds events, and hands them to the recorder.
+
+use crate::blocks::Blocks;
+use crate::source::bind;
+use crate::{
+    BuilderNodeConfig, BuilderReport, CheckConfig, NodeError, Progress, RunConfig, Snapshot, Stop, TaiClock, Topology,
+    Urgency, clock, now,
+};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use thalweg_arena::{BlockPool, Pages};
+use thalweg_build::{Builder, BuilderConfig, Check, Hold, Violation};
+use thalweg_link::{Accepted, Address, BuilderLink, Bytes, Eager, Interest, LinkError, Listener, Poller, Said};
+use thalweg_store::{EventCounts, Recorder, RecorderConfig, RunBegin, RunEnd, RunState, SourceInfo};
+use thalweg_wire::{Accounts, EventId, Hello, Message, Refusal, RunNumber, SourceId, TaiNanos, Welcome};
+
+/// A connection that has not said who it is after this time is closed.
+const GREETING_TIME: Duration = Duration::from_secs(5);
+/// A source that owes bytes and sends none for this time is cut off.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Connections that have not said who they are.
+const MOST_STRANGERS: usize = 64;
+/// How often to look at what only time can change.
+const TICK: Duration = Duration::from_millis(100);
+
+const STOP: u64 = u64::MAX;
+const RECORDER: u64 = u64::MAX - 1;
+const LISTENER: u64 = 1 << 32;
+
+/// A builder that listens.
+#[derive(Debug)]
+pub struct BuilderNode {
+    config: BuilderNodeConfig,
+    run_config: RunConfig,
+    configuration: serde_json::Value,
+    index: u32,
+    count: u32,
+    ids: Vec<(SourceId, String)>,
+    builder: Builder,
+    blocks: Blocks,
+    pages: Pages,
+    listeners: Vec<Listener>,
+    poller: Poller,
+    connections: Vec<Option<Connection>>,
+    sources: Vec<SourceState>,
+    clock: TaiClock,
+    phase: Phase,
+    run: RunNumber,
+    first: EventId,
+    began: TaiNanos,
+    began_at: Duration,
+    unknown_sources: u64,
+    copied_before: u64,
+    stalled_at: Option<Duration>,
+    shown: Snapshot,
+    reasons: Vec<String>,
+    recorder_rung: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Until all sources are there.
+    Gathering {
+        since: Duration,
+    },
+    Running,
+    /// Sources have been asked how far they are.
+    Pausing {
+        since: Duration,
+    },
+    /// Every source knows where to end.
+    Ending {
+        since: Duration,
+    },
+}
+
+#[derive(Debug)]
+struct Connection {
+    link: Box<dyn BuilderLink>,
+    interest: Interest,
+    peer: String,
+    source: Option<usize>,
+    since: Duration,
+    /// Fetches under way, and when something last came.
+    fetching: usize,
+    heard: Duration,
+    more: bool,
+}
+
+/// What is known of a source beside its books.
+#[derive(Debug, Default)]
+struct SourceState {
+    connection: Option<usize>,
+    session: Option<u64>,
+    slots: u32,
+    description: serde_json::Value,
+    paused_at: Option<EventId>,
+    dismissed: bool,
+}
+
+impl BuilderNode {
+    /// Opens everything that can be opened before the sources come: memory, addresses, the directory.
+    pub fn new(topology: &Topology, name: &str) -> Result<Self, NodeError> {
+        let position = topology.builders.iter().position(|builder| builder.name == name);
+        let index = position.ok_or_else(|| NodeError::Config(format!("there is no builder '{name}'")))?;
+        let config = topology.builders[index].clone();
+        let sources: Vec<(SourceId, String)> =
+            topology.sources.iter().map(|source| (source.source_id(), source.name.clone())).collect();
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "checked: builders are few, eager credit is at most 64 MiB"
+        )]
+        let (index, count, eager) = (
+            index as u32,
+            topology.builders.len() as u32,
+            Eager { credit: config.eager_credit.0 as u32, limit: config.eager_limit.0 as u32 },
+        );
+        let poller = Poller::new()?;
+        let mut listeners = Vec::new();
+        for address in &config.listen {
+            let listener = Listener::open(address, eager)?;
+            poller.add(listener.as_fd(), LISTENER + listeners.len() as u64, Interest::READ)?;
+            listeners.push(listener);
+        }
+        if topology.run.record {
+            check_directory(&topology.run.directory)?;
+        }
+        let block_bytes = usize::try_from(config.block.0).unwrap_or(usize::MAX);
+        let pool = BlockPool::new(&config.name, config.blocks, block_bytes)?;
+        let pages = pool.pages();
+        tracing::info!(builder = name, blocks = config.blocks, block_bytes, "blocks made of {pages}");
+        let start = now();
+        let builder =
+            Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), EventId(0)));
+        Ok(Self {
+            blocks: Blocks::new(pool, count),
+            pages,
+            sources: sources.iter().map(|_| SourceState::default()).collect(),
+            configuration: serde_json::to_value(topology).unwrap_or_default(),
+            run_config: topology.run.clone(),
+            ids: sources,
+            connections: Vec::new(),
+            clock: TaiClock::probe(),
+            phase: Phase::Gathering { since: start },
+            run: RunNumber(0),
+            first: EventId(0),
+            began: TaiNanos(0),
+            began_at: start,
+            unknown_sources: 0,
+            copied_before: 0,
+            stalled_at: None,
+            shown: Snapshot::default(),
+            reasons: Vec::new(),
+            recorder_rung: None,
+            config,
+            index,
+            count,
+            builder,
+            listeners,
+            poller,
+        })
+    }
+
+    fn builder_config(
+        config: &BuilderNodeConfig,
+        run_config: &RunConfig,
+        index: u32,
+        count: u32,
+        sources: Vec<(SourceId, String)>,
+        first: EventId,
+    ) -> BuilderConfig {
+        let mapped = config.listen.iter().all(|address| matches!(address, Address::Shm(_)));
+        BuilderConfig {
+            run: RunNumber(0),
+            builder: index,
+            builders: count,
+            sources,
+            first,
+            window: config.window.0,
+            deadline: config.deadline,
+            open_events: config.open_events,
+            max_payload: u32::MAX,
+            check: match config.check {
+                CheckConfig::Header => Check::Headers,
+                CheckConfig::Payload => Check::Payloads,
+            },
+            // Where nothing is copied, a slot is needed until its event is handed over.
+            hold: if mapped && !run_config.record { Hold::UntilClosed } else { Hold::UntilArrived },
+        }
+    }
+
+    /// Where it listens, with the ports the system chose.
+    pub fn addresses(&self) -> Vec<Address> {
+        self.listeners.iter().map(Listener::address).collect()
+    }
+
+    /// Runs until the run is over and on disk.
+    pub fn run(mut self, stop: &Stop, progress: &Progress) -> Result<BuilderReport, NodeError> {
+        bind(self.config.cpu)?;
+        self.poller.add(stop.as_fd(), STOP, Interest::READ)?;
+        let mut tokens = Vec::new();
+        loop {
+            tokens.clear();
+            let busy = self.connections.iter().flatten().any(|connection| connection.more);
+            let timeout = if busy { Some(Duration::ZERO) } else { self.timeout(now()) };
+            self.poller.wait(timeout, |token| tokens.push(token))?;
+            for token in &tokens {
+                match *token {
+                    STOP => self.heed(stop)?,
+                    RECORDER => {}
+                    token if token >= LISTENER => self.accept(token - LISTENER)?,
+                    token => self.serve(usize::try_from(token).unwrap_or(usize::MAX)),
+                }
+            }
+            self.blocks.reap();
+            self.pass_time()?;
+            self.build()?;
+            self.flush()?;
+            self.show(progress);
+            if self.is_done() {
+                return self.finish(progress);
+            }
+        }
+    }
+
+    fn heed(&mut self, stop: &Stop) -> Result<(), NodeError> {
+        stop.clear();
+        match (stop.urgency(), self.phase) {
+            (Urgency::None, _) => Ok(()),
+            (Urgency::Clean, Phase::Gathering { .. }) | (Urgency::AtOnce, _) => {
+                self.refuse_all(Refusal::Ended, "the builder was stopped");
+                Err(NodeError::Stopped)
+            }
+            (Urgency::Clean, _) => {
+                self.begin_to_stop();
+                Ok(())
+            }
+        }
+    }
+
+    fn refuse_all(&mut self, reason: Refusal, text: &str) {
+        for connection in self.connections.iter_mut().flatten() {
+            connection.link.refuse(reason, text);
+        }
+    }
+
+    fn timeout(&self, now: Duration) -> Option<Duration> {
+        let deadline = self.builder.next_deadline(now);
+        let flush = self.blocks.next_flush(self.config.flush);
+        let duration = self.run_config.duration.filter(|_| self.phase == Phase::Running).map(|d| self.began_at + d);
+        // What only time changes: strangers, silence, patience. While a run just runs, there is none of it to watch
+        // more closely than the answer time.
+        let watch = match self.phase {
+            Phase::Running if self.connections.iter().flatten().all(|c| c.source.is_some()) => now + ANSWER_TIME / 4,
+            _ => now + TICK,
+        };
+        [deadline, flush, duration, Some(watch)].into_iter().flatten().min().map(|at| at.saturating_sub(now))
+    }
+
+    // ---- connections ------------------------------------------------------------------------------------------------
+
+    fn accept(&mut self, listener: u64) -> Result<(), NodeError> {
+        let Some(listener) = usize::try_from(listener).ok().and_then(|index| self.listeners.get(index)) else {
+            return Ok(());
+        };
+        loop {
+            let (link, peer): Accepted = match listener.accept() {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    return Ok(());
+                }
+            };
+            let strangers = self.connections.iter().flatten().filter(|c| c.source.is_none()).count();
+            if strangers >= MOST_STRANGERS {
+                tracing::warn!(%peer, "turned away: {strangers} connections have not said who they are");
+                continue;
+            }
+            let free = self.connections.iter().position(Option::is_none);
+            let index = free.unwrap_or_else(|| {
+                self.connections.push(None);
+                self.connections.len() - 1
+            });
+            let (interest, now) = (link.interest(), now());
+            self.poller.add(link.fd(), index as u64, interest)?;
+            self.connections[index] = Some(Connection {
+                link,
+                interest,
+                peer: peer.to_string(),
+                source: None,
+                since: now,
+                fetching: 0,
+                heard: now,
+                more: false,
+            });
+        }
+    }
+
+    /// Hears what a source has to say.
+    fn serve(&mut self, index: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        let mut said = Vec::new();
+        let result = connection.link.ready(&mut said);
+        connection.more = *result.as_ref().unwrap_or(&false);
+        if !said.is_empty() {
+            connection.heard = now();
+        }
+        for said in said {
+            if let Err(error) = self.hear(index, said) {
+                self.close(index, &error);
+                return;
+            }
+        }
+        if let Err(error) = result {
+            self.close(index, &error);
+        }
+    }
+
+    fn hear(&mut self, index: usize, said: Said) -> Result<(), LinkError> {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return Ok(()) };
+        let Some(source) = connection.source else {
+            return match said {
+                Said::Hello(hello, description) => self.greet(index, hello, &description),
+                other => Err(LinkError::Protocol(format!("the first message must be a hello, not {other:?}"))),
+            };
+        };
+        match said {
+            Said::Hello(..) => return Err(LinkError::Protocol("a second hello on one connection".into())),
+            Said::Arrived { ticket, bytes } => {
+                connection.fetching = connection.fetching.saturating_sub(1);
+                self.arrived(source, ticket, bytes);
+            }
+            Said::Message(Message::Offer(offer)) => {
+                if matches!(self.phase, Phase::Gathering { .. }) {
+                    return Err(LinkError::Protocol("an offer before the start of the run".into()));
+                }
+                let cancelled = self.builder.offered(source, offer, now()).map_err(violation)?;
+                if cancelled {
+                    connection.fetching = connection.fetching.saturating_sub(1);
+                    if let Some(place) = connection.link.cancel(offer.ticket) {
+                        self.blocks.unused(place);
+                    }
+                }
+            }
+            Said::Message(Message::Paused { next }) => {
+                self.sources[source].paused_at = Some(next);
+            }
+            Said::Message(Message::End(accounts)) => {
+                self.ended(source, accounts)?;
+            }
+            Said::Message(other) => return Err(LinkError::Protocol(format!("unexpected: {other:?}"))),
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
+        self.builder.ended(source, accounts).map_err(violation)
+    }
+
+    fn arrived(&mut self, source: usize, ticket: u64, bytes: Bytes) {
+        let id = self.ids[source].0;
+        let Self { builder, blocks, .. } = self;
+        match bytes {
+            Bytes::View(view) => builder.arrived(source, ticket, &view, |_, _| {}),
+            Bytes::Place(span) => blocks.filled(span, |bytes, enter| {
+                builder.arrived(source, ticket, bytes, |event, offset| enter(event, id, offset));
+            }),
+        }
+    }
+
+    fn greet(&mut self, index: usize, hello: Hello, description: &str) -> Result<(), LinkError> {
+        let refuse = |reason, text: String| Err(LinkError::Refused { reason, text });
+        let Some(source) = self.builder.source_index(hello.source) else {
+            self.unknown_sources += 1;
+            return refuse(Refusal::UnknownSource, format!("source {} is not in this run's topology", hello.source));
+        };
+        if (hello.builder, hello.builders) != (self.index, self.count) {
+            let (builder, builders) = (hello.builder, hello.builders);
+            return refuse(
+                Refusal::Mismatch,
+                format!(
+                    "this is builder {} of {}, not {builder} of {builders}: compare the topology files",
+                    self.index, self.count
+                ),
+            );
+        }
+        let largest = self.largest_slot();
+        if hello.slot_bytes > largest {
+            return refuse(
+                Refusal::Mismatch,
+                format!(
+                    "a slot of {} bytes does not fit a block, which takes {largest}: give the builder a larger `block`, or the source a smaller `slot`",
+                    hello.slot_bytes
+                ),
+            );
+        }
+        let state = &self.sources[source];
+        if let (Some(other), Some(session)) = (state.connection, state.session)
+            && session != hello.session
+        {
+            let peer = self.connections[other].as_ref().map_or("", |c| c.peer.as_str());
+            return refuse(
+                Refusal::AlreadyConnected,
+                format!("source {} is already connected, from {peer}", hello.source),
+            );
+        }
+        let running = !matches!(self.phase, Phase::Gathering { .. });
+        if running && state.session != Some(hello.session) {
+            return refuse(
+                Refusal::Ended,
+                format!(
+                    "run {} is under way; source {} was restarted, and can take part in the next one",
+                    self.run.0, hello.source
+                ),
+            );
+        }
+        let Ok(description) = serde_json::from_str::<serde_json::Value>(description) else {
+            return refuse(Refusal::Protocol, "the description is not JSON".into());
+        };
+        if let Some(old) = state.connection {
+            // The source knows better than we do that the old connection is dead.
+            self.close(old, &LinkError::Closed);
+        }
+        let released_below = self.builder.connected(source, hello.slots);
+        let state = &mut self.sources[source];
+        state.connection = Some(index);
+        state.session = Some(hello.session);
+        state.slots = hello.slots;
+        state.description = description;
+        let Some(connection) = &mut self.connections[index] else { return Ok(()) };
+        connection.source = Some(source);
+        tracing::info!(source = %hello.source, peer = connection.peer, "connected");
+        #[expect(clippy::cast_possible_truncation, reason = "eager credit is at most 64 MiB")]
+        connection.link.say(&Message::Welcome(Welcome {
+            run: self.run,
+            eager_credit: self.config.eager_credit.0 as u32,
+            eager_limit: self.config.eager_limit.0 as u32,
+            running,
+            released_below,
+        }));
+        if running && matches!(self.phase, Phase::Pausing { .. }) && self.index == 0 {
+            connection.link.say(&Message::Pause);
+        }
+        Ok(())
+    }
+
+    /// The longest slot that fits an empty block with its index.
+    fn largest_slot(&self) -> u32 {
+        // Header, closing table, and 16 bytes of index for each 64 bytes of records in the worst case.
+        let room = self.config.block.0.saturating_sub(64 + 128 * 32 + 4096);
+        u32::try_from(room / 80 * 64).unwrap_or(u32::MAX).max(u32::try_from(room.saturating_sub(64 << 10)).unwrap_or(0))
+    }
+
+    fn close(&mut self, index: usize, error: &LinkError) {
+        let Some(mut connection) = self.connections[index].take() else { return };
+        let (peer, source) = (&connection.peer, connection.source.map(|source| self.ids[source].1.clone()));
+        match error {
+            LinkError::Refused { reason, text } => {
+                tracing::warn!(peer, "refused: {text}");
+                connection.link.refuse(*reason, text);
+            }
+            error if error.is_violation() => {
+                tracing::warn!(peer, source, "cut off: {error}");
+                connection.link.refuse(Refusal::Protocol, &error.to_string());
+            }
+            error => tracing::info!(peer, source, "connection ended: {error}"),
+        }
+        self.poller.remove(connection.link.fd());
+        for (_, place) in connection.link.abandon() {
+            self.blocks.unused(place);
+        }
+        self.copied_before += connection.link.copied();
+        let Some(source) = connection.source else { return };
+        self.sources[source].connection = None;
+        if self.sources[source].dismissed || matches!(self.phase, Phase::Gathering { .. }) {
+            return;
+        }
+        if error.is_violation() {
+            self.reasons.push(format!("source {} ({}): {error}", self.ids[source].0, self.ids[source].1));
+            self.builder.give_up(source, now());
+        } else {
+            self.builder.gone(source, now());
+        }
+    }
+
+    // ---- the run ----------------------------------------------------------------------------------------------------
+
+    fn pass_time(&mut self) -> Result<(), NodeError> {
+        let now = now();
+        for index in 0..self.connections.len() {
+            let Some(connection) = &self.connections[index] else { continue };
+            let silent = now.saturating_sub(connection.heard);
+            let error = match connection.source {
+                None if now > connection.since + GREETING_TIME => "it did not say who it is",
+                Some(_) if connection.fetching > 0 && silent > ANSWER_TIME => "it owes data and is silent",
+                _ => continue,
+            };
+            let error = LinkError::Protocol(error.into());
+            match connection.source {
+                // A hung source may come to life again: that is not a breach of the rules.
+                Some(_) => self.close(index, &LinkError::Closed),
+                None => self.close(index, &error),
+            }
+        }
+        match self.phase {
+            Phase::Gathering { since } => {
+                if self.sources.iter().all(|source| source.connection.is_some()) {
+                    return self.start();
+                }
+                if now > since + self.run_config.patience {
+                    let absent: Vec<String> = (0..self.ids.len())
+                        .filter(|source| self.sources[*source].connection.is_none())
+                        .map(|source| format!("{} ({})", self.ids[source].0, self.ids[source].1))
+                        .collect();
+                    self.refuse_all(Refusal::Ended, "other sources did not come");
+                    return Err(NodeError::Absent(format!(
+                        "these sources did not connect within {}: {}",
+                        humantime::format_duration(self.run_config.patience),
+                        absent.join(", ")
+                    )));
+                }
+            }
+            Phase::Running => {
+                if self.run_config.duration.is_some_and(|duration| now >= self.began_at + duration)
+                    || self.blocks.failure.is_some()
+                {
+                    self.begin_to_stop();
+                }
+            }
+            Phase::Pausing { since } => {
+                let answered = (0..self.sources.len())
+                    .all(|source| self.is_out(source) || self.sources[source].paused_at.is_some());
+                if answered || now > since + self.run_config.patience {
+                    self.stop_at();
+                }
+            }
+            Phase::Ending { since } => {
+                for source in 0..self.sources.len() {
+                    let heard = self.sources[source]
+                        .connection
+                        .and_then(|index| self.connections[index].as_ref())
+                        .map(|c| c.heard);
+                    let silent = heard.is_none_or(|heard| now > heard.max(since) + self.run_config.patience);
+                    if silent && now > since + self.run_config.patience && !self.is_out(source) {
+                        tracing::warn!(source = self.ids[source].1, "given up: it did not end its books");
+                        self.builder.give_up(source, now);
+                    }
+                }
+            }
+        }
+        for source in self.builder.time(now) {
+            tracing::warn!(source = self.ids[source].1, "given up: it did not come back");
+        }
+        Ok(())
+    }
+
+    /// Whether a source has ended or was given up.
+    fn is_out(&self, source: usize) -> bool {
+        self.builder.has_ended(source) || self.builder.is_given_up(source)
+    }
+
+    fn start(&mut self) -> Result<(), NodeError> {
+        self.began = self.clock.now();
+        let mut run = self.run_config.number;
+        if self.run_config.record {
+            let sources = self.ids.iter().zip(&self.sources).map(|((id, name), state)| SourceInfo {
+                id: *id,
+                name: name.clone(),
+                description: state.description.clone(),
+            });
+            let begin = RunBegin {
+                began: self.began,
+                tai_utc_offset: self.clock.offset(),
+                program: "thalweg".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                sources: sources.collect(),
+                configuration: self.configuration.clone(),
+            };
+            let config = RecorderConfig {
+                directory: self.run_config.directory.clone(),
+                run: run.map(RunNumber),
+                builder: self.index,
+                builders: self.count,
+                segment_bytes: self.config.segment.0,
+                begin,
+                ..RecorderConfig::default()
+            };
+            let recorder = match Recorder::create(config, self.blocks.pool_mut()) {
+                Ok(recorder) => recorder,
+                Err(error) => {
+                    self.refuse_all(Refusal::Ended, "the run could not be opened");
+                    return Err(error.into());
+                }
+            };
+            self.poller.add(recorder.as_fd(), RECORDER, Interest::READ)?;
+            run = Some(recorder.run().0);
+            self.recorder_rung = Some(recorder.rung().to_string());
+            tracing::info!(run, path = %recorder.path().display(), "recording by {}", recorder.rung());
+            self.blocks.record_to(recorder.run(), Some(recorder));
+        }
+        self.run = RunNumber(run.unwrap_or(0));
+        let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
+        self.builder = Builder::new(config);
+        self.phase = Phase::Running;
+        self.began_at = now();
+        let messages = [
+            Some(Message::Start { run: self.run, first: self.first, at: self.began }),
+            self.run_config.events.map(|events| Message::StopAt { end: EventId(self.first.0 + events) }),
+        ];
+        for source in 0..self.sources.len() {
+            let Some(connection) = self.sources[source].connection.and_then(|at| self.connections[at].as_mut()) else {
+                continue;
+            };
+            self.builder.connected(source, self.sources[source].slots);
+            for message in messages.iter().flatten() {
+                if self.index == 0 || matches!(message, Message::Start { .. }) {
+                    connection.link.say(message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks every source how far it is. Only the first builder does: the others see the sources end.
+    fn begin_to_stop(&mut self) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        self.phase = Phase::Pausing { since: now() };
+        if self.index == 0 {
+            self.say_to_all(&Message::Pause);
+        }
+    }
+
+    /// Tells every source to go on up to the same event.
+    fn stop_at(&mut self) {
+        self.phase = Phase::Ending { since: now() };
+        let furthest = self.sources.iter().filter_map(|source| source.paused_at).max();
+        let end = furthest.unwrap_or_default().max(self.builder.highest_mentioned());
+        if self.index == 0 {
+            self.say_to_all(&Message::StopAt { end });
+        }
+    }
+
+    fn say_to_all(&mut self, message: &Message) {
+        for connection in self.connections.iter_mut().flatten() {
+            if connection.source.is_some() {
+                connection.link.say(message);
+            }
+        }
+    }
+
+    /// Asks for as much as there is room for, writes down what is closed, and sends on what is full.
+    fn build(&mut self) -> Result<(), NodeError> {
+        if matches!(self.phase, Phase::Gathering { .. }) {
+            return Ok(());
+        }
+        let mono = now();
+        let tai = self.clock.now();
+        loop {
+            while let Some(closed) = self.builder.next_closed() {
+                self.blocks.close(closed);
+            }
+            self.blocks.write_closings(&self.ids, tai, mono);
+            self.blocks.send_on(tai, mono, self.config.flush, false);
+            if !self.fetch(mono) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one fetch. False where there is none to make, or no room.
+    fn fetch(&mut self, now: Duration) -> bool {
+        let Some(fetch) = self.builder.next_fetch(now) else { return false };
+        let offer = fetch.offer;
+        let Some(index) = self.sources[fetch.source].connection else { return false };
+        let Some(connection) = &mut self.connections[index] else { return false };
+        let place = if connection.link.maps() && !self.run_config.record {
+            None
+        } else {
+            let place = self.blocks.reserve(offer.bytes as usize, offer.count, now);
+            if place.is_none() {
+                self.builder.unfetch(fetch.source, offer.ticket);
+                self.stall(now);
+                return false;
+            }
+            place
+        };
+        if let Some(since) = self.stalled_at.take() {
+            self.builder.stalled(false, now);
+            self.shown.stalled_nanos += u64::try_from((now - since).as_nanos()).unwrap_or(0);
+        }
+        if connection.fetching == 0 {
+            connection.heard = now;
+        }
+        match connection.link.fetch(&offer, place) {
+            Ok(Some(bytes)) => self.arrived(fetch.source, offer.ticket, bytes),
+            Ok(None) => connection.fetching += 1,
+            Err(error) => self.close(index, &error),
+        }
+        true
+    }
+
+    /// No block is free. While places are only waiting to be filled that is the pipeline being full; it is back-pressure
+    /// when it is the disk that has the blocks.
+    fn stall(&mut self, now: Duration) {
+        let disk = self.blocks.recorder().is_some_and(|recorder| recorder.in_flight() > 0);
+        if disk && self.stalled_at.is_none() {
+            self.stalled_at = Some(now);
+            self.builder.stalled(true, now);
+            self.shown.stalls += 1;
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), NodeError> {
+        for index in 0..self.connections.len() {
+            let Some(connection) = &mut self.connections[index] else { continue };
+            if let Some(source) = connection.source {
+                if let Some(below) = self.builder.release(source) {
+                    connection.link.release(below);
+                }
+                let state = &mut self.sources[source];
+                let started = !matches!(self.phase, Phase::Gathering { .. });
+                if started && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
+                    state.dismissed = true;
+                    connection.link.say(&Message::Bye);
+                }
+            }
+            if let Err(error) = connection.link.flush() {
+                self.close(index, &error);
+                continue;
+            }
+            let interest = connection.link.interest();
+            if interest != connection.interest {
+                connection.interest = interest;
+                self.poller.change(connection.link.fd(), index as u64, interest)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        !matches!(self.phase, Phase::Gathering { .. }) && self.builder.is_finished()
+    }
+
+    fn show(&mut self, progress: &Progress) {
+        let (bytes, fragments) = self.builder.progress_counts();
+        let (events, incomplete) = self.builder.counts();
+        self.shown = Snapshot {
+            phase: match self.phase {
+                Phase::Gathering { .. } => 0,
+                Phase::Running => 1,
+                Phase::Pausing { .. } | Phase::Ending { .. } => 2,
+            },
+            bytes,
+            fragments,
+            events,
+            incomplete,
+            sources: self.sources.iter().filter(|source| source.connection.is_some()).count() as u64,
+            ..self.shown
+        };
+        progress.show(&self.shown);
+    }
+
+    /// Everything is built: gets it onto the disk and closes the books.
+    fn finish(mut self, progress: &Progress) -> Result<BuilderReport, NodeError> {
+        let ended_at = now();
+        while self.blocks.is_behind() || self.blocks.has_unsent() {
+            while let Some(closed) = self.builder.next_closed() {
+                self.blocks.close(closed);
+            }
+            let (tai, mono) = (self.clock.now(), now());
+            self.blocks.write_closings(&self.ids, tai, mono);
+            self.blocks.send_on(tai, mono, Duration::ZERO, true);
+            self.blocks.wait()?;
+        }
+        let (events, incomplete) = self.builder.counts();
+        let (bytes, fragments) = self.builder.progress_counts();
+        let (source_cpu, source_copied) = self.builder.source_costs();
+        let copied: u64 = self.connections.iter().flatten().map(|c| c.link.copied()).sum();
+        let (recorder, unwritten, failure) = self.blocks.finish();
+        let unwritten: Vec<u64> =
+            self.ids.iter().map(|(id, _)| unwritten.iter().find(|(at, _)| at == id).map_or(0, |(_, n)| *n)).collect();
+        let ledger = self.builder.ledger(recorder.is_some(), &unwritten, self.unknown_sources);
+        let mut reasons = self.reasons;
+        reasons.extend(failure);
+        reasons.extend(ledger.reasons());
+        if incomplete > 0 {
+            reasons.push(format!("{incomplete} of {events} events are incomplete"));
+        }
+        let mut state = if reasons.is_empty() { RunState::Complete } else { RunState::Incomplete };
+        let mut directory = None;
+        if let Some(recorder) = recorder {
+            let end = RunEnd {
+                ended: self.clock.now(),
+                state,
+                reasons: reasons.clone(),
+                events: EventCounts { built: events, incomplete },
+                ledger: serde_json::to_value(&ledger.sources).unwrap_or_default(),
+            };
+            let finished = recorder.finish(end)?;
+            state = finished.info.state;
+            reasons = finished.info.reasons;
+            directory = Some(finished.path.display().to_string());
+        }
+        self.shown.phase = 2;
+        progress.show(&self.shown);
+        Ok(BuilderReport {
+            name: self.config.name,
+            run: self.run.0,
+            state: if state == RunState::Complete { "COMPLETE" } else { "INCOMPLETE" }.into(),
+            reasons,
+            directory,
+            // With recording, the run has ended when it is on disk.
+            seconds: (if self.run_config.record { now() } else { ended_at } - self.began_at).as_secs_f64(),
+            bytes,
+            fragments,
+            events,
+            incomplete,
+            stalls: self.shown.stalls,
+            stalled_seconds: Duration::from_nanos(self.shown.stalled_nanos).as_secs_f64(),
+            copied_bytes: self.copied_before + copied,
+            cpu_seconds: clock::cpu().as_secs_f64(),
+            source_cpu_seconds: Duration::from_nanos(source_cpu).as_secs_f64(),
+            source_copied_bytes: source_copied,
+            recorder: self.recorder_rung,
+            pages: self.pages.to_string(),
+            ledger,
+        })
+    }
+}
+
+fn violation(violation: Violation) -> LinkError {
+    LinkError::Protocol(violation.to_string())
+}
+
+/// Whether runs can be written there: found out before any source is kept waiting.
+fn check_directory(directory: &std::path::Path) -> Result<(), NodeError> {
+    let wrong = |error: std::io::Error| {
+        NodeError::Config(format!("run.directory: runs cannot be written to {}: {error}", directory.display()))
+    };
+    std::fs::create_dir_all(directory).map_err(wrong)?;
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
+        .map_err(|error| wrong(error.into()))
+}

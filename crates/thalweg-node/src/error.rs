@@ -1,0 +1,57 @@
+//! Why a node could not do its work.
+
+use thalweg_arena::{ArenaError, DoorbellError};
+use thalweg_device::DeviceError;
+use thalweg_link::LinkError;
+use thalweg_store::StoreError;
+use thiserror::Error;
+
+/// Why a node ended before its work was done.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    /// Memory for slots or blocks.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A link.
+    #[error("{who}: {error}")]
+    Link {
+        /// The peer.
+        who: String,
+        /// What happened.
+        error: LinkError,
+    },
+    /// Waiting itself.
+    #[error(transparent)]
+    Wait(#[from] LinkError),
+    /// A wake-up.
+    #[error(transparent)]
+    Doorbell(#[from] DoorbellError),
+    /// The run's directory or files.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Peers that did not come.
+    #[error("{0}")]
+    Absent(String),
+    /// A configuration that cannot work.
+    #[error("{0}")]
+    Config(String),
+    /// Stopped at once, on request.
+    #[error("stopped at once, on request")]
+    Stopped,
+}
+
+impl NodeError {
+    /// Whether what was asked for cannot be done, as against something going wrong while it was done.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Config(_) | Self::Device(_) | Self::Arena(_) => true,
+            Self::Wait(LinkError::Io { doing, .. }) => {
+                doing.starts_with("listening") || doing.starts_with("resolving") || doing.starts_with("selecting")
+            }
+            _ => false,
+        }
+    }
+}

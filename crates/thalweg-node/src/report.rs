@@ -1,0 +1,183 @@
+//! What a node says when it is done.
+
+use serde::{Deserialize, Serialize};
+use thalweg_build::Ledger;
+
+/// What a source did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SourceReport {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub source: String,
+    /// How long it ran.
+    pub seconds: f64,
+    /// Payload bytes taken from the device.
+    pub bytes: u64,
+    /// Fragments taken from the device.
+    pub accepted: u64,
+    /// Of these, dropped because no slot was free.
+    pub dropped_newest: u64,
+    /// Of these, dropped to make room.
+    pub dropped_oldest: u64,
+    /// How often the device had to wait.
+    pub blocked: u64,
+    /// Payload bytes copied on the way out.
+    pub copied_bytes: u64,
+    /// Processor time of the process, user and system.
+    pub cpu_seconds: f64,
+    /// What its arena is made of.
+    pub pages: String,
+}
+
+/// What a builder did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct BuilderReport {
+    /// Its name.
+    pub name: String,
+    /// The run; 0 where nothing was recorded and no number was given.
+    pub run: u32,
+    /// `COMPLETE` or `INCOMPLETE`.
+    pub state: String,
+    /// Why it is incomplete.
+    pub reasons: Vec<String>,
+    /// Where the run is, if it was recorded.
+    pub directory: Option<String>,
+    /// From the start of the run to its end.
+    pub seconds: f64,
+    /// Payload bytes built.
+    pub bytes: u64,
+    /// Fragments built.
+    pub fragments: u64,
+    /// Events closed.
+    pub events: u64,
+    /// Of these, incomplete.
+    pub incomplete: u64,
+    /// How often fetching stopped for lack of a free block, and for how many seconds in all.
+    pub stalls: u64,
+    /// See `stalls`.
+    pub stalled_seconds: f64,
+    /// Payload bytes copied here, by the kernel into this process or by the process itself.
+    pub copied_bytes: u64,
+    /// Processor time of this process, user and system.
+    pub cpu_seconds: f64,
+    /// Processor time of the sources, as their books say.
+    pub source_cpu_seconds: f64,
+    /// Payload bytes the sources copied, as their books say.
+    pub source_copied_bytes: u64,
+    /// How blocks were written.
+    pub recorder: Option<String>,
+    /// What the blocks' arena is made of.
+    pub pages: String,
+    /// The books.
+    pub ledger: Ledger,
+}
+
+/// What a whole run was: all builders together. Its JSON is what `thalweg run --json` and `thalweg demo --json` print.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunReport {
+    /// The run.
+    pub run: u32,
+    /// `COMPLETE` or `INCOMPLETE`.
+    pub state: String,
+    /// Why it is incomplete.
+    pub reasons: Vec<String>,
+    /// Where the run is; several where there are several builders.
+    pub directory: Option<String>,
+    /// All directories of the run.
+    pub directories: Vec<String>,
+    /// From the start of the run to its end.
+    pub seconds: f64,
+    /// Payload bytes built.
+    pub bytes: u64,
+    /// Fragments built.
+    pub fragments: u64,
+    /// Events.
+    pub events: Events,
+    /// Fragments built per second.
+    pub fragments_per_second: f64,
+    /// Payload bits built per second.
+    pub goodput_bits_per_second: f64,
+    /// How often a payload byte was copied.
+    pub copies_per_byte: Ends,
+    /// Processor seconds, user and system, for 10⁹ payload bytes.
+    pub cpu_seconds_per_gigabyte: Ends,
+    /// How often, and for how long, fetching stopped because the disk was behind.
+    pub back_pressure: BackPressure,
+    /// How blocks were written.
+    pub recorder: Option<String>,
+    /// The books.
+    pub ledger: Ledger,
+}
+
+/// Events of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Events {
+    /// Closed.
+    pub built: u64,
+    /// Of these, incomplete.
+    pub incomplete: u64,
+}
+
+/// A figure for each end of the link.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Ends {
+    /// All sources together.
+    pub source: f64,
+    /// All builders together.
+    pub builder: f64,
+}
+
+/// How often and how long.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct BackPressure {
+    /// How often.
+    pub stalls: u64,
+    /// How long in all.
+    pub seconds: f64,
+}
+
+impl RunReport {
+    /// Adds the builders' reports up.
+    pub fn new(builders: &[BuilderReport]) -> Self {
+        let sum = |get: fn(&BuilderReport) -> u64| builders.iter().map(get).sum::<u64>();
+        let most = |get: fn(&BuilderReport) -> f64| builders.iter().map(get).fold(0.0, f64::max);
+        let total = |get: fn(&BuilderReport) -> f64| builders.iter().map(get).sum::<f64>();
+        let mut ledger = Ledger::default();
+        for builder in builders {
+            ledger.merge(&builder.ledger);
+        }
+        let seconds = most(|b| b.seconds);
+        let bytes = sum(|b| b.bytes);
+        let fragments = sum(|b| b.fragments);
+        let complete = !builders.is_empty() && builders.iter().all(|b| b.state == "COMPLETE");
+        let directories: Vec<String> = builders.iter().filter_map(|b| b.directory.clone()).collect();
+        let per = |value: f64, by: f64| if by > 0.0 { value / by } else { 0.0 };
+        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+        let (bytes_f, fragments_f) = (bytes as f64, fragments as f64);
+        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+        let copied = |get: fn(&BuilderReport) -> u64| per(sum(get) as f64, bytes_f);
+        Self {
+            run: builders.first().map_or(0, |b| b.run),
+            state: if complete { "COMPLETE" } else { "INCOMPLETE" }.into(),
+            reasons: builders.iter().flat_map(|b| b.reasons.clone()).collect(),
+            directory: directories.first().cloned(),
+            directories,
+            seconds,
+            bytes,
+            fragments,
+            events: Events { built: sum(|b| b.events), incomplete: sum(|b| b.incomplete) },
+            fragments_per_second: per(fragments_f, seconds),
+            goodput_bits_per_second: per(8.0 * bytes_f, seconds),
+            copies_per_byte: Ends { source: copied(|b| b.source_copied_bytes), builder: copied(|b| b.copied_bytes) },
+            cpu_seconds_per_gigabyte: Ends {
+                // Every builder is told the same by the same processes.
+                source: per(most(|b| b.source_cpu_seconds), bytes_f / 1e9),
+                builder: per(total(|b| b.cpu_seconds), bytes_f / 1e9),
+            },
+            back_pressure: BackPressure { stalls: sum(|b| b.stalls), seconds: total(|b| b.stalled_seconds) },
+            recorder: builders.iter().find_map(|b| b.recorder.clone()),
+            ledger,
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! The topology: one TOML file that says which nodes there are and how they are connected.
+
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thalweg_device::{ByteSize, DeviceConfig};
+use thalweg_link::{Address, TcpOptions};
+use thalweg_wire::{HEADER_LEN, SourceId, record_len};
+use thiserror::Error;
+
+/// A whole system: one run configuration, its builders, its sources.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// What holds for the run as a whole.
+    #[serde(default)]
+    pub run: RunConfig,
+    /// What holds for TCP links.
+    #[serde(default)]
+    pub tcp: TcpOptions,
+    /// Event builders. Event `e` is built by number `e` modulo their count.
+    #[serde(rename = "builder")]
+    pub builders: Vec<BuilderNodeConfig>,
+    /// Sources.
+    #[serde(rename = "source")]
+    pub sources: Vec<SourceNodeConfig>,
+}
+
+/// `[run]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunConfig {
+    /// The directory that run directories are made in.
+    pub directory: PathBuf,
+    /// The run's number; the next free one in the directory when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
+    /// Whether events are written. Otherwise they are built, counted and let go.
+    pub record: bool,
+    /// Ends the run after so long.
+    #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
+    pub duration: Option<Duration>,
+    /// Ends the run after so many events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<u64>,
+    /// How long to wait, at the beginning for nodes to find each other, and at the end for a source to send its books.
+    #[serde(with = "duration")]
+    pub patience: Duration,
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        Self {
+            directory: "runs".into(),
+            number: None,
+            record: true,
+            duration: None,
+            events: None,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// `[[builder]]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BuilderNodeConfig {
+    /// Its name.
+    pub name: String,
+    /// Where it listens. Sources use the first address of the kind they ask for.
+    pub listen: Vec<Address>,
+    /// Bytes in a block: what goes to disk in one write, and what a slot must fit into.
+    #[serde(default = "defaults::block")]
+    pub block: ByteSize,
+    /// How many blocks: the builder's memory is this times the block size.
+    #[serde(default = "defaults::blocks")]
+    pub blocks: u32,
+    /// Bytes asked for and not yet received, over all sources.
+    #[serde(default = "defaults::window")]
+    pub window: ByteSize,
+    /// How long an event waits for a source that does not mention it, and a source that is cut off is waited for.
+    #[serde(default = "defaults::deadline", with = "duration")]
+    pub deadline: Duration,
+    /// How many events may be open at a time.
+    #[serde(default = "defaults::open_events")]
+    pub open_events: u32,
+    /// What is checked of each fragment before it counts as built.
+    #[serde(default)]
+    pub check: CheckConfig,
+    /// Bytes each source may send unasked. 0 switches that off.
+    #[serde(default = "defaults::eager_credit")]
+    pub eager_credit: ByteSize,
+    /// The longest slot that is sent unasked.
+    #[serde(default = "defaults::eager_limit")]
+    pub eager_limit: ByteSize,
+    /// A block that is not full goes to disk after this time.
+    #[serde(default = "defaults::flush", with = "duration")]
+    pub flush: Duration,
+    /// Bytes after which a new segment file is begun.
+    #[serde(default = "defaults::segment")]
+    pub segment: ByteSize,
+    /// The processor its hot thread is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+}
+
+impl BuilderNodeConfig {
+    /// A builder with everything at its default.
+    pub fn new(name: &str, listen: Vec<Address>) -> Self {
+        Self {
+            name: name.to_owned(),
+            listen,
+            block: defaults::block(),
+            blocks: defaults::blocks(),
+            window: defaults::window(),
+            deadline: defaults::deadline(),
+            open_events: defaults::open_events(),
+            check: CheckConfig::default(),
+            eager_credit: defaults::eager_credit(),
+            eager_limit: defaults::eager_limit(),
+            flush: defaults::flush(),
+            segment: defaults::segment(),
+            cpu: None,
+        }
+    }
+}
+
+/// What is checked of each fragment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckConfig {
+    /// The header and its CRC.
+    Header,
+    /// The payload's CRC too.
+    #[default]
+    Payload,
+}
+
+impl std::str::FromStr for CheckConfig {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "header" => Ok(Self::Header),
+            "payload" => Ok(Self::Payload),
+            _ => Err(format!("'{text}': what can be checked is 'header' or 'payload'")),
+        }
+    }
+}
+
+/// `[[source]]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceNodeConfig {
+    /// Its name.
+    pub name: String,
+    /// Its id, `"subsystem.element"`.
+    pub id: String,
+    /// Where its fragments come from.
+    pub device: DeviceConfig,
+    /// Which of a builder's addresses it uses.
+    #[serde(default)]
+    pub link: LinkKind,
+    /// Events per second; as fast as they are taken when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// What happens when all slots are full.
+    #[serde(default)]
+    pub policy: Policy,
+    /// How many slots.
+    #[serde(default = "defaults::slots")]
+    pub slots: u32,
+    /// Bytes in a slot; when absent, one fragment or as many as fit 256 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<ByteSize>,
+    /// The processor its hot thread is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+}
+
+impl SourceNodeConfig {
+    /// Its id. The topology was checked.
+    pub fn source_id(&self) -> SourceId {
+        self.id.parse().unwrap_or_default()
+    }
+
+    /// Bytes in each slot, for a device whose longest payload is so long.
+    pub fn slot_bytes(&self, max_payload: usize) -> usize {
+        match self.slot {
+            Some(ByteSize(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
+            None => {
+                let record = record_len(max_payload);
+                record * (DEFAULT_SLOT / record).max(1)
+            }
+        }
+    }
+}
+
+/// Slots hold several fragments up to this size: large enough that requests cost little, small enough for the cache.
+const DEFAULT_SLOT: usize = 256 << 10;
+
+/// Which kind of link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkKind {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// Shared memory on one host.
+    Shm,
+}
+
+impl std::str::FromStr for LinkKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "tcp" => Ok(Self::Tcp),
+            "shm" => Ok(Self::Shm),
+            _ => Err(format!("'{text}' is not a link: use 'tcp' or 'shm'")),
+        }
+    }
+}
+
+/// What a source does when all its slots are full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// The device waits.
+    #[default]
+    Block,
+    /// The new fragment is dropped, counted and announced.
+    DropNewest,
+    /// The oldest slot that nobody has asked for is dropped, counted and announced, and the new fragment takes its place.
+    DropOldest,
+}
+
+mod defaults {
+    use super::*;
+
+    pub(super) fn block() -> ByteSize {
+        ByteSize(4 << 20)
+    }
+    pub(super) fn blocks() -> u32 {
+        8
+    }
+    pub(super) fn window() -> ByteSize {
+        ByteSize(8 << 20)
+    }
+    pub(super) fn deadline() -> Duration {
+        Duration::from_secs(2)
+    }
+    pub(super) fn open_events() -> u32 {
+        65_536
+    }
+    pub(super) fn eager_credit() -> ByteSize {
+        ByteSize(128 << 10)
+    }
+    pub(super) fn eager_limit() -> ByteSize {
+        ByteSize(16 << 10)
+    }
+    pub(super) fn flush() -> Duration {
+        Duration::from_secs(1)
+    }
+    pub(super) fn segment() -> ByteSize {
+        ByteSize(4 << 30)
+    }
+    pub(super) fn slots() -> u32 {
+        16
+    }
+}
+
+/// What is wrong with a topology.
+#[derive(Debug, Error)]
+pub enum TopologyError {
+    /// The file cannot be read.
+    #[error("{}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is not TOML, or not of this shape. The text names line and column.
+    #[error("{}: {error}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Line, column and reason.
+        error: Box<toml::de::Error>,
+    },
+    /// A value that cannot be.
+    #[error("{}: {field}: {problem}", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The field, as written in the file.
+        field: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+}
+
+impl Topology {
+    /// Reads and checks a file. Paths in it are relative to it.
+    pub fn load(path: &Path) -> Result<Self, TopologyError> {
+        let read = |error| TopologyError::Read { path: path.to_owned(), error };
+        let text = std::fs::read_to_string(path).map_err(read)?;
+        let mut topology: Self = toml::from_str(&text)
+            .map_err(|error| TopologyError::Parse { path: path.to_owned(), error: Box::new(error) })?;
+        let base = path.parent().unwrap_or(Path::new("."));
+        for source in &mut topology.sources {
+            source.device.resolve_paths(base);
+            source.device.set_source(source.id.parse().unwrap_or_default());
+        }
+        topology.run.directory = base.join(&topology.run.directory);
+        topology.check().map_err(|(field, problem)| TopologyError::Value { path: path.to_owned(), field, problem })?;
+        Ok(topology)
+    }
+
+    /// Checks what can be checked without touching anything. The error is the field, and what is wrong with it.
+    pub fn check(&self) -> Result<(), (String, String)> {
+        let wrong = |field: String, problem: String| Err((field, problem));
+        if self.builders.is_empty() {
+            return wrong("builder".into(), "there is none: add a [[builder]] with `name` and `listen`".into());
+        }
+        if self.sources.is_empty() {
+            return wrong("source".into(), "there is none: add a [[source]] with `name`, `id` and `device`".into());
+        }
+        let mut names = HashSet::new();
+        let all = self.builders.iter().map(|b| &b.name).chain(self.sources.iter().map(|s| &s.name));
+        for name in all {
+            if name.is_empty() || !names.insert(name) {
+                return wrong(
+                    "name".into(),
+                    format!("'{name}' is used twice or empty: every node needs a name of its own"),
+                );
+            }
+        }
+        if self.run.events == Some(0) {
+            return wrong("run.events".into(), "0 events make no run: leave it out to run until stopped".into());
+        }
+        for builder in &self.builders {
+            let field = |name: &str| format!("builder '{}': {name}", builder.name);
+            let block = builder.block.0;
+            if builder.listen.is_empty() {
+                return wrong(field("listen"), "it needs at least one address, tcp:HOST:PORT or shm:PATH".into());
+            }
+            if !(64 << 10..=1 << 30).contains(&block) {
+                return wrong(field("block"), format!("{block} bytes; a block has 64 KiB to 1 GiB"));
+            }
+            if !(2..=4096).contains(&builder.blocks) {
+                return wrong(field("blocks"), format!("{}; 2 to 4096 are possible", builder.blocks));
+            }
+            if block.saturating_mul(builder.blocks.into()) > 64 << 30 {
+                return wrong(field("blocks"), "blocks times block size is more than 64 GiB".into());
+            }
+            if !(1..=1 << 24).contains(&builder.open_events) {
+                return wrong(field("open_events"), "1 to 16777216 are possible".into());
+            }
+            if builder.window.0 == 0 {
+                return wrong(field("window"), "a window of 0 bytes would never ask for anything".into());
+            }
+            if builder.eager_credit.0 > 64 << 20 || builder.eager_limit.0 > builder.eager_credit.0 {
+                return wrong(field("eager_limit"), "eager_limit <= eager_credit <= 64MiB must hold".into());
+            }
+            if builder.segment.0 < block {
+                return wrong(field("segment"), "a segment holds at least one block".into());
+            }
+            if builder.deadline.is_zero() {
+                return wrong(field("deadline"), "with a deadline of 0 every event is incomplete".into());
+            }
+        }
+        let mut ids = HashSet::new();
+        for source in &self.sources {
+            let field = |name: &str| format!("source '{}': {name}", source.name);
+            match source.id.parse::<SourceId>() {
+                Err(problem) => return wrong(field("id"), problem),
+                Ok(id) if !ids.insert(id) => return wrong(field("id"), format!("{id} is used by another source")),
+                Ok(_) => {}
+            }
+            if !(1..=65_536).contains(&source.slots) {
+                return wrong(field("slots"), format!("{}; 1 to 65536 are possible", source.slots));
+            }
+            if let Some(ByteSize(slot)) = source.slot
+                && !(HEADER_LEN as u64..=1 << 30).contains(&slot)
+            {
+                return wrong(field("slot"), format!("{slot} bytes; a slot has 64 bytes to 1 GiB"));
+            }
+            match source.rate {
+                Some(rate) if !(rate.is_finite() && rate > 0.0) => {
+                    return wrong(field("rate"), format!("{rate}; it is a number of events per second, above 0"));
+                }
+                None if source.policy != Policy::Block => {
+                    return wrong(
+                        field("policy"),
+                        "a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = \"block\"".into(),
+                    );
+                }
+                _ => {}
+            }
+            for builder in &self.builders {
+                if self.address(builder, source.link).is_none() {
+                    return wrong(
+                        field("link"),
+                        format!("builder '{}' listens on no {:?} address", builder.name, source.link).to_lowercase(),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The address at which sources of this kind reach a builder.
+    pub fn address<'a>(&self, builder: &'a BuilderNodeConfig, link: LinkKind) -> Option<&'a Address> {
+        builder.listen.iter().find(|address| match address {
+            Address::Tcp(_) => link == LinkKind::Tcp,
+            Address::Shm(_) => link == LinkKind::Shm,
+        })
+    }
+
+    /// The names of all nodes, builders first.
+    pub fn names(&self) -> Vec<&str> {
+        let builders = self.builders.iter().map(|builder| builder.name.as_str());
+        builders.chain(self.sources.iter().map(|source| source.name.as_str())).collect()
+    }
+}
+
+mod duration {
+    //! Durations as people write them: `"10s"`, `"500ms"`.
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_duration(*value))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        humantime::parse_duration(&text)
+            .map_err(|error| D::Error::custom(format!("'{text}' is not a duration ({error}): write 10s or 500ms")))
+    }
+
+    pub(super) mod option {
+        use super::*;
+
+        #[expect(clippy::ref_option, reason = "the shape serde asks for")]
+        pub(in super::super) fn serialize<S: Serializer>(value: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
+            match value {
+                Some(value) => super::serialize(value, s),
+                None => s.serialize_none(),
+            }
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Duration>, D::Error> {
+            super::deserialize(d).map(Some)
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! A block while it is being filled: records in its arena memory, the index beside it until it is sealed.
+
+use crate::format::{
+    BLOCK_HEADER_LEN, BlockHeader, BlockKind, Closing, EventStatus, FragmentEntry, MAX_BLOCK_LEN, layout,
+};
+use std::collections::BTreeMap;
+use thalweg_arena::{Block, Span};
+use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, RunNumber, SourceId, TaiNanos, crc32c};
+
+/// Closings that always fit a block, whatever its records take. Consecutive events take one between them, so this is
+/// reached only where completeness changes from event to event; then more are used as long as there is room.
+const RESERVED_CLOSINGS: usize = 128;
+
+/// A block being filled with records, and the index that will be sealed into it.
+///
+/// Room is reserved for records together with their index entries, so that what was reserved can always be sealed.
+#[derive(Debug)]
+pub struct BlockWriter {
+    block: Block,
+    fragments: Vec<FragmentEntry>,
+    /// Places in `fragments` of records without payload that stand for a source that is missing.
+    missing: Vec<u32>,
+    closings: Vec<Closing>,
+    /// Fragment entries that room has been promised for.
+    promised: usize,
+}
+
+impl BlockWriter {
+    /// Begins to fill `block`, behind the 64 bytes of its header.
+    pub fn new(block: Block) -> Self {
+        let mut writer = Self { block, fragments: Vec::new(), missing: Vec::new(), closings: Vec::new(), promised: 0 };
+        writer.reset();
+        writer
+    }
+
+    /// Sets `len` bytes aside for records, with index entries for up to `fragments` of them, or returns nothing where they do
+    /// not fit any more. The span begins at a multiple of 64 bytes.
+    pub fn reserve(&mut self, len: usize, fragments: u32) -> Option<Span> {
+        let rounded = len.checked_next_multiple_of(RECORD_ALIGN)?;
+        let promised = self.promised.checked_add(fragments as usize)?;
+        if !self.fits(self.block.used().checked_add(rounded)?, promised, self.closings.len()) {
+            return None;
+        }
+        let span = self.block.carve(len)?;
+        if rounded > len {
+            let padding = self.block.carve(rounded - len)?;
+            self.block.give_back(padding);
+        }
+        self.promised = promised;
+        Some(span)
+    }
+
+    /// Where in the block a span lies, in bytes: what [`enter`](Self::enter) wants for a record at its beginning.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "blocks are at most MAX_BLOCK_LEN bytes here")]
+    pub fn position(&self, span: &Span) -> u32 {
+        self.block.position(span) as u32
+    }
+
+    /// Whether `span` was reserved here.
+    pub fn owns(&self, span: &Span) -> bool {
+        self.block.owns(span)
+    }
+
+    /// Takes back a span that was reserved here. Its bytes are part of the block from now on; which of them count is what
+    /// was [entered](Self::enter).
+    pub fn give_back(&mut self, span: Span) {
+        self.block.give_back(span);
+    }
+
+    /// Whether reserved spans are still out. A busy block cannot be submitted.
+    pub fn is_busy(&self) -> bool {
+        self.block.is_busy()
+    }
+
+    /// Enters the record whose header begins `offset` bytes into the block. It was checked by the caller; one that is not
+    /// entered is not there. Panics where more records are entered than were reserved.
+    #[inline]
+    pub fn enter(&mut self, event: EventId, source: SourceId, offset: u32) {
+        assert!(self.fragments.len() < self.promised, "more records entered than were reserved");
+        self.fragments.push(FragmentEntry { event, source, offset });
+    }
+
+    /// Writes and enters a record that is only a header, for a source that has nothing for an event; false where the
+    /// block is full.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "entries are counted in a block of at most MAX_BLOCK_LEN bytes"
+    )]
+    pub fn add_record(&mut self, header: &FragmentHeader) -> bool {
+        let Some(mut span) = self.reserve(HEADER_LEN, 1) else { return false };
+        span.copy_from_slice(&header.encode());
+        let offset = self.position(&span);
+        self.give_back(span);
+        self.missing.push(self.fragments.len() as u32);
+        self.enter(header.event, header.source, offset);
+        true
+    }
+
+    /// Notes that `event` is closed, `stride` being the number of builders; false where the table is full: submit this block and
+    /// close it in the next.
+    #[must_use]
+    #[inline]
+    pub fn close_event(&mut self, event: EventId, stride: u64, status: EventStatus) -> bool {
+        let closing = Closing { first: event, stride: stride.max(1), count: 1, status };
+        if self.closings.last_mut().is_some_and(|last| last.absorb(&closing)) {
+            return true;
+        }
+        if !self.fits(self.block.used(), self.promised, self.closings.len() + 1) {
+            return false;
+        }
+        self.closings.push(closing);
+        true
+    }
+
+    /// Bytes taken by the header and the records, abandoned ones included.
+    pub fn used(&self) -> usize {
+        self.block.used()
+    }
+
+    /// Bytes the block can hold in all.
+    pub fn capacity(&self) -> usize {
+        self.block.capacity().min(MAX_BLOCK_LEN)
+    }
+
+    /// The records entered.
+    pub fn fragments(&self) -> &[FragmentEntry] {
+        &self.fragments
+    }
+
+    /// The closings entered, runs of events joined.
+    pub fn closings(&self) -> &[Closing] {
+        &self.closings
+    }
+
+    /// Records per source, without those that stand for a missing one: what is recorded, or lost with this block.
+    pub fn fragments_by_source(&self) -> BTreeMap<SourceId, u64> {
+        let mut counts = BTreeMap::new();
+        for entry in &self.fragments {
+            *counts.entry(entry.source).or_default() += 1;
+        }
+        for at in &self.missing {
+            let source = self.fragments[*at as usize].source;
+            counts.entry(source).and_modify(|count| *count -= 1);
+        }
+        counts.retain(|_, count| *count > 0);
+        counts
+    }
+
+    /// Whether there is nothing to write: no record, no closing.
+    pub fn is_empty(&self) -> bool {
+        self.fragments.is_empty() && self.closings.is_empty()
+    }
+
+    /// Forgets everything, for use without a recorder, or for reuse. Panics while spans are out.
+    pub fn reset(&mut self) {
+        self.block.reset();
+        self.fragments.clear();
+        self.missing.clear();
+        self.closings.clear();
+        self.promised = 0;
+        // A block too small for its header takes no record either: `reserve` finds no room.
+        if let Some(header) = self.block.carve(BLOCK_HEADER_LEN) {
+            self.block.give_back(header);
+        }
+    }
+
+    /// The bare block, for giving back to its pool. Panics while spans are out.
+    pub fn into_block(mut self) -> Block {
+        self.block.reset();
+        self.block
+    }
+
+    fn fits(&self, used: usize, promised: usize, closings: usize) -> bool {
+        layout(used, promised, closings.max(RESERVED_CLOSINGS)).1 <= self.capacity()
+    }
+
+    /// Writes the index and the header, and returns how many bytes are to be written.
+    #[expect(clippy::cast_possible_truncation, reason = "reserve keeps everything within MAX_BLOCK_LEN")]
+    pub(crate) fn seal(&mut self, run: RunNumber, builder: u32, block: u64, written: TaiNanos) -> u32 {
+        let used = self.block.used();
+        let (index, length) = layout(used, self.fragments.len(), self.closings.len());
+        let bytes = &mut self.block.bytes_mut()[..length];
+        let (records, tables) = bytes.split_at_mut(index);
+        records[used..].fill(0);
+        let (entries, rest) = tables.split_at_mut(size_of_val(&self.fragments[..]));
+        for (to, entry) in entries.as_chunks_mut().0.iter_mut().zip(&self.fragments) {
+            *to = entry.encode();
+        }
+        let mut end = 0;
+        for closing in &self.closings {
+            let encoded = closing.encode();
+            rest[end..end + encoded.len()].copy_from_slice(&encoded);
+            end += encoded.len();
+        }
+        rest[end..].fill(0);
+        let header = BlockHeader {
+            kind: BlockKind::Data,
+            run,
+            builder,
+            block,
+            length: length as u32,
+            records_end: used as u32,
+            index_offset: index as u32,
+            fragments: self.fragments.len() as u32,
+            closings: self.closings.len() as u32,
+            written,
+            body_crc: crc32c(&bytes[BLOCK_HEADER_LEN..]),
+        };
+        bytes[..BLOCK_HEADER_LEN].copy_from_slice(&header.encode());
+        length as u32
+    }
+
+    /// The number of the block in its pool.
+    pub(crate) fn index(&self) -> u32 {
+        self.block.index()
+    }
+
+    /// Where the block's bytes are, and how many. They stay there, and nobody touches them, while the writer is kept and not
+    /// used.
+    pub(crate) fn memory(&mut self) -> &mut [u8] {
+        self.block.bytes_mut()
+    }
+}
+
+const _: () = assert!(size_of::<FragmentEntry>() == crate::format::FRAGMENT_ENTRY_LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_arena::BlockPool;
+    use thalweg_wire::Status;
+
+    fn writer(bytes: usize) -> BlockWriter {
+        BlockWriter::new(BlockPool::new("test", 1, bytes).unwrap().take().unwrap())
+    }
+
+    #[test]
+    fn what_was_reserved_can_always_be_sealed() {
+        let mut writer = writer(16 << 10);
+        let mut event = 0;
+        while let Some(span) = writer.reserve(100, 3) {
+            let offset = writer.position(&span);
+            assert!(offset.is_multiple_of(64) && writer.owns(&span) && writer.is_busy());
+            writer.give_back(span);
+            for _ in 0..3 {
+                writer.enter(EventId(event), SourceId(1), offset);
+            }
+            event += 1;
+        }
+        while writer.add_record(&FragmentHeader { status: Status::MISSING, ..Default::default() }) {}
+        // Completeness that changes from event to event is the worst case for the closing table.
+        let status = |event| if event % 2 == 0 { EventStatus::Complete } else { EventStatus::Incomplete };
+        let closed = (0..).take_while(|event| writer.close_event(EventId(*event), 1, status(*event))).count();
+        assert!(closed >= RESERVED_CLOSINGS, "{closed} closings");
+        assert_eq!(writer.fragments_by_source().values().sum::<u64>(), event * 3);
+        let length = writer.seal(RunNumber(1), 0, 0, TaiNanos(0));
+        let block = &writer.memory()[..length as usize];
+        let header = BlockHeader::decode(block).unwrap();
+        header.check_body(block).unwrap();
+        assert_eq!(header.fragment_entries(block).len(), header.fragments as usize);
+        assert_eq!(header.closing_entries(block).map(Result::unwrap).map(|c| c.count as usize).sum::<usize>(), closed);
+    }
+
+    #[test]
+    fn consecutive_events_take_one_closing() {
+        let mut writer = writer(16 << 10);
+        assert!(writer.is_empty());
+        assert!((0..100_000).all(|n| writer.close_event(EventId(5 + 3 * n), 3, EventStatus::Complete)));
+        assert_eq!(writer.closings().len(), 1);
+        assert!(!writer.is_empty());
+        writer.reset();
+        assert!(writer.is_empty() && writer.used() == 64);
+    }
+
+    #[test]
+    fn a_block_too_small_for_its_tables_takes_nothing() {
+        assert!(writer(4096).reserve(64, 1).is_none());
+        assert!(writer(16 << 10).reserve(usize::MAX, 1).is_none());
+        assert!(writer(16 << 10).reserve(64, u32::MAX).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "more records entered than were reserved")]
+    fn records_without_room_in_the_index_are_a_bug_of_the_caller() {
+        writer(16 << 10).enter(EventId(0), SourceId(0), 64);
+    }
+}

@@ -1,0 +1,201 @@
+//! Events as a reader gets them.
+
+use crate::format::{BLOCK_HEADER_LEN, BlockHeader, Closing, EventStatus, FormatError, FragmentEntry};
+use crate::{Mapping, Run, StoreError};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId};
+
+/// A closed event with all its fragments.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// Its number.
+    pub id: EventId,
+    /// Whether every source answered.
+    pub status: EventStatus,
+    /// One for each source of the run, in ascending order of sources.
+    pub fragments: Vec<Fragment>,
+}
+
+impl Event {
+    /// The fragment of one source.
+    pub fn fragment(&self, source: SourceId) -> Option<&Fragment> {
+        self.fragments.iter().find(|fragment| fragment.header.source == source)
+    }
+}
+
+/// A fragment on disk. It keeps the file's mapping alive, so it may outlive the [`Run`] that it was read from; cloning it
+/// copies no payload.
+#[derive(Debug, Clone)]
+pub struct Fragment {
+    /// Its header, whose own CRC was checked.
+    pub header: FragmentHeader,
+    mapping: Arc<Mapping>,
+    payload: u64,
+}
+
+impl Fragment {
+    /// The payload: `piece_length` bytes.
+    #[inline]
+    pub fn payload(&self) -> &[u8] {
+        self.mapping.bytes(self.payload..self.payload + u64::from(self.header.piece_length)).unwrap_or_default()
+    }
+
+    /// Whether the payload is what its CRC was computed from; true where the source computed none.
+    pub fn is_intact(&self) -> bool {
+        self.header.payload_matches(self.payload())
+    }
+
+    /// The file that the payload lies in, and its first byte there.
+    pub fn position(&self) -> (&Arc<Mapping>, u64) {
+        (&self.mapping, self.payload)
+    }
+
+    /// Finds the record that `entry` names in a block that begins at `block` of its file.
+    pub(crate) fn find(
+        mapping: &Arc<Mapping>,
+        block: u64,
+        block_header: &BlockHeader,
+        entry: &FragmentEntry,
+    ) -> Result<Self, StoreError> {
+        let at = block + u64::from(entry.offset);
+        let lost = || StoreError::Record { path: mapping.path().to_owned(), offset: at };
+        let offset = entry.offset as usize;
+        if offset < BLOCK_HEADER_LEN || !offset.is_multiple_of(RECORD_ALIGN) {
+            return Err(lost());
+        }
+        let payload = at + HEADER_LEN as u64;
+        let end = block + u64::from(block_header.records_end);
+        let bytes = mapping.bytes(at..payload).filter(|_| payload <= end).ok_or_else(lost)?;
+        let header = FragmentHeader::decode(bytes).map_err(|_| lost())?;
+        let named = (header.event, header.source, header.run) == (entry.event, entry.source, block_header.run);
+        let payload_end = payload + u64::from(header.piece_length);
+        if !named || payload_end > end || mapping.bytes(payload..payload_end).is_none() {
+            return Err(lost());
+        }
+        Ok(Self { header, mapping: Arc::clone(mapping), payload })
+    }
+}
+
+/// The events of a run, in ascending order. An event that cannot be read is an error; those behind it follow.
+#[derive(Debug)]
+pub struct Events<'a> {
+    run: &'a Run,
+    ids: EventIds,
+}
+
+impl<'a> Events<'a> {
+    pub(crate) fn new(run: &'a Run) -> Self {
+        Self { run, ids: run.event_ids() }
+    }
+}
+
+impl Iterator for Events<'_> {
+    type Item = Result<Event, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (id, status) = self.ids.next()?;
+        Some(self.run.read_event(id, status))
+    }
+}
+
+/// The numbers of a run's closed events, in ascending order, and how they were closed. Borrows nothing.
+#[derive(Debug, Clone)]
+pub struct EventIds {
+    /// In ascending order of their first events.
+    closings: Arc<[Closing]>,
+    /// Those of `closings` that were not begun yet.
+    ahead: usize,
+    /// Next event of each closing that was begun, with its place and how many steps it has gone.
+    begun: BinaryHeap<Reverse<(EventId, usize, u32)>>,
+    last: Option<EventId>,
+}
+
+impl EventIds {
+    pub(crate) fn new(closings: Arc<[Closing]>) -> Self {
+        Self { closings, ahead: 0, begun: BinaryHeap::new(), last: None }
+    }
+}
+
+impl Iterator for EventIds {
+    type Item = (EventId, EventStatus);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            while let Some(next) = self.closings.get(self.ahead) {
+                if self.begun.peek().is_some_and(|Reverse((event, ..))| *event < next.first) {
+                    break;
+                }
+                self.begun.push(Reverse((next.first, self.ahead, 0)));
+                self.ahead += 1;
+            }
+            let Reverse((event, place, step)) = self.begun.pop()?;
+            let closing = &self.closings[place];
+            if step + 1 < closing.count {
+                self.begun.push(Reverse((EventId(event.0 + closing.stride), place, step + 1)));
+            }
+            // An event that was closed twice, which only a damaged run has, is given out once.
+            if self.last != Some(event) {
+                self.last = Some(event);
+                return Some((event, closing.status));
+            }
+        }
+    }
+}
+
+/// Puts fragments together until their events are closed, block by block in the order of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Assembler {
+    open: HashMap<EventId, Vec<Located>>,
+}
+
+/// A fragment's place.
+#[derive(Debug, Clone)]
+pub(crate) struct Located {
+    pub(crate) block: Arc<Place>,
+    pub(crate) entry: FragmentEntry,
+}
+
+/// A block's place.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) offset: u64,
+    pub(crate) header: BlockHeader,
+}
+
+impl Place {
+    /// The whole block.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.mapping.bytes(self.offset..self.offset + u64::from(self.header.length)).unwrap_or_default()
+    }
+
+    pub(crate) fn closings(&self) -> impl Iterator<Item = Result<Closing, FormatError>> {
+        self.header.closing_entries(self.bytes())
+    }
+
+    pub(crate) fn error(&self, error: FormatError) -> StoreError {
+        StoreError::Format { path: self.mapping.path().to_owned(), offset: self.offset, error }
+    }
+}
+
+impl Assembler {
+    pub(crate) fn add(&mut self, block: &Arc<Place>) {
+        for entry in block.header.fragment_entries(block.bytes()) {
+            self.open.entry(entry.event).or_default().push(Located { block: Arc::clone(block), entry });
+        }
+    }
+
+    /// What there is of an event, in ascending order of sources. It is forgotten here.
+    pub(crate) fn close(&mut self, event: EventId) -> Vec<Located> {
+        let mut fragments = self.open.remove(&event).unwrap_or_default();
+        fragments.sort_by_key(|located| located.entry.source);
+        fragments
+    }
+
+    /// Events that are not closed.
+    pub(crate) fn open(&self) -> impl Iterator<Item = (EventId, &[Located])> {
+        self.open.iter().map(|(event, located)| (*event, &located[..]))
+    }
+}

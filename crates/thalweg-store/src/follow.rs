@@ -1,0 +1,252 @@
+//! Reads a run while it is being written.
+
+use crate::event::{Assembler, Event, Fragment, Place};
+use crate::format::{Closing, EventStatus, FormatError};
+use crate::info::writer_life;
+use crate::run::{Expected, Step, Walk, directory_of};
+use crate::segment::segment_name;
+use crate::{RunInfo, RunState, StoreError, WriterLife};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::inotify;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thalweg_wire::EventId;
+
+/// The events of a run, each as soon as the block that closes it is on disk, in the order in which they were closed.
+///
+/// Its file descriptor ([`AsFd`]) is readable when something happened in the run's directory.
+#[derive(Debug)]
+pub struct Follow {
+    path: PathBuf,
+    info: RunInfo,
+    watch: OwnedFd,
+    segment: u32,
+    walk: Option<Walk>,
+    /// The next block's number.
+    block: u64,
+    assembler: Assembler,
+    closed: VecDeque<Closing>,
+    /// Set once nobody writes any more: what is there is all there will be.
+    over: Option<End>,
+    /// Set once the end was told, or an error that nothing can follow.
+    done: bool,
+}
+
+/// What following a run gives.
+#[derive(Debug)]
+pub enum Followed {
+    /// A closed event.
+    Event(Event),
+    /// Nothing new came in the time given.
+    Quiet,
+    /// Every event was delivered, and none will follow.
+    End(End),
+}
+
+/// How a run that was followed ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its writer finished it.
+    Finished,
+    /// Its writer died, and left it open.
+    WriterGone,
+}
+
+impl Follow {
+    /// Follows the run in this directory, or the one that `path` lies in, from its first event on.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let path = directory_of(path.as_ref());
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let watch = inotify::init(flags).map_err(StoreError::os("watching", &path))?;
+        let events = inotify::WatchFlags::MODIFY
+            | inotify::WatchFlags::CREATE
+            | inotify::WatchFlags::MOVED_TO
+            | inotify::WatchFlags::CLOSE_WRITE
+            | inotify::WatchFlags::DELETE_SELF;
+        inotify::add_watch(&watch, &path, events).map_err(StoreError::os("watching", &path))?;
+        let info = RunInfo::read(&path)?;
+        Ok(Self {
+            path,
+            info,
+            watch,
+            segment: 0,
+            walk: None,
+            block: 0,
+            assembler: Assembler::default(),
+            closed: VecDeque::new(),
+            over: None,
+            done: false,
+        })
+    }
+
+    /// What `run.json` said when it was last read.
+    pub fn info(&self) -> &RunInfo {
+        &self.info
+    }
+
+    /// The next event. Waits for it no longer than `patience`; with none of it, looks and returns at once. An event that
+    /// cannot be read is an error; those behind it follow.
+    pub fn next(&mut self, patience: Duration) -> Result<Followed, StoreError> {
+        let deadline = Instant::now().checked_add(patience);
+        loop {
+            if let Some((event, status)) = self.take_closed() {
+                return self.assemble(event, status).map(Followed::Event);
+            }
+            if self.done {
+                return Ok(Followed::End(self.over.unwrap_or(End::Finished)));
+            }
+            // Before looking, so that what happens after the look wakes us.
+            self.drain_watch();
+            if self.advance()? {
+                continue;
+            }
+            if let Some(end) = self.over {
+                self.done = true;
+                return Ok(Followed::End(end));
+            }
+            self.over = self.look_for_end()?;
+            if self.over.is_none() && !self.sleep_until(deadline)? {
+                return Ok(Followed::Quiet);
+            }
+        }
+    }
+
+    /// Skips the events that are closed already, without reading them: [`next`](Self::next) gives those that are closed from
+    /// now on.
+    pub fn skip_to_now(&mut self) -> Result<(), StoreError> {
+        while self.advance()? {
+            while let Some((event, _)) = self.take_closed() {
+                self.assembler.close(event);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in the next block; false where there is none yet.
+    fn advance(&mut self) -> Result<bool, StoreError> {
+        let walk = match &mut self.walk {
+            Some(walk) => walk,
+            None => {
+                let path = self.path.join(segment_name(self.segment));
+                match Walk::open(&path, &self.info) {
+                    Err(StoreError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+                        return Ok(false);
+                    }
+                    walk => self.walk.insert(walk?),
+                }
+            }
+        };
+        let expected = Expected { run: self.info.run, builder: self.info.builder, block: self.block };
+        let at = walk.at();
+        match walk.step(expected)? {
+            Step::Block(offset, header) => {
+                self.block += 1;
+                let place = Arc::new(Place { mapping: Arc::clone(walk.mapping()), offset, header });
+                self.assembler.add(&place);
+                for closing in place.closings() {
+                    self.closed.push_back(closing.map_err(|error| place.error(error))?);
+                }
+                Ok(true)
+            }
+            Step::Footer => {
+                self.walk = None;
+                self.segment += 1;
+                Ok(true)
+            }
+            // A writer that died, or could not write a footer, may have begun the next segment.
+            Step::Stop(FormatError::Blank | FormatError::Short(0))
+                if self.over.is_some() && self.has_next_segment() =>
+            {
+                self.walk = None;
+                self.segment += 1;
+                Ok(true)
+            }
+            // Of a block that is being written any part may be there. When nobody writes any more, a run that was finished
+            // has a footer here, and one whose writer died may have anything.
+            Step::Stop(error) if self.over == Some(End::Finished) => {
+                self.done = true;
+                if self.is_footless_end(at) {
+                    return Ok(false);
+                }
+                Err(StoreError::Format { path: self.path.join(segment_name(self.segment)), offset: at, error })
+            }
+            Step::Stop(_) => Ok(false),
+        }
+    }
+
+    fn has_next_segment(&self) -> bool {
+        self.path.join(segment_name(self.segment + 1)).exists()
+    }
+
+    /// Whether a finished run simply ends here, its footer not written because the disk failed.
+    fn is_footless_end(&self, at: u64) -> bool {
+        let metadata = std::fs::metadata(self.path.join(segment_name(self.segment)));
+        self.info.state == RunState::Incomplete && metadata.is_ok_and(|metadata| metadata.len() == at)
+    }
+
+    fn take_closed(&mut self) -> Option<(EventId, EventStatus)> {
+        let closing = self.closed.front_mut()?;
+        let taken = (closing.first, closing.status);
+        if closing.count <= 1 {
+            self.closed.pop_front();
+        } else {
+            closing.first = EventId(closing.first.0 + closing.stride);
+            closing.count -= 1;
+        }
+        Some(taken)
+    }
+
+    fn assemble(&mut self, id: EventId, status: EventStatus) -> Result<Event, StoreError> {
+        let located = self.assembler.close(id);
+        let find = |located: &crate::event::Located| {
+            let Place { mapping, offset, header } = &*located.block;
+            Fragment::find(mapping, *offset, header, &located.entry)
+        };
+        let fragments = located.iter().map(find).collect::<Result<_, _>>()?;
+        Ok(Event { id, status, fragments })
+    }
+
+    /// Whether the run has ended, in which case everything has to be looked at once more.
+    fn look_for_end(&mut self) -> Result<Option<End>, StoreError> {
+        // The lock before the state: a writer that finishes in between is not taken for one that died.
+        let life = writer_life(&self.path);
+        self.info = RunInfo::read(&self.path)?;
+        Ok(match (self.info.state, life) {
+            (RunState::Open, WriterLife::Gone) => Some(End::WriterGone),
+            (RunState::Open, _) => None,
+            _ => Some(End::Finished),
+        })
+    }
+
+    /// Waits until something happens in the directory; false where the deadline comes first.
+    fn sleep_until(&self, deadline: Option<Instant>) -> Result<bool, StoreError> {
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut fds = [PollFd::new(&self.watch, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, timeout.as_ref()) {
+                Ok(0) => return Ok(false),
+                Ok(_) => return Ok(true),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(StoreError::os("watching", &self.path)(error)),
+            }
+        }
+    }
+
+    fn drain_watch(&self) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&self.watch, &mut buffer);
+        while reader.next().is_ok() {}
+    }
+}
+
+impl AsFd for Follow {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+}

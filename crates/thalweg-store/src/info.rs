@@ -1,0 +1,284 @@
+//! `run.json`: what a run is, who wrote it, and how it ended.
+
+use crate::StoreError;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use thalweg_wire::{RunNumber, SourceId};
+
+/// The content of `run.json`. Numbers that are times are TAI nanoseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunInfo {
+    /// `thalweg-run`.
+    pub format: String,
+    /// Version of the format.
+    pub version: u32,
+    /// The run.
+    pub run: u32,
+    /// The builder that wrote this directory.
+    pub builder: u32,
+    /// How many builders the run has, with one directory each.
+    pub builders: u32,
+    /// Whether it is being written, or how it ended.
+    pub state: RunState,
+    /// Why it is incomplete, in sentences.
+    #[serde(default)]
+    pub reasons: Vec<String>,
+    /// When it began.
+    pub began: u64,
+    /// When it ended; nothing while it is open.
+    pub ended: Option<u64>,
+    /// TAI minus UTC when it began, in seconds.
+    #[serde(default)]
+    pub tai_utc_offset: i32,
+    /// Who wrote it.
+    pub writer: WriterInfo,
+    /// How its blocks were written.
+    pub recorder: RecorderInfo,
+    /// Its sources, in ascending order.
+    #[serde(default)]
+    pub sources: Vec<SourceInfo>,
+    /// The topology, as given.
+    #[serde(default)]
+    pub configuration: serde_json::Value,
+    /// How many events were closed.
+    #[serde(default)]
+    pub events: EventCounts,
+    /// What became of every fragment, an array with one object per source.
+    #[serde(default)]
+    pub ledger: serde_json::Value,
+    /// How much was written.
+    #[serde(default)]
+    pub totals: Totals,
+}
+
+/// Whether a run is being written, or how it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum RunState {
+    /// Being written, or its writer died.
+    Open,
+    /// Every fragment is accounted for, and every event is complete or says why not.
+    Complete,
+    /// Something is missing; [`RunInfo::reasons`] says what.
+    Incomplete,
+}
+
+/// Who wrote a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WriterInfo {
+    /// The program.
+    pub program: String,
+    /// Its version.
+    pub version: String,
+    /// The host's name.
+    pub host: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The process.
+    pub pid: u32,
+}
+
+/// How blocks were written.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecorderInfo {
+    /// `io_uring` or `threads`.
+    pub engine: String,
+    /// Past the page cache (O_DIRECT), or through it.
+    pub direct: bool,
+    /// From buffers that were registered with the kernel.
+    pub registered: bool,
+    /// Into space that was set aside ahead of the writes.
+    pub allocated_ahead: bool,
+    /// Bytes in the largest block.
+    pub block_size: u64,
+    /// Bytes in the largest segment, its footer not counted.
+    pub segment_size: u64,
+    /// Why a better way was not taken, in sentences.
+    pub notes: Vec<String>,
+}
+
+/// A source as it introduced itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceInfo {
+    /// Its number, written `3.17` in the file.
+    #[serde(with = "source_id")]
+    pub id: SourceId,
+    /// Its name in the topology.
+    #[serde(default)]
+    pub name: String,
+    /// What it says of its device: payload type, shape, rate, simulated, replayed.
+    #[serde(default)]
+    pub description: serde_json::Value,
+}
+
+/// How many events were closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EventCounts {
+    /// All of them.
+    pub built: u64,
+    /// Those with at least one source missing.
+    pub incomplete: u64,
+}
+
+/// How much was written.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// Bytes in data blocks.
+    pub bytes: u64,
+    /// From beginning to end.
+    pub seconds: f64,
+    /// Data blocks.
+    pub blocks: u64,
+    /// Records in them, those that stand for missing sources included.
+    pub fragments: u64,
+    /// Segment files.
+    pub segments: u32,
+}
+
+/// Whether anybody still writes a run that is [`RunState::Open`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WriterLife {
+    /// A process holds the run's lock.
+    Writing,
+    /// No process on this host does.
+    Gone,
+    /// The file system cannot tell.
+    Unknown,
+}
+
+/// The name of a run's directory: `run-000042`, or `run-000042-b1` for builder 1 of several.
+pub fn run_directory_name(run: RunNumber, builder: u32, builders: u32) -> String {
+    match builders {
+        0 | 1 => format!("run-{:06}", run.0),
+        _ => format!("run-{:06}-b{builder}", run.0),
+    }
+}
+
+impl RunInfo {
+    /// The value of [`format`](Self::format).
+    pub const FORMAT: &'static str = "thalweg-run";
+    /// The value of [`version`](Self::version).
+    pub const VERSION: u32 = 1;
+
+    /// Reads `run.json` in a run's directory.
+    pub fn read(directory: &Path) -> Result<Self, StoreError> {
+        let path = directory.join(FILE_NAME);
+        let text = std::fs::read(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => StoreError::NotARun(directory.to_owned()),
+            _ => StoreError::io("reading", &path)(error),
+        })?;
+        #[derive(Deserialize)]
+        struct Version {
+            #[serde(default)]
+            format: String,
+            #[serde(default)]
+            version: u32,
+        }
+        let json = |error| StoreError::Json { path: path.clone(), error };
+        let Version { format, version } = serde_json::from_slice(&text).map_err(json)?;
+        if (format.as_str(), version) != (Self::FORMAT, Self::VERSION) {
+            return Err(StoreError::Version { path, format, version });
+        }
+        serde_json::from_slice(&text).map_err(json)
+    }
+
+    /// Writes `run.json` for the first time, and sets space aside for the last time.
+    pub(crate) fn write_open(&self, directory: &Path) -> Result<RunFile, StoreError> {
+        let mut file = RunFile::create(directory, 0)?;
+        let written = file.replace(self)?;
+        // What is added by the end: the ledger, and reasons.
+        let reserve = 2 * written + (64 << 10) + self.sources.len() as u64 * (2 << 10);
+        RunFile::create(directory, reserve)
+    }
+}
+
+/// Whether somebody still writes the run in `directory`: its writer holds a lock (`flock`) on the directory.
+pub(crate) fn writer_life(directory: &Path) -> WriterLife {
+    let Ok(file) = File::open(directory) else { return WriterLife::Unknown };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => WriterLife::Gone,
+        Err(rustix::io::Errno::WOULDBLOCK) => WriterLife::Writing,
+        Err(_) => WriterLife::Unknown,
+    }
+}
+
+/// The next `run.json`: a file beside it whose space is set aside, and that takes its place in one step.
+#[derive(Debug)]
+pub(crate) struct RunFile {
+    directory: PathBuf,
+    next: PathBuf,
+    file: File,
+}
+
+impl RunFile {
+    fn create(directory: &Path, reserve: u64) -> Result<Self, StoreError> {
+        let next = directory.join(NEXT_NAME);
+        let file = File::create_new(&next).map_err(StoreError::io("creating", &next))?;
+        if reserve > 0 {
+            let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, reserve);
+            let filled = match allocated {
+                Err(rustix::io::Errno::OPNOTSUPP) => {
+                    file.write_all_at(&vec![b' '; usize::try_from(reserve).unwrap_or(0)], 0)
+                }
+                other => other.map_err(Into::into),
+            };
+            filled.and_then(|()| file.sync_all()).map_err(StoreError::io("setting space aside in", &next))?;
+        }
+        Ok(Self { directory: directory.to_owned(), next, file })
+    }
+
+    /// Makes `info` the content of `run.json`, on the disk itself, and returns its length in bytes. It works on a full
+    /// disk too: where the text is longer than the space set aside, the reasons are cut.
+    pub(crate) fn replace(&mut self, info: &RunInfo) -> Result<u64, StoreError> {
+        match self.write(info) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && info.reasons.len() > FEW_REASONS => {
+                let mut reasons = info.reasons[..FEW_REASONS].to_vec();
+                reasons.push(format!("{} more; the disk had no room for them", info.reasons.len() - FEW_REASONS));
+                self.write(&RunInfo { reasons, ..info.clone() })
+            }
+            result => result,
+        }
+        .map_err(StoreError::io("writing", &self.next))
+    }
+
+    fn write(&mut self, info: &RunInfo) -> io::Result<u64> {
+        let mut text = serde_json::to_vec_pretty(info).map_err(io::Error::other)?;
+        text.push(b'\n');
+        self.file.write_all_at(&text, 0)?;
+        self.file.set_len(text.len() as u64)?;
+        self.file.sync_all()?;
+        std::fs::rename(&self.next, self.directory.join(FILE_NAME))?;
+        File::open(&self.directory)?.sync_all()?;
+        Ok(text.len() as u64)
+    }
+}
+
+/// The file that makes a directory a run.
+pub(crate) const FILE_NAME: &str = "run.json";
+/// Where its successor's space is set aside.
+const NEXT_NAME: &str = ".run.json";
+/// Reasons that are kept when there is no room for all.
+const FEW_REASONS: usize = 16;
+
+mod source_id {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use thalweg_wire::SourceId;
+
+    pub(super) fn serialize<S: Serializer>(id: &SourceId, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(id)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SourceId, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}

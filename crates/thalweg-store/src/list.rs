@@ -1,0 +1,82 @@
+//! What runs there are.
+
+use crate::info::writer_life;
+use crate::{RunInfo, RunState, StoreError, WriterLife};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use thalweg_wire::RunNumber;
+
+/// A run, as a list of runs shows it. Only `run.json` is read, no segment.
+#[derive(Debug, Clone, Serialize)]
+pub struct Listed {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Its number.
+    pub run: u32,
+    /// Which builder's directory it is, of a run with several.
+    pub builder: u32,
+    /// Bytes in its segment files.
+    pub bytes: u64,
+    /// Whether it is being written; nothing for a run that has ended.
+    pub writer: Option<WriterLife>,
+    /// The content of `run.json`; nothing where it cannot be read.
+    pub info: Option<RunInfo>,
+    /// Why `run.json` cannot be read.
+    pub error: Option<String>,
+}
+
+/// The runs in `directory`, in the order of their numbers.
+pub fn list(directory: &Path) -> Result<Vec<Listed>, StoreError> {
+    let entries = std::fs::read_dir(directory).map_err(StoreError::io("reading", directory))?;
+    let mut runs = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(StoreError::io("reading", directory))?;
+        let Some((run, builder)) = entry.file_name().to_str().and_then(parse_directory_name) else { continue };
+        let path = entry.path();
+        let (info, error) = match RunInfo::read(&path) {
+            Ok(info) => (Some(info), None),
+            // Made this instant, or something else by that name.
+            Err(StoreError::NotARun(_)) => continue,
+            Err(error) => (None, Some(error.to_string())),
+        };
+        let open = info.as_ref().is_some_and(|info| info.state == RunState::Open);
+        let writer = open.then(|| writer_life(&path));
+        runs.push(Listed { bytes: segment_bytes(&path), path, run: run.0, builder, writer, info, error });
+    }
+    runs.sort_by_key(|listed| (listed.run, listed.builder));
+    Ok(runs)
+}
+
+/// The run and builder in the name of a run's directory, `run-000042` or `run-000042-b1`.
+pub(crate) fn parse_directory_name(name: &str) -> Option<(RunNumber, u32)> {
+    let rest = name.strip_prefix("run-")?;
+    let (run, builder) = match rest.split_once("-b") {
+        Some((run, builder)) => (run, builder.parse().ok()?),
+        None => (rest, 0),
+    };
+    let digits = run.len() >= 6 && run.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| run.parse().ok()).flatten().map(|run| (RunNumber(run), builder))
+}
+
+fn segment_bytes(path: &Path) -> u64 {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let segments = entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "seg"));
+    segments.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_directory_name;
+
+    #[test]
+    fn directory_names_are_read_as_they_are_written() {
+        for (run, builder, builders) in [(0, 0, 1), (42, 0, 3), (42, 2, 3), (u32::MAX, 0, 1)] {
+            let name = run_directory_name(RunNumber(run), builder, builders);
+            assert_eq!(parse_directory_name(&name), Some((RunNumber(run), builder)), "{name}");
+        }
+        for name in ["run-42", "run-", "run-000042-b", "run-000042x", "run-+00042", "walk-000042", "run-99999999999"] {
+            assert_eq!(parse_directory_name(name), None, "{name}");
+        }
+    }
+}

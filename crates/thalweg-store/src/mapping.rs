@@ -1,0 +1,77 @@
+//! A segment file in memory, for reading without copying.
+
+use memmap2::{Mmap, MmapOptions};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A segment file, mapped for reading. It is shared by everything that was read from it, and unmapped with the last.
+///
+/// Bytes are handed out only up to where the file was seen to hold whole blocks. A file that
+/// somebody cuts off afterwards ends a process that reads it with SIGBUS: runs are append-only, and Thalweg itself
+/// never shortens a file below the end of its last block.
+pub struct Mapping {
+    map: Mmap,
+    path: Arc<Path>,
+    /// How many bytes there are to read; the mapping may be longer than the file.
+    confirmed: AtomicU64,
+}
+
+impl Mapping {
+    /// Maps a file of which `confirmed` bytes are known to be there, and room for it to grow to `reserve` bytes.
+    pub(crate) fn new(file: &File, path: Arc<Path>, confirmed: u64, reserve: u64) -> io::Result<Arc<Self>> {
+        let length = usize::try_from(confirmed.max(reserve).max(1)).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        // SAFETY: the mapping is read-only. Only bytes below `confirmed` are read, which the file has; the type's
+        // documentation says what becomes of a reader whose file is cut off. Whoever writes to the file meanwhile can
+        // change what is read, never where: every length is checked in the copy that is then used.
+        let map = unsafe { MmapOptions::new().len(length).map(file) }?;
+        Ok(Arc::new(Self { map, path, confirmed: AtomicU64::new(confirmed) }))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// These bytes of the file, or nothing where it does not have them.
+    #[inline]
+    pub fn bytes(&self, range: Range<u64>) -> Option<&[u8]> {
+        if range.end > self.confirmed.load(Ordering::Acquire) {
+            return None;
+        }
+        self.map.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+    }
+
+    /// Bytes there are to read.
+    pub fn len(&self) -> u64 {
+        self.confirmed.load(Ordering::Acquire)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Notes that the file has grown to `size` bytes; false where the mapping does not reach as far.
+    pub(crate) fn confirm(&self, size: u64) -> bool {
+        let fits = size <= self.map.len() as u64;
+        if fits {
+            self.confirmed.fetch_max(size, Ordering::AcqRel);
+        }
+        fits
+    }
+
+    pub(crate) fn shared_path(&self) -> &Arc<Path> {
+        &self.path
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapping({} bytes of {})", self.len(), self.path.display())
+    }
+}

@@ -1,0 +1,271 @@
+//! One segment file while it is being written.
+
+use crate::StoreError;
+use crate::engine::{Engine, Job};
+use crate::format::{Closing, Footer, FooterEntry, FragmentEntry};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+use thalweg_arena::{Block, BlockPool};
+use thalweg_wire::{RunNumber, TaiNanos};
+
+/// The name of segment `number`: `00000.seg`.
+pub(crate) fn segment_name(number: u32) -> String {
+    format!("{number:05}.seg")
+}
+
+/// A segment file, and what its footer will say.
+///
+/// Space is set aside ahead of the writes, and the file grows over it at once: writes that do not change a file's size
+/// go to an ext4 or XFS disk several at a time, those that do one after the other.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) number: u32,
+    /// The number of its first block.
+    first_block: u64,
+    pub(crate) path: Arc<Path>,
+    file: OwnedFd,
+    /// Where the next block goes.
+    pub(crate) end: u64,
+    /// How far space is set aside.
+    allocated: u64,
+    /// Nothing more is set aside: the limit is reached, the disk is full, or the file system cannot.
+    allocated_enough: bool,
+    allocating: bool,
+    /// Blocks given to the engine and not known to be written yet.
+    pub(crate) outstanding: u32,
+    /// Blocks known to be written.
+    blocks: Vec<FooterEntry>,
+    closings: Vec<Closing>,
+    last_written: TaiNanos,
+    closing: Close,
+}
+
+/// How far a segment is on its way to being closed.
+#[derive(Debug)]
+enum Close {
+    /// Blocks may still come, or be under way.
+    NotYet,
+    /// The footer is being written, from memory that is kept until it is.
+    Footer { _memory: Block, length: u32 },
+    /// The file is being brought to the disk itself.
+    Sync,
+    /// Done.
+    Closed,
+}
+
+impl Segment {
+    pub(crate) fn create(directory: &Path, number: u32, first_block: u64, direct: bool) -> Result<Self, StoreError> {
+        let path: Arc<Path> = directory.join(segment_name(number)).into();
+        let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        flags.set(OFlags::DIRECT, direct);
+        let file = rustix::fs::open(&*path, flags, Mode::from_bits_retain(0o644));
+        let file = file.map_err(|error| {
+            // A file system that refuses O_DIRECT may have made the file before it said so.
+            if direct && error == Errno::INVAL {
+                let _ = std::fs::remove_file(&path);
+            }
+            StoreError::os("creating", &path)(error)
+        })?;
+        Ok(Self {
+            number,
+            first_block,
+            path,
+            file,
+            end: 0,
+            allocated: 0,
+            allocated_enough: false,
+            allocating: false,
+            outstanding: 0,
+            blocks: Vec::new(),
+            closings: Vec::new(),
+            last_written: TaiNanos(0),
+            closing: Close::NotYet,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Sets the first space aside, while waiting for it. An error other than a full disk means that the file system
+    /// cannot do it.
+    pub(crate) fn allocate_first(&mut self, limit: u64) -> Result<(), Errno> {
+        let length = limit.min(ALLOCATE_AHEAD);
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, length) {
+            Ok(()) => {
+                self.allocated = length;
+                Ok(())
+            }
+            Err(error) => {
+                self.allocated_enough = true;
+                if error == Errno::NOSPC { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    /// The job that sets more space aside, when it is time.
+    pub(crate) fn allocate_next(&mut self, limit: u64) -> Option<Job> {
+        let due = self.end + ALLOCATE_AHEAD / 2 > self.allocated;
+        if !due || self.allocating || self.allocated_enough || self.allocated >= limit {
+            return None;
+        }
+        self.allocating = true;
+        Some(Job::Allocate { fd: self.fd(), offset: self.allocated, length: self.next_allocation(limit) })
+    }
+
+    fn next_allocation(&self, limit: u64) -> u64 {
+        (limit - self.allocated).min(ALLOCATE_AHEAD)
+    }
+
+    pub(crate) fn allocated(&mut self, result: i32, limit: u64) {
+        self.allocating = false;
+        if result < 0 {
+            // Writes extend the file from here on; if the disk is full, they will say so.
+            self.allocated_enough = true;
+        } else {
+            self.allocated += self.next_allocation(limit);
+        }
+    }
+
+    /// Notes a block that is written.
+    pub(crate) fn add(
+        &mut self,
+        offset: u64,
+        block: u64,
+        written: TaiNanos,
+        fragments: &[FragmentEntry],
+        closings: &[Closing],
+    ) {
+        self.blocks.push(FooterEntry::new(offset, block, fragments.iter().copied()));
+        for closing in closings {
+            if !self.closings.last_mut().is_some_and(|last| last.absorb(closing)) {
+                self.closings.push(*closing);
+            }
+        }
+        self.last_written = written;
+    }
+
+    /// Whether nothing refers to the file any more.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outstanding == 0 && !self.has_job()
+    }
+
+    /// Whether the engine has something to do with it beside blocks.
+    pub(crate) fn has_job(&self) -> bool {
+        self.allocating || matches!(self.closing, Close::Footer { .. } | Close::Sync)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.closing, Close::Closed)
+    }
+
+    /// Gives back the space behind the last block and begins to write the footer. The segment is idle.
+    pub(crate) fn begin_close(&mut self, run: RunNumber, builder: u32, engine: &mut Engine) -> Result<(), StoreError> {
+        debug_assert!(self.is_idle());
+        rustix::fs::ftruncate(&self.file, self.end).map_err(StoreError::os("closing", &self.path))?;
+        let footer = Footer {
+            run,
+            builder,
+            next_block: self.first_block + self.blocks.len() as u64,
+            offset: self.end,
+            written: self.last_written,
+            blocks: std::mem::take(&mut self.blocks),
+            closings: std::mem::take(&mut self.closings),
+        };
+        // A footer past the longest block there can be is left out: its segment is read by walking the headers.
+        let Some(length) = footer.encoded_len() else { return self.begin_sync(engine) };
+        let mut pool = BlockPool::new("footer", 1, length)?;
+        let Some(mut block) = pool.take() else { return self.begin_sync(engine) };
+        let bytes = &mut block.bytes_mut()[..length];
+        footer.encode(bytes);
+        #[expect(clippy::cast_possible_truncation, reason = "encoded_len stays below MAX_BLOCK_LEN")]
+        let length = length as u32;
+        let job = Job::Write { fd: self.fd(), memory: bytes.as_ptr(), length, offset: self.end, buffer: None };
+        self.closing = Close::Footer { _memory: block, length };
+        // SAFETY: file and block are kept here until the job is done.
+        unsafe { engine.start(Tag::Footer(self.number).into(), job) }.map_err(StoreError::io("closing", &self.path))
+    }
+
+    /// Goes on once the footer is written, or is not: then the file ends behind its last block.
+    pub(crate) fn footer_written(&mut self, result: i32, engine: &mut Engine) -> Result<(), StoreError> {
+        let Close::Footer { length, .. } = self.closing else { return Ok(()) };
+        let whole = u32::try_from(result).is_ok_and(|written| written == length);
+        if whole {
+            self.end += u64::from(length);
+            return self.begin_sync(engine);
+        }
+        self.closing = Close::Closed;
+        let _ = rustix::fs::ftruncate(&self.file, self.end);
+        let errno = if result < 0 { -result } else { libc::ENOSPC };
+        Err(StoreError::Io {
+            doing: "writing the footer of",
+            path: self.path.to_path_buf(),
+            error: std::io::Error::from_raw_os_error(errno),
+        })
+    }
+
+    fn begin_sync(&mut self, engine: &mut Engine) -> Result<(), StoreError> {
+        self.closing = Close::Sync;
+        let job = Job::Sync { fd: self.fd() };
+        // SAFETY: the file is kept here until the job is done.
+        unsafe { engine.start(Tag::Sync(self.number).into(), job) }.map_err(StoreError::io("closing", &self.path))
+    }
+
+    pub(crate) fn synced(&mut self, result: i32) -> Result<(), StoreError> {
+        self.closing = Close::Closed;
+        if result < 0 {
+            return Err(StoreError::Io {
+                doing: "bringing to the disk",
+                path: self.path.to_path_buf(),
+                error: std::io::Error::from_raw_os_error(-result),
+            });
+        }
+        Ok(())
+    }
+
+    /// Gives up closing it; it stays readable by walking its headers.
+    pub(crate) fn abandon(&mut self) {
+        self.closing = Close::Closed;
+    }
+}
+
+/// What a job was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tag {
+    Block(u64),
+    Allocate(u32),
+    Footer(u32),
+    Sync(u32),
+    Wake,
+}
+
+impl From<Tag> for u64 {
+    fn from(tag: Tag) -> u64 {
+        match tag {
+            Tag::Block(number) => number,
+            Tag::Allocate(segment) => 1 << 63 | u64::from(segment),
+            Tag::Footer(segment) => 1 << 63 | 1 << 32 | u64::from(segment),
+            Tag::Sync(segment) => 1 << 63 | 2 << 32 | u64::from(segment),
+            Tag::Wake => u64::MAX,
+        }
+    }
+}
+
+impl From<u64> for Tag {
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half is the segment number")]
+    fn from(tag: u64) -> Self {
+        match (tag >> 63, tag >> 32 & 0x7fff_ffff) {
+            (0, _) => Self::Block(tag),
+            (_, 0) => Self::Allocate(tag as u32),
+            (_, 1) => Self::Footer(tag as u32),
+            (_, 2) => Self::Sync(tag as u32),
+            _ => Self::Wake,
+        }
+    }
+}
+
+/// Bytes of space set aside at once; a crash leaves at most twice as many behind the last block.
+const ALLOCATE_AHEAD: u64 = 256 << 20;

@@ -1,0 +1,493 @@
+//! Reads a whole run and says what in it does not agree.
+
+use crate::event::{Assembler, Place};
+use crate::format::{BLOCK_HEADER_LEN, EventStatus, FormatError};
+use crate::run::{Recovery, Run};
+use crate::{RunState, StoreError, StoredBlock, WriterLife};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId, Status, record_len};
+use thiserror::Error;
+
+/// What [`verify`] found.
+#[derive(Debug, Clone, Serialize)]
+pub struct VerifyReport {
+    /// The run.
+    pub run: u32,
+    /// The builder whose directory it is.
+    pub builder: u32,
+    /// What state the run is in.
+    pub verdict: Verdict,
+    /// Whether nothing at all disagrees: no problem was found. A run that is incomplete and says why agrees with itself.
+    pub consistent: bool,
+    /// Segment files.
+    pub segments: u32,
+    /// Data blocks.
+    pub blocks: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Records, those that stand for missing sources included.
+    pub fragments: u64,
+    /// Closed events.
+    pub events: u64,
+    /// Closed events with a source missing.
+    pub incomplete_events: u64,
+    /// Events with records that were never closed.
+    pub unfinished_events: u64,
+    /// What was counted for each source, in ascending order.
+    pub sources: Vec<SourceCount>,
+    /// Where reading had to stop.
+    pub recovery: Option<Recovery>,
+    /// What disagrees: the first thousand of it.
+    pub problems: Vec<Problem>,
+    /// How many problems there are in all.
+    pub problem_count: u64,
+}
+
+/// What state a run is in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename_all = "UPPERCASE")]
+pub enum Verdict {
+    /// As its writer says.
+    Complete,
+    /// As its writer says.
+    Incomplete {
+        /// Why, in its writer's sentences.
+        reasons: Vec<String>,
+    },
+    /// It is being written, or nobody can tell.
+    Open {
+        /// Whether its writer lives.
+        writer: WriterLife,
+    },
+    /// Its writer died; everything up to the last whole block can be read.
+    Recovered,
+}
+
+/// What was counted for one source.
+#[derive(Debug, Clone, Serialize)]
+pub struct SourceCount {
+    /// The source, written `3.17`.
+    pub source: String,
+    /// Its name in the topology.
+    pub name: String,
+    /// Records that came from it.
+    pub recorded: u64,
+    /// Records that stand for what did not come.
+    pub missing: u64,
+    /// Payload bytes.
+    pub bytes: u64,
+}
+
+impl SourceCount {
+    fn new(id: SourceId, name: &str) -> Self {
+        Self { source: id.to_string(), name: name.to_owned(), recorded: 0, missing: 0, bytes: 0 }
+    }
+}
+
+/// Something that disagrees.
+#[derive(Debug, Clone, Serialize)]
+pub struct Problem {
+    /// In which file of the run.
+    pub file: String,
+    /// At which byte of it, where there is one.
+    pub offset: Option<u64>,
+    /// What.
+    #[serde(flatten)]
+    pub kind: ProblemKind,
+    /// The same, for a person.
+    pub text: String,
+}
+
+/// What disagrees.
+#[derive(Debug, Clone, PartialEq, Eq, Error, Serialize)]
+#[serde(tag = "problem", rename_all = "snake_case")]
+pub enum ProblemKind {
+    /// A block that cannot be read.
+    #[error("block {block}: {found}")]
+    Block {
+        /// Its number.
+        block: u64,
+        /// What is wrong with it.
+        found: String,
+    },
+    /// A segment that ends, or is cut, where a run that was finished has a footer.
+    #[error("the segment was not closed: {found}")]
+    Segment {
+        /// What is there instead.
+        found: String,
+    },
+    /// A footer that says something else of a block than the block.
+    #[error("block {block}: the footer names other events than the block has")]
+    Footer {
+        /// The block's number.
+        block: u64,
+    },
+    /// An index entry without its record.
+    #[error("event {event}, source {source_id}: the index leads to no such record")]
+    Record {
+        /// The event.
+        event: u64,
+        /// The source.
+        source_id: String,
+    },
+    /// A payload that its CRC does not match.
+    #[error("event {event}, source {source_id}: the payload does not match its CRC32C")]
+    Payload {
+        /// The event.
+        event: u64,
+        /// The source.
+        source_id: String,
+    },
+    /// Records that lie on one another.
+    #[error("event {event}, source {source_id}: the record overlaps the one in front of it")]
+    Overlap {
+        /// The event.
+        event: u64,
+        /// The source.
+        source_id: String,
+    },
+    /// A closed event without exactly one record for each source.
+    #[error("event {event}: closed with {found} records for {expected} sources")]
+    Event {
+        /// The event.
+        event: u64,
+        /// Records.
+        found: usize,
+        /// Sources.
+        expected: usize,
+    },
+    /// An event that is complete and lacks a source, or the other way round.
+    #[error("event {event}: closed as {status}, but {missing} of its sources are missing")]
+    EventStatus {
+        /// The event.
+        event: u64,
+        /// What its closing says.
+        status: String,
+        /// Records that stand for a missing source.
+        missing: usize,
+    },
+    /// A record behind the block that closed its event.
+    #[error("event {event}: {records} records behind the block that closed it")]
+    AfterClosing {
+        /// The event.
+        event: u64,
+        /// How many.
+        records: usize,
+    },
+    /// A number in `run.json` that is not what the files hold.
+    #[error("'{what}' is {stated}, but the files hold {counted}")]
+    Total {
+        /// Which number.
+        what: String,
+        /// What `run.json` says.
+        stated: u64,
+        /// What was counted.
+        counted: u64,
+    },
+    /// Fragments that nobody can account for in a run that says it is complete.
+    #[error("source {source_id}: {fragments} fragments are unaccounted for in a run that says it is complete")]
+    Unaccounted {
+        /// The source.
+        source_id: String,
+        /// How many.
+        fragments: u64,
+    },
+}
+
+/// Reads everything in a run: each block's CRC, each record's header and payload, each closed event, each total.
+pub fn verify(run: &Run) -> VerifyReport {
+    let mut check = Check::new(run);
+    for block in run.blocks() {
+        check.block(block);
+    }
+    check.finish()
+}
+
+impl VerifyReport {
+    /// The state in one sentence.
+    pub fn summary(&self) -> String {
+        self.to_string().lines().next().unwrap_or_default().to_owned()
+    }
+}
+
+impl fmt::Display for VerifyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.verdict {
+            Verdict::Complete => write!(f, "COMPLETE")?,
+            Verdict::Incomplete { reasons } => write!(f, "INCOMPLETE: {}", reasons.join("; "))?,
+            Verdict::Open { writer: WriterLife::Unknown } => write!(f, "OPEN: being written, or its writer died")?,
+            Verdict::Open { .. } => write!(f, "OPEN: being written")?,
+            Verdict::Recovered => match &self.recovery {
+                Some(at) => write!(
+                    f,
+                    "OPEN, recovered to block {} of segment {}, offset {}; the writer died",
+                    at.blocks, at.segment, at.offset
+                )?,
+                None => write!(f, "OPEN, everything recovered; the writer died")?,
+            },
+        }
+        let Self { events, incomplete_events, unfinished_events, fragments, blocks, bytes, .. } = self;
+        write!(f, "\n{events} events, {incomplete_events} incomplete, {unfinished_events} unfinished; ")?;
+        write!(f, "{fragments} fragments in {blocks} blocks, {bytes} bytes")?;
+        for problem in &self.problems {
+            write!(f, "\n{problem}")?;
+        }
+        match self.problem_count - self.problems.len() as u64 {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.offset {
+            Some(offset) => write!(f, "{} at byte {offset}: {}", self.file, self.text),
+            None => write!(f, "{}: {}", self.file, self.text),
+        }
+    }
+}
+
+struct Check<'a> {
+    run: &'a Run,
+    report: VerifyReport,
+    counts: BTreeMap<SourceId, SourceCount>,
+    expected: Vec<SourceId>,
+    assembler: Assembler,
+    /// Records that stand for a missing source, by event, until it is closed.
+    missing: BTreeMap<EventId, usize>,
+}
+
+impl<'a> Check<'a> {
+    fn new(run: &'a Run) -> Self {
+        let info = run.info();
+        let counts: BTreeMap<_, _> =
+            info.sources.iter().map(|source| (source.id, SourceCount::new(source.id, &source.name))).collect();
+        let report = VerifyReport {
+            run: info.run,
+            builder: info.builder,
+            verdict: verdict(run),
+            consistent: false,
+            segments: run.segments(),
+            blocks: 0,
+            bytes: 0,
+            fragments: 0,
+            events: 0,
+            incomplete_events: 0,
+            unfinished_events: 0,
+            sources: Vec::new(),
+            recovery: run.recovery().cloned(),
+            problems: Vec::new(),
+            problem_count: 0,
+        };
+        let expected = counts.keys().copied().collect();
+        Self { run, report, counts, expected, assembler: Assembler::default(), missing: BTreeMap::new() }
+    }
+
+    fn block(&mut self, block: &StoredBlock) {
+        block.forget_check();
+        let (header, bytes) = match block.read(self.run.info()) {
+            Ok(read) => read,
+            Err(error) => {
+                let found = match error {
+                    StoreError::Format { error, .. } => error.to_string(),
+                    other => other.to_string(),
+                };
+                let kind = ProblemKind::Block { block: block.number(), found };
+                return self.problem(block.path(), Some(block.offset()), kind);
+            }
+        };
+        self.report.blocks += 1;
+        self.report.bytes += u64::from(header.length);
+        let place = Arc::new(Place { mapping: Arc::clone(block.mapping()), offset: block.offset(), header });
+        let mut entries: Vec<_> = header.fragment_entries(bytes).collect();
+        let extent = crate::format::FooterEntry::new(0, 0, entries.iter().copied());
+        if (extent.first, extent.last) != block.range() {
+            self.problem(block.path(), Some(block.offset()), ProblemKind::Footer { block: block.number() });
+        }
+        self.assembler.add(&place);
+        entries.sort_by_key(|entry| entry.offset);
+        let mut free = BLOCK_HEADER_LEN;
+        for entry in &entries {
+            let event = entry.event.0;
+            let source_id = || entry.source.to_string();
+            let at = Some(block.offset() + u64::from(entry.offset));
+            let offset = entry.offset as usize;
+            let Some((record, payload)) = record_at(&bytes[..header.records_end as usize], offset) else {
+                self.problem(block.path(), at, ProblemKind::Record { event, source_id: source_id() });
+                continue;
+            };
+            let named = (record.event, record.source, record.run) == (entry.event, entry.source, header.run);
+            if !named || !record.is_whole() {
+                self.problem(block.path(), at, ProblemKind::Record { event, source_id: source_id() });
+                continue;
+            }
+            if !record.payload_matches(payload) {
+                self.problem(block.path(), at, ProblemKind::Payload { event, source_id: source_id() });
+            }
+            if offset < free {
+                self.problem(block.path(), at, ProblemKind::Overlap { event, source_id: source_id() });
+            }
+            free = offset + record_len(payload.len());
+            self.count(&record);
+        }
+        for closing in place.closings() {
+            match closing {
+                Ok(closing) => {
+                    for event in closing.events() {
+                        let expected = self.report.problem_count;
+                        self.close(block, event, closing.status);
+                        // A damaged count may name four thousand million events; what was said is enough.
+                        if self.report.problem_count > expected && self.report.problem_count > ENOUGH {
+                            break;
+                        }
+                    }
+                }
+                Err(error) => self.bad_closing(block, error),
+            }
+        }
+    }
+
+    fn bad_closing(&mut self, block: &StoredBlock, error: FormatError) {
+        let kind = ProblemKind::Block { block: block.number(), found: error.to_string() };
+        self.problem(block.path(), Some(block.offset()), kind);
+    }
+
+    fn count(&mut self, record: &FragmentHeader) {
+        self.report.fragments += 1;
+        let empty = || SourceCount::new(record.source, "");
+        let count = self.counts.entry(record.source).or_insert_with(empty);
+        count.bytes += u64::from(record.piece_length);
+        if record.status.contains(Status::MISSING) {
+            count.missing += 1;
+            *self.missing.entry(record.event).or_default() += 1;
+        } else {
+            count.recorded += 1;
+        }
+    }
+
+    fn close(&mut self, block: &StoredBlock, id: EventId, status: EventStatus) {
+        self.report.events += 1;
+        let fragments = self.assembler.close(id);
+        let missing = self.missing.remove(&id).unwrap_or(0);
+        let (event, found, expected) = (id.0, fragments.len(), self.expected.len());
+        let one_each = fragments.iter().map(|located| &located.entry.source).eq(&self.expected);
+        if !one_each {
+            self.problem(block.path(), Some(block.offset()), ProblemKind::Event { event, found, expected });
+        }
+        let says_incomplete = status == EventStatus::Incomplete;
+        self.report.incomplete_events += u64::from(says_incomplete);
+        if says_incomplete != (missing > 0) {
+            let status = if says_incomplete { "incomplete" } else { "complete" }.to_owned();
+            let kind = ProblemKind::EventStatus { event, status, missing };
+            self.problem(block.path(), Some(block.offset()), kind);
+        }
+    }
+
+    fn finish(mut self) -> VerifyReport {
+        let open: Vec<(u64, usize, Arc<Place>)> = self
+            .assembler
+            .open()
+            .filter_map(|(event, located)| Some((event.0, located.len(), Arc::clone(&located.first()?.block))))
+            .collect();
+        for (event, records, place) in open {
+            if self.run.status(EventId(event)).is_some() {
+                let kind = ProblemKind::AfterClosing { event, records };
+                self.problem(&place.mapping.path().to_owned(), Some(place.offset), kind);
+            } else {
+                self.report.unfinished_events += 1;
+            }
+        }
+        self.recovery();
+        if self.run.info().state != RunState::Open {
+            self.totals();
+        }
+        self.report.sources = self.counts.into_values().collect();
+        self.report.consistent = self.report.problem_count == 0;
+        self.report
+    }
+
+    /// A run whose writer died may end anywhere. A finished run ends with footers, unless it says that it could not write them.
+    fn recovery(&mut self) {
+        let Some(recovery) = self.run.recovery() else { return };
+        let is_expected = match self.run.info().state {
+            RunState::Open => true,
+            RunState::Incomplete => recovery.is_end,
+            RunState::Complete => false,
+        };
+        if !is_expected {
+            let path = self.run.path().join(&recovery.segment);
+            self.problem(&path, Some(recovery.offset), ProblemKind::Segment { found: recovery.found.clone() });
+        }
+    }
+
+    /// Compares the totals and the ledger of a finished run with what was counted.
+    fn totals(&mut self) {
+        let info = self.run.info();
+        let mut numbers = vec![
+            ("events.built".to_owned(), info.events.built, self.report.events),
+            ("events.incomplete".to_owned(), info.events.incomplete, self.report.incomplete_events),
+            ("totals.blocks".to_owned(), info.totals.blocks, self.report.blocks),
+            ("totals.bytes".to_owned(), info.totals.bytes, self.report.bytes),
+            ("totals.fragments".to_owned(), info.totals.fragments, self.report.fragments),
+            ("totals.segments".to_owned(), info.totals.segments.into(), self.report.segments.into()),
+        ];
+        let mut unaccounted = Vec::new();
+        let ledger = info.ledger.as_array().map(Vec::as_slice).unwrap_or_default();
+        for source in self.expected.iter() {
+            let source_id = source.to_string();
+            let line = ledger.iter().find(|line| line["source"].as_str() == Some(&source_id));
+            let stated = line.and_then(|line| line["recorded"].as_u64()).unwrap_or(0);
+            let counted = self.counts.get(source).map_or(0, |count| count.recorded);
+            numbers.push((format!("recorded of source {source_id}"), stated, counted));
+            let fragments = line.and_then(|line| line["unaccounted"].as_u64()).unwrap_or(0);
+            if fragments > 0 && info.state == RunState::Complete {
+                unaccounted.push(ProblemKind::Unaccounted { source_id, fragments });
+            }
+        }
+        let path = self.run.path().join(crate::info::FILE_NAME);
+        for (what, stated, counted) in numbers {
+            if stated != counted {
+                self.problem(&path, None, ProblemKind::Total { what, stated, counted });
+            }
+        }
+        for kind in unaccounted {
+            self.problem(&path, None, kind);
+        }
+    }
+
+    fn problem(&mut self, path: &Path, offset: Option<u64>, kind: ProblemKind) {
+        self.report.problem_count += 1;
+        if self.report.problem_count <= ENOUGH {
+            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let text = kind.to_string();
+            self.report.problems.push(Problem { file, offset, kind, text });
+        }
+    }
+}
+
+fn verdict(run: &Run) -> Verdict {
+    match (run.info().state, run.writer()) {
+        (RunState::Complete, _) => Verdict::Complete,
+        (RunState::Incomplete, _) => Verdict::Incomplete { reasons: run.info().reasons.clone() },
+        (RunState::Open, Some(WriterLife::Gone)) => Verdict::Recovered,
+        (RunState::Open, writer) => Verdict::Open { writer: writer.unwrap_or(WriterLife::Unknown) },
+    }
+}
+
+/// The record whose header begins at `offset` of a block's records.
+fn record_at(records: &[u8], offset: usize) -> Option<(FragmentHeader, &[u8])> {
+    if offset < BLOCK_HEADER_LEN || !offset.is_multiple_of(RECORD_ALIGN) {
+        return None;
+    }
+    let header = FragmentHeader::decode(records.get(offset..)?).ok()?;
+    let payload = records.get(offset + HEADER_LEN..)?.get(..header.piece_length as usize)?;
+    Some((header, payload))
+}
+
+/// Problems that are listed one by one.
+const ENOUGH: u64 = 1000;

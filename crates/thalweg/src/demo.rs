@@ -1,0 +1,237 @@
+//! `thalweg demo`, `thalweg run` and `thalweg check`: whole systems on this machine.
+
+use crate::supervise::{Watched, supervise};
+use crate::{Failure, print};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
+use thalweg_link::{Address, TcpOptions};
+use thalweg_node::{BuilderNodeConfig, CheckConfig, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology};
+use thalweg_wire::{SourceId, record_len};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// How many sources. With --input, as many as the recordings have (a VDIF file has one for each thread)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    sources: Option<u16>,
+    /// Bytes in each fragment's payload, such as 1KiB, 64KiB, 1MiB
+    #[arg(long, value_name = "BYTES", default_value = "1MiB", conflicts_with = "input")]
+    size: ByteSize,
+    /// How long the run lasts
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    duration: Duration,
+    /// What carries the data: tcp, or shm (shared memory)
+    #[arg(long, value_name = "shm|tcp", default_value = "tcp")]
+    link: LinkKind,
+    /// Real recordings to replay instead of the model ADC: SigMF, VDIF, PGM images. They are repeated until the time is
+    /// over
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    input: Vec<PathBuf>,
+    /// Events per second; without it, as fast as the builder takes them, or 1000 with --input
+    #[arg(long, value_name = "HZ")]
+    rate: Option<f64>,
+    /// Where the run's directory is made
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    out: PathBuf,
+    /// Build events, count them and let them go
+    #[arg(long)]
+    no_record: bool,
+    /// What is checked of each fragment before it counts as built: header, or payload (its CRC too). The default is
+    /// payload when recording, and header with --no-record
+    #[arg(long, value_name = "header|payload")]
+    check: Option<CheckConfig>,
+    /// TCP congestion control, as listed in /proc/sys/net/ipv4/tcp_available_congestion_control
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// Print the topology that this demo runs, as a file for `thalweg run`, and do nothing else
+    #[arg(long)]
+    print_topology: bool,
+}
+
+pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+    let topology = topology(options)?;
+    if options.print_topology {
+        print!("{}", toml::to_string(&topology).map_err(Failure::broken)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !json {
+        introduce(options, &topology);
+    }
+    run_here(topology, json, verbose)
+}
+
+pub(crate) fn run(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+    run_here(Topology::load(file)?, json, verbose)
+}
+
+pub(crate) fn check(file: &Path, json: bool) -> Result<ExitCode, Failure> {
+    let topology = Topology::load(file)?;
+    let mut devices = Vec::new();
+    for source in &topology.sources {
+        let device = thalweg_device::open(&source.device)
+            .map_err(|error| Failure::Usage(format!("{}: source '{}': {error}", file.display(), source.name)))?;
+        let slot = source.slot_bytes(device.max_payload());
+        let needs = record_len(device.max_payload());
+        if needs > slot {
+            return Err(Failure::Usage(format!(
+                "{}: source '{}': slot: {slot} bytes cannot hold a fragment of {} bytes and its header; set slot to at least {needs}",
+                file.display(),
+                source.name,
+                device.max_payload()
+            )));
+        }
+        devices.push((source, device, slot));
+    }
+    if json {
+        let sources: Vec<_> = devices
+            .iter()
+            .map(|(source, device, slot)| {
+                serde_json::json!({
+                    "name": source.name, "id": source.id, "slot_bytes": slot, "slots": source.slots,
+                    "device": device.description(),
+                })
+            })
+            .collect();
+        println!("{}", serde_json::json!({ "file": file, "ok": true, "sources": sources, "topology": topology }));
+    } else {
+        println!("{}: ok", file.display());
+        for builder in &topology.builders {
+            let listen: Vec<String> = builder.listen.iter().map(ToString::to_string).collect();
+            println!(
+                "  builder {}: {}; {} blocks of {} bytes",
+                builder.name,
+                listen.join(", "),
+                builder.blocks,
+                builder.block.0
+            );
+        }
+        for (source, device, slot) in &devices {
+            let description = device.description();
+            let truth = if description.simulated { ", simulated" } else { ", replayed" };
+            println!(
+                "  source {} ({}): {}{truth}; fragments of up to {} bytes, {} slots of {slot} bytes",
+                source.name,
+                source.id,
+                description.kind,
+                device.max_payload(),
+                source.slots
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_here(topology: Topology, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+    let line = print::Line::new("thalweg");
+    let watched = supervise(topology, verbose, &line);
+    line.clear();
+    let Watched { report, failures, .. } = watched?;
+    for failure in &failures {
+        eprintln!("thalweg: {failure}");
+    }
+    Ok(print::run(&report, json))
+}
+
+fn introduce(options: &Options, topology: &Topology) {
+    let what = if options.input.is_empty() {
+        format!("model ADC, simulated, fragments of {} bytes", options.size.0)
+    } else {
+        "real recordings, replayed".to_owned()
+    };
+    let to =
+        if options.no_record { "not recorded".to_owned() } else { format!("recorded in {}", options.out.display()) };
+    println!(
+        "{} sources ({what}) -> 1 builder over {:?}, {}, {to}",
+        topology.sources.len(),
+        options.link,
+        humantime::format_duration(options.duration)
+    );
+}
+
+/// The topology that a demo's options stand for.
+fn topology(options: &Options) -> Result<Topology, Failure> {
+    let listen = match options.link {
+        LinkKind::Tcp => "tcp:127.0.0.1:0".parse(),
+        LinkKind::Shm => {
+            let path = std::env::temp_dir().join(format!("thalweg-{}.sock", std::process::id()));
+            Ok(Address::Shm(path))
+        }
+    };
+    let listen = listen.map_err(Failure::Usage)?;
+    let devices: Vec<DeviceConfig> = if options.input.is_empty() {
+        let size = usize::try_from(options.size.0).unwrap_or(usize::MAX);
+        if options.size.0 == 0 || options.size.0 > 1 << 29 {
+            return Err(Failure::Usage(format!(
+                "--size {}: fragments of 1 byte to 512 MiB are possible",
+                options.size.0
+            )));
+        }
+        // As many waveforms as the slots hold: after the first round a slot's content is there already, as with the
+        // ring of buffers a digitizer writes by DMA, and the model costs nothing.
+        let model = |_| {
+            let batch = ((256 << 10) / record_len(size)).max(1);
+            let period = u64::from(slots(size)) * batch as u64;
+            DeviceConfig::ModelAdc(ModelAdcConfig { size: options.size, seed: 1, source: None, period })
+        };
+        (0..options.sources.unwrap_or(3)).map(model).collect()
+    } else {
+        let devices = devices_for(&options.input, true).map_err(Failure::usage)?;
+        match options.sources {
+            Some(count) if usize::from(count) > devices.len() => {
+                return Err(Failure::Usage(format!("--sources {count}: the recordings make only {}", devices.len())));
+            }
+            Some(count) => devices.into_iter().take(count.into()).collect(),
+            None => devices,
+        }
+    };
+    let mut largest = 0;
+    let mut sources = Vec::new();
+    for (index, mut device) in devices.into_iter().enumerate() {
+        let id = SourceId::new(1, u16::try_from(index).map_err(Failure::usage)?);
+        device.set_source(id);
+        let payload = match &device {
+            DeviceConfig::ModelAdc(model) => usize::try_from(model.size.0).unwrap_or(usize::MAX),
+            recorded => thalweg_device::open(recorded).map_err(Failure::usage)?.max_payload(),
+        };
+        let source = SourceNodeConfig {
+            name: format!("{}-{index}", device.kind()),
+            id: id.to_string(),
+            device,
+            link: options.link,
+            rate: options.rate.or((!options.input.is_empty()).then_some(1000.0)),
+            policy: Policy::Block,
+            slots: slots(payload),
+            slot: None,
+            cpu: None,
+        };
+        largest = largest.max(source.slot_bytes(payload));
+        sources.push(source);
+    }
+    let check = options.check.unwrap_or(if options.no_record { CheckConfig::Header } else { CheckConfig::Payload });
+    let mut builder = BuilderNodeConfig::new("builder", vec![listen]);
+    builder.check = check;
+    builder.block = ByteSize(builder.block.0.max((largest as u64 + (1 << 17)).next_multiple_of(1 << 20)));
+    let topology = Topology {
+        run: RunConfig {
+            directory: options.out.clone(),
+            record: !options.no_record,
+            duration: Some(options.duration),
+            ..RunConfig::default()
+        },
+        tcp: TcpOptions { congestion: options.congestion.clone() },
+        builders: vec![builder],
+        sources,
+    };
+    topology.check().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
+    Ok(topology)
+}
+
+/// Enough slots to keep the link busy, few enough to stay in the cache.
+fn slots(payload: usize) -> u32 {
+    match record_len(payload) {
+        large if large > 64 << 20 => 3,
+        large if large > 4 << 20 => 4,
+        _ => 8,
+    }
+}

@@ -1,0 +1,236 @@
+//! Runs every node of a topology on this machine, each in a process of its own, and watches them.
+
+use crate::node::Word;
+use crate::{Failure, print};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use thalweg_node::{BuilderReport, RunReport, Snapshot, SourceReport, Topology};
+
+/// How long nodes that were told to stop at once are waited for before they are killed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What happened while a run was watched.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    /// What the builders said.
+    pub(crate) report: RunReport,
+    /// What the sources said.
+    pub(crate) sources: Vec<SourceReport>,
+    /// Nodes that failed, and why.
+    pub(crate) failures: Vec<String>,
+}
+
+enum News {
+    Said(usize, Word),
+    /// A node's standard output has ended.
+    Silent(usize),
+    Signal,
+}
+
+struct Node {
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    over: bool,
+}
+
+/// Everything that runs, killed if this is dropped before it ends.
+struct Nodes(Vec<Node>);
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for node in &mut self.0 {
+            drop(node.stdin.take());
+        }
+        let begun = Instant::now();
+        for node in &mut self.0 {
+            while matches!(node.child.try_wait(), Ok(None)) {
+                if begun.elapsed() > GRACE {
+                    let _ = node.child.kill();
+                    let _ = node.child.wait();
+                } else {
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+    }
+}
+
+/// Runs it to the end. `line` shows how far it is.
+pub(crate) fn supervise(mut topology: Topology, verbose: u8, line: &print::Line) -> Result<Watched, Failure> {
+    let (sender, news) = channel();
+    watch_signals(sender.clone())?;
+    let mut nodes = Nodes(Vec::new());
+    let builders = topology.builders.len();
+
+    // Builders first: the system may choose their ports.
+    for index in 0..builders {
+        let name = topology.builders[index].name.clone();
+        nodes.0.push(start(&name, &topology, verbose, index, &sender)?);
+    }
+    let mut watch = Watch::new(builders, topology.sources.len());
+    while watch.listening.iter().any(Option::is_none) {
+        watch.next(&mut nodes, &news, line)?;
+        if let Some(failure) = watch.fatal.take() {
+            return Err(failure);
+        }
+    }
+    for (builder, addresses) in topology.builders.iter_mut().zip(&mut watch.listening) {
+        builder.listen = addresses.take().unwrap_or_default();
+    }
+    for index in 0..topology.sources.len() {
+        let name = topology.sources[index].name.clone();
+        nodes.0.push(start(&name, &topology, verbose, builders + index, &sender)?);
+    }
+    while !nodes.0.iter().all(|node| node.over) {
+        watch.next(&mut nodes, &news, line)?;
+        // A node that could not even begin leaves the others waiting for it.
+        if watch.fatal.is_some() && !watch.begun {
+            break;
+        }
+    }
+    drop(nodes);
+    let reports: Vec<BuilderReport> = watch.builders.into_iter().flatten().collect();
+    match watch.fatal {
+        Some(failure) if reports.len() < builders => Err(failure),
+        _ => Ok(Watched { report: RunReport::new(&reports), sources: watch.sources, failures: watch.failures }),
+    }
+}
+
+struct Watch {
+    listening: Vec<Option<Vec<thalweg_link::Address>>>,
+    snapshots: Vec<Snapshot>,
+    builders: Vec<Option<BuilderReport>>,
+    sources: Vec<SourceReport>,
+    failures: Vec<String>,
+    fatal: Option<Failure>,
+    begun: bool,
+    told: u32,
+}
+
+impl Watch {
+    fn new(builders: usize, sources: usize) -> Self {
+        Self {
+            listening: vec![None; builders],
+            snapshots: vec![Snapshot::default(); builders + sources],
+            builders: vec![None; builders],
+            sources: Vec::new(),
+            failures: Vec::new(),
+            fatal: None,
+            begun: false,
+            told: 0,
+        }
+    }
+
+    fn next(&mut self, nodes: &mut Nodes, news: &Receiver<News>, line: &print::Line) -> Result<(), Failure> {
+        match news.recv_timeout(Duration::from_secs(1)) {
+            Ok(News::Said(index, word)) => self.hear(index, word, nodes, line),
+            Ok(News::Silent(index)) => self.silent(index, &mut nodes.0[index]),
+            Ok(News::Signal) => {
+                self.told += 1;
+                for (index, node) in nodes.0.iter_mut().enumerate() {
+                    // A clean end is the builders' business; at once is everybody's.
+                    if index < self.builders.len() || self.told > 1 {
+                        tell(node, self.told);
+                    }
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(Failure::broken("lost sight of all nodes")),
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, index: usize, word: Word, nodes: &mut Nodes, line: &print::Line) {
+        match word {
+            Word::Listening(addresses) => self.listening[index] = Some(addresses),
+            Word::Progress(snapshot) => {
+                self.snapshots[index] = snapshot;
+                self.begun |= snapshot.phase > 0;
+                let builders = &self.snapshots[..self.builders.len()];
+                line.show(&print::total(builders));
+            }
+            Word::Builder(report) => {
+                self.begun = true;
+                self.builders[index] = Some(*report);
+            }
+            Word::Source(report) => self.sources.push(report),
+            Word::Failed { error, usage } => {
+                let text = format!("{}: {error}", nodes.0[index].name);
+                self.failures.push(text.clone());
+                self.fatal.get_or_insert(if usage { Failure::Usage(text) } else { Failure::Broken(text) });
+            }
+        }
+    }
+
+    fn silent(&mut self, index: usize, node: &mut Node) {
+        node.over = true;
+        let status = node.child.wait();
+        let killed = status.is_ok_and(|status: ExitStatus| {
+            use std::os::unix::process::ExitStatusExt;
+            status.signal().is_some()
+        });
+        if killed {
+            let text = format!("{}: the process was killed", node.name);
+            self.failures.push(text.clone());
+            if index < self.builders.len() {
+                self.fatal.get_or_insert(Failure::Broken(text));
+            }
+        }
+    }
+}
+
+/// One line for each time the user asked: the first for a clean end, the second for an end at once.
+fn tell(node: &mut Node, times: u32) {
+    if times > 2 {
+        let _ = node.child.kill();
+    } else if let Some(stdin) = &mut node.stdin {
+        // A node that is gone needs no telling.
+        let _ = stdin.write_all(if times == 1 { b"stop\n" } else { b"stop\nstop\n" });
+    }
+}
+
+fn start(name: &str, topology: &Topology, verbose: u8, index: usize, news: &Sender<News>) -> Result<Node, Failure> {
+    let program = std::env::current_exe().map_err(Failure::broken)?;
+    let mut command = Command::new(program);
+    command.args(["node", name, "-", "--supervised"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    for _ in 0..verbose {
+        command.arg("-v");
+    }
+    // An interrupt from the terminal is for the supervisor alone.
+    command.process_group(0);
+    let mut child = command.spawn().map_err(Failure::broken)?;
+    let mut stdin = child.stdin.take();
+    let mut text = serde_json::to_string(topology).map_err(Failure::broken)?;
+    text.push('\n');
+    if let Some(stdin) = &mut stdin {
+        stdin.write_all(text.as_bytes()).map_err(Failure::broken)?;
+    }
+    if let Some(stdout) = child.stdout.take() {
+        let news = news.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Ok(word) = serde_json::from_str(&line) {
+                    let _ = news.send(News::Said(index, word));
+                }
+            }
+            let _ = news.send(News::Silent(index));
+        });
+    }
+    Ok(Node { name: name.to_owned(), child, stdin, over: false })
+}
+
+fn watch_signals(news: Sender<News>) -> Result<(), Failure> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::broken)?;
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            let _ = news.send(News::Signal);
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,124 @@
+"""Runs written by the letter of the format's description, and what the reader makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from handmade import EMPTY, IMAGE_U8, IMAGE_U16, MISSING, NO_PAYLOAD_CRC, SAMPLES_I16, Record, block, crc32c, write_run
+
+import thalweg
+
+SAMPLES = np.arange(-10, 20, dtype="<i2").reshape(10, 3)
+IMAGE = np.arange(12, dtype="<u2").reshape(3, 4) * 1000
+SOURCES = {"1.0": {"channels": 3}, "2.5": {"width": 4, "height": 3}}
+
+
+def both(event: int) -> list[Record]:
+    """What the two sources say of an event."""
+    return [
+        Record(event, "2.5", IMAGE.tobytes(), IMAGE_U16, timestamp=2000 + event, window=5),
+        Record(event, "1.0", (SAMPLES + event).tobytes(), SAMPLES_I16, timestamp=1000 + event, sequence=event + 3),
+    ]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> thalweg.Run:
+    """Events out of order and over two blocks; one incomplete, one with an empty fragment, one never closed."""
+    late, early = both(4)
+    first = block(7, 0, [*both(2), *both(0), late], [(0, 2, 2, 0)])
+    missing = Record(5, "2.5", status=MISSING | NO_PAYLOAD_CRC)
+    empty = Record(6, "2.5", payload_type=IMAGE_U16, status=EMPTY)
+    second = block(
+        7, 1, [early, missing, both(5)[1], empty, both(6)[1], both(9)[0]], [(4, 1, 1, 0), (5, 1, 1, 1), (6, 1, 1, 0)]
+    )
+    return thalweg.open(write_run(tmp_path / "run-000007", [first, second], SOURCES))
+
+
+def test_crc32c_is_castagnolis() -> None:
+    # RFC 3720, appendix B.4: 32 bytes of zeros.
+    assert crc32c(bytes(32)) == 0x8A9136AA
+
+
+def test_events_come_in_order_and_an_unfinished_one_does_not_come(run: thalweg.Run) -> None:
+    assert [event.id for event in run] == [0, 2, 4, 5, 6]
+    assert len(run) == 5
+    assert run.state == "OPEN"
+    assert run.sources == ["1.0", "2.5"]
+    with pytest.raises(KeyError, match="9"):
+        run.event(9)
+    with pytest.raises(KeyError):
+        run.event(1)
+
+
+def test_fragments_have_the_shapes_that_their_sources_state(run: thalweg.Run) -> None:
+    event = run.event(4)
+    np.testing.assert_array_equal(event["1.0"].array, SAMPLES + 4)
+    np.testing.assert_array_equal(event["2.5"].array, IMAGE)
+    assert event["1.0"].array.dtype == np.int16
+    assert event["2.5"].array.dtype == np.uint16
+    assert event["2.5"].payload.shape == (24,)
+
+
+def test_header_fields_are_attributes(run: thalweg.Run) -> None:
+    fragment = run.event(2)["1.0"]
+    assert (fragment.run, fragment.event, fragment.source, fragment.sequence) == (7, 2, "1.0", 5)
+    assert (fragment.timestamp, fragment.window, fragment.status) == (1002, 0, ["simulated"])
+    assert fragment.payload_crc == crc32c((SAMPLES + 2).tobytes())
+    assert fragment.verify()
+    assert run.event(2).timestamp == 1002
+    assert run.event(2)["2.5"].window == 5
+
+
+def test_a_source_of_which_nothing_came_is_named(run: thalweg.Run) -> None:
+    event = run.event(5)
+    assert not event.complete
+    assert event.status == "incomplete"
+    assert event.missing == ["2.5"]
+    assert event["2.5"].status == ["missing", "no-payload-crc"]
+    assert event["2.5"].payload_crc is None
+    assert len(event["2.5"]) == 0
+    assert event.timestamp == 1005
+
+
+def test_a_source_that_has_nothing_to_say_is_not_missing(run: thalweg.Run) -> None:
+    event = run.event(6)
+    assert event.complete
+    assert event.missing == []
+    assert event["2.5"].status == ["empty"]
+    assert event["2.5"].array.shape == (0, 4)
+
+
+def test_a_block_that_is_damaged_ends_what_can_be_read(tmp_path: Path) -> None:
+    blocks = [block(7, number, both(number), [(number, 1, 1, 0)]) for number in range(3)]
+    for damaged in ("cut off", "changed"):
+        third = blocks[2][:-1] if damaged == "cut off" else blocks[2][:70] + b"!" + blocks[2][71:]
+        run = thalweg.open(write_run(tmp_path / damaged, [*blocks[:2], third], SOURCES))
+        assert [event.id for event in run] == [0, 1]
+
+
+def test_following_a_run_whose_writer_died_ends(tmp_path: Path) -> None:
+    blocks = [block(7, number, both(number), [(number, 1, 1, 0)]) for number in range(3)]
+    run = thalweg.open(write_run(tmp_path / "dead", blocks, SOURCES))
+    assert [event.id for event in run.follow()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("payload_type", "size", "description", "message"),
+    [
+        (SAMPLES_I16, 10, {"channels": 4}, "10 bytes is not 16-bit samples of 4 channels"),
+        (SAMPLES_I16, 3, {}, "3 bytes"),
+        (SAMPLES_I16, 4, {"channels": 0}, "0 channels"),
+        (IMAGE_U8, 24, {"width": 4, "height": 3}, "an image of 4 x 3 pixels"),
+        (IMAGE_U8, 12, {}, "width and height"),
+    ],
+)
+def test_a_payload_that_does_not_fit_its_description_is_an_error(
+    tmp_path: Path, payload_type: int, size: int, description: dict[str, int], message: str
+) -> None:
+    record = Record(0, "1.0", bytes(size), payload_type)
+    run = thalweg.open(write_run(tmp_path / "run", [block(7, 0, [record], [(0, 1, 1, 0)])], {"1.0": description}))
+    with pytest.raises(thalweg.RunError, match=message):
+        _ = run.event(0)["1.0"].array
+    assert run.event(0)["1.0"].payload.tobytes() == bytes(size)

@@ -1,0 +1,79 @@
+"""Real recordings, played through the whole path and found again sample by sample."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import thalweg
+
+if TYPE_CHECKING:
+    from conftest import Written
+
+
+@pytest.mark.parametrize("link", ["tcp", "shm"])
+@pytest.mark.parametrize("name", ["scope-4ch-12bit-2.5MSps", "scope-2ch-8bit-250MSps"])
+def test_oscilloscope_channels_come_back_as_they_went_in(
+    name: str, link: str, recordings: Path, record: Callable[..., Written]
+) -> None:
+    path = recordings / "adc" / f"{name}.sigmf-data"
+    channels = json.loads(path.with_suffix(".sigmf-meta").read_text())["global"]["core:num_channels"]
+    original = np.fromfile(path, "<i2").reshape(-1, channels)
+    written = record("--input", path, "--duration", "200ms", "--link", link)
+    run = thalweg.open(written.directory)
+    (source,) = run.sources
+    fragments = [event[source] for event in run]
+    assert len(fragments) > 1
+    # The recording is played over and over; each pass must be whole.
+    at = 0
+    for fragment in fragments:
+        assert "replayed" in fragment.status
+        assert "simulated" not in fragment.status
+        np.testing.assert_array_equal(fragment.array, original[at : at + len(fragment.array)])
+        at = (at + len(fragment.array)) % len(original)
+    passes = sum(len(fragment.array) for fragment in fragments) / len(original)
+    assert passes >= 1, f"only {passes:.2f} of the recording was played"
+
+
+def test_beam_images_come_back_as_images(recordings: Path, record: Callable[..., Written]) -> None:
+    files = sorted((recordings / "camera").glob("*.pgm"))
+    images = [np.frombuffer(file.read_bytes()[-640_000:], np.uint8).reshape(800, 800) for file in files]
+    run = thalweg.open(record("--input", recordings / "camera", "--duration", "200ms").directory)
+    (source,) = run.sources
+    assert len(run) >= len(images)
+    for event in run:
+        image = event[source].array
+        assert image.shape == (800, 800)
+        np.testing.assert_array_equal(image, images[event.id % len(images)])
+
+
+def test_baseband_decodes_from_the_run_what_it_decodes_from_the_file(record: Callable[..., Written]) -> None:
+    baseband = pytest.importorskip("baseband", reason="skipped: the PyPI package baseband is not installed")
+    path = Path(baseband.data.SAMPLE_VDIF)
+    run = thalweg.open(record("--input", path, "--duration", "200ms").directory)
+    frames = defaultdict(list)
+    for event in run:
+        for source, fragment in event.items():
+            assert fragment.payload_type == "vdif"
+            frames[source].append(fragment.payload.tobytes())
+    assert len(frames) == 8
+    described = {source["id"]: source["description"] for source in run.info["sources"]}
+    count = {described[source]["records"] for source in frames}
+    assert count == {2}
+    file = io.BytesIO(b"".join(frames[source][at] for at in range(2) for source in frames))
+    with warnings.catch_warnings():
+        # astropy warns of the age of its leap second table.
+        warnings.simplefilter("ignore")
+        with baseband.vdif.open(file, "rs") as played, baseband.vdif.open(str(path), "rs") as original:
+            assert played.start_time == original.start_time
+            np.testing.assert_array_equal(played.read(), original.read())
+    for source, played in frames.items():
+        assert all(frame == played[at % 2] for at, frame in enumerate(played)), source

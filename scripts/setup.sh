@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Finds what is missing to build and test Thalweg on Debian 12 or Ubuntu 24.04, and installs it.
+#
+#   scripts/setup.sh build     a Rust toolchain (asked for, not installed), a C compiler
+#   scripts/setup.sh python    these, and .venv with the Python package and what its tests and the demo need
+#
+# Running it again costs little: what is there is only looked at.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+RUST_WANTED=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+say() { printf 'setup: %s\n' "$*"; }
+stop() {
+    printf 'setup: %s\n' "$@" >&2
+    exit 1
+}
+
+version_at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; }
+
+need_cargo() {
+    command -v cargo >/dev/null 2>&1 || stop \
+        "no Rust toolchain found (cargo). Install one, then run this again:" \
+        "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" \
+        "(no curl? apt-get install curl ca-certificates; other ways: https://rust-lang.org/tools/install)"
+    local found
+    found=$(cargo --version | cut -d ' ' -f 2)
+    version_at_least "${found%%-*}" "$RUST_WANTED" || stop \
+        "cargo is version $found; Thalweg needs $RUST_WANTED or newer. With rustup: rustup update stable" \
+        "(the cargo packaged by Debian 12 and Ubuntu 24.04 is too old: install rustup, see https://rustup.rs)"
+    # A minimal toolchain lacks these; where they cannot be added, the checks that want them say 'skipped'.
+    if command -v rustup >/dev/null 2>&1; then
+        cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
+        cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
+    fi
+}
+
+# Installs Debian packages, or says how to.
+packages() {
+    local command="apt-get install -y --no-install-recommends $*" as=()
+    command -v apt-get >/dev/null 2>&1 || stop "missing: $*" "(names of Debian packages; there is no apt-get here, please install their like)"
+    if [ "$(id -u)" -ne 0 ]; then
+        if command -v sudo >/dev/null 2>&1 && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+            as=(sudo)
+        else
+            stop "missing: $*. Run this as root, then try again:" "    apt-get update && $command"
+        fi
+    fi
+    say "installing $*"
+    "${as[@]}" apt-get update -qq
+    # shellcheck disable=SC2086
+    "${as[@]}" env DEBIAN_FRONTEND=noninteractive $command
+}
+
+need_compiler() {
+    # cargo links with cc; a compiler without the C library's files cannot.
+    if ! command -v cc >/dev/null 2>&1 || ! echo 'int main(void){return 0;}' | cc -x c -o /dev/null - 2>/dev/null; then
+        packages gcc libc6-dev
+    fi
+}
+
+need_python() {
+    local ready='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))'
+    if ! python3 -c "$ready" 2>/dev/null; then
+        packages python3 python3-venv
+        python3 -c "$ready" || stop "python3 is $(python3 --version 2>&1); 3.10 or newer with venv is needed"
+    fi
+}
+
+# Whether the file $1 says that what is identified by $2 has been done.
+done_already() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
+
+digest() { cat "$@" | sha256sum | cut -d ' ' -f 1; }
+
+need_venv() {
+    local python wanted
+    python=$(python3 -c 'import sys; print(sys.executable, sys.version_info[:2])')
+    wanted=$(printf '%s' "$python" | cat - python/requirements.txt | sha256sum | cut -d ' ' -f 1)
+    if ! done_already .venv/.requirements "$wanted" || ! .venv/bin/python -c '' 2>/dev/null; then
+        say "making .venv and installing python/requirements.txt into it"
+        python3 -m venv --clear .venv
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -r python/requirements.txt
+        printf '%s' "$wanted" >.venv/.requirements
+    fi
+}
+
+need_package() {
+    local wanted files
+    # Whatever the extension module is built from: its own and lower floors' sources.
+    mapfile -d '' files < <(find pyproject.toml Cargo.toml Cargo.lock README.md crates python/thalweg -type f \
+        -not -name '*.so' -not -path '*/__pycache__/*' -not -path '*/tests/*' -not -path 'crates/thalweg/*' -print0 | sort -z)
+    wanted=$(digest "${files[@]}")
+    if ! done_already .venv/.package "$wanted"; then
+        say "building and installing the Python package (pip install .)"
+        # The build tool, maturin, is in .venv already.
+        PATH="$PWD/.venv/bin:$PATH" .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+            --no-build-isolation --no-deps --force-reinstall .
+        printf '%s' "$wanted" >.venv/.package
+    fi
+}
+
+need_cargo
+need_compiler
+case "${1:-}" in
+    build) ;;
+    python)
+        need_python
+        need_venv
+        need_package
+        ;;
+    *) stop "usage: scripts/setup.sh build|python" ;;
+esac
