@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import subprocess
 import sys
@@ -44,8 +43,7 @@ def main() -> None:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
 
-    report = record(options.thalweg, recording, options.duration, out)
-    run_directory = Path(report["directory"])
+    run_directory = record(options.thalweg, recording, options.duration, out)
     step(f"{options.thalweg} verify {run_directory}")
     if subprocess.run([options.thalweg, "verify", run_directory], check=False).returncode != 0:
         sys.exit(f"{run_directory} does not verify")
@@ -59,20 +57,19 @@ def main() -> None:
         f"in their order.\nFrom the run, baseband decodes the same {seen.samples} samples per thread as from the file."
     )
     picture = out / f"{run_directory.name}.png"
-    draw(run, seen, report, recording, picture)
+    draw(run, seen, recording, picture)
     print(f"\nThe picture: {picture}")
 
 
-def record(program: str, recording: Path, duration: str, out: Path) -> dict[str, object]:
-    """Runs `thalweg demo` on the recording and returns what it reports."""
-    command = [program, "demo", "--input", str(recording), "--duration", duration, "--out", str(out), "--json"]
+def record(program: str, recording: Path, duration: str, out: Path) -> Path:
+    """Runs `thalweg demo` on the recording, and returns the run's directory."""
+    before = set(out.glob("run-*"))
+    command = [program, "demo", "--input", str(recording), "--duration", duration, "--out", str(out)]
     step(" ".join(command))
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    lines = ended.stdout.splitlines()
-    print("\n".join(lines[:-1]))
-    if ended.returncode != 0 or not lines:
-        sys.exit(ended.returncode or 1)
-    return json.loads(lines[-1])
+    if (code := subprocess.run(command, check=False).returncode) != 0:
+        sys.exit(code)
+    (directory,) = (path for path in set(out.glob("run-*")) - before if path.is_dir())
+    return directory
 
 
 @dataclass
@@ -158,7 +155,7 @@ def stretch(stretches: list[list[float]], at: float, window: float) -> None:
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 
-def draw(run: thalweg.Run, seen: Seen, report: dict[str, object], recording: Path, picture: Path) -> None:
+def draw(run: thalweg.Run, seen: Seen, recording: Path, picture: Path) -> None:
     """One page: what the telescope saw, and what became of it."""
     plt.rcParams.update(
         {
@@ -174,7 +171,6 @@ def draw(run: thalweg.Run, seen: Seen, report: dict[str, object], recording: Pat
         }
     )
     figure, axes = plt.subplots(2, 2, figsize=(12, 7.6), layout="constrained", width_ratios=[1.25, 1])
-    rate = float(report["goodput_bits_per_second"]) / 8e6
     figure.suptitle(
         f"{recording.name} (radio telescope, {len(seen.sources)} threads of {seen.sample_rate / 1e6:g} million 2-bit "
         f"samples a second), replayed",
@@ -186,9 +182,11 @@ def draw(run: thalweg.Run, seen: Seen, report: dict[str, object], recording: Pat
     draw_spectra(axes[0, 1], seen, threads)
     draw_timeline(axes[1, 0], run, seen)
     draw_levels(axes[1, 1], seen, threads)
+    totals, ledger = run.info["totals"], run.info["ledger"]
     figure.supxlabel(
-        f"{Path(str(report['directory'])).name}: {run.state}; {len(run)} events of {len(seen.sources)} fragments in "
-        f"{float(report['seconds']):.1f} s, {rate:.0f} MB/s; unaccounted for: {report['ledger']['unaccounted']}",
+        f"{Path(run.path).name}: {run.state}; {len(run)} events of {len(seen.sources)} fragments in "
+        f"{totals['seconds']:.1f} s, {totals['bytes'] / totals['seconds'] / 1e6:.0f} MB/s; "
+        f"fragments unaccounted for: {sum(source['unaccounted'] for source in ledger)}",
         fontsize=10,
         color="#444444",
     )

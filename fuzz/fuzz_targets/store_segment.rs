@@ -27,7 +27,7 @@ static DIRECTORY: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
 });
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut segment = bytes.to_vec();
+    let mut segment = pages(bytes);
     make_valid(&mut segment);
     std::fs::write(DIRECTORY.path().join("00000.seg"), &segment).unwrap();
     read(DIRECTORY.path());
@@ -52,6 +52,16 @@ fn read(directory: &Path) {
             Err(_) => {}
         }
     }
+}
+
+/// A page of the file for every few bytes of input, since a fuzzer does not come upon long inputs of itself.
+fn pages(bytes: &[u8]) -> Vec<u8> {
+    let page = |piece: &[u8]| {
+        let mut page = piece.to_vec();
+        page.resize(BLOCK_ALIGN, 0);
+        page
+    };
+    bytes.chunks(320).flat_map(page).collect()
 }
 
 /// A fuzzer does not guess checksums: every page that begins with an odd byte becomes the beginning of a block that passes
@@ -81,6 +91,15 @@ fn make_block(block: &mut [u8], offset: u64, number: u64) {
     block[12..16].fill(0);
     block[16..24].copy_from_slice(&number.to_le_bytes());
     block[24..28].copy_from_slice(&(length as u32).to_le_bytes());
+    if block[44] & 1 == 0 {
+        // Tables that lie inside the block; else whatever is there.
+        let index = length.min(usize::from(block[32]) * 64 % 320 + 64);
+        block[28..32].copy_from_slice(&(index as u32).to_le_bytes());
+        block[32..36].copy_from_slice(&(index as u32).to_le_bytes());
+        let (fragments, closings) = (block[36] & 15, block[40] & 7);
+        block[36..40].copy_from_slice(&[fragments, 0, 0, 0]);
+        block[40..44].copy_from_slice(&[closings, 0, 0, 0]);
+    }
     if is_footer {
         let trailer = length - TRAILER_LEN;
         block[trailer..trailer + 8].copy_from_slice(&offset.to_le_bytes());

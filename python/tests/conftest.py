@@ -64,4 +64,4 @@ def record(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="session")
 def model(record: Callable[..., Written]) -> Written:
     """Three model ADCs for a moment; the payload's length is no multiple of anything that records are aligned to."""
-    return record("--sources", 3, "--size", 10_006, "--duration", "200ms", "--link", "tcp")
+    return record("--sources", 3, "--size", 10_006, "--rate", 1000, "--duration", "300ms", "--link", "tcp")

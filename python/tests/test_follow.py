@@ -21,7 +21,8 @@ class Writer:
     """`thalweg demo` under way."""
 
     def __init__(self, program: Path, out: Path) -> None:
-        command = [program, "demo", "--sources", "2", "--size", "4KiB", "--duration", "60s", "--out", out, "--json"]
+        command = [program, "demo", "--sources", "2", "--size", "4KiB", "--rate", "1000"]
+        command += ["--duration", "60s", "--out", out, "--json"]
         self.process = subprocess.Popen(
             [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

@@ -27,7 +27,7 @@ def test_oscilloscope_channels_come_back_as_they_went_in(
     path = recordings / "adc" / f"{name}.sigmf-data"
     channels = json.loads(path.with_suffix(".sigmf-meta").read_text())["global"]["core:num_channels"]
     original = np.fromfile(path, "<i2").reshape(-1, channels)
-    written = record("--input", path, "--duration", "200ms", "--link", link)
+    written = record("--input", path, "--duration", "300ms", "--link", link)
     run = thalweg.open(written.directory)
     (source,) = run.sources
     fragments = [event[source] for event in run]
@@ -46,7 +46,7 @@ def test_oscilloscope_channels_come_back_as_they_went_in(
 def test_beam_images_come_back_as_images(recordings: Path, record: Callable[..., Written]) -> None:
     files = sorted((recordings / "camera").glob("*.pgm"))
     images = [np.frombuffer(file.read_bytes()[-640_000:], np.uint8).reshape(800, 800) for file in files]
-    run = thalweg.open(record("--input", recordings / "camera", "--duration", "200ms").directory)
+    run = thalweg.open(record("--input", recordings / "camera", "--duration", "300ms").directory)
     (source,) = run.sources
     assert len(run) >= len(images)
     for event in run:
@@ -56,9 +56,10 @@ def test_beam_images_come_back_as_images(recordings: Path, record: Callable[...,
 
 
 def test_baseband_decodes_from_the_run_what_it_decodes_from_the_file(record: Callable[..., Written]) -> None:
-    baseband = pytest.importorskip("baseband", reason="skipped: the PyPI package baseband is not installed")
-    path = Path(baseband.data.SAMPLE_VDIF)
-    run = thalweg.open(record("--input", path, "--duration", "200ms").directory)
+    reason = "skipped: the PyPI package baseband is not installed"
+    vdif = pytest.importorskip("baseband.vdif", reason=reason)
+    path = Path(pytest.importorskip("baseband.data", reason=reason).SAMPLE_VDIF)
+    run = thalweg.open(record("--input", path, "--duration", "300ms").directory)
     frames = defaultdict(list)
     for event in run:
         for source, fragment in event.items():
@@ -72,7 +73,7 @@ def test_baseband_decodes_from_the_run_what_it_decodes_from_the_file(record: Cal
     with warnings.catch_warnings():
         # astropy warns of the age of its leap second table.
         warnings.simplefilter("ignore")
-        with baseband.vdif.open(file, "rs") as played, baseband.vdif.open(str(path), "rs") as original:
+        with vdif.open(file, "rs") as played, vdif.open(str(path), "rs") as original:
             assert played.start_time == original.start_time
             np.testing.assert_array_equal(played.read(), original.read())
     for source, played in frames.items():

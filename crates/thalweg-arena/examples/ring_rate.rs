@@ -2,7 +2,9 @@
 //!
 //! `cargo run --release -p thalweg-arena --example ring_rate`
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(not(loom))]
+use std::time::Instant;
 
 fn main() {
     println!("cells between two threads, both polling, best of 20 (a thread that is preempted spoils a turn):");

@@ -25,9 +25,10 @@ pub enum DoorbellError {
 
 /// One direction of wake-ups. Ringing is remembered until it is cleared, and ringing twice is ringing once.
 ///
-/// The file description is shared with the peer, and with it the flag `O_NONBLOCK`. [`Doorbell::clear`] does not depend on it.
-/// [`Doorbell::ring`] does, for lack of a flag of its own in `write`: a peer that takes the flag away and fills the counter
-/// can hold up the thread that rings. Who cannot live with that keeps such a peer out (the socket's permissions, `SO_PEERCRED`).
+/// The file description is shared with the peer, and with it the flag `O_NONBLOCK`. [`Doorbell::clear`] does not depend
+/// on it. [`Doorbell::ring`] does, for lack of a flag of its own in `write`: a peer that takes the flag away and fills
+/// the counter can hold up the thread that rings. Who cannot live with that keeps such a peer out (the socket's
+/// permissions, `SO_PEERCRED`).
 #[derive(Debug)]
 pub struct Doorbell {
     fd: OwnedFd,
@@ -65,11 +66,12 @@ impl Doorbell {
         }
     }
 
-    /// Makes it silent again, and says whether it had been rung. Do this before looking for what the ringing was about, or
-    /// a ring in between is lost. (In an `epoll` with `EPOLLET` it need not be cleared at all.)
+    /// Makes it silent again, and says whether it had been rung. Do this before looking for what the ringing was about,
+    /// or a ring in between is lost. (In an `epoll` with `EPOLLET` it need not be cleared at all.)
     pub fn clear(&self) -> Result<bool, DoorbellError> {
         let mut count = [0; 8];
-        // Not `read`: RWF_NOWAIT is ours, O_NONBLOCK is shared with the peer. Offset -1 means "as read does", see preadv2(2).
+        // Not `read`: RWF_NOWAIT is ours, O_NONBLOCK is shared with the peer. Offset -1 means "as read does", see
+        // preadv2(2).
         let mut into = [IoSliceMut::new(&mut count)];
         match rustix::io::preadv2(&self.fd, &mut into, u64::MAX, ReadWriteFlags::NOWAIT) {
             Ok(_) => Ok(true),

@@ -17,7 +17,8 @@ pub const MAX_FDS: usize = 253;
 /// Why descriptors could not be sent or received.
 #[derive(Debug, Error)]
 pub enum HandoverError {
-    /// The socket's own error. `WouldBlock` on a non-blocking socket is one of them: nothing has happened, try again later.
+    /// The socket's own error. `WouldBlock` on a non-blocking socket is one of them: nothing has happened, try again
+    /// later.
     #[error("handing over file descriptors: {0}")]
     Io(#[from] io::Error),
     /// Descriptors travel with bytes; there were none.
@@ -41,8 +42,8 @@ impl HandoverError {
     }
 }
 
-/// Sends `bytes` and, with the first of them, `fds`. Returns how many bytes went out: at least one, and then the descriptors
-/// are on their way; send the rest of the bytes without them. Never raises SIGPIPE.
+/// Sends `bytes` and, with the first of them, `fds`. Returns how many bytes went out: at least one, and then the
+/// descriptors are on their way; send the rest of the bytes without them. Never raises SIGPIPE.
 pub fn send_fds(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, HandoverError> {
     if bytes.is_empty() {
         return Err(HandoverError::NoBytes);
@@ -64,8 +65,8 @@ pub fn send_fds(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Re
     }
 }
 
-/// Receives bytes into `buf` and at most `max` descriptors that came with them, which will be closed on `exec`. Returns how
-/// many bytes came: 0 at the end of the stream. Where more descriptors come, all are closed and it is an error.
+/// Receives bytes into `buf` and at most `max` descriptors that came with them, which will be closed on `exec`. Returns
+/// how many bytes came: 0 at the end of the stream. Where more descriptors come, all are closed and it is an error.
 pub fn recv_fds(socket: &UnixStream, buf: &mut [u8], max: usize) -> Result<(usize, Vec<OwnedFd>), HandoverError> {
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(max.min(MAX_FDS)))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -151,7 +152,8 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         let (_reads, writes) = rustix::pipe::pipe().unwrap();
         let refused = (0..10_000).find_map(|_| send_fds(&ours, &[0; 4096], &[writes.as_fd()]).err());
-        // ETOOMANYREFS, where the limit of descriptors in flight (RLIMIT_NOFILE) comes before the socket's buffer is full.
+        // ETOOMANYREFS, where the limit of descriptors in flight (RLIMIT_NOFILE) comes before the socket's buffer is
+        // full.
         assert!(
             refused.is_some_and(|error| error.is_would_block() || error.to_string().contains("Too many references"))
         );

@@ -5,8 +5,8 @@
 //! that is filled piece by piece and written to disk as one. Another process gets the arena by file descriptor
 //! ([`Arena::import`]) and reads it through [`View`]s.
 //!
-//! Around it: what two processes need to talk about that memory ([`Ring`], [`Doorbell`], [`send_fds`]), and what a device
-//! needs to write to it ([`page_list()`], [`pin()`]).
+//! Around it: what two processes need to talk about that memory ([`Ring`], [`Doorbell`], [`send_fds`]), and what a
+//! device needs to write to it ([`page_list()`], [`pin()`]).
 
 mod arena;
 mod block;

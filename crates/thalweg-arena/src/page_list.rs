@@ -1,15 +1,15 @@
 //! Physical addresses of memory, for a device that writes to it by itself.
 //!
 //! The kernel tells a process what frame each of its pages is in through `/proc/self/pagemap`
-//! (Documentation/admin-guide/mm/pagemap.rst): 8 bytes per page; bits 0–54 are the frame number, bit 62 says swapped, bit 63
-//! says present. Since Linux 4.2 the frame number reads as zero without `CAP_SYS_ADMIN`, because knowing
-//! it helps an attack ("rowhammer").
+//! (Documentation/admin-guide/mm/pagemap.rst): 8 bytes per page; bits 0–54 are the frame number, bit 62 says swapped,
+//! bit 63 says present. Since Linux 4.2 the frame number reads as zero without `CAP_SYS_ADMIN`, because knowing it
+//! helps an attack ("rowhammer").
 //!
-//! An address stays true only as long as the kernel leaves the page where it is. [`crate::pin`] says what does, and what does not,
-//! keep it there. Behind an IOMMU a device wants addresses of the IOMMU's making, not these: ask VFIO.
+//! An address stays true only as long as the kernel leaves the page where it is. [`crate::pin`] says what does, and
+//! what does not, keep it there. Behind an IOMMU a device wants addresses of the IOMMU's making, not these: ask VFIO.
 //!
-//! Memory that was read but never written may lie in a page that all processes share (the zero page, the page cache), and
-//! no device must write to that. The pages of an [`crate::Arena`] are its own from the beginning.
+//! Memory that was read but never written may lie in a page that all processes share (the zero page, the page cache),
+//! and no device must write to that. The pages of an [`crate::Arena`] are its own from the beginning.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,11 +1,11 @@
 //! Keeping memory from being swapped out or taken away, so that the data path never waits for a page.
 //!
-//! Pinning here is `mlock`. It keeps pages *in memory*; it does not keep them *in place*: the kernel may still
-//! move them to another frame to make room for huge pages (compaction; `vm.compact_unevictable_allowed`,
+//! Pinning here is `mlock`. It keeps pages *in memory*; it does not keep them *in place*: the kernel may still move
+//! them to another frame to make room for huge pages (compaction; `vm.compact_unevictable_allowed`,
 //! Documentation/admin-guide/sysctl/vm.rst) or to another NUMA node. A physical address from [`crate::page_list`] holds
 //! for good only while something holds a long-term reference to the pages (`FOLL_LONGTERM`,
-//! Documentation/core-api/pin_user_pages.rst): memory registered with io_uring, as the recorder's blocks are, with an RDMA device or with
-//! VFIO.
+//! Documentation/core-api/pin_user_pages.rst): memory registered with io_uring, as the recorder's blocks are, with an
+//! RDMA device or with VFIO.
 //!
 //! Of the two ways, `mlock` and `mlock2` with `MLOCK_ONFAULT`, this is the first: all pages are brought in now, so
 //! that a lack of memory is an error here and not a stall, or the end of the process, in the middle of a run.
@@ -53,8 +53,8 @@ pub struct Pinned<'a> {
     bytes: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: `range` is only an address, for `munlock`; that the memory is still there follows from the borrow or the `Arc`,
-// both of which may cross threads.
+// SAFETY: `range` is only an address, for `munlock`; that the memory is still there follows from the borrow or the
+// `Arc`, both of which may cross threads.
 unsafe impl Send for Pinned<'_> {}
 // SAFETY: as above; there is nothing to reach through a shared reference.
 unsafe impl Sync for Pinned<'_> {}

@@ -1,22 +1,23 @@
-//! Messages between two processes through shared memory: a ring of 64-byte cells, one sender, one receiver, no lock and no
-//! system call while both are busy.
+//! Messages between two processes through shared memory: a ring of 64-byte cells, one sender, one receiver, no lock and
+//! no system call while both are busy.
 //!
-//! One side makes the ring ([`Ring::create`]) and hands over its file descriptor ([`crate::send_fds`]); the other takes it
-//! over ([`Ring::import`]). One becomes the [`RingSender`], the other the [`RingReceiver`].
+//! One side makes the ring ([`Ring::create`]) and hands over its file descriptor ([`crate::send_fds`]); the other takes
+//! it over ([`Ring::import`]). One becomes the [`RingSender`], the other the [`RingReceiver`].
 //!
 //! # Neither side trusts the other
 //!
-//! The peer can write anything into the shared memory at any time. Each side therefore keeps its own index to itself and only
-//! publishes copies of it; what it reads of the other's index is checked before use ([`RingError::Corrupt`]), and a cell's
-//! place is the index modulo a count that never was in shared memory. Cells are copied in and out, by atomic accesses, so
-//! that a peer who writes a cell while it is read spoils its content and nothing else. The content is for the receiver to judge.
+//! The peer can write anything into the shared memory at any time. Each side therefore keeps its own index to itself
+//! and only publishes copies of it; what it reads of the other's index is checked before use ([`RingError::Corrupt`]),
+//! and a cell's place is the index modulo a count that never was in shared memory. Cells are copied in and out, by
+//! atomic accesses, so that a peer who writes a cell while it is read spoils its content and nothing else. The content
+//! is for the receiver to judge.
 //!
 //! # Sleeping without losing a wake-up
 //!
-//! Who wants to sleep first says so (`prepare_wait`), and then looks once more; who published something looks whether the
-//! other has said so. With a full fence between the two steps on both sides, at least one of them sees the other
-//! (Dekker's argument; the same one as in io_uring's `IORING_SQ_NEED_WAKEUP`, io_uring(7)). The wake-up itself is the caller's: a
-//! [`crate::Doorbell`] for each direction.
+//! Who wants to sleep first says so (`prepare_wait`), and then looks once more; who published something looks whether
+//! the other has said so. With a full fence between the two steps on both sides, at least one of them sees the other
+//! (Dekker's argument; the same one as in io_uring's `IORING_SQ_NEED_WAKEUP`, io_uring(7)). The wake-up itself is the
+//! caller's: a [`crate::Doorbell`] for each direction.
 //!
 //! ```text
 //! receiver                                   sender
@@ -70,8 +71,8 @@ impl Ring {
         Ok(Self { memory: Arc::new(Memory::create(name, cells)?), start: 0 })
     }
 
-    /// Takes over a ring that another process made. It must be sealed against shrinking, and exactly as large as the count
-    /// of cells it claims; compare [`Ring::cells`] with what was agreed.
+    /// Takes over a ring that another process made. It must be sealed against shrinking, and exactly as large as the
+    /// count of cells it claims; compare [`Ring::cells`] with what was agreed.
     pub fn import(fd: OwnedFd) -> Result<Self, RingSetupError> {
         Ok(Self { memory: Arc::new(Memory::import(fd)?), start: 0 })
     }
@@ -211,8 +212,8 @@ impl RingSender {
         prepare_wait(self.memory.sender_waits(), || self.memory.head().load(Ordering::Acquire) == head)
     }
 
-    /// Takes back what [`RingSender::prepare_wait`] said, after waking for another reason. Spares the receiver a needless
-    /// wake-up; nothing is lost without it.
+    /// Takes back what [`RingSender::prepare_wait`] said, after waking for another reason. Spares the receiver a
+    /// needless wake-up; nothing is lost without it.
     pub fn cancel_wait(&mut self) {
         set(self.memory.sender_waits(), 0);
     }
@@ -286,8 +287,8 @@ impl RingReceiver {
             && prepare_wait(self.memory.receiver_waits(), || self.memory.tail().load(Ordering::Acquire) == head)
     }
 
-    /// Takes back what [`RingReceiver::prepare_wait`] said, after waking for another reason. Spares the sender a needless
-    /// wake-up; nothing is lost without it.
+    /// Takes back what [`RingReceiver::prepare_wait`] said, after waking for another reason. Spares the sender a
+    /// needless wake-up; nothing is lost without it.
     pub fn cancel_wait(&mut self) {
         set(self.memory.receiver_waits(), 0);
     }
@@ -326,15 +327,15 @@ fn prepare_wait(flag: &AtomicU32, still_nothing: impl FnOnce() -> bool) -> bool 
     sleep
 }
 
-/// Swapped in, not stored: then each write of the flag reads the one before it, and sleeper and waker agree on their order.
-/// (C++20 [intro.races] has that follow from the waker's swap alone; loom, which keeps that order only as far as it was
-/// seen, does not.) Sleeping is slow enough not to notice.
+/// Swapped in, not stored: then each write of the flag reads the one before it, and sleeper and waker agree on their
+/// order. (C++20 [intro.races] has that follow from the waker's swap alone; loom, which keeps that order only as far as
+/// it was seen, does not.) Sleeping is slow enough not to notice.
 fn set(flag: &AtomicU32, value: u32) {
     flag.swap(value, Ordering::Relaxed);
 }
 
-/// The waker's half: (the index is published,) fence, look whether the other sleeps. The flag is taken down, so that each
-/// sleep costs one wake-up.
+/// The waker's half: (the index is published,) fence, look whether the other sleeps. The flag is taken down, so that
+/// each sleep costs one wake-up.
 #[inline]
 fn must_wake(flag: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);

@@ -75,6 +75,7 @@ fn measure(sources: u16, check: Check) {
                 record[..64].copy_from_slice(&header.encode());
             }
         }
+        let begin = Instant::now();
         for source in 0..usize::from(sources) {
             let offer = Announcement {
                 ticket: round,
@@ -84,10 +85,9 @@ fn measure(sources: u16, check: Check) {
                 bytes: slots[source].len() as u32,
                 disposition: Disposition::Held,
             };
-            let begin = Instant::now();
             builder.offered(source, offer, now).expect("an offer in order");
-            offering.push(begin.elapsed());
         }
+        offering.push(begin.elapsed() / u32::from(sources));
         loop {
             let begin = Instant::now();
             let fetch = builder.next_fetch(now);

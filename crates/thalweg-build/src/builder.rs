@@ -601,6 +601,11 @@ impl Builder {
         (self.events.built(), self.events.incomplete())
     }
 
+    /// Events that are open now; never more than [`BuilderConfig::open_events`].
+    pub fn open_events(&self) -> u64 {
+        self.events.end() - self.events.base()
+    }
+
     /// Bytes asked for and not yet received.
     pub fn in_flight(&self) -> u64 {
         self.in_flight

@@ -15,9 +15,11 @@ mod address;
 mod copy;
 mod error;
 mod listen;
+pub mod memory;
 mod offered;
 mod outstanding;
 mod poller;
+mod reliable;
 mod shm;
 mod tcp;
 

@@ -82,7 +82,9 @@ impl Offered {
             self.early.push(asked);
             return Ok(None);
         }
-        let Some((offer, was_asked)) = self.book.as_mut().and_then(|book| book.get_mut(ticket)) else { return Ok(None) };
+        let Some((offer, was_asked)) = self.book.as_mut().and_then(|book| book.get_mut(ticket)) else {
+            return Ok(None);
+        };
         if matches!(offer.disposition, Disposition::Eager) || offer.disposition.is_dropped() {
             return Ok(None);
         }

@@ -18,7 +18,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use thalweg_arena::{Arena, Doorbell, MAX_CELLS, PushError, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds};
+use thalweg_arena::{
+    Arena, Doorbell, MAX_CELLS, PushError, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds,
+};
 use thalweg_wire::{Announcement, Disposition, Hello, MESSAGE_LEN, Message, Refusal};
 
 /// Arena, ring to the builder, ring to the source, the builder's doorbell, the source's doorbell.
@@ -162,8 +164,10 @@ pub(crate) fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn 
     (&socket).write_all(&bytes[sent..]).map_err(LinkError::io(doing()))?;
     let poller = waiting_on(&socket)?;
     poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
+    // Nobody has said yet that it sleeps, so nobody would be woken: the first look is our own.
+    mine.ring().map_err(|error| LinkError::Protocol(error.to_string()))?;
     let wires = Wires::new(to_builder.into_sender(), to_source.into_receiver(), mine, builders);
-    Ok(Box::new(ShmSource { poller, socket, wires, offered: Offered::new(greeting.hello.slots) }))
+    Ok(Box::new(ShmSource { poller, socket, wires, offered: Offered::new(greeting.hello.slots), left: None }))
 }
 
 #[derive(Debug)]
@@ -172,6 +176,8 @@ struct ShmSource {
     socket: UnixStream,
     wires: Wires,
     offered: Offered,
+    /// Why the builder is gone, while there is something left to hear of it.
+    left: Option<LinkError>,
 }
 
 impl ShmSource {
@@ -220,7 +226,7 @@ impl SourceLink for ShmSource {
 
     fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
         // Looked at first: what the builder said before it left is in the ring by now.
-        let presence = peer_is_there(&self.socket);
+        self.left = self.left.take().or_else(|| peer_is_there(&self.socket).err());
         let mut fetches = Vec::new();
         let Self { wires, offered, .. } = self;
         let more = wires.hear(|message| {
@@ -246,7 +252,13 @@ impl SourceLink for ShmSource {
             self.grant(asked)?;
         }
         self.flush()?;
-        if more { Ok(()) } else { presence }
+        match self.left.take() {
+            Some(error) if !more => Err(error),
+            left => {
+                self.left = left;
+                Ok(())
+            }
+        }
     }
 
     fn copied(&self) -> u64 {
@@ -259,7 +271,7 @@ pub(crate) fn accepted(socket: UnixStream) -> Result<Box<dyn BuilderLink>, LinkE
     socket.set_nonblocking(true).map_err(LinkError::io("setting up a connection"))?;
     let poller = waiting_on(&socket)?;
     let state = State::Greeting { bytes: Vec::new(), fds: Vec::new() };
-    Ok(Box::new(ShmBuilder { poller, socket, state, copied: 0 }))
+    Ok(Box::new(ShmBuilder { poller, socket, state, left: None, copied: 0 }))
 }
 
 #[derive(Debug)]
@@ -267,6 +279,8 @@ struct ShmBuilder {
     poller: Poller,
     socket: UnixStream,
     state: State,
+    /// Why the source is gone, while there is something left to hear of it.
+    left: Option<LinkError>,
     copied: u64,
 }
 
@@ -469,7 +483,7 @@ impl BuilderLink for ShmBuilder {
         self.greet(said)?;
         let State::Open(open) = &mut self.state else { return Ok(false) };
         // Looked at first: what the source said before it left is in the ring by now.
-        let presence = peer_is_there(&self.socket);
+        self.left = self.left.take().or_else(|| peer_is_there(&self.socket).err());
         let mut heard = Vec::new();
         let listened = open.wires.hear(|message| {
             heard.push(message);
@@ -492,10 +506,13 @@ impl BuilderLink for ShmBuilder {
         }
         let more = listened?;
         open.wires.flush()?;
-        if !more {
-            presence?;
+        match self.left.take() {
+            Some(error) if !more => Err(error),
+            left => {
+                self.left = left;
+                Ok(more)
+            }
         }
-        Ok(more)
     }
 
     fn abandon(&mut self) -> Vec<(u64, Span)> {

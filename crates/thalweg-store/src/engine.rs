@@ -37,14 +37,14 @@ pub(crate) struct Done {
 /// Carries out jobs; several are under way at once. Its file descriptor is readable when one is done.
 #[derive(Debug)]
 pub(crate) enum Engine {
-    Ring(Ring),
+    Ring(Box<Ring>),
     Threads(Threads),
 }
 
 impl Engine {
     /// An engine on io_uring.
     pub(crate) fn ring() -> io::Result<Self> {
-        Ring::new().map(Self::Ring)
+        Ring::new().map(|ring| Self::Ring(Box::new(ring)))
     }
 
     /// An engine on threads.

@@ -95,6 +95,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the disk, or the user's share of it, is full.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Io { error, .. } => error.raw_os_error().is_some_and(is_full),
+            Self::Write(error) => error.is_full(),
+            _ => false,
+        }
+    }
+
     pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Io { doing, path: path.to_owned(), error }
     }
@@ -121,8 +130,12 @@ pub struct WriteError {
 impl WriteError {
     /// Whether the disk, or the user's share of it, is full.
     pub fn is_full(&self) -> bool {
-        [libc::ENOSPC, libc::EDQUOT].contains(&self.errno)
+        is_full(self.errno)
     }
+}
+
+fn is_full(errno: i32) -> bool {
+    [libc::ENOSPC, libc::EDQUOT].contains(&errno)
 }
 
 fn explain(errno: i32) -> String {

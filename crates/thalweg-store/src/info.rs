@@ -2,6 +2,7 @@
 
 use crate::StoreError;
 use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
@@ -191,13 +192,9 @@ impl RunInfo {
         serde_json::from_slice(&text).map_err(json)
     }
 
-    /// Writes `run.json` for the first time, and sets space aside for the last time.
-    pub(crate) fn write_open(&self, directory: &Path) -> Result<RunFile, StoreError> {
-        let mut file = RunFile::create(directory, 0)?;
-        let written = file.replace(self)?;
-        // What is added by the end: the ledger, and reasons.
-        let reserve = 2 * written + (64 << 10) + self.sources.len() as u64 * (2 << 10);
-        RunFile::create(directory, reserve)
+    /// Writes `run.json` for the first time.
+    pub(crate) fn write_first(&self, directory: &Path) -> Result<(), StoreError> {
+        RunFile::create(directory, FIRST_NAME, 0)?.replace(self)
     }
 }
 
@@ -206,7 +203,7 @@ pub(crate) fn writer_life(directory: &Path) -> WriterLife {
     let Ok(file) = File::open(directory) else { return WriterLife::Unknown };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => WriterLife::Gone,
-        Err(rustix::io::Errno::WOULDBLOCK) => WriterLife::Writing,
+        Err(Errno::WOULDBLOCK) => WriterLife::Writing,
         Err(_) => WriterLife::Unknown,
     }
 }
@@ -220,25 +217,35 @@ pub(crate) struct RunFile {
 }
 
 impl RunFile {
-    fn create(directory: &Path, reserve: u64) -> Result<Self, StoreError> {
-        let next = directory.join(NEXT_NAME);
+    /// Sets space aside for the last `run.json` of a run with `sources` sources and a configuration whose text has
+    /// `configuration` bytes.
+    pub(crate) fn set_aside(
+        directory: &Path,
+        sources: &[SourceInfo],
+        configuration: usize,
+    ) -> Result<Self, StoreError> {
+        let described: usize = sources.iter().map(|source| source.description.to_string().len()).sum();
+        // Indentation may double it. What the end adds: a line of the ledger per source, and reasons.
+        let reserve = 2 * (configuration + described) + sources.len() * (4 << 10) + (64 << 10);
+        Self::create(directory, LAST_NAME, reserve as u64)
+    }
+
+    fn create(directory: &Path, name: &str, reserve: u64) -> Result<Self, StoreError> {
+        let next = directory.join(name);
         let file = File::create_new(&next).map_err(StoreError::io("creating", &next))?;
         if reserve > 0 {
-            let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, reserve);
-            let filled = match allocated {
-                Err(rustix::io::Errno::OPNOTSUPP) => {
-                    file.write_all_at(&vec![b' '; usize::try_from(reserve).unwrap_or(0)], 0)
-                }
-                other => other.map_err(Into::into),
+            let filled = match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, reserve) {
+                Err(Errno::OPNOTSUPP) => file.write_all_at(&vec![b' '; usize::try_from(reserve).unwrap_or(0)], 0),
+                allocated => allocated.map_err(Into::into),
             };
             filled.and_then(|()| file.sync_all()).map_err(StoreError::io("setting space aside in", &next))?;
         }
         Ok(Self { directory: directory.to_owned(), next, file })
     }
 
-    /// Makes `info` the content of `run.json`, on the disk itself, and returns its length in bytes. It works on a full
-    /// disk too: where the text is longer than the space set aside, the reasons are cut.
-    pub(crate) fn replace(&mut self, info: &RunInfo) -> Result<u64, StoreError> {
+    /// Makes `info` the content of `run.json`, on the disk itself. It works on a full disk too: where the text is longer
+    /// than the space set aside, the reasons are cut.
+    pub(crate) fn replace(&mut self, info: &RunInfo) -> Result<(), StoreError> {
         match self.write(info) {
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && info.reasons.len() > FEW_REASONS => {
                 let mut reasons = info.reasons[..FEW_REASONS].to_vec();
@@ -250,22 +257,23 @@ impl RunFile {
         .map_err(StoreError::io("writing", &self.next))
     }
 
-    fn write(&mut self, info: &RunInfo) -> io::Result<u64> {
+    fn write(&mut self, info: &RunInfo) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(info).map_err(io::Error::other)?;
         text.push(b'\n');
         self.file.write_all_at(&text, 0)?;
         self.file.set_len(text.len() as u64)?;
         self.file.sync_all()?;
         std::fs::rename(&self.next, self.directory.join(FILE_NAME))?;
-        File::open(&self.directory)?.sync_all()?;
-        Ok(text.len() as u64)
+        File::open(&self.directory)?.sync_all()
     }
 }
 
 /// The file that makes a directory a run.
 pub(crate) const FILE_NAME: &str = "run.json";
-/// Where its successor's space is set aside.
-const NEXT_NAME: &str = ".run.json";
+/// Where space for the last one is set aside, as long as the run is open.
+pub(crate) const LAST_NAME: &str = ".run.json";
+/// Where the first one is written before it takes its name.
+const FIRST_NAME: &str = ".run.json.first";
 /// Reasons that are kept when there is no room for all.
 const FEW_REASONS: usize = 16;
 

@@ -1,6 +1,6 @@
 //! A segment file in memory, for reading without copying.
 
-use memmap2::{Mmap, MmapOptions};
+use memmap2::{Advice, Mmap, MmapOptions};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -44,6 +44,17 @@ impl Mapping {
             return None;
         }
         self.map.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+    }
+
+    /// Has the disk begin to read these bytes, all at once instead of page by page as they are touched.
+    pub(crate) fn prefetch(&self, range: Range<u64>) {
+        let end = range.end.min(self.len());
+        if let (Ok(start), Ok(length)) =
+            (usize::try_from(range.start), usize::try_from(end.saturating_sub(range.start)))
+        {
+            // Only advice: reading works without it.
+            let _ = self.map.advise_range(Advice::WillNeed, start, length);
+        }
     }
 
     /// Bytes there are to read.

@@ -4,12 +4,13 @@
 use crate::block::BlockWriter;
 use crate::engine::{Engine, Job};
 use crate::error::{StoreError, WriteError};
-use crate::format::{BLOCK_ALIGN, MAX_BLOCK_LEN};
+use crate::format::{BLOCK_ALIGN, FOOTER_ENTRY_LEN, MAX_BLOCK_LEN};
 use crate::info::{
-    EventCounts, RecorderInfo, RunFile, RunInfo, RunState, SourceInfo, Totals, WriterInfo, run_directory_name,
+    EventCounts, LAST_NAME, RecorderInfo, RunFile, RunInfo, RunState, SourceInfo, Totals, WriterInfo,
+    run_directory_name,
 };
 use crate::list::parse_directory_name;
-use crate::segment::{Segment, Tag};
+use crate::segment::{Segment, Tag, segment_name};
 use rustix::fs::FlockOperation;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -177,6 +178,9 @@ pub struct Recorder {
     info: RunInfo,
     next_info: RunFile,
     segment_bytes: u64,
+    /// How much space is set aside for each segment: room for its footer is part of it, so that a disk that is full
+    /// later does not keep it from being closed.
+    segment_space: u64,
     /// The segment being filled is the last; those before it are being closed.
     segments: VecDeque<Segment>,
     /// Set once no more blocks come.
@@ -186,7 +190,7 @@ pub struct Recorder {
     submitted: u64,
     failure: Option<Failure>,
     /// What went wrong beside blocks that could not be written.
-    complaints: Vec<String>,
+    complaints: Vec<StoreError>,
     /// Held (`flock`) as long as the run is being written.
     _lock: File,
 }
@@ -240,15 +244,18 @@ impl Recorder {
         };
 
         let (path, run) = make_directory(&directory, run, builder, builders)?;
+        let unfinished = NewDirectory(&path);
         let lock = File::open(&path).map_err(StoreError::io("opening", &path))?;
         // A file system without locks leaves readers unsure whether the writer lives; nothing else depends on it.
         let _ = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
-        let segment_bytes = segment_bytes.max(block_bytes as u64).next_multiple_of(BLOCK_ALIGN as u64);
-        let (segment, direct, allocated_ahead) = first_segment(&path, direct, segment_bytes, &mut notes)?;
-        let rung = RecorderRung { engine: kind, direct, registered, allocated_ahead, notes };
-
         let mut sources = begin.sources;
         sources.sort_by_key(|source| source.id);
+        let next_info = RunFile::set_aside(&path, &sources, begin.configuration.to_string().len())?;
+        let segment_bytes = segment_bytes.max(block_bytes as u64).next_multiple_of(BLOCK_ALIGN as u64);
+        let segment_space = segment_bytes + footer_room(segment_bytes, block_bytes as u64);
+        let (segment, direct, allocated_ahead) = first_segment(&path, direct, segment_space, &mut notes)?;
+        let rung = RecorderRung { engine: kind, direct, registered, allocated_ahead, notes };
+
         let info = RunInfo {
             format: RunInfo::FORMAT.into(),
             version: RunInfo::VERSION,
@@ -276,8 +283,9 @@ impl Recorder {
             ledger: serde_json::Value::Array(Vec::new()),
             totals: Totals { segments: 1, ..Totals::default() },
         };
-        let next_info = info.write_open(&path)?;
+        info.write_first(&path)?;
         sync_directory(&directory)?;
+        std::mem::forget(unfinished);
         tracing::info!(run = run.0, path = %path.display(), recorder = %rung, "recording");
         Ok(Self {
             engine,
@@ -286,6 +294,7 @@ impl Recorder {
             info,
             next_info,
             segment_bytes,
+            segment_space,
             segments: VecDeque::from([segment]),
             ending: false,
             in_flight: VecDeque::new(),
@@ -306,11 +315,11 @@ impl Recorder {
         let number = self.submitted;
         let length = block.seal(RunNumber(self.info.run), self.info.builder, number, now);
         if let Err(error) = self.make_room(length) {
-            self.complaints.push(error.to_string());
             let errno = match &error {
                 StoreError::Io { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
                 _ => libc::EIO,
             };
+            self.complain(error);
             self.push(block, length, now, WriteState::Failed(errno));
             self.wake();
             return;
@@ -319,10 +328,10 @@ impl Recorder {
         self.start_write(self.in_flight.len() - 1);
         if let Some(segment) = self.segments.back_mut() {
             let number = segment.number;
-            if let Some(job) = segment.allocate_next(self.segment_bytes) {
+            if let Some(job) = segment.allocate_next(self.segment_space) {
                 // SAFETY: the segment, and with it the file, is kept until the job is done.
                 if unsafe { self.engine.start(Tag::Allocate(number).into(), job) }.is_err() {
-                    segment.allocated(-libc::EIO, self.segment_bytes);
+                    segment.allocated(-libc::EIO, self.segment_space);
                 }
             }
         }
@@ -382,7 +391,10 @@ impl Recorder {
                 info.reasons.push(sentence);
             }
         }
-        info.reasons.append(&mut self.complaints);
+        // A footer that had no room on a disk that was full anyway is not another reason.
+        let full = self.failure().is_some_and(WriteError::is_full);
+        let complaints = self.complaints.iter().filter(|complaint| !(full && complaint.is_full()));
+        info.reasons.extend(complaints.map(ToString::to_string));
         if info.state != RunState::Complete || !info.reasons.is_empty() {
             info.state = RunState::Incomplete;
         }
@@ -432,7 +444,7 @@ impl Recorder {
             return Ok(());
         }
         let mut next = Segment::create(&self.path, last.number + 1, self.submitted, self.rung.direct)?;
-        if self.rung.allocated_ahead && next.allocate_first(self.segment_bytes).is_err() {
+        if self.rung.allocated_ahead && next.allocate_first(self.segment_space).is_err() {
             self.rung.allocated_ahead = false;
         }
         self.segments.push_back(next);
@@ -486,7 +498,7 @@ impl Recorder {
 
     /// Takes note of a job that is done.
     fn note(&mut self, tag: Tag, result: i32) {
-        let limit = self.segment_bytes;
+        let limit = self.segment_space;
         let outcome = match tag {
             Tag::Wake => Ok(()),
             Tag::Block(number) => {
@@ -506,9 +518,14 @@ impl Recorder {
             Tag::Sync(number) => self.segment_mut(number).map_or(Ok(()), |segment| segment.synced(result)),
         };
         if let Err(error) = outcome {
-            tracing::error!(%error, "closing a segment");
-            self.complaints.push(error.to_string());
+            self.complain(error);
         }
+    }
+
+    /// Notes that a segment could not be closed; all its blocks can be read nevertheless.
+    fn complain(&mut self, error: StoreError) {
+        tracing::error!(%error, "closing a segment");
+        self.complaints.push(error);
     }
 
     fn segment_mut(&mut self, number: u32) -> Option<&mut Segment> {
@@ -593,7 +610,7 @@ impl Recorder {
             let (run, builder) = (RunNumber(self.info.run), self.info.builder);
             if let Err(error) = front.begin_close(run, builder, &mut self.engine) {
                 front.abandon();
-                self.complaints.push(error.to_string());
+                self.complain(error);
             }
         }
     }
@@ -684,6 +701,18 @@ fn make_directory(
     }
 }
 
+/// A run's directory until everything that makes it a run is in it; removed where that fails.
+struct NewDirectory<'a>(&'a Path);
+
+impl Drop for NewDirectory<'_> {
+    fn drop(&mut self) {
+        for name in [segment_name(0).as_str(), LAST_NAME] {
+            let _ = std::fs::remove_file(self.0.join(name));
+        }
+        let _ = std::fs::remove_dir(self.0);
+    }
+}
+
 /// One more than the highest number in use.
 fn next_number(parent: &Path) -> Result<RunNumber, StoreError> {
     let entries = std::fs::read_dir(parent).map_err(StoreError::io("reading", parent))?;
@@ -698,7 +727,7 @@ fn next_number(parent: &Path) -> Result<RunNumber, StoreError> {
 fn first_segment(
     path: &Path,
     direct: bool,
-    segment_bytes: u64,
+    space: u64,
     notes: &mut Vec<String>,
 ) -> Result<(Segment, bool, bool), StoreError> {
     let mut rung = direct;
@@ -710,11 +739,17 @@ fn first_segment(
         }
         other => other?,
     };
-    let allocated = segment.allocate_first(segment_bytes);
+    let allocated = segment.allocate_first(space);
     if let Err(error) = allocated {
         notes.push(format!("the file system cannot set space aside ({error}): files grow with each block"));
     }
     Ok((segment, rung, allocated.is_ok()))
+}
+
+/// Bytes that the footer of a segment full of full blocks takes, and as much again.
+fn footer_room(segment_bytes: u64, block_bytes: u64) -> u64 {
+    let blocks = segment_bytes / block_bytes + 64;
+    (2 * blocks * FOOTER_ENTRY_LEN as u64).next_multiple_of(BLOCK_ALIGN as u64)
 }
 
 fn writer_info(program: String, version: String) -> WriterInfo {

@@ -32,6 +32,7 @@ pub struct Run {
     segments: u32,
     bytes: u64,
     recovery: Option<Recovery>,
+    unclosed: Vec<Recovery>,
     tables: Mutex<Tables>,
 }
 
@@ -60,6 +61,8 @@ pub struct StoredBlock {
     last: EventId,
     /// Whether its body was compared with its CRC.
     checked: AtomicBool,
+    /// Whether the disk was told to read it.
+    prefetched: AtomicBool,
 }
 
 impl Run {
@@ -83,14 +86,27 @@ impl Run {
             let segment = segment_name(0);
             found.recovery = Some(Recovery { blocks: 0, segment, offset: 0, found: found_there, is_end: true });
         }
-        let Found { blocks, mut closings, bytes, recovery } = found;
+        let Found { blocks, mut closings, bytes, recovery, unclosed } = found;
         closings.sort_by_key(|closing| closing.first);
         let by_event = Reach::new(blocks.iter().map(|block| (block.first, block.last)));
         let by_closing = Reach::new(closings.iter().map(|closing| (closing.first, closing.last())));
         let segments = u32::try_from(segments.len()).unwrap_or(u32::MAX);
         let closings = closings.into();
         let tables = Mutex::default();
-        Ok(Self { path, info, writer, blocks, by_event, closings, by_closing, segments, bytes, recovery, tables })
+        Ok(Self {
+            path,
+            info,
+            writer,
+            blocks,
+            by_event,
+            closings,
+            by_closing,
+            segments,
+            bytes,
+            recovery,
+            unclosed,
+            tables,
+        })
     }
 
     /// The run's directory.
@@ -108,9 +124,14 @@ impl Run {
         self.writer
     }
 
-    /// Where reading had to stop; nothing where every segment ends with its footer.
+    /// Where reading had to stop; nothing where the last segment ends with its footer.
     pub fn recovery(&self) -> Option<&Recovery> {
         self.recovery.as_ref()
+    }
+
+    /// Segments that have no footer, and nevertheless no gap towards the next: nothing is lost with it.
+    pub(crate) fn unclosed(&self) -> &[Recovery] {
+        &self.unclosed
     }
 
     /// How many events it has, complete or not.
@@ -191,12 +212,26 @@ impl Run {
         Follow::open(&self.path)
     }
 
+    /// Has the disk begin to read a block that was not read yet, and those behind it where the whole run is gone through.
+    pub(crate) fn prefetch(&self, place: usize, in_order: bool) {
+        let ahead = if in_order { PREFETCH } else { 0 };
+        let end = (place + ahead).min(self.blocks.len() - 1);
+        for block in place..=end {
+            let block = &self.blocks[block];
+            if !block.prefetched.swap(true, Ordering::Relaxed) {
+                block.mapping.prefetch(block.offset..block.offset + self.info.recorder.block_size);
+            }
+        }
+    }
+
     /// A block's header, and its fragment table in ascending order of events.
     fn table(&self, place: usize) -> Result<(BlockHeader, Arc<[FragmentEntry]>), StoreError> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = tables.known.get(&place) {
             return Ok(table.clone());
         }
+        let in_order = place == 0 || tables.known.contains_key(&(place - 1));
+        self.prefetch(place, in_order);
         let (header, bytes) = self.blocks[place].read(&self.info)?;
         let mut entries: Vec<FragmentEntry> = header.fragment_entries(bytes).collect();
         entries.sort_unstable();
@@ -405,6 +440,7 @@ struct Found {
     closings: Vec<Closing>,
     bytes: u64,
     recovery: Option<Recovery>,
+    unclosed: Vec<Recovery>,
 }
 
 impl Found {
@@ -438,15 +474,20 @@ impl Found {
             self.bytes += u64::from(header.length);
         };
         let is_end = matches!(stop, FormatError::Blank | FormatError::Short(0));
-        self.recovery = Some(Recovery {
+        let end = Recovery {
             blocks: self.blocks.len() as u64,
             segment: segment_name(number),
             offset: walk.at(),
             found: stop.to_string(),
-            is_end: is_end && is_last,
-        });
+            is_end,
+        };
         // A writer that began the next segment before it could close this one left no gap: the numbers go on there.
-        Ok(is_end && !is_last)
+        if is_end && !is_last {
+            self.unclosed.push(end);
+            return Ok(true);
+        }
+        self.recovery = Some(end);
+        Ok(false)
     }
 
     /// Adds a segment by its footer; false where it has none that can be trusted.
@@ -491,6 +532,7 @@ impl Found {
             first: entry.first,
             last: entry.last,
             checked: AtomicBool::new(checked),
+            prefetched: AtomicBool::new(checked),
         });
     }
 }
@@ -557,6 +599,8 @@ impl Tables {
     }
 }
 
+/// Blocks that are read ahead of the one in use when a run is gone through in order.
+const PREFETCH: usize = 8;
 /// Entries of fragment tables kept in memory: 64 MiB of them.
 const MAX_TABLE_ENTRIES: usize = 4 << 20;
 /// Address space set aside for a segment to grow into.

@@ -193,15 +193,28 @@ pub enum ProblemKind {
     Unaccounted {
         /// The source.
         source_id: String,
-        /// How many.
-        fragments: u64,
+        /// How many; less than none where more became of them than were accepted.
+        fragments: i64,
+    },
+    /// A line of the ledger whose buckets do not add up.
+    #[error(
+        "source {source_id}: the ledger's buckets and 'unaccounted' add up to {explained}, not to the {accepted} accepted"
+    )]
+    Balance {
+        /// The source.
+        source_id: String,
+        /// What the source accepted.
+        accepted: i64,
+        /// What the line explains.
+        explained: i64,
     },
 }
 
 /// Reads everything in a run: each block's CRC, each record's header and payload, each closed event, each total.
 pub fn verify(run: &Run) -> VerifyReport {
     let mut check = Check::new(run);
-    for block in run.blocks() {
+    for (place, block) in run.blocks().iter().enumerate() {
+        run.prefetch(place, true);
         check.block(block);
     }
     check.finish()
@@ -397,7 +410,7 @@ impl<'a> Check<'a> {
         for (event, records, place) in open {
             if self.run.status(EventId(event)).is_some() {
                 let kind = ProblemKind::AfterClosing { event, records };
-                self.problem(&place.mapping.path().to_owned(), Some(place.offset), kind);
+                self.problem(place.mapping.path(), Some(place.offset), kind);
             } else {
                 self.report.unfinished_events += 1;
             }
@@ -411,17 +424,14 @@ impl<'a> Check<'a> {
         self.report
     }
 
-    /// A run whose writer died may end anywhere. A finished run ends with footers, unless it says that it could not write them.
+    /// A run whose writer died may end anywhere. A finished run ends with footers, unless it says that it could not write
+    /// them.
     fn recovery(&mut self) {
-        let Some(recovery) = self.run.recovery() else { return };
-        let is_expected = match self.run.info().state {
-            RunState::Open => true,
-            RunState::Incomplete => recovery.is_end,
-            RunState::Complete => false,
-        };
-        if !is_expected {
-            let path = self.run.path().join(&recovery.segment);
-            self.problem(&path, Some(recovery.offset), ProblemKind::Segment { found: recovery.found.clone() });
+        let state = self.run.info().state;
+        let ends = self.run.unclosed().iter().chain(self.run.recovery());
+        for end in ends.filter(|end| state == RunState::Complete || state == RunState::Incomplete && !end.is_end) {
+            let path = self.run.path().join(&end.segment);
+            self.problem(&path, Some(end.offset), ProblemKind::Segment { found: end.found.clone() });
         }
     }
 
@@ -436,17 +446,23 @@ impl<'a> Check<'a> {
             ("totals.fragments".to_owned(), info.totals.fragments, self.report.fragments),
             ("totals.segments".to_owned(), info.totals.segments.into(), self.report.segments.into()),
         ];
-        let mut unaccounted = Vec::new();
+        let mut unbalanced = Vec::new();
         let ledger = info.ledger.as_array().map(Vec::as_slice).unwrap_or_default();
-        for source in self.expected.iter() {
+        for source in &self.expected {
             let source_id = source.to_string();
             let line = ledger.iter().find(|line| line["source"].as_str() == Some(&source_id));
-            let stated = line.and_then(|line| line["recorded"].as_u64()).unwrap_or(0);
+            let stated = |bucket: &str| line.and_then(|line| line[bucket].as_i64());
             let counted = self.counts.get(source).map_or(0, |count| count.recorded);
-            numbers.push((format!("recorded of source {source_id}"), stated, counted));
-            let fragments = line.and_then(|line| line["unaccounted"].as_u64()).unwrap_or(0);
-            if fragments > 0 && info.state == RunState::Complete {
-                unaccounted.push(ProblemKind::Unaccounted { source_id, fragments });
+            let recorded = stated("recorded").and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
+            numbers.push((format!("recorded of source {source_id}"), recorded, counted));
+            let unaccounted = stated("unaccounted").unwrap_or(0);
+            if unaccounted != 0 && info.state == RunState::Complete {
+                unbalanced.push(ProblemKind::Unaccounted { source_id: source_id.clone(), fragments: unaccounted });
+            }
+            let buckets = BUCKETS.iter().filter_map(|bucket| stated(bucket));
+            let explained = buckets.fold(unaccounted, i64::saturating_add);
+            if let Some(accepted) = stated("accepted").filter(|accepted| *accepted != explained) {
+                unbalanced.push(ProblemKind::Balance { source_id, accepted, explained });
             }
         }
         let path = self.run.path().join(crate::info::FILE_NAME);
@@ -455,7 +471,7 @@ impl<'a> Check<'a> {
                 self.problem(&path, None, ProblemKind::Total { what, stated, counted });
             }
         }
-        for kind in unaccounted {
+        for kind in unbalanced {
             self.problem(&path, None, kind);
         }
     }
@@ -489,5 +505,7 @@ fn record_at(records: &[u8], offset: usize) -> Option<(FragmentHeader, &[u8])> {
     Some((header, payload))
 }
 
+/// What can become of a fragment that a source accepted (`docs/architecture.md`, "The ledger").
+const BUCKETS: [&str; 7] = ["recorded", "discarded", "dropped_newest", "dropped_oldest", "late", "corrupt", "lost"];
 /// Problems that are listed one by one.
 const ENOUGH: u64 = 1000;

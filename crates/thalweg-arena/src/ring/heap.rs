@@ -1,5 +1,5 @@
-//! Where a ring lives under loom: on the heap, made of loom's atomics. Cells are loom's checked cells, so that loom reports
-//! any write of a cell that is not ordered against each read of it.
+//! Where a ring lives under loom: on the heap, made of loom's atomics. Cells are loom's checked cells, so that loom
+//! reports any write of a cell that is not ordered against each read of it.
 
 use super::CELL;
 #[cfg(test)]

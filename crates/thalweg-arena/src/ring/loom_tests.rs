@@ -1,5 +1,5 @@
-//! Every interleaving of a sender and a receiver, as far as loom explores them. What is shown: cells arrive in order, no cell
-//! is written while it is read, and nobody sleeps when there is something to do (loom reports a deadlock).
+//! Every interleaving of a sender and a receiver, as far as loom explores them. What is shown: cells arrive in order,
+//! no cell is written while it is read, and nobody sleeps when there is something to do (loom reports a deadlock).
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p thalweg-arena --release loom`
 

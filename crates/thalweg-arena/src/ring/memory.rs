@@ -9,9 +9,9 @@
 //! 4096  cells, 64 bytes each
 //! ```
 //!
-//! Each word has 128 bytes to itself: x86 fetches lines in pairs (Intel 64 and IA-32 Architectures Optimization Reference
-//! Manual, "Spatial prefetcher"), and some arm64 cores have lines of that length. The flags lie apart from the
-//! indices, so that looking at a flag that rarely changes hits the cache.
+//! Each word has 128 bytes to itself: x86 fetches lines in pairs (Intel 64 and IA-32 Architectures Optimization
+//! Reference Manual, "Spatial prefetcher"), and some arm64 cores have lines of that length. The flags lie apart from
+//! the indices, so that looking at a flag that rarely changes hits the cache.
 
 use super::{CELL, MAX_CELLS, RingSetupError};
 use crate::PAGE;
@@ -44,7 +44,8 @@ struct Line<T>(T);
 
 const _: () = assert!(size_of::<Header>() <= PAGE && size_of::<Cell>() == CELL);
 
-/// The mapped ring. All bytes of the mapping are only ever reached as atomics: the other process writes them as it pleases.
+/// The mapped ring. All bytes of the mapping are only ever reached as atomics: the other process writes them as it
+/// pleases.
 pub(super) struct Memory {
     fd: OwnedFd,
     base: NonNull<u8>,
@@ -142,15 +143,15 @@ impl Memory {
         // SAFETY: masked with a power of two less one, the index is below `cells`, and the mapping holds that many
         // behind its first page.
         let cell = unsafe { self.base.add(at) };
-        // SAFETY: inside the mapping, which cannot shrink (sealed) and lives as long as `self`; aligned to 64, since the
-        // mapping is page-aligned; a cell is made of atomics, for which every content is valid.
+        // SAFETY: inside the mapping, which cannot shrink (sealed) and lives as long as `self`; aligned to 64, since
+        // the mapping is page-aligned; a cell is made of atomics, for which every content is valid.
         unsafe { cell.cast().as_ref() }
     }
 
     #[inline]
     fn header(&self) -> &Header {
-        // SAFETY: the first page of the mapping, which cannot shrink (sealed) and lives as long as `self`; page-aligned;
-        // made of atomics, for which every content is valid.
+        // SAFETY: the first page of the mapping, which cannot shrink (sealed) and lives as long as `self`;
+        // page-aligned; made of atomics, for which every content is valid.
         unsafe { self.base.cast().as_ref() }
     }
 }

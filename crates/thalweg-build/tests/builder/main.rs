@@ -1,0 +1,5 @@
+//! The event builder, driven from outside as a node drives it.
+
+mod property;
+mod rig;
+mod stories;

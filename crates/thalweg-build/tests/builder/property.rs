@@ -1,0 +1,1 @@
+use crate::rig as _;

@@ -1,0 +1,982 @@
+//! One thing at a time, in the order in which a run could meet it.
+
+use crate::rig::*;
+use std::time::Duration;
+use thalweg_build::{BuilderConfig, Check, Hold, Violation};
+use thalweg_wire::{Announcement, Disposition, EventId, FragmentHeader, RunNumber, Status};
+
+const SILENT: Status = Status::empty();
+
+#[test]
+fn an_event_is_closed_when_each_source_has_delivered() {
+    let mut rig = Rig::new(config(3));
+    for source in 0..3 {
+        rig.offer(source, 0, 2);
+    }
+    let (source, ticket, ..) = rig.ask().unwrap();
+    rig.arrive(source, ticket, &slot(source, 0..2));
+    assert_eq!(rig.closed(), []);
+    rig.fetch_all();
+    assert_eq!(rig.closed(), [(0, 2, vec![])]);
+    assert_eq!(rig.builder.counts(), (2, 0));
+    assert_eq!(rig.builder.progress_counts(), (600, 6));
+    for source in 0..3 {
+        assert_eq!(rig.builder.release(source), Some(1));
+        assert_eq!(rig.builder.release(source), None);
+        assert!(!rig.builder.is_settled(source));
+        rig.end(source, 2);
+        assert!(rig.builder.is_settled(source));
+    }
+    rig.assert_finished();
+    assert_eq!(rig.recorded.len(), 6);
+    assert_eq!(rig.ledger().reasons(), Vec::<String>::new());
+    assert_eq!(rig.builder.ledger(false, &[], 0).sources[0].discarded, 2);
+}
+
+#[test]
+fn a_repeated_message_or_fragment_does_no_harm() {
+    let mut rig = Rig::new(config(1));
+    let offer = rig.announcement(0, 0, 1, Disposition::Held);
+    for _ in 0..3 {
+        rig.announce(0, offer).unwrap();
+    }
+    rig.ask().unwrap();
+    assert_eq!(rig.ask(), None);
+    rig.arrive(0, 0, &slot(0, 0..1));
+    rig.arrive(0, 0, &slot(0, 0..1));
+    assert_eq!(rig.builder.release(0), Some(1));
+    // Offered again after its release: the release was lost, and is said again.
+    rig.announce(0, offer).unwrap();
+    assert_eq!(rig.builder.release(0), Some(1));
+    assert_eq!(rig.ask(), None);
+    // The same event in another ticket is not worth a fetch; in one with others it is told apart.
+    rig.offer(0, 0, 1);
+    assert_eq!(rig.ask(), None);
+    rig.offer(0, 0, 2);
+    rig.fetch_all();
+    assert_eq!(rig.ledger().sources[0].late, 0);
+    rig.end(0, 2);
+    rig.assert_finished();
+}
+
+#[test]
+fn a_fragment_in_place_is_not_recorded_a_second_time() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 1);
+    rig.fetch_all();
+    rig.offer(0, 0, 2);
+    rig.fetch_all();
+    rig.offer(1, 0, 2);
+    rig.fetch_all();
+    assert_eq!(rig.closed(), [(0, 2, vec![])]);
+    assert_eq!(rig.ledger().sources[0].duplicates, 1);
+    (0..2).for_each(|source| rig.end(source, 2));
+    rig.assert_finished();
+}
+
+#[test]
+fn what_comes_after_the_deadline_is_late() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 2);
+    rig.fetch_all();
+    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + DEADLINE));
+    rig.wait(DEADLINE - ms(1));
+    assert_eq!(rig.closed(), []);
+    rig.wait(ms(1));
+    let missing = vec![(1, Status::TIMED_OUT)];
+    assert_eq!(rig.closed(), [(0, 1, missing.clone()), (1, 1, missing)]);
+    assert_eq!(rig.builder.next_deadline(rig.now), None);
+    // Too late, all of it: not fetched.
+    rig.offer(1, 0, 1);
+    assert_eq!(rig.ask(), None);
+    // Too late in part: fetched, and what is late is counted.
+    rig.offer(1, 1, 3);
+    rig.fetch_all();
+    rig.offer(0, 2, 2);
+    rig.fetch_all();
+    assert_eq!(rig.closed(), [(2, 2, vec![])]);
+    rig.end(0, 4);
+    rig.end(1, 4);
+    rig.assert_finished();
+    assert_eq!((rig.ledger().sources[1].late, rig.ledger().sources[1].recorded), (2, 2));
+}
+
+#[test]
+fn a_late_fragment_of_an_event_that_others_keep_open_is_late_too() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 1);
+    rig.wait(DEADLINE);
+    // Source 0 has mentioned the event: it is waited for. Source 1 has not.
+    rig.offer(1, 0, 1);
+    assert_eq!(rig.ask(), Some((0, 0, 0, 1)));
+    assert_eq!(rig.ask(), None);
+    rig.arrive(0, 0, &slot(0, 0..1));
+    assert_eq!(rig.closed(), [(0, 1, vec![(1, Status::TIMED_OUT)])]);
+    (0..2).for_each(|source| rig.end(source, 1));
+    rig.assert_finished();
+}
+
+#[test]
+fn behind_a_corrupt_header_nothing_can_be_found() {
+    let mut rig = Rig::new(config(1));
+    rig.offer(0, 0, 3);
+    rig.ask().unwrap();
+    let mut bytes = slot(0, 0..3);
+    bytes[192 + 20] ^= 1;
+    rig.arrive(0, 0, &bytes);
+    let corrupt = vec![(0, Status::CORRUPT)];
+    assert_eq!(rig.closed(), [(0, 1, vec![]), (1, 1, corrupt.clone()), (2, 1, corrupt)]);
+    rig.end(0, 3);
+    rig.assert_finished();
+    assert_eq!(rig.ledger().sources[0].corrupt, 2);
+}
+
+#[test]
+fn a_corrupt_payload_costs_only_its_fragment() {
+    for (check, corrupt) in [(Check::Payloads, 1), (Check::Headers, 0)] {
+        let mut rig = Rig::new(BuilderConfig { check, ..config(1) });
+        rig.offer(0, 0, 3);
+        rig.ask().unwrap();
+        let mut bytes = slot(0, 0..3);
+        bytes[192 + 64 + 5] ^= 1;
+        rig.arrive(0, 0, &bytes);
+        rig.end(0, 3);
+        rig.assert_finished();
+        assert_eq!(rig.ledger().sources[0].corrupt, corrupt);
+        assert_eq!(rig.recorded.len() as u64, 3 - corrupt);
+    }
+}
+
+#[test]
+fn a_record_that_is_not_what_was_offered_is_corrupt() {
+    let (good, bytes) = fragment(0, 1, &payload(0, 1));
+    let wrong = [
+        FragmentHeader { run: RunNumber(41), ..good },
+        FragmentHeader { source: id(1), ..good },
+        FragmentHeader { event: EventId(2), ..good },
+    ];
+    for header in wrong {
+        let mut rig = Rig::new(config(1));
+        rig.offer(0, 0, 3);
+        rig.ask().unwrap();
+        let (first, last) = (fragment(0, 0, &payload(0, 0)), fragment(0, 2, &payload(0, 2)));
+        rig.arrive(0, 0, &lay(&[first, (header, bytes.clone()), last]));
+        assert_eq!(rig.closed(), [(0, 1, vec![]), (1, 1, vec![(0, Status::CORRUPT)]), (2, 1, vec![])]);
+        rig.end(0, 3);
+        rig.assert_finished();
+    }
+}
+
+#[test]
+fn a_fragment_longer_than_agreed_is_corrupt() {
+    let mut rig = Rig::new(BuilderConfig { max_payload: 100, ..config(1) });
+    rig.offer(0, 0, 2);
+    rig.ask().unwrap();
+    rig.arrive(0, 0, &lay(&[fragment(0, 0, &[1; 101]), fragment(0, 1, &[1; 100])]));
+    rig.end(0, 2);
+    rig.assert_finished();
+    assert_eq!(rig.ledger().sources[0].corrupt, 1);
+}
+
+#[test]
+fn too_few_bytes_are_corrupt_and_too_many_are_ignored() {
+    let mut rig = Rig::new(config(1));
+    rig.offer(0, 0, 2);
+    rig.offer(0, 2, 2);
+    rig.ask().unwrap();
+    rig.ask().unwrap();
+    rig.arrive(0, 1, &slot(0, 2..9));
+    rig.arrive(0, 0, &slot(0, 0..2)[..300]);
+    rig.end(0, 4);
+    rig.assert_finished();
+    assert_eq!((rig.ledger().sources[0].corrupt, rig.ledger().sources[0].recorded), (1, 3));
+}
+
+#[test]
+fn bytes_that_nobody_asked_for_are_ignored() {
+    let mut rig = Rig::new(config(1));
+    rig.arrive(0, 0, &slot(0, 0..1));
+    rig.offer(0, 0, 1);
+    rig.arrive(0, 0, &slot(0, 0..1));
+    rig.arrive(0, u64::MAX, &slot(0, 0..1));
+    assert!(rig.recorded.is_empty());
+    rig.builder.unfetch(0, 0);
+    rig.builder.unfetch(0, 7);
+    assert_eq!(rig.builder.in_flight(), 0);
+    rig.fetch_all();
+    rig.end(0, 1);
+    rig.assert_finished();
+}
+
+#[test]
+fn an_explicit_empty_fragment_is_not_missing() {
+    let mut rig = Rig::new(config(1));
+    rig.offer(0, 0, 1);
+    rig.ask().unwrap();
+    let (header, payload) = fragment(0, 0, &[]);
+    rig.arrive(0, 0, &lay(&[(FragmentHeader { status: Status::EMPTY, ..header }, payload)]));
+    assert_eq!(rig.closed(), [(0, 1, vec![])]);
+    rig.end(0, 1);
+    rig.assert_finished();
+    assert_eq!((rig.ledger().sources[0].empty, rig.ledger().sources[0].recorded), (1, 1));
+}
+
+#[test]
+fn what_had_no_slot_is_announced_and_missing() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 5);
+    rig.offer(1, 0, 1);
+    rig.drop_newest(1, 1, 3);
+    rig.offer(1, 4, 1);
+    rig.fetch_all();
+    let dropped = vec![(1, Status::DROPPED)];
+    let closed = [(0, 1, vec![]), (1, 1, dropped.clone()), (2, 1, dropped.clone()), (3, 1, dropped), (4, 1, vec![])];
+    assert_eq!(rig.closed(), closed);
+    (0..2).for_each(|source| rig.end(source, 5));
+    rig.assert_finished();
+    assert_eq!(rig.ledger().sources[1].dropped_newest, 3);
+    assert_eq!(rig.ledger().reasons(), ["source 1.1 (s1): 3 fragments dropped at the source"]);
+}
+
+#[test]
+fn what_made_room_is_announced_again_before_it_is_asked_for() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(1, 0, 2);
+    rig.offer(1, 2, 2);
+    assert!(!rig.drop_oldest(1, 0, 0, 2));
+    // Said again it means nothing, and a ticket that is dropped cannot be held once more.
+    assert!(!rig.drop_oldest(1, 0, 0, 2));
+    let held = Announcement { ticket: 0, ..rig.announcement(1, 0, 2, Disposition::Held) };
+    rig.announce(1, held).unwrap();
+    rig.offer(0, 0, 4);
+    rig.fetch_all();
+    assert_eq!(rig.recorded.len(), 6);
+    (0..2).for_each(|source| rig.end(source, 4));
+    rig.assert_finished();
+    assert_eq!(rig.ledger().sources[1].dropped_oldest, 2);
+}
+
+#[test]
+fn what_made_room_while_its_fetch_was_on_the_way_is_called_off() {
+    let mut rig = Rig::new(config(1));
+    rig.offer(0, 0, 2);
+    rig.ask().unwrap();
+    assert!(rig.builder.in_flight() > 0);
+    assert!(rig.drop_oldest(0, 0, 0, 2));
+    assert_eq!(rig.builder.in_flight(), 0);
+    rig.arrive(0, 0, &slot(0, 0..2));
+    assert!(rig.recorded.is_empty());
+    assert_eq!(rig.builder.release(0), Some(1));
+    // The other way round the bytes were faster.
+    rig.offer(0, 2, 2);
+    rig.fetch_all();
+    assert!(!rig.drop_oldest(0, 1, 2, 2));
+    rig.end(0, 4);
+    rig.assert_finished();
+    assert_eq!((rig.ledger().sources[0].dropped_oldest, rig.ledger().sources[0].recorded), (2, 2));
+}
+
+#[test]
+fn a_source_may_drop_and_reuse_its_slots_for_as_long_as_one_fetch_takes() {
+    let mut rig = Rig::new(config(1));
+    rig.offer(0, 0, 1);
+    rig.ask().unwrap();
+    for event in 1..1000 {
+        let ticket = rig.offer(0, event, 1);
+        rig.drop_oldest(0, ticket, event, 1);
+    }
+    assert_eq!(rig.builder.release(0), None);
+    rig.arrive(0, 0, &slot(0, 0..1));
+    assert_eq!(rig.builder.release(0), Some(1000));
+    rig.end(0, 1000);
+    let closed = rig.closed();
+    assert_eq!(closed.iter().map(|(_, count, _)| count).sum::<u32>(), 1000);
+    rig.assert_finished();
+}
+
+#[test]
+fn a_run_of_drops_longer_than_the_open_events_needs_no_help() {
+    let mut rig = Rig::new(config(1));
+    rig.drop_newest(0, 0, 1000);
+    // No event was closed yet by anyone asking; no more are opened than may wait.
+    assert_eq!(rig.builder.counts().0, 8);
+    assert_eq!(rig.builder.release(0), Some(1));
+    rig.end(0, 1000);
+    assert!(!rig.builder.is_finished());
+    assert_eq!(rig.closed().len(), 1000);
+    rig.assert_finished();
+}
+
+#[test]
+fn a_source_that_goes_on_has_skipped() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 3);
+    rig.offer(1, 0, 1);
+    rig.offer(1, 2, 1);
+    rig.fetch_all();
+    assert_eq!(rig.closed(), [(0, 1, vec![]), (1, 1, vec![(1, SILENT)]), (2, 1, vec![])]);
+    rig.end(0, 3);
+    rig.end(1, 2);
+    rig.assert_finished();
+    assert_eq!(rig.ledger().sources[1].skipped, 1);
+}
+
+#[test]
+fn a_source_that_skips_far_ahead_does_not_hold_up_the_others() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(1, 500, 1);
+    for event in 0..501 {
+        rig.offer(0, event, 1);
+        rig.fetch_all();
+        assert!(rig.builder.open_events() <= 8);
+        while let Some(release) = rig.builder.release(0) {
+            assert_eq!(release, event + 1);
+        }
+    }
+    assert_eq!(rig.closed().len(), 501);
+    rig.end(0, 501);
+    rig.end(1, 1);
+    rig.assert_finished();
+    assert_eq!(rig.ledger().sources[1].skipped, 500);
+}
+
+#[test]
+fn numbers_that_no_source_mentions_are_no_events() {
+    let far = u64::MAX / 2;
+    let mut rig = Rig::new(config(2));
+    (0..2).for_each(|source| _ = rig.offer(source, 0, 1));
+    (0..2).for_each(|source| _ = rig.offer(source, 3, 1));
+    (0..2).for_each(|source| _ = rig.offer(source, far, 2));
+    rig.fetch_all();
+    assert_eq!(rig.closed(), [(0, 1, vec![]), (3, 1, vec![]), (far, 2, vec![])]);
+    (0..2).for_each(|source| rig.end(source, 4));
+    rig.assert_finished();
+    assert_eq!(rig.ledger().sources[0].skipped, far - 2);
+}
+
+#[test]
+fn a_source_far_ahead_waits_for_a_silent_one_no_longer_than_the_deadline() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 1 << 40, 1);
+    assert_eq!((rig.ask(), rig.builder.open_events()), (None, 0));
+    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + DEADLINE));
+    rig.wait(DEADLINE);
+    rig.fetch_all();
+    assert_eq!(rig.recorded.len(), 1);
+    // The event is open now, and its own deadline begins.
+    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + DEADLINE));
+    rig.wait(DEADLINE);
+    assert_eq!(rig.closed(), [(1 << 40, 1, vec![(1, Status::TIMED_OUT)])]);
+    assert_eq!(rig.builder.next_deadline(rig.now), None);
+    rig.offer(1, 0, 1);
+    rig.end(0, 1);
+    rig.end(1, 1);
+    rig.assert_finished();
+    assert_eq!(rig.ledger().sources[1].late, 1);
+}
+
+#[test]
+fn missing_sources_are_named() {
+    let mut rig = Rig::new(config(70));
+    rig.offer(3, 0, 1);
+    rig.offer(68, 0, 1);
+    rig.drop_newest(65, 0, 1);
+    rig.fetch_all();
+    rig.wait(DEADLINE);
+    let closed = rig.closed();
+    assert_eq!(closed.len(), 1);
+    let expected: Vec<(usize, Status)> = (0..70)
+        .filter(|source| ![3, 68].contains(source))
+        .map(|source| (source, if source == 65 { Status::DROPPED } else { Status::TIMED_OUT }))
+        .collect();
+    assert_eq!(closed[0], (0, 1, expected));
+}
+
+#[test]
+fn every_open_event_has_its_own_deadline() {
+    let mut rig = Rig::new(config(2));
+    for event in 0..3 {
+        rig.offer(0, event, 1);
+        rig.now += ms(10);
+    }
+    // The oldest cannot be closed by time: its fragment has been mentioned and only waits to be fetched.
+    rig.wait(DEADLINE - ms(30));
+    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + ms(10)));
+    rig.wait(ms(10));
+    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + ms(10)));
+    rig.wait(ms(10));
+    assert_eq!(rig.builder.next_deadline(rig.now), None);
+    rig.fetch_all();
+    assert_eq!(rig.closed().len(), 3);
+}
+
+/// Event 1 is complete while 0 and 2 wait: closing 0 lets the oldest open event jump over 1.
+#[test]
+fn a_deadline_is_not_forgotten_behind_an_event_that_was_complete() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 3);
+    rig.fetch_all();
+    let offer = rig.announcement(1, 1, 1, Disposition::Held);
+    rig.announce(1, offer).unwrap();
+    rig.fetch_all();
+    rig.wait(DEADLINE);
+    let closed: Vec<u64> = rig.closed().into_iter().map(|(first, ..)| first).collect();
+    assert_eq!(closed, [0, 1, 2]);
+}
+
+#[test]
+fn no_deadline_passes_while_the_disk_is_behind() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 1);
+    rig.fetch_all();
+    rig.now += ms(60);
+    rig.builder.stalled(true, rig.now);
+    rig.builder.stalled(true, rig.now + ms(1));
+    assert_eq!(rig.builder.next_deadline(rig.now), None);
+    rig.builder.gone(1, rig.now + ms(10));
+    assert!(rig.wait(DEADLINE * 10).is_empty());
+    assert_eq!(rig.closed(), []);
+    rig.builder.stalled(false, rig.now);
+    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + ms(40)));
+    assert!(rig.wait(ms(40)).is_empty());
+    assert_eq!(rig.closed(), [(0, 1, vec![(1, Status::TIMED_OUT)])]);
+    assert_eq!(rig.wait(ms(60)), [1]);
+}
+
+#[test]
+fn no_more_is_asked_for_than_the_window_holds() {
+    let mut rig = Rig::new(BuilderConfig { window: 1000, ..config(4) });
+    (0..4).for_each(|source| _ = rig.offer(source, 0, 2));
+    // 384 bytes each: two fit.
+    let (first, second) = (rig.ask().unwrap(), rig.ask().unwrap());
+    assert_eq!((rig.ask(), rig.builder.in_flight()), (None, 768));
+    rig.arrive(first.0, first.1, &slot(first.0, 0..2));
+    rig.ask().unwrap();
+    assert_eq!(rig.ask(), None);
+    rig.builder.unfetch(second.0, second.1);
+    assert_eq!(rig.ask(), Some(second));
+    // What does not fit at all is asked for alone.
+    let mut rig = Rig::new(BuilderConfig { window: 10, ..config(2) });
+    (0..2).for_each(|source| _ = rig.offer(source, 0, 2));
+    rig.ask().unwrap();
+    assert_eq!((rig.ask(), rig.builder.in_flight()), (None, 384));
+}
+
+#[test]
+fn the_oldest_event_comes_first_and_the_turn_rotates() {
+    let mut rig = Rig::new(config(3));
+    for source in [2, 0, 1] {
+        rig.offer(source, 0, 1);
+        rig.offer(source, 1, 1);
+        rig.offer(source, 2, 1);
+    }
+    let order: Vec<(usize, u64)> =
+        std::iter::from_fn(|| rig.ask()).map(|(source, _, event, _)| (source, event)).collect();
+    assert_eq!(order, [(0, 0), (1, 0), (2, 0), (1, 1), (2, 1), (0, 1), (2, 2), (0, 2), (1, 2)]);
+}
+
+#[test]
+fn no_source_gets_further_ahead_than_the_open_events() {
+    let mut rig = Rig::new(config(2));
+    for first in [0, 4, 8, 12] {
+        rig.offer(0, first, 4);
+    }
+    rig.fetch_all();
+    assert_eq!((rig.recorded.len(), rig.builder.open_events()), (8, 8));
+    for first in 0..4 {
+        rig.offer(1, first, 1);
+    }
+    rig.fetch_all();
+    assert_eq!((rig.recorded.len(), rig.builder.open_events()), (16, 8));
+}
+
+#[test]
+fn a_source_that_comes_back_loses_nothing_and_repeats_nothing() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 1);
+    rig.offer(0, 1, 1);
+    rig.offer(0, 2, 1);
+    rig.offer(1, 0, 3);
+    while rig.ask().is_some() {}
+    rig.arrive(0, 0, &slot(0, 0..1));
+    rig.arrive(0, 2, &slot(0, 2..3));
+    rig.builder.gone(0, rig.now);
+    assert_eq!(rig.builder.in_flight(), 576);
+    rig.arrive(0, 1, &slot(0, 1..2));
+    rig.arrive(1, 0, &slot(1, 0..3));
+    assert_eq!((rig.ask(), rig.recorded.len()), (None, 5));
+    assert!(rig.wait(DEADLINE - ms(1)).is_empty());
+
+    assert_eq!(rig.builder.connected(0, 4), 1);
+    for event in 1..3 {
+        let offer = rig.announcement(0, event, 1, Disposition::Held);
+        rig.announce(0, Announcement { ticket: event, ..offer }).unwrap();
+    }
+    assert_eq!(rig.ask(), Some((0, 1, 1, 1)));
+    rig.arrive(0, 1, &slot(0, 1..2));
+    assert_eq!(rig.builder.release(0), Some(3));
+    (0..2).for_each(|source| rig.end(source, 3));
+    rig.assert_finished();
+    assert_eq!(rig.recorded.len(), 6);
+}
+
+#[test]
+fn a_source_that_stays_away_is_given_up_and_its_books_are_what_it_offered() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 1);
+    rig.fetch_all();
+    rig.offer(0, 1, 2);
+    rig.offer(0, 3, 7);
+    rig.drop_newest(0, 10, 2);
+    rig.ask().unwrap();
+    rig.offer(1, 0, 4);
+    rig.builder.gone(0, rig.now);
+    rig.builder.gone(0, rig.now + ms(50));
+    rig.fetch_all();
+    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + DEADLINE));
+    assert_eq!(rig.wait(DEADLINE), [0]);
+    assert!(rig.builder.is_given_up(0) && rig.wait(DEADLINE).is_empty());
+    rig.offer(1, 4, 8);
+    rig.fetch_all();
+    rig.end(1, 12);
+    assert_eq!(rig.closed().len(), 12);
+    rig.assert_finished();
+    let ledger = rig.ledger();
+    assert_eq!((ledger.sources[0].accepted, ledger.sources[0].recorded, ledger.sources[0].lost), (12, 1, 9));
+    assert_eq!((ledger.sources[0].dropped_newest, ledger.sources[1].recorded), (2, 12));
+    assert!(ledger.reasons()[0].contains("did not end its books"), "{:?}", ledger.reasons());
+}
+
+#[test]
+fn a_source_that_was_given_up_may_come_back() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 1);
+    rig.offer(1, 0, 1);
+    rig.builder.give_up(0, rig.now);
+    rig.offer(1, 1, 3);
+    rig.fetch_all();
+    assert_eq!(rig.closed().len(), 4);
+    // Events 1 and 2 are over. 4 is not.
+    assert_eq!(rig.builder.connected(0, 4), 1);
+    rig.offer(0, 1, 2);
+    rig.offer(0, 4, 1);
+    rig.offer(1, 4, 1);
+    rig.fetch_all();
+    assert_eq!(rig.closed(), [(4, 1, vec![])]);
+    rig.end(0, 4);
+    rig.end(1, 5);
+    rig.assert_finished();
+    let books = &rig.ledger().sources[0];
+    assert_eq!((books.lost, books.late, books.recorded, books.skipped), (1, 2, 1, 1));
+}
+
+#[test]
+fn a_source_that_hangs_is_overdue() {
+    let mut rig = Rig::new(config(2));
+    (0..2).for_each(|source| _ = rig.offer(source, 0, 1));
+    rig.ask().unwrap();
+    rig.ask().unwrap();
+    rig.arrive(0, 0, &slot(0, 0..1));
+    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + DEADLINE));
+    rig.wait(DEADLINE - ms(1));
+    assert_eq!(rig.builder.overdue(rig.now).count(), 0);
+    rig.wait(ms(1));
+    assert_eq!(rig.builder.overdue(rig.now).collect::<Vec<_>>(), [1]);
+    assert_eq!(rig.builder.next_deadline(rig.now), None);
+    // Its event waits until someone acts on it.
+    assert_eq!(rig.closed(), []);
+    rig.builder.give_up(1, rig.now);
+    assert_eq!(rig.closed(), [(0, 1, vec![(1, SILENT)])]);
+    assert_eq!(rig.builder.overdue(rig.now).count(), 0);
+}
+
+#[test]
+fn each_builder_builds_its_share() {
+    let config = |builder| BuilderConfig { builder, builders: 3, first: EventId(4), ..config(2) };
+    let mut events = Vec::new();
+    for builder in 0..3 {
+        let mut rig = Rig::new(config(builder));
+        let first = [6, 4, 5][builder as usize];
+        let wrong = rig.announcement(0, first + 1, 1, Disposition::Held);
+        assert_eq!(rig.announce(0, wrong), Err(Violation::Share { event: first + 1, builder, builders: 3 }));
+        for source in 0..2 {
+            rig.offer(source, first, 2);
+            rig.offer(source, first + 6, 1);
+        }
+        assert_eq!(rig.builder.highest_mentioned(), EventId(first + 9));
+        rig.fetch_all();
+        for (first, count, missing) in rig.closed() {
+            assert!(missing.is_empty());
+            events.extend((0..u64::from(count)).map(|i| first + 3 * i));
+        }
+        (0..2).for_each(|source| rig.end(source, 3));
+        rig.assert_finished();
+    }
+    events.sort_unstable();
+    assert_eq!(events, (4..13).collect::<Vec<_>>());
+}
+
+/// Offers the pieces of event 0 and whatever may follow, each in a ticket of its own.
+fn offer_pieces(rig: &mut Rig, events: &[u64]) {
+    for event in events {
+        rig.offer(0, *event, 1);
+    }
+    while rig.ask().is_some() {}
+}
+
+#[test]
+fn a_fragment_too_long_for_a_slot_comes_in_pieces() {
+    let mut rig = Rig::new(config(1));
+    offer_pieces(&mut rig, &[0, 0, 0, 1]);
+    rig.arrive(0, 2, &lay(&[piece(0, 0, 200..250, 250)]));
+    rig.arrive(0, 0, &lay(&[piece(0, 0, 0..100, 250)]));
+    rig.arrive(0, 3, &slot(0, 1..2));
+    assert_eq!(rig.closed(), [(1, 1, vec![])]);
+    rig.arrive(0, 1, &lay(&[piece(0, 0, 100..200, 250)]));
+    assert_eq!(rig.closed(), [(0, 1, vec![])]);
+    assert_eq!(rig.recorded[&(0, 0)], 3);
+    rig.end(0, 2);
+    let books = &rig.ledger().sources[0];
+    assert_eq!((books.recorded, books.bytes, books.unaccounted), (2, 350, 0));
+    assert!(rig.builder.is_finished());
+}
+
+#[test]
+fn pieces_that_overlap_are_not_recorded_and_make_no_whole() {
+    let mut rig = Rig::new(config(1));
+    offer_pieces(&mut rig, &[0, 0, 0]);
+    rig.arrive(0, 0, &lay(&[piece(0, 0, 0..100, 200)]));
+    rig.arrive(0, 1, &lay(&[piece(0, 0, 0..100, 200)]));
+    rig.arrive(0, 2, &lay(&[piece(0, 0, 50..200, 200)]));
+    assert_eq!(rig.recorded[&(0, 0)], 1);
+    // As long as the source has not gone on, the rest may come.
+    assert_eq!(rig.closed(), []);
+    rig.offer(0, 1, 1);
+    rig.fetch_all();
+    assert_eq!(rig.closed(), [(0, 1, vec![(0, Status::CORRUPT)]), (1, 1, vec![])]);
+    rig.end(0, 2);
+    rig.assert_finished();
+    assert_eq!((rig.ledger().sources[0].duplicates, rig.ledger().sources[0].corrupt), (2, 1));
+}
+
+#[test]
+fn a_fragment_in_pieces_is_in_one_bucket_whatever_becomes_of_them() {
+    let bucket = |act: &dyn Fn(&mut Rig)| {
+        let mut rig = Rig::new(config(1));
+        offer_pieces(&mut rig, &[0, 0]);
+        act(&mut rig);
+        rig.fetch_all();
+        if !rig.builder.is_given_up(0) {
+            rig.end(0, 1);
+        }
+        assert!(rig.builder.is_finished());
+        let books = &rig.ledger().sources[0];
+        assert_eq!((books.accepted, books.unaccounted), (1, 0));
+        let buckets = [books.recorded, books.dropped_oldest, books.corrupt, books.lost, books.late];
+        buckets.into_iter().position(|count| count == 1)
+    };
+    let (recorded, dropped, corrupt, lost, late) = (Some(0), Some(1), Some(2), Some(3), Some(4));
+    let head = lay(&[piece(0, 0, 0..100, 200)]);
+    let tail = lay(&[piece(0, 0, 100..200, 200)]);
+    let other = lay(&[piece(0, 0, 100..200, 201)]);
+    let arrive = |rig: &mut Rig, tickets: &[u64]| {
+        for ticket in tickets {
+            rig.arrive(0, *ticket, if *ticket == 0 { &head } else { &tail });
+        }
+    };
+    assert_eq!(bucket(&|rig| arrive(rig, &[1, 0])), recorded);
+    assert_eq!(
+        bucket(&|rig| {
+            rig.arrive(0, 0, &[0; 64]);
+            arrive(rig, &[1])
+        }),
+        corrupt
+    );
+    assert_eq!(
+        bucket(&|rig| {
+            arrive(rig, &[0]);
+            rig.arrive(0, 1, &[0; 64])
+        }),
+        corrupt
+    );
+    assert_eq!(
+        bucket(&|rig| {
+            arrive(rig, &[0]);
+            rig.arrive(0, 1, &other)
+        }),
+        corrupt
+    );
+    assert_eq!(
+        bucket(&|rig| {
+            rig.drop_oldest(0, 0, 0, 1);
+            arrive(rig, &[1])
+        }),
+        dropped
+    );
+    assert_eq!(
+        bucket(&|rig| {
+            rig.drop_oldest(0, 0, 0, 1);
+            rig.drop_oldest(0, 1, 0, 1);
+        }),
+        dropped
+    );
+    assert_eq!(
+        bucket(&|rig| {
+            arrive(rig, &[0]);
+            rig.drop_oldest(0, 1, 0, 1);
+        }),
+        dropped
+    );
+    assert_eq!(
+        bucket(&|rig| {
+            rig.drop_oldest(0, 1, 0, 1);
+            arrive(rig, &[0])
+        }),
+        dropped
+    );
+    assert_eq!(
+        bucket(&|rig| {
+            arrive(rig, &[0]);
+            rig.builder.give_up(0, rig.now)
+        }),
+        lost
+    );
+    assert_eq!(bucket(&|rig| rig.builder.give_up(0, rig.now)), lost);
+    // The last piece is never offered: the source goes silent, or ends.
+    assert_eq!(
+        bucket(&|rig| {
+            arrive(rig, &[0]);
+            rig.arrive(0, 1, &head);
+            rig.wait(DEADLINE);
+        }),
+        late
+    );
+    assert_eq!(
+        bucket(&|rig| {
+            arrive(rig, &[0]);
+            rig.arrive(0, 1, &head);
+        }),
+        corrupt
+    );
+    // The last piece comes when the deadline has passed.
+    assert_eq!(
+        bucket(&|rig| {
+            arrive(rig, &[0]);
+            rig.arrive(0, 1, &head);
+            rig.wait(DEADLINE);
+            rig.offer(0, 0, 1);
+            rig.fetch_all();
+        }),
+        late
+    );
+}
+
+#[test]
+fn a_piece_for_a_fragment_that_was_lost_with_its_source_changes_nothing() {
+    let mut rig = Rig::new(config(1));
+    offer_pieces(&mut rig, &[0, 0]);
+    rig.arrive(0, 0, &lay(&[piece(0, 0, 0..100, 200)]));
+    rig.builder.give_up(0, rig.now);
+    rig.builder.connected(0, 4);
+    rig.offer(0, 0, 1);
+    rig.offer(0, 1, 1);
+    rig.fetch_all();
+    rig.end(0, 2);
+    assert!(rig.builder.is_finished());
+    let books = &rig.ledger().sources[0];
+    assert_eq!((books.lost, books.recorded, books.unaccounted), (1, 1, 0));
+}
+
+#[test]
+fn events_do_not_wait_for_a_source_that_has_ended() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 3);
+    rig.offer(1, 0, 1);
+    rig.end(1, 1);
+    rig.fetch_all();
+    let missing = vec![(1, SILENT)];
+    assert_eq!(rig.closed(), [(0, 1, vec![]), (1, 1, missing.clone()), (2, 1, missing)]);
+    assert!(!rig.builder.is_finished());
+    // A later disconnection is nothing to wait for.
+    rig.builder.gone(1, rig.now);
+    assert_eq!(rig.builder.next_deadline(rig.now), None);
+    rig.end(0, 3);
+    rig.assert_finished();
+}
+
+#[test]
+fn books_that_do_not_match_are_said_loudly() {
+    let mut rig = Rig::new(config(1));
+    rig.offer(0, 0, 3);
+    rig.fetch_all();
+    rig.end(0, 5);
+    let ledger = rig.ledger();
+    assert_eq!((ledger.unaccounted, ledger.sources[0].unaccounted), (2, 2));
+    assert!(ledger.reasons()[0].contains("UNACCOUNTED"));
+    rig.end(0, 1);
+    assert_eq!(rig.ledger().sources[0].unaccounted, -2);
+    rig.end(0, u64::MAX);
+    assert_eq!(rig.ledger().sources[0].unaccounted, i64::MAX);
+    // What the disk did not take is lost, not unaccounted for.
+    rig.end(0, 3);
+    let ledger = rig.builder.ledger(true, &[1], 0);
+    assert_eq!((ledger.unaccounted, ledger.sources[0].recorded, ledger.sources[0].lost), (0, 2, 1));
+}
+
+#[test]
+fn books_that_count_less_than_was_offered_are_refused_and_those_that_count_more_are_not_waited_for() {
+    let mut rig = Rig::new(config(1));
+    rig.offer(0, 0, 3);
+    assert_eq!(rig.builder.ended(0, books(3, 0)), Err(Violation::Books { books: 0, offered: 1 }));
+    rig.fetch_all();
+    rig.builder.ended(0, books(4, 2)).unwrap();
+    let beyond = Announcement { ticket: 2, ..rig.announcement(0, 9, 1, Disposition::Held) };
+    assert_eq!(rig.announce(0, beyond), Err(Violation::Books { books: 2, offered: 3 }));
+    assert!(!rig.builder.is_finished());
+    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + DEADLINE));
+    assert_eq!(rig.wait(DEADLINE), [0]);
+    assert!(rig.builder.is_finished());
+    assert_eq!(rig.ledger().unaccounted, 1);
+}
+
+#[test]
+fn a_surplus_at_one_builder_does_not_hide_a_lack_at_another() {
+    let ledger = |accepted| {
+        let mut rig = Rig::new(config(1));
+        rig.offer(0, 0, 3);
+        rig.fetch_all();
+        rig.end(0, accepted);
+        rig.ledger()
+    };
+    let mut merged = ledger(5);
+    merged.merge(&ledger(1));
+    assert_eq!((merged.unaccounted, merged.sources[0].unaccounted), (4, 4));
+    assert_eq!((merged.sources[0].accepted, merged.sources[0].recorded), (6, 6));
+    merged.merge(&ledger(u64::MAX));
+    merged.merge(&ledger(u64::MAX));
+    assert_eq!(merged.sources[0].unaccounted, i64::MAX);
+}
+
+#[test]
+fn slots_that_stay_where_they_are_are_held_until_their_events_are_closed() {
+    let mut rig = Rig::new(BuilderConfig { hold: Hold::UntilClosed, ..config(2) });
+    rig.offer(0, 0, 1);
+    rig.offer(0, 1, 1);
+    rig.drop_newest(0, 2, 1);
+    rig.offer(1, 0, 1);
+    rig.fetch_all();
+    rig.closed();
+    assert_eq!(rig.builder.release(0), Some(1));
+    assert_eq!(rig.builder.release(1), Some(1));
+    rig.end(0, 3);
+    assert!(!rig.builder.is_settled(0));
+    rig.builder.gone(0, rig.now);
+    rig.offer(1, 1, 2);
+    rig.fetch_all();
+    rig.closed();
+    assert_eq!(rig.builder.release(0), Some(3));
+    assert!(rig.wait(DEADLINE).is_empty());
+    assert_eq!(rig.builder.release(1), Some(2));
+    rig.end(1, 3);
+    rig.assert_finished();
+}
+
+#[test]
+fn offers_that_overtake_each_other_are_put_in_order() {
+    let mut rig = Rig::new(config(1));
+    let offer = |rig: &Rig, ticket, how| Announcement { ticket, ..rig.announcement(0, ticket, 1, how) };
+    let (held, dropped) = (Disposition::Held, Disposition::DroppedOldest);
+    // Ticket 2 is first heard of as dropped, and later as it was before.
+    for (ticket, how) in [(2, dropped), (2, held), (1, held), (1, held)] {
+        rig.announce(0, offer(&rig, ticket, how)).unwrap();
+    }
+    assert_eq!(rig.ask(), None);
+    rig.announce(0, offer(&rig, 0, held)).unwrap();
+    rig.fetch_all();
+    assert_eq!(rig.recorded.len(), 2);
+    rig.end(0, 3);
+    rig.assert_finished();
+}
+
+#[test]
+fn offers_that_cannot_be_are_refused() {
+    let refusal = |change: &dyn Fn(&mut Announcement)| {
+        let mut rig = Rig::new(BuilderConfig { first: EventId(5), ..config(1) });
+        rig.offer(0, 5, 4);
+        rig.offer(0, 9, 1);
+        let mut offer = rig.announcement(0, 10, 1, Disposition::Held);
+        change(&mut offer);
+        rig.announce(0, offer).unwrap_err()
+    };
+    assert_eq!(refusal(&|offer| offer.first = EventId(8)), Violation::Order(8));
+    assert_eq!(refusal(&|offer| offer.first = EventId(u64::MAX)), Violation::Range { first: u64::MAX, count: 1 });
+    assert_eq!(
+        refusal(&|offer| (offer.first, offer.count, offer.disposition) =
+            (EventId(u64::MAX - 9), u32::MAX, Disposition::DroppedNewest)),
+        Violation::Range { first: u64::MAX - 9, count: u32::MAX }
+    );
+    assert!(matches!(refusal(&|offer| offer.count = 0), Violation::Size { .. }));
+    assert!(matches!(refusal(&|offer| offer.count = u32::MAX), Violation::Size { count: u32::MAX, .. }));
+    assert!(matches!(refusal(&|offer| offer.bytes = 63), Violation::Size { bytes: 63, .. }));
+    assert_eq!(refusal(&|offer| (offer.ticket, offer.first) = (1, EventId(7))), Violation::Changed(1));
+    assert_eq!(refusal(&|offer| (offer.ticket, offer.first, offer.bytes) = (1, EventId(9), 64)), Violation::Changed(1));
+
+    let mut rig = Rig::new(BuilderConfig { first: EventId(5), ..config(1) });
+    let before = rig.announcement(0, 4, 1, Disposition::Held);
+    assert_eq!(rig.announce(0, before), Err(Violation::Order(4)));
+}
+
+#[test]
+fn tickets_far_ahead_and_more_than_the_slots_are_refused() {
+    let mut rig = Rig::new(config(1));
+    for ticket in (1..11).map(|i| i * (u64::MAX / 11)) {
+        let offer = rig.announcement(0, 0, 1, Disposition::Held);
+        rig.announce(0, Announcement { ticket, ..offer }).unwrap();
+    }
+    let offer = Announcement { ticket: u64::MAX, ..rig.announcement(0, 0, 1, Disposition::Held) };
+    assert_eq!(rig.announce(0, offer), Err(Violation::TooMany(10)));
+    assert!(matches!(rig.builder.ended(0, books(3, 3)), Err(Violation::Books { .. })));
+
+    let mut rig = Rig::new(config(1));
+    for event in 0..10 {
+        rig.offer(0, event, 1);
+    }
+    let offer = rig.announcement(0, 10, 1, Disposition::Held);
+    assert_eq!(rig.announce(0, offer), Err(Violation::TooMany(10)));
+}
+
+/// A source says it dropped four thousand million fragments at a time, again and again, alone or with others.
+#[test]
+fn announcements_without_measure_cost_no_time_and_no_memory() {
+    let mut rig = Rig::new(config(2));
+    let mut first = 0;
+    for _ in 0..20_000 {
+        rig.drop_newest(0, first, u32::MAX);
+        first += u64::from(u32::MAX) + 2;
+    }
+    assert_eq!(rig.builder.open_events(), 8);
+    assert_eq!(rig.builder.release(0), Some(20_000));
+    rig.offer(1, 0, 8);
+    rig.fetch_all();
+    rig.builder.give_up(1, rig.now);
+    assert!(rig.builder.counts().0 <= 24, "{:?}", rig.builder.counts());
+    for _ in 0..1000 {
+        rig.builder.next_closed().unwrap();
+    }
+    assert!(rig.builder.open_events() <= 8);
+    assert_eq!(rig.ledger().unaccounted, 0);
+}
+
+#[test]
+fn a_run_at_the_end_of_all_numbers() {
+    let first = u64::MAX - 20;
+    let mut rig = Rig::new(BuilderConfig { first: EventId(first), deadline: Duration::MAX, ..config(1) });
+    rig.offer(0, first, 8);
+    rig.offer(0, first + 8, 8);
+    rig.offer(0, first + 16, 4);
+    assert_eq!(rig.builder.highest_mentioned(), EventId(u64::MAX));
+    rig.fetch_all();
+    rig.wait(Duration::from_secs(1));
+    rig.end(0, 20);
+    rig.assert_finished();
+}
