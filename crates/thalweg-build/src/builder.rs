@@ -189,8 +189,9 @@ impl Builder {
         if count == 0 || !dropped && (count > most || u64::from(count) * HEADER_LEN as u64 > u64::from(bytes)) {
             return Err(Violation::Size { count, bytes, most });
         }
-        // The event behind the last one must have a number too.
-        if stride.checked_mul(u64::from(count)).and_then(|span| span.checked_add(event)).is_none() {
+        // The event behind the last one must have a number too, and that is not `NEVER`.
+        let behind = stride.checked_mul(u64::from(count)).and_then(|span| span.checked_add(event));
+        if behind.is_none_or(|behind| behind == NEVER) {
             return Err(Violation::Range { first: event, count });
         }
         let first = event / stride;

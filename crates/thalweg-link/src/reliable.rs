@@ -5,8 +5,9 @@
 //!
 //! - **Bytes are fetched again.** The builder keeps an interval map of each fetch and asks again for the gaps, once a fetch made after it was
 //!   answered, or nothing came for a while.
-//! - **Offers are made again** until the builder echoes one at least as late, fetches one, or releases them. It reports them
-//!   in the order of their tickets, so that knowing one is knowing those before it.
+//! - **Offers are made again** until the builder echoes one at least as late, or releases them. It reports them in the
+//!   order of their tickets and echoes what it has reported, so that knowing one is knowing those before it. A fetch shows
+//!   nothing of the kind: after a reconnection the builder asks for tickets it knows from before.
 //! - **Releases are cumulative** and said again until echoed. They are the builder's sign of life, too.
 //! - **Everything else** (`Welcome`, `Start`, `Pause`, `Paused`, `StopAt`, `End`, `Bye`) is said again, one after the other,
 //!   until the peer echoes it. Hearing it twice does nothing.
@@ -207,7 +208,7 @@ impl ReliableSource {
                 }
                 self.echo(&Message::Release { below: self.released });
             }
-            Message::Fetch { ticket, offset, length } => self.serve(ticket, offset, length, now)?,
+            Message::Fetch { ticket, offset, length } => self.serve(ticket, offset, length)?,
             Message::Paused { .. } | Message::End(_) => {
                 if self.standing.front() == Some(&message) {
                     self.standing.pop_front();
@@ -255,7 +256,7 @@ impl ReliableSource {
         }
     }
 
-    fn serve(&mut self, ticket: u64, offset: u32, length: u32, now: Duration) -> Result<(), LinkError> {
+    fn serve(&mut self, ticket: u64, offset: u32, length: u32) -> Result<(), LinkError> {
         let Some(book) = &mut self.book else { return Ok(()) };
         // Released, or not offered yet over this connection: the builder will learn, or ask again.
         let Some((offer, fate)) = book.get_mut(ticket) else { return Ok(()) };
@@ -268,8 +269,8 @@ impl ReliableSource {
                 offer.bytes
             )));
         }
+        // That does not show that the builder has heard the offer: it may know the ticket from an earlier connection.
         fate.asked = true;
-        self.knows(ticket, now);
         let range = offset..offset + length;
         let under_way =
             self.serving.iter().any(|(other, r)| *other == ticket && r.start <= range.start && range.end <= r.end);

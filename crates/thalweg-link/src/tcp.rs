@@ -25,12 +25,14 @@ use thalweg_wire::{Announcement, Disposition, HEADER_LEN, MESSAGE_LEN, Message, 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TcpOptions {
-    /// Congestion control of the sending side (`/proc/sys/net/ipv4/tcp_available_congestion_control`); the system's when
-    /// absent.
+    /// Congestion control of the sending side (`/proc/sys/net/ipv4/tcp_available_congestion_control`), or `system` for the
+    /// system's default. When absent it is cubic (RFC 9438): the builder's window bounds what is in flight already, so a
+    /// control that paces, as bbr does, spends timers on a burst that cannot happen (`make bench` compares).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
 }
 
+const DEFAULT_CONGESTION: &str = "cubic";
 /// A peer that does not answer for so long is gone (`TCP_USER_TIMEOUT`, RFC 5482, and keep-alive).
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes received from one link before others have their turn.
@@ -55,10 +57,18 @@ pub(crate) fn connect(
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)
         .map_err(LinkError::io(doing()))?;
     settle(&socket).map_err(LinkError::io(doing()))?;
-    if let Some(name) = &options.congestion {
-        socket
+    match options.congestion.as_deref() {
+        Some("system") => {}
+        Some(name) => socket
             .set_tcp_congestion(name.as_bytes())
-            .map_err(LinkError::io(format!("selecting congestion control '{name}'")))?;
+            .map_err(LinkError::io(format!("selecting congestion control '{name}'")))?,
+        None => {
+            if let Err(error) = socket.set_tcp_congestion(DEFAULT_CONGESTION.as_bytes()) {
+                tracing::warn!(
+                    "congestion control {DEFAULT_CONGESTION} is not to be had ({error}): the system's is used"
+                );
+            }
+        }
     }
     match socket.connect(&SockAddr::from(address)) {
         Ok(()) => {}

@@ -4,20 +4,24 @@
 //! test waits for their descriptors (or lets virtual time pass), and a wait in vain fails it.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
 use thalweg_link::memory::{Network, Weather};
 use thalweg_link::{
-    Address, BuilderLink, Bytes, Eager, LinkError, Listener, Poller, Said, SourceGreeting, SourceLink, TcpOptions,
-    connect,
+    Address, BuilderLink, Bytes, Eager, Interest, LinkError, Listener, Poller, Said, SourceGreeting, SourceLink,
+    TcpOptions, connect,
 };
 use thalweg_wire::{
     Accounts, Announcement, Disposition, EventId, Hello, Message, Refusal, RunNumber, SourceId, TaiNanos, Welcome,
     crc32c,
 };
 
-/// Bytes in the source's arena.
+/// Bytes in the arena of the sources.
 const ARENA: usize = 8 << 20;
+/// Bytes of places that a builder sets aside at a time, or more where one fetch takes more.
+const PLACES: usize = 2 << 20;
 /// A bound on waiting, for tests that would otherwise hang.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -74,7 +78,7 @@ fn over(address: &Address, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn 
     let door = Listener::open(address, eager).unwrap();
     let source = connect(&door.address(), &TcpOptions::default(), greeting).unwrap();
     let poller = Poller::new().unwrap();
-    poller.add(std::os::fd::AsFd::as_fd(&door), 0, thalweg_link::Interest::READ).unwrap();
+    poller.add(door.as_fd(), 0, Interest::READ).unwrap();
     loop {
         if let Some((builder, _)) = door.accept().unwrap() {
             return (source, builder);
@@ -103,9 +107,7 @@ struct Link<M> {
     medium: M,
     greeting: SourceGreeting,
     eager: Eager,
-    /// The source's arena: bytes drawn at random.
-    arena: Span,
-    /// Where the builder puts things.
+    /// Where the builder puts things. Taken from the front and used once.
     places: Span,
     source: Box<dyn SourceLink>,
     builder: Box<dyn BuilderLink>,
@@ -126,14 +128,6 @@ impl<M: Medium> Link<M> {
     }
 
     fn with(mut medium: M, change: impl FnOnce(&mut Hello)) -> Self {
-        let mut arena = Arena::create("source", ARENA).unwrap();
-        let mut random = 0x2545_f491_4f6c_dd1du64;
-        for word in arena.chunks_exact_mut(8) {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            word.copy_from_slice(&random.to_le_bytes());
-        }
         let mut hello = Hello {
             session: 7,
             source: SourceId::new(1, 2),
@@ -148,14 +142,13 @@ impl<M: Medium> Link<M> {
         change(&mut hello);
         let description = format!("{{\"name\": \"{}\"}}", "detector ".repeat(600));
         hello.description = description.len() as u32;
-        let greeting = SourceGreeting { hello, description, arena: std::sync::Arc::clone(arena.arena()) };
+        let greeting = SourceGreeting { hello, description, arena: Arc::clone(arena().arena()) };
         let (source, builder) = medium.connect(&greeting, EAGER);
-        let places = Arena::create("builder", ARENA).unwrap();
+        let places = Arena::create("builder", PLACES).unwrap();
         let mut link = Self {
             medium,
             greeting,
             eager: EAGER,
-            arena,
             places,
             source,
             builder,
@@ -272,9 +265,13 @@ impl<M: Medium> Link<M> {
         offers.collect()
     }
 
-    /// Fetches into a place of its own. The builder's places are taken from the front and used once.
+    /// Fetches into a place of its own.
     fn fetch(&mut self, offer: &Announcement) {
-        let place = self.places.take_front(offer.bytes as usize);
+        let bytes = offer.bytes as usize;
+        if self.places.len() < bytes {
+            self.places = Arena::create("builder", bytes.max(PLACES)).unwrap();
+        }
+        let place = self.places.take_front(bytes);
         if let Some(bytes) = self.builder.fetch(offer, Some(place)).unwrap() {
             assert!(self.arrived.insert(offer.ticket, bytes).is_none());
         }
@@ -283,11 +280,27 @@ impl<M: Medium> Link<M> {
     /// Checks and takes what arrived of an offer.
     fn take(&mut self, offer: &Announcement) {
         let start = offer.arena_offset as usize;
-        let expected = &self.arena[start..start + offer.bytes as usize];
+        let expected = &arena()[start..start + offer.bytes as usize];
         let bytes = self.arrived.remove(&offer.ticket).expect("it arrived");
         assert_eq!(bytes.len(), expected.len());
         assert_eq!(crc32c(&bytes), crc32c(expected), "content of ticket {}", offer.ticket);
     }
+}
+
+/// The arena of the sources of all tests, which only read it: bytes drawn at random.
+fn arena() -> &'static Span {
+    static ARENA_OF_ALL: OnceLock<Span> = OnceLock::new();
+    ARENA_OF_ALL.get_or_init(|| {
+        let mut arena = Arena::create("source", ARENA).unwrap();
+        let mut random = 0x2545_f491_4f6c_dd1du64;
+        for word in arena.chunks_exact_mut(8) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            word.copy_from_slice(&random.to_le_bytes());
+        }
+        arena
+    })
 }
 
 /// A run of dropped fragments.
@@ -396,8 +409,6 @@ fn eager_offers_come_unasked<M: Medium>(medium: M) {
         wanted.for_each(|offer| link.take(offer));
         link.builder.release(ticket);
         link.until("the release", |link| link.heard.last() == Some(&Message::Release { below: ticket }));
-        // Places are used once, and there are not that many.
-        link.places = Arena::create("builder", ARENA).unwrap();
     }
     // After all this the ordinary way works as before.
     let offer = link.slot(ticket, 100_032);

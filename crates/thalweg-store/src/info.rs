@@ -118,7 +118,7 @@ pub struct SourceInfo {
     pub description: serde_json::Value,
 }
 
-/// How many events were closed.
+/// How many events were closed, on disk or not: a disk that fails takes events with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EventCounts {
@@ -140,6 +140,10 @@ pub struct Totals {
     pub blocks: u64,
     /// Records in them, those that stand for missing sources included.
     pub fragments: u64,
+    /// Events that they close.
+    pub events: u64,
+    /// Of these, events with a source missing.
+    pub incomplete_events: u64,
     /// Segment files.
     pub segments: u32,
 }

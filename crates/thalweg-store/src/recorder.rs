@@ -4,7 +4,7 @@
 use crate::block::BlockWriter;
 use crate::engine::{Engine, Job};
 use crate::error::{StoreError, WriteError};
-use crate::format::{BLOCK_ALIGN, FOOTER_ENTRY_LEN, MAX_BLOCK_LEN};
+use crate::format::{BLOCK_ALIGN, EventStatus, FOOTER_ENTRY_LEN, MAX_BLOCK_LEN};
 use crate::info::{
     EventCounts, LAST_NAME, RecorderInfo, RunFile, RunInfo, RunState, SourceInfo, Totals, WriterInfo,
     run_directory_name,
@@ -583,6 +583,12 @@ impl Recorder {
         totals.bytes += u64::from(entry.length);
         totals.blocks += 1;
         totals.fragments += entry.block.fragments().len() as u64;
+        for closing in entry.block.closings() {
+            totals.events += u64::from(closing.count);
+            if closing.status == EventStatus::Incomplete {
+                totals.incomplete_events += u64::from(closing.count);
+            }
+        }
         Some(Finished { block: entry.block, result: Ok(()) })
     }
 

@@ -439,13 +439,17 @@ impl<'a> Check<'a> {
     fn totals(&mut self) {
         let info = self.run.info();
         let mut numbers = vec![
-            ("events.built".to_owned(), info.events.built, self.report.events),
-            ("events.incomplete".to_owned(), info.events.incomplete, self.report.incomplete_events),
+            ("totals.events".to_owned(), info.totals.events, self.report.events),
+            ("totals.incomplete_events".to_owned(), info.totals.incomplete_events, self.report.incomplete_events),
             ("totals.blocks".to_owned(), info.totals.blocks, self.report.blocks),
             ("totals.bytes".to_owned(), info.totals.bytes, self.report.bytes),
             ("totals.fragments".to_owned(), info.totals.fragments, self.report.fragments),
             ("totals.segments".to_owned(), info.totals.segments.into(), self.report.segments.into()),
         ];
+        if info.state == RunState::Complete {
+            numbers.push(("events.built".to_owned(), info.events.built, self.report.events));
+            numbers.push(("events.incomplete".to_owned(), info.events.incomplete, self.report.incomplete_events));
+        }
         let mut unbalanced = Vec::new();
         let ledger = info.ledger.as_array().map(Vec::as_slice).unwrap_or_default();
         for source in &self.expected {

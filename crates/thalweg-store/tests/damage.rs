@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Builder, SOURCES, config, directory};
+use common::{Builder, SOURCES, config, directory, memory_directory};
 use proptest::prelude::*;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -213,6 +213,7 @@ fn a_full_disk_ends_the_run_with_its_reason() {
         let mut builder = Builder::new(RecorderConfig { segment_bytes: 1 << 20, ..config(mount) }, 8, 128 << 10);
         (0..2000).for_each(|event| builder.event(event, 1000));
         builder.settle();
+        assert_eq!(builder.closed(), 2000);
         let error = builder.recorder.failure().expect("6 MB do not fit 4 MiB").clone();
         assert!(error.is_full(), "{error}");
         let text = error.to_string();
@@ -299,7 +300,7 @@ proptest! {
         cut: prop::sample::Index,
         open: bool,
     ) {
-        let directory = directory();
+        let directory = memory_directory();
         let path = directory.path();
         let segment = path.join(FIRST);
         let mut bytes = template(path, open);
@@ -337,7 +338,7 @@ proptest! {
 
     #[test]
     fn hostile_run_json_is_read_without_panic(text in "\\PC{0,200}", at: prop::sample::Index, value: u8) {
-        let directory = directory();
+        let directory = memory_directory();
         let path = directory.path();
         std::fs::write(path.join(FIRST), template(path, true)).unwrap();
         let file = path.join("run.json");

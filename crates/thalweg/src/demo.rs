@@ -41,7 +41,8 @@ pub(crate) struct Options {
     /// payload when recording, and header with --no-record
     #[arg(long, value_name = "header|payload")]
     check: Option<CheckConfig>,
-    /// TCP congestion control, as listed in /proc/sys/net/ipv4/tcp_available_congestion_control
+    /// TCP congestion control, as listed in /proc/sys/net/ipv4/tcp_available_congestion_control, or 'system' for the
+    /// system's default. Without it: cubic
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
     /// Print the topology that this demo runs, as a file for `thalweg run`, and do nothing else

@@ -969,12 +969,14 @@ fn announcements_without_measure_cost_no_time_and_no_memory() {
 
 #[test]
 fn a_run_at_the_end_of_all_numbers() {
-    let first = u64::MAX - 20;
+    let first = u64::MAX - 21;
     let mut rig = Rig::new(BuilderConfig { first: EventId(first), deadline: Duration::MAX, ..config(1) });
     rig.offer(0, first, 8);
     rig.offer(0, first + 8, 8);
     rig.offer(0, first + 16, 4);
-    assert_eq!(rig.builder.highest_mentioned(), EventId(u64::MAX));
+    assert_eq!(rig.builder.highest_mentioned(), EventId(u64::MAX - 1));
+    let beyond = rig.announcement(0, u64::MAX - 1, 1, Disposition::Held);
+    assert!(matches!(rig.announce(0, beyond), Err(Violation::Range { .. })));
     rig.fetch_all();
     rig.wait(Duration::from_secs(1));
     rig.end(0, 20);

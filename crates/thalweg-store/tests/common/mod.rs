@@ -19,6 +19,11 @@ pub(crate) fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
+/// A directory in memory where there is one: for tests that write the same small files again and again.
+pub(crate) fn memory_directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| directory())
+}
+
 pub(crate) fn config(directory: &Path) -> RecorderConfig {
     let sources = (0..SOURCES)
         .map(|element| SourceInfo {
@@ -57,7 +62,6 @@ pub(crate) struct Builder {
     recorded: BTreeMap<SourceId, u64>,
     pub(crate) lost: BTreeMap<SourceId, u64>,
     events: EventCounts,
-    lost_closings: EventCounts,
 }
 
 impl Builder {
@@ -66,7 +70,7 @@ impl Builder {
         let recorder = Recorder::create(config, &mut pool).unwrap();
         let none = EventCounts::default();
         let (recorded, lost) = (BTreeMap::new(), BTreeMap::new());
-        Self { recorder, pool, block: None, now: 1_000_000_000, recorded, lost, events: none, lost_closings: none }
+        Self { recorder, pool, block: None, now: 1_000_000_000, recorded, lost, events: none }
     }
 
     /// Builds a complete event with payloads of `length` bytes.
@@ -151,10 +155,10 @@ impl Builder {
             for (source, count) in finished.block.fragments_by_source() {
                 *into.entry(source).or_default() += count;
             }
-            let events = if finished.result.is_ok() { &mut self.events } else { &mut self.lost_closings };
             for closing in finished.block.closings() {
-                events.built += u64::from(closing.count);
-                events.incomplete += if closing.status == EventStatus::Incomplete { closing.count.into() } else { 0 };
+                self.events.built += u64::from(closing.count);
+                self.events.incomplete +=
+                    if closing.status == EventStatus::Incomplete { closing.count.into() } else { 0 };
             }
             self.pool.give_back(finished.block.into_block());
         }
@@ -166,6 +170,11 @@ impl Builder {
         while self.recorder.in_flight() > 0 {
             self.wait();
         }
+    }
+
+    /// Events closed, on disk or lost with it.
+    pub(crate) fn closed(&self) -> u64 {
+        self.events.built
     }
 
     pub(crate) fn finish(mut self) -> FinishedRun {
