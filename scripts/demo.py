@@ -119,6 +119,8 @@ def compare(run: thalweg.Run, original: Recording) -> Seen:
     seen.stretches = {source: {True: [], False: []} for source in run.sources}
     origin = None
     for event in run:
+        if event.timestamp is None:
+            continue
         origin = event.timestamp if origin is None else origin
         at = (event.timestamp - origin) * 1e-9
         for source, fragment in event.items():

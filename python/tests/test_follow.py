@@ -80,8 +80,11 @@ def test_other_threads_run_while_one_waits(writer: Writer) -> None:
 FOLLOWER = """
 import sys, thalweg
 try:
-    for event in thalweg.open(sys.argv[1]).follow():
-        print("following", flush=True)
+    events = thalweg.open(sys.argv[1]).follow()
+    next(events)
+    print("following", flush=True)
+    for event in events:
+        pass
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -93,7 +96,7 @@ def last_line(stream: IO[str]) -> str:
 
 
 def test_ctrl_c_ends_the_wait(writer: Writer) -> None:
-    # A writer that stands still: whoever has read everything waits for it.
+    # Blocks come once a second at this rate: whoever follows waits nearly all the time.
     follower = subprocess.Popen(
         [sys.executable, "-c", FOLLOWER, str(writer.directory)], stdout=subprocess.PIPE, text=True
     )

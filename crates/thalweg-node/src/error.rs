@@ -38,6 +38,9 @@ pub enum NodeError {
     /// A configuration that cannot work.
     #[error("{0}")]
     Config(String),
+    /// A fragment for a run that takes no more.
+    #[error("the run is over: nothing more can be pushed")]
+    Over,
     /// Stopped at once, on request.
     #[error("stopped at once, on request")]
     Stopped,

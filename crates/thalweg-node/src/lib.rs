@@ -10,6 +10,7 @@ mod builder;
 mod clock;
 mod error;
 mod progress;
+mod push;
 mod report;
 mod slots;
 mod source;
@@ -20,8 +21,9 @@ pub use builder::BuilderNode;
 pub use clock::{TaiClock, cpu, now};
 pub use error::NodeError;
 pub use progress::{Progress, Snapshot};
+pub use push::{PushSource, PushedFragment};
 pub use report::{BuilderReport, RunReport, SourceReport};
-pub use source::{SourceNode, SourceSettings};
+pub use source::{Feed, SourceNode, SourceSettings};
 pub use stop::{Stop, Urgency};
 pub use topology::{
     BuilderNodeConfig, CheckConfig, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError,

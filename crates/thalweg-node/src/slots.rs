@@ -1,8 +1,11 @@
 //! Filling slots: fragments laid one behind the other, each header in place, and what is already there used again.
 
+use crate::push::PushedFragment;
 use thalweg_arena::Slot;
 use thalweg_device::{Device, DeviceError};
-use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RunNumber, SourceId, Status, TaiNanos, crc32c, record_len};
+use thalweg_wire::{
+    EventId, FragmentHeader, HEADER_LEN, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c, record_len,
+};
 
 /// What stands in a slot from an earlier use, record by record: a device whose data repeat, as those of a DMA ring do,
 /// need not write them again.
@@ -44,6 +47,39 @@ pub(crate) struct Stamp {
     pub(crate) source: SourceId,
 }
 
+impl Stamp {
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of the header")]
+    fn header(
+        self,
+        event: EventId,
+        sequence: u32,
+        timestamp: TaiNanos,
+        len: usize,
+        payload_crc: u32,
+        payload_type: PayloadType,
+        status: Status,
+        window: u32,
+    ) -> FragmentHeader {
+        #[expect(clippy::cast_possible_truncation, reason = "a payload fits a slot, which has at most 1 GiB")]
+        let length = len as u32;
+        let Self { run, source } = self;
+        FragmentHeader {
+            payload_type,
+            status,
+            run,
+            event,
+            timestamp,
+            source,
+            sequence,
+            total_length: length,
+            offset: 0,
+            piece_length: length,
+            window,
+            payload_crc,
+        }
+    }
+}
+
 impl Filling {
     pub(crate) fn new(slot: Slot, first: EventId) -> Self {
         Self { slot, first, count: 0, used: 0 }
@@ -59,7 +95,8 @@ impl Filling {
         self.used
     }
 
-    /// Takes the next fragment from the device. Returns its payload's length.
+    /// Takes the next fragment from the device.
+    #[expect(clippy::too_many_arguments, reason = "what a header needs comes from as many places")]
     pub(crate) fn take(
         &mut self,
         device: &mut dyn Device,
@@ -88,26 +125,44 @@ impl Filling {
                 (filled, crc)
             }
         };
-        #[expect(clippy::cast_possible_truncation, reason = "a device's payload is at most 1 GiB")]
-        let length = len as u32;
         let empty = if len == 0 && !filled.status.contains(Status::MISSING) { Status::EMPTY } else { Status::empty() };
-        let header = FragmentHeader {
-            payload_type: filled.payload_type,
-            status: filled.status | empty,
-            run: stamp.run,
-            event,
-            timestamp: filled.timestamp.unwrap_or_else(now),
-            source: stamp.source,
-            sequence,
-            total_length: length,
-            offset: 0,
-            piece_length: length,
-            window: filled.window,
-            payload_crc: crc,
-        };
+        let status = filled.status | empty;
+        let timestamp = filled.timestamp.unwrap_or_else(now);
+        let header = stamp.header(event, sequence, timestamp, len, crc, filled.payload_type, status, filled.window);
         record[..HEADER_LEN].copy_from_slice(&header.encode());
         self.used += record_len(len);
         self.count += 1;
         Ok(())
+    }
+
+    /// Lays a pushed fragment behind those that are there.
+    pub(crate) fn put(
+        &mut self,
+        traces: &mut Traces,
+        stamp: Stamp,
+        event: EventId,
+        sequence: u32,
+        fragment: &PushedFragment<'_>,
+        now: impl FnOnce() -> TaiNanos,
+    ) {
+        // Pushed content has no key: whatever was known of this slot's content is no longer so.
+        traces.0[self.slot.index() as usize].clear();
+        let len = fragment.payload.len();
+        let empty = if len == 0 { Status::EMPTY } else { Status::empty() };
+        let header = stamp.header(
+            event,
+            sequence,
+            fragment.timestamp.unwrap_or_else(now),
+            len,
+            crc32c(fragment.payload),
+            fragment.payload_type,
+            fragment.status | empty,
+            fragment.window,
+        );
+        let record = &mut self.slot[self.used..self.used + record_len(len)];
+        record[..HEADER_LEN].copy_from_slice(&header.encode());
+        record[HEADER_LEN..HEADER_LEN + len].copy_from_slice(fragment.payload);
+        self.used += record_len(len);
+        self.count += 1;
     }
 }

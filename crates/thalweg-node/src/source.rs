@@ -1,7 +1,9 @@
 //! A source node: from a device into slots, and from there to the builders that ask.
 
+use crate::push::{PushedFragment, Standing};
 use crate::slots::{Filling, Stamp, Traces};
 use crate::{NodeError, Policy, Progress, Snapshot, SourceReport, Stop, TaiClock, Urgency, clock, now};
+use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Slot, SlotPool};
 use thalweg_device::Device;
@@ -20,7 +22,7 @@ pub struct SourceSettings {
     /// Its id.
     pub id: SourceId,
     /// Where its fragments come from.
-    pub device: Box<dyn Device>,
+    pub feed: Feed,
     /// The builders, in their order: event `e` goes to number `e` modulo their count.
     pub builders: Vec<Address>,
     /// How TCP links are to be.
@@ -39,6 +41,40 @@ pub struct SourceSettings {
     pub cpu: Option<u32>,
 }
 
+/// Where a source's fragments come from.
+#[derive(Debug)]
+pub enum Feed {
+    /// A device, which the node asks.
+    Device(Box<dyn Device>),
+    /// A program, which pushes them ([`crate::PushSource`]).
+    Pushed {
+        /// The longest payload it will push.
+        max_payload: usize,
+        /// What it says of itself, for `run.json`.
+        description: serde_json::Value,
+    },
+}
+
+impl Feed {
+    /// The longest payload that will come.
+    pub fn max_payload(&self) -> usize {
+        match self {
+            Self::Device(device) => device.max_payload(),
+            Self::Pushed { max_payload, .. } => *max_payload,
+        }
+    }
+}
+
+/// Whether there is a place for the next fragment.
+enum Place {
+    /// In the slot that is being filled for this builder.
+    Slot(usize),
+    /// There is none, and by policy it was dropped, counted, and will be announced.
+    Dropped,
+    /// There is none yet.
+    Blocked,
+}
+
 /// How long after a failed attempt the next one is made to connect to a builder.
 const RETRY: Duration = Duration::from_millis(100);
 const STOP: u64 = u64::MAX;
@@ -50,7 +86,7 @@ pub struct SourceNode {
     pool: SlotPool,
     traces: Traces,
     builders: Vec<Builder>,
-    poller: Poller,
+    poller: Arc<Poller>,
     clock: TaiClock,
     phase: Phase,
     run: RunNumber,
@@ -59,6 +95,7 @@ pub struct SourceNode {
     due: Option<Duration>,
     sequence: u32,
     blocked: bool,
+    begun: Duration,
     shown: Snapshot,
 }
 
@@ -94,7 +131,7 @@ struct Builder {
 impl SourceNode {
     /// Makes slots and checks that they suit the device and the builders.
     pub fn new(settings: SourceSettings) -> Result<Self, NodeError> {
-        let longest = settings.device.max_payload();
+        let longest = settings.feed.max_payload();
         if record_len(longest) > settings.slot_bytes {
             return Err(NodeError::Config(format!(
                 "source '{}': a slot of {} bytes cannot hold a fragment of {longest} bytes and its header; set slot to at least {}",
@@ -106,8 +143,8 @@ impl SourceNode {
         let pool = SlotPool::new(&settings.name, settings.slots, settings.slot_bytes)?;
         let description = describe(&settings)?;
         let session = session();
-        let poller = Poller::new()?;
-        let start = now();
+        let poller = Arc::new(Poller::new()?);
+        let begun = now();
         let builders = settings.builders.iter().enumerate().map(|(index, address)| {
             #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
             let hello = Hello {
@@ -121,8 +158,7 @@ impl SourceNode {
                 withdraws: settings.policy == Policy::DropOldest,
                 description: description.len() as u32,
             };
-            let greeting =
-                SourceGreeting { hello, description: description.clone(), arena: std::sync::Arc::clone(pool.arena()) };
+            let greeting = SourceGreeting { hello, description: description.clone(), arena: Arc::clone(pool.arena()) };
             Builder {
                 address: address.clone(),
                 greeting,
@@ -130,7 +166,7 @@ impl SourceNode {
                 welcome: None,
                 started: false,
                 done: false,
-                away: Some((start, start)),
+                away: Some((begun, begun)),
                 last_error: None,
                 book: Outstanding::default(),
                 filling: None,
@@ -159,6 +195,7 @@ impl SourceNode {
             due: None,
             sequence: 0,
             blocked: false,
+            begun,
             shown: Snapshot::default(),
             settings,
             pool,
@@ -169,26 +206,35 @@ impl SourceNode {
 
     /// Runs until the run is over.
     pub fn run(mut self, stop: &Stop, progress: &Progress) -> Result<SourceReport, NodeError> {
+        let poller = self.begin(stop)?;
+        let mut tokens = Vec::new();
+        while !self.turn(&tokens, stop, progress)? {
+            tokens.clear();
+            poller.wait(self.timeout(now()), |token| tokens.push(token))?;
+        }
+        Ok(self.report())
+    }
+
+    /// Binds this thread, and returns what it is to wait on between two turns.
+    pub(crate) fn begin(&self, stop: &Stop) -> Result<Arc<Poller>, NodeError> {
         bind(self.settings.cpu)?;
         self.poller.add(std::os::fd::AsFd::as_fd(stop), STOP, Interest::READ)?;
-        let begun = now();
-        let mut tokens = Vec::new();
-        while !self.builders.iter().all(|builder| builder.done) {
-            tokens.clear();
-            let timeout = self.timeout(now());
-            self.poller.wait(timeout, |token| tokens.push(token))?;
-            for token in &tokens {
-                match usize::try_from(*token) {
-                    Ok(index) if index < self.builders.len() => self.serve(index)?,
-                    _ => self.heed(stop)?,
-                }
+        Ok(Arc::clone(&self.poller))
+    }
+
+    /// Does what can be done now. True when the run is over.
+    pub(crate) fn turn(&mut self, tokens: &[u64], stop: &Stop, progress: &Progress) -> Result<bool, NodeError> {
+        for token in tokens {
+            match usize::try_from(*token) {
+                Ok(index) if index < self.builders.len() => self.serve(index)?,
+                _ => self.heed(stop)?,
             }
-            self.reconnect()?;
-            self.produce()?;
-            self.flush()?;
-            self.show(progress);
         }
-        Ok(self.report(begun))
+        self.reconnect()?;
+        self.produce()?;
+        self.flush()?;
+        self.show(progress);
+        Ok(self.builders.iter().all(|builder| builder.done))
     }
 
     fn heed(&mut self, stop: &Stop) -> Result<(), NodeError> {
@@ -205,11 +251,10 @@ impl SourceNode {
     }
 
     /// How long there is nothing to do unless something comes.
-    fn timeout(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn timeout(&self, now: Duration) -> Option<Duration> {
         let retry = self.builders.iter().filter_map(|builder| builder.away.map(|(_, at)| at)).min();
-        let due = match (self.phase, self.due, self.blocked) {
-            (Phase::Running, Some(due), false) => Some(due),
-            (Phase::Running, None, false) => Some(now),
+        let due = match (&self.settings.feed, self.phase, self.blocked) {
+            (Feed::Device(_), Phase::Running, false) => Some(self.due.unwrap_or(now)),
             _ => None,
         };
         retry.into_iter().chain(due).min().map(|at| at.saturating_sub(now))
@@ -372,64 +417,169 @@ impl SourceNode {
         if self.phase != Phase::Running {
             return Ok(());
         }
-        let count = self.builders.len() as u64;
+        if self.end_at.is_some_and(|end| self.next_event >= end) {
+            self.end();
+            return Ok(());
+        }
         let mut offered = false;
         while !offered {
-            if self.end_at.is_some_and(|end| self.next_event >= end) {
-                return self.end();
-            }
-            let Some(len) = self.settings.device.next_len() else { return self.end() };
+            let Feed::Device(device) = &mut self.settings.feed else { break };
+            let Some(len) = device.next_len() else {
+                self.end();
+                return Ok(());
+            };
             if self.due.is_some_and(|due| due > now()) {
                 break;
             }
             let event = EventId(self.next_event);
-            let index = usize::try_from(event.0 % count).unwrap_or(0);
-            if self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len)) {
-                self.offer(index);
-                offered = true;
-            }
-            if self.builders[index].filling.is_none() {
-                match self.slot(index, event) {
-                    Some(slot) => self.builders[index].filling = Some(Filling::new(slot, event)),
-                    None if self.settings.policy == Policy::Block => {
-                        if !self.blocked {
-                            self.shown.stalls += 1;
-                        }
-                        self.blocked = true;
-                        // The device waits: what it would have produced meanwhile does not come in a burst afterwards.
-                        self.due = self.due.map(|due| due.max(now()));
+            let key = device.content_key(event);
+            match self.place(len, key)? {
+                Place::Slot(index) => {
+                    let (stamp, clock, sequence) = (self.stamp(), self.clock, self.sequence);
+                    let Self { builders, settings, traces, .. } = self;
+                    let (Some(filling), Feed::Device(device)) = (&mut builders[index].filling, &mut settings.feed)
+                    else {
                         break;
-                    }
-                    None => {
-                        self.drop_newest(index, event);
-                        self.step(len);
-                        continue;
-                    }
+                    };
+                    filling.take(&mut **device, traces, stamp, event, sequence, len, || clock.now())?;
+                    offered = self.taken(index, len);
+                }
+                Place::Dropped => {
+                    let Feed::Device(device) = &mut self.settings.feed else { break };
+                    device.skip(event);
+                    self.step(len);
+                }
+                Place::Blocked => {
+                    // The device waits: what it would have produced meanwhile does not come in a burst afterwards.
+                    self.due = self.due.map(|due| due.max(now()));
+                    break;
                 }
             }
-            let Self { builders, settings, traces, clock, run, sequence, .. } = self;
-            let Some(filling) = &mut builders[index].filling else { break };
-            let stamp = Stamp { run: *run, source: settings.id };
-            filling.take(&mut *settings.device, traces, stamp, event, *sequence, len, || clock.now())?;
-            builders[index].accounts.accepted += 1;
-            self.step(len);
-            // A slot that cannot take another such fragment need not wait for it.
-            if self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len)) {
-                self.offer(index);
-                offered = true;
+            if self.end_at.is_some_and(|end| self.next_event >= end) {
+                self.end();
+                return Ok(());
             }
         }
-        // Nothing else is under way: what is there need not wait for company.
+        if !offered {
+            self.offer_partial();
+        }
+        Ok(())
+    }
+
+    /// Takes one fragment from the program that pushes, for event `event` or else the next. Nothing where there is no
+    /// place for it yet.
+    pub(crate) fn push(
+        &mut self,
+        event: Option<EventId>,
+        fragment: &PushedFragment<'_>,
+    ) -> Result<Option<EventId>, NodeError> {
+        let event = event.unwrap_or(EventId(self.next_event));
+        if event.0 < self.next_event {
+            return Err(NodeError::Config(format!(
+                "event {} was pushed after event {}: events must come in order",
+                event.0,
+                self.next_event - 1
+            )));
+        }
+        let len = fragment.payload.len();
+        if len > self.settings.feed.max_payload() {
+            return Err(NodeError::Config(format!(
+                "a payload of {len} bytes was pushed; this source said it would push at most {}",
+                self.settings.feed.max_payload()
+            )));
+        }
+        if event.0 > self.next_event {
+            // A slot holds consecutive events.
+            for index in 0..self.builders.len() {
+                self.offer(index);
+            }
+            self.next_event = event.0;
+        }
+        match self.place(len, None)? {
+            Place::Slot(index) => {
+                let (stamp, clock, sequence) = (self.stamp(), self.clock, self.sequence);
+                if let Some(filling) = &mut self.builders[index].filling {
+                    filling.put(&mut self.traces, stamp, event, sequence, fragment, || clock.now());
+                }
+                self.taken(index, len);
+            }
+            Place::Dropped => self.step(len),
+            Place::Blocked => return Ok(None),
+        }
+        self.offer_partial();
+        self.flush()?;
+        Ok(Some(event))
+    }
+
+    /// The program that pushes has nothing more to say.
+    pub(crate) fn push_end(&mut self) -> Result<(), NodeError> {
+        if matches!(self.phase, Phase::Running | Phase::Paused) {
+            self.end();
+        }
+        self.flush()
+    }
+
+    /// Whether fragments can be pushed: not before the run has begun, nor while it is about to stop.
+    pub(crate) fn standing(&self) -> Standing {
+        match self.phase {
+            Phase::Waiting => Standing::Before,
+            Phase::Running if self.end_at.is_none_or(|end| self.next_event < end) => Standing::Open,
+            Phase::Paused => Standing::Paused,
+            Phase::Running | Phase::Ending => Standing::Over,
+        }
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp { run: self.run, source: self.settings.id }
+    }
+
+    /// Finds a place for the next fragment, of `len` bytes. `key` is the content it will have.
+    fn place(&mut self, len: usize, key: Option<u64>) -> Result<Place, NodeError> {
+        let event = EventId(self.next_event);
+        let count = self.builders.len() as u64;
+        let index = usize::try_from(event.0 % count).unwrap_or(0);
+        if self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len)) {
+            self.offer(index);
+        }
+        if self.builders[index].filling.is_none() {
+            match self.slot(index, key) {
+                Some(slot) => self.builders[index].filling = Some(Filling::new(slot, event)),
+                None if self.settings.policy == Policy::Block => {
+                    self.shown.stalls += u64::from(!self.blocked);
+                    self.blocked = true;
+                    return Ok(Place::Blocked);
+                }
+                None => {
+                    self.drop_newest(index, event);
+                    return Ok(Place::Dropped);
+                }
+            }
+        }
+        Ok(Place::Slot(index))
+    }
+
+    /// A fragment was laid into the slot for a builder. True where the slot is full and was offered.
+    fn taken(&mut self, index: usize, len: usize) -> bool {
+        self.builders[index].accounts.accepted += 1;
+        self.step(len);
+        // A slot that cannot take another such fragment need not wait for it.
+        let full = self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len));
+        if full {
+            self.offer(index);
+        }
+        full
+    }
+
+    /// Where little is under way, what is there need not wait for company.
+    fn offer_partial(&mut self) {
         for index in 0..self.builders.len() {
-            let builder = &self.builders[index];
-            if !offered && builder.book.len() < 2 {
+            if self.builders[index].book.len() < 2 {
                 self.offer(index);
                 if self.builders[index].book.is_empty() {
                     self.announce_drops(index);
                 }
             }
         }
-        Ok(())
     }
 
     fn step(&mut self, len: usize) {
@@ -443,8 +593,7 @@ impl SourceNode {
     }
 
     /// A free slot, one with the right content already in it if there is one; by policy also one that is not free.
-    fn slot(&mut self, index: usize, event: EventId) -> Option<Slot> {
-        let key = self.settings.device.content_key(event);
+    fn slot(&mut self, index: usize, key: Option<u64>) -> Option<Slot> {
         let Self { pool, traces, builders, .. } = self;
         if let Some(slot) = pool.take_preferred(|slot| traces.begins_with(slot, key)) {
             return Some(slot);
@@ -489,7 +638,6 @@ impl SourceNode {
                 self.builders[index].dropping = Some((event.0, 1));
             }
         }
-        self.settings.device.skip(event);
     }
 
     fn announce_drops(&mut self, index: usize) {
@@ -542,7 +690,7 @@ impl SourceNode {
         }
     }
 
-    fn end(&mut self) -> Result<(), NodeError> {
+    fn end(&mut self) {
         self.phase = Phase::Ending;
         for index in 0..self.builders.len() {
             self.offer(index);
@@ -558,7 +706,6 @@ impl SourceNode {
                 self.say(index, &Message::End(accounts));
             }
         }
-        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), NodeError> {
@@ -588,7 +735,7 @@ impl SourceNode {
         progress.show(&self.shown);
     }
 
-    fn report(&self, begun: Duration) -> SourceReport {
+    pub(crate) fn report(&self) -> SourceReport {
         let accounts = self.builders.iter().map(|builder| builder.accounts);
         let total = accounts.fold(Accounts::default(), |sum, a| Accounts {
             accepted: sum.accepted + a.accepted,
@@ -600,7 +747,7 @@ impl SourceNode {
         SourceReport {
             name: self.settings.name.clone(),
             source: self.settings.id.to_string(),
-            seconds: (now() - begun).as_secs_f64(),
+            seconds: (now() - self.begun).as_secs_f64(),
             bytes: self.shown.bytes,
             accepted: total.accepted,
             dropped_newest: total.dropped_newest,
@@ -619,8 +766,11 @@ fn is_configuration(error: &LinkError) -> bool {
 }
 
 fn describe(settings: &SourceSettings) -> Result<String, NodeError> {
-    let device = serde_json::to_value(settings.device.description())
-        .map_err(|error| NodeError::Config(format!("source '{}': its description: {error}", settings.name)))?;
+    let device = match &settings.feed {
+        Feed::Device(device) => serde_json::to_value(device.description())
+            .map_err(|error| NodeError::Config(format!("source '{}': its description: {error}", settings.name)))?,
+        Feed::Pushed { description, .. } => description.clone(),
+    };
     let mut description =
         serde_json::json!({ "name": settings.name, "rate": settings.rate, "policy": settings.policy });
     if let (Some(all), serde_json::Value::Object(device)) = (description.as_object_mut(), device) {

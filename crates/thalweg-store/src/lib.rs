@@ -3,7 +3,7 @@
 //! Writing: fill a [`BlockWriter`], [`Recorder::submit`] it, take it back from [`Recorder::reap`]. Reading: [`Run::open`],
 //! then [`Run::events`], [`Run::event`] or, while it is being written, [`Run::follow`]. [`verify`] reads everything and
 //! says what does not agree. The bytes are described for other languages in `docs/run-format.md`, and for this one in
-//! [`format`].
+//! [`mod@format`].
 
 mod block;
 mod engine;

@@ -18,8 +18,9 @@ pub(crate) fn segment_name(number: u32) -> String {
 
 /// A segment file, and what its footer will say.
 ///
-/// Space is set aside ahead of the writes, and the file grows over it at once: writes that do not change a file's size
-/// go to an ext4 or XFS disk several at a time, those that do one after the other.
+/// Space is set aside ahead of the writes, and the file grows over it at once: O_DIRECT writes that do not change a file's
+/// size go to the disk several at a time, those that do one after the other (`ext4_dio_write_checks` in Linux
+/// `fs/ext4/file.c` takes the inode's lock alone for them).
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) number: u32,

@@ -289,7 +289,7 @@ fn things_that_are_not_runs_are_told_apart() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig::with_cases(96))]
 
     /// Whatever a segment holds, reading it ends, with events or with an error, and following it too.
     #[test]

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 use thalweg_link::Address;
 use thalweg_node::{
-    BuilderNode, BuilderReport, Progress, Snapshot, SourceNode, SourceReport, SourceSettings, Stop, Topology,
+    BuilderNode, BuilderReport, Feed, Progress, Snapshot, SourceNode, SourceReport, SourceSettings, Stop, Topology,
 };
 
 /// How often a node says how far it is.
@@ -117,7 +117,7 @@ fn run(
         slot_bytes: config.slot_bytes(device.max_payload()),
         patience: topology.run.patience,
         cpu: config.cpu,
-        device,
+        feed: Feed::Device(device),
     };
     Ok(Done::Source(SourceNode::new(settings)?.run(stop, progress)?))
 }

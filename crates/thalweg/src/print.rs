@@ -1,9 +1,17 @@
 //! What a person sees of a run: one line while it goes on, and the books at its end.
 
+pub(crate) mod text;
+
+use crate::Failure;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 use std::cell::Cell;
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use text::{Align, Table, count, many, plain, times, wrapped};
+use thalweg_build::{Ledger, LedgerEntry};
 use thalweg_node::{RunReport, Snapshot, SourceReport};
 
 /// The live line on standard error. It is not there where standard error is no terminal.
@@ -37,10 +45,10 @@ impl Line {
             _ => "ending".to_owned(),
         };
         self.bar.set_message(format!(
-            "{phase} | {rate:.2} Gbit/s | {} events, {} incomplete | back-pressure {} times, {:.1} s",
-            now.events,
-            now.incomplete,
-            now.stalls,
+            "{phase} | {rate:.2} Gbit/s | {} events, {} incomplete | back-pressure {}, {:.1} s",
+            count(now.events),
+            count(now.incomplete),
+            times(now.stalls),
             Duration::from_nanos(now.stalled_nanos).as_secs_f64()
         ));
         self.bar.tick();
@@ -65,35 +73,120 @@ pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {
     })
 }
 
-/// A run's report. The exit code says whether it is complete.
-pub(crate) fn run(report: &RunReport, json: bool) -> ExitCode {
-    if json {
-        println!("{}", serde_json::to_string(report).unwrap_or_default());
-    } else {
-        print!("{}", text(report));
+/// Something that takes long, told on standard error while it goes on. It is not there where standard error is no
+/// terminal.
+#[derive(Debug)]
+pub(crate) struct Busy(ProgressBar);
+
+impl Busy {
+    pub(crate) fn new(doing: String) -> Self {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.set_message(doing);
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self(bar)
     }
-    if report.state == "COMPLETE" { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-fn text(report: &RunReport) -> String {
-    use std::fmt::Write;
-    let mut out = String::new();
-    let _ = writeln!(out, "run {}: {}", report.run, report.state);
-    for reason in &report.reasons {
-        let _ = writeln!(out, "  because: {reason}");
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
+}
+
+/// Standard output. That nobody reads it any more (`| head`) is no error: what follows is for nobody.
+#[derive(Debug)]
+pub(crate) struct Output(Option<BufWriter<StdoutLock<'static>>>);
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        Self(Some(BufWriter::with_capacity(64 << 10, io::stdout().lock())))
+    }
+
+    /// Whether there is still somebody to write to.
+    pub(crate) fn is_read(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn text(&mut self, text: &str) -> Result<(), Failure> {
+        self.bytes(text.as_bytes())
+    }
+
+    /// One JSON object, on a line of its own.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let mut line = serde_json::to_string(value).map_err(Failure::broken)?;
+        line.push('\n');
+        self.text(&line)
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.with(|to| to.write_all(bytes))
+    }
+
+    /// Has everything on its way before something that takes long, and at the end.
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        self.with(Write::flush)
+    }
+
+    fn with(&mut self, act: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>) -> Result<(), Failure> {
+        match self.0.as_mut().map(act) {
+            Some(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.0 = None;
+                Ok(())
+            }
+            Some(Err(error)) => Err(Failure::Broken(format!("writing to standard output: {error}"))),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+}
+
+/// A run's report. The exit code says whether it is complete.
+pub(crate) fn run(report: &RunReport, json: bool) -> ExitCode {
+    let complete = if report.state == "COMPLETE" { ExitCode::SUCCESS } else { ExitCode::from(1) };
+    said(report, json, run_text, complete)
+}
+
+/// A source's report.
+pub(crate) fn source(report: &SourceReport, json: bool) {
+    said(report, json, source_text, ExitCode::SUCCESS);
+}
+
+/// Says a report, and returns `code`, or the code of not having been able to say it.
+fn said<R: Serialize>(report: &R, json: bool, text: fn(&R) -> String, code: ExitCode) -> ExitCode {
+    let mut out = Output::new();
+    let written = if json { out.json(report) } else { out.text(&text(report)) };
+    match written.and_then(|()| out.flush()) {
+        Ok(()) => code,
+        Err(failure) => {
+            eprintln!("thalweg: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run_text(report: &RunReport) -> String {
+    let mut out = match report.run {
+        0 => format!("run: {}\n", report.state),
+        number => format!("run {number}: {}\n", report.state),
+    };
+    out.push_str(&because(&report.reasons));
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     let gigabytes = report.bytes as f64 * 1e-9;
     let _ = writeln!(
         out,
-        "  {} events ({} incomplete), {} fragments, {gigabytes:.3} GB in {:.2} s",
-        report.events.built, report.events.incomplete, report.fragments, report.seconds
+        "  {} ({} incomplete), {}, {gigabytes:.3} GB in {:.2} s",
+        many(report.events.built, "event"),
+        count(report.events.incomplete),
+        many(report.fragments, "fragment"),
+        report.seconds
     );
     let _ = writeln!(
         out,
-        "  {:.2} Gbit/s, {:.0} fragments/s",
+        "  {:.2} Gbit/s, {} fragments/s",
         report.goodput_bits_per_second * 1e-9,
-        report.fragments_per_second
+        count(format_args!("{:.0}", report.fragments_per_second))
     );
     let _ = writeln!(
         out,
@@ -105,77 +198,70 @@ fn text(report: &RunReport) -> String {
         "  CPU seconds per GB: {:.3} at the sources, {:.3} at the builder",
         report.cpu_seconds_per_gigabyte.source, report.cpu_seconds_per_gigabyte.builder
     );
-    let _ = writeln!(
-        out,
-        "  back-pressure from the disk: {} times, {:.2} s in all",
-        report.back_pressure.stalls, report.back_pressure.seconds
-    );
+    let _ = match report.back_pressure.stalls {
+        0 => writeln!(out, "  back-pressure from the disk: none"),
+        stalls => writeln!(
+            out,
+            "  back-pressure from the disk: {}, {:.2} s in all",
+            times(stalls),
+            report.back_pressure.seconds
+        ),
+    };
+    match &report.recorder {
+        Some(recorder) => out.push_str(&wrapped("  written by ", recorder)),
+        None => out.push_str("  not recorded\n"),
+    }
     for directory in &report.directories {
         let _ = writeln!(out, "  on disk: {directory}");
     }
-    if let Some(recorder) = &report.recorder {
-        let _ = writeln!(out, "  written by {recorder}");
-    }
+    out.push('\n');
     out.push_str(&ledger(&report.ledger));
     out
 }
 
-/// The books, one row for each source; a bucket that is empty everywhere has no column.
-fn ledger(ledger: &thalweg_build::Ledger) -> String {
-    type Get = fn(&thalweg_build::LedgerEntry) -> i64;
-    let n = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    let _ = n;
-    let columns: [(&str, Get); 10] = [
-        ("accepted", |e| e.accepted as i64),
-        ("recorded", |e| e.recorded as i64),
-        ("discarded", |e| e.discarded as i64),
-        ("dropped", |e| (e.dropped_newest + e.dropped_oldest) as i64),
-        ("late", |e| e.late as i64),
-        ("corrupt", |e| e.corrupt as i64),
-        ("lost", |e| e.lost as i64),
-        ("skipped", |e| e.skipped as i64),
-        ("duplicates", |e| e.duplicates as i64),
-        ("unaccounted", |e| e.unaccounted),
-    ];
-    let shown: Vec<&(&str, Get)> = columns
-        .iter()
-        .filter(|(name, get)| matches!(*name, "accepted" | "unaccounted") || ledger.sources.iter().any(|e| get(e) != 0))
-        .collect();
-    let mut rows =
-        vec![["source".to_owned()].into_iter().chain(shown.iter().map(|c| c.0.to_owned())).collect::<Vec<_>>()];
-    for entry in &ledger.sources {
-        let name = format!("{} {}", entry.source, entry.name);
-        rows.push([name].into_iter().chain(shown.iter().map(|c| c.1(entry).to_string())).collect());
-    }
-    let widths: Vec<usize> =
-        (0..rows[0].len()).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
-    let mut out = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(at, (cell, width))| match at {
-            0 => format!("  {cell:<width$}"),
-            _ => format!("  {cell:>width$}"),
-        });
-        out.push_str(cells.collect::<String>().trim_end());
-        out.push('\n');
-    }
-    out
+/// Why a run is incomplete, a line or more for each reason.
+pub(crate) fn because(reasons: &[String]) -> String {
+    reasons.iter().map(|reason| wrapped("  because: ", &plain(reason))).collect()
 }
 
-/// A source's report.
-pub(crate) fn source(report: &SourceReport, json: bool) {
-    if json {
-        println!("{}", serde_json::to_string(report).unwrap_or_default());
-        return;
+/// The books, in fragments, one row for each source; a bucket that is empty everywhere has no column.
+pub(crate) fn ledger(ledger: &Ledger) -> String {
+    type Get = fn(&LedgerEntry) -> i128;
+    const COLUMNS: [(&str, Get); 11] = [
+        ("accepted", |e| e.accepted.into()),
+        ("recorded", |e| e.recorded.into()),
+        ("discarded", |e| e.discarded.into()),
+        ("dropped", |e| i128::from(e.dropped_newest) + i128::from(e.dropped_oldest)),
+        ("late", |e| e.late.into()),
+        ("corrupt", |e| e.corrupt.into()),
+        ("lost", |e| e.lost.into()),
+        ("empty", |e| e.empty.into()),
+        ("skipped", |e| e.skipped.into()),
+        ("duplicates", |e| e.duplicates.into()),
+        ("unaccounted", |e| e.unaccounted.into()),
+    ];
+    let always = |name| ["accepted", "unaccounted"].contains(&name);
+    let used = |get: Get| ledger.sources.iter().any(|entry| get(entry) != 0);
+    let shown = || COLUMNS.into_iter().filter(|(name, get)| always(name) || used(*get));
+    let heading: Vec<_> =
+        [("source", Align::Left)].into_iter().chain(shown().map(|(name, _)| (name, Align::Right))).collect();
+    let mut table = Table::new(&heading);
+    for entry in &ledger.sources {
+        let source = plain(&format!("{} {}", entry.source, entry.name)).into_owned();
+        table.row([source].into_iter().chain(shown().map(|(_, get)| count(get(entry)))).collect());
     }
-    println!(
-        "source {} ({}): {} fragments, {} bytes in {:.2} s; dropped {} as they came and {} to make room; waited {} times for a slot",
-        report.source,
-        report.name,
-        report.accepted,
-        report.bytes,
-        report.seconds,
-        report.dropped_newest,
-        report.dropped_oldest,
-        report.blocked
-    );
+    table.text(2)
+}
+
+fn source_text(report: &SourceReport) -> String {
+    let SourceReport { source, name, seconds, dropped_newest, dropped_oldest, blocked, .. } = report;
+    format!(
+        "source {source} ({name})\n  {}, {} in {seconds:.2} s\n  \
+         dropped {} as they came and {} to make room; waited for a free slot: {}\n",
+        many(report.accepted, "fragment"),
+        many(report.bytes, "byte"),
+        count(dropped_newest),
+        count(dropped_oldest),
+        times(*blocked)
+    )
 }

@@ -1,1 +1,756 @@
-use crate::rig as _;
+//! Whole runs under a seeded scheduler that loses, repeats, delays and reorders what sources and builder say to each
+//! other, cuts connections, lets sources drop and die, and damages records, against an oracle that follows each fragment
+//! from outside and knows which bucket of the ledger it must be in.
+
+use crate::rig::{DEADLINE, RUN, books, config, id, lay, ms};
+use proptest::prelude::*;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
+use thalweg_build::{Builder, BuilderConfig, Check, Hold};
+use thalweg_wire::{Accounts, Announcement, Disposition, EventId, FragmentHeader, Status, crc32c, record_len};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_fragment_is_in_its_bucket_and_every_event_is_closed_once(world in world()) {
+        for builder in 0..world.builders {
+            Run::new(&world, builder).to_the_end();
+        }
+    }
+}
+
+/// What is drawn for a run; everything else follows from the seed.
+#[derive(Debug, Clone)]
+struct World {
+    seed: u64,
+    sources: usize,
+    builders: u32,
+    events: u64,
+    open_events: u32,
+    window: u64,
+    per_slot: u32,
+    slots: usize,
+    check: Check,
+    hold: Hold,
+    /// Messages may be lost, repeated and overtake each other; otherwise they come late, but in order.
+    lossy: bool,
+    chances: Chances,
+}
+
+/// Of each hundred chances, so many.
+#[derive(Debug, Clone)]
+struct Chances {
+    skip: u64,
+    pieces: u64,
+    cut: u64,
+    die: u64,
+    damage: u64,
+    stall: u64,
+}
+
+fn world() -> impl Strategy<Value = World> {
+    let chances = (0..8u64, 0..8u64, 0..3u64, 0..2u64, 0..8u64, 0..4u64)
+        .prop_map(|(skip, pieces, cut, die, damage, stall)| Chances { skip, pieces, cut, die, damage, stall });
+    let shape = (1usize..6, 1u32..4, 1u64..120, 4u32..20, 0u64..4000, 1u32..5, 1usize..6);
+    let manner = (any::<u64>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (shape, manner, chances).prop_map(|(shape, (seed, payloads, closed, lossy), chances)| {
+        let (sources, builders, events, open_events, window, per_slot, slots) = shape;
+        let check = if payloads { Check::Payloads } else { Check::Headers };
+        let hold = if closed { Hold::UntilClosed } else { Hold::UntilArrived };
+        World { seed, sources, builders, events, open_events, window, per_slot, slots, check, hold, lossy, chances }
+    })
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    fn chance(&mut self, of_hundred: u64) -> bool {
+        self.below(100) < of_hundred
+    }
+
+    fn delay(&mut self, most: u64) -> Duration {
+        Duration::from_micros(1 + self.below(1000 * most))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Policy {
+    Block,
+    DropNewest,
+    DropOldest,
+}
+
+/// What a ticket holds: pieces of fragments of consecutive events (by index in the builder's share).
+#[derive(Debug, Clone)]
+struct Held {
+    offer: Announcement,
+    first: u64,
+    bytes: Vec<u8>,
+}
+
+/// A source as it sees itself.
+struct SourceModel {
+    policy: Policy,
+    /// One past the last event of its device.
+    end: u64,
+    next_event: u64,
+    next_ticket: u64,
+    unreleased: BTreeMap<u64, Held>,
+    filling: Vec<Vec<u8>>,
+    filling_first: u64,
+    dropping: u32,
+    accepted: u64,
+    ended: Option<Accounts>,
+    /// Counts connections; nothing of an earlier one arrives.
+    connection: u64,
+    connected: bool,
+    dead: bool,
+    /// When the last message in order arrives.
+    last_arrival: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Bucket {
+    Recorded,
+    DroppedNewest,
+    DroppedOldest,
+    Corrupt,
+    Lost,
+}
+
+/// What is known from outside of a source at the builder.
+#[derive(Default)]
+struct Oracle {
+    /// Tickets that arrived in order, below `next`, and out of it: first event, count, how it was announced.
+    heard: BTreeMap<u64, (u64, u32, Disposition)>,
+    next: u64,
+    /// Tickets whose bytes are there, or which were dropped or lost.
+    done: BTreeSet<u64>,
+    /// The first thing that decided about a fragment. Fragments that were mentioned and are not here must be late.
+    buckets: BTreeMap<u64, Bucket>,
+    /// Bytes of fragments recorded, and their lengths.
+    recorded: BTreeMap<u64, (u32, u32)>,
+    missing: BTreeSet<u64>,
+    lost_with_books: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Happening {
+    Device(usize),
+    Offer(usize, u64, Announcement),
+    End(usize, u64, Accounts),
+    Release(usize, u64, u64),
+    Served(usize, u64, u64),
+    Remind(usize, u64),
+    Cut(usize),
+    Connect(usize),
+    Stall(bool),
+    Nothing,
+}
+
+struct Run<'a> {
+    world: &'a World,
+    number: u32,
+    builder: Builder,
+    dice: Dice,
+    now: Duration,
+    agenda: BinaryHeap<Reverse<(Duration, u64)>>,
+    happenings: BTreeMap<u64, Happening>,
+    count: u64,
+    sources: Vec<SourceModel>,
+    oracle: Vec<Oracle>,
+    /// Fetches under way: source and ticket, the number of the fetch, its bytes.
+    fetches: BTreeMap<(usize, u64), (u64, u64)>,
+    closed: BTreeSet<u64>,
+    stalled: bool,
+}
+
+impl<'a> Run<'a> {
+    fn new(world: &'a World, number: u32) -> Self {
+        let mut dice = Dice(world.seed ^ u64::from(number) << 32);
+        let builder = Builder::new(BuilderConfig {
+            builder: number,
+            builders: world.builders,
+            open_events: world.open_events,
+            window: world.window,
+            check: world.check,
+            hold: world.hold,
+            ..config(world.sources as u16)
+        });
+        let sources = (0..world.sources).map(|_| SourceModel {
+            policy: [Policy::Block, Policy::DropNewest, Policy::DropOldest][dice.below(3) as usize],
+            end: world.events - if dice.chance(10) { dice.below(world.events) } else { 0 },
+            next_event: 0,
+            next_ticket: 0,
+            unreleased: BTreeMap::new(),
+            filling: Vec::new(),
+            filling_first: 0,
+            dropping: 0,
+            accepted: 0,
+            ended: None,
+            connection: 0,
+            connected: false,
+            dead: false,
+            last_arrival: Duration::ZERO,
+        });
+        let sources: Vec<SourceModel> = sources.collect();
+        let oracle = sources.iter().map(|_| Oracle::default()).collect();
+        let mut run = Self {
+            world,
+            number,
+            builder,
+            dice,
+            now: ms(10),
+            agenda: BinaryHeap::new(),
+            happenings: BTreeMap::new(),
+            count: 0,
+            sources,
+            oracle,
+            fetches: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            stalled: false,
+        };
+        for source in 0..world.sources {
+            run.connect(source);
+            run.later(Duration::ZERO, Happening::Device(source));
+        }
+        run
+    }
+
+    fn to_the_end(mut self) {
+        let mut steps = 0;
+        while !self.builder.is_finished() {
+            steps += 1;
+            assert!(steps < 200_000, "the run does not end: {:#?}", self.builder);
+            let timer = self.builder.next_deadline(self.now).map(|at| at.max(self.now));
+            let next = self.agenda.peek().map(|Reverse((at, _))| *at);
+            match (timer, next) {
+                (Some(timer), Some(next)) if timer <= next => self.now = timer,
+                (Some(timer), None) => self.now = timer,
+                (_, Some(next)) => {
+                    self.now = self.now.max(next);
+                    let Some(Reverse((_, number))) = self.agenda.pop() else { break };
+                    let happening = self.happenings.remove(&number).unwrap();
+                    self.happens(happening);
+                }
+                (None, None) => panic!("nothing will ever happen: {:#?}", self.builder),
+            }
+            self.serve_the_builder();
+        }
+        self.audit();
+    }
+
+    fn later(&mut self, delay: Duration, happening: Happening) {
+        self.count += 1;
+        self.agenda.push(Reverse((self.now + delay, self.count)));
+        self.happenings.insert(self.count, happening);
+    }
+
+    /// What a node does after everything that happened.
+    fn serve_the_builder(&mut self) {
+        for source in self.builder.time(self.now) {
+            self.given_up(source);
+        }
+        while let Some(closed) = self.builder.next_closed() {
+            assert!(closed.count == 1 || closed.missing.is_empty());
+            let missing: BTreeSet<usize> = closed.missing.iter().map(|missing| missing.source).collect();
+            assert_eq!(missing.len(), closed.missing.len(), "a source is missing once");
+            for step in 0..u64::from(closed.count) {
+                let event = closed.first.0 + step * u64::from(self.world.builders);
+                assert_eq!(event % u64::from(self.world.builders), u64::from(self.number));
+                let index = event / u64::from(self.world.builders);
+                assert!(self.closed.insert(index), "event {event} is closed twice");
+                for (source, oracle) in self.oracle.iter_mut().enumerate() {
+                    let whole = oracle.buckets.get(&index) == Some(&Bucket::Recorded);
+                    assert_eq!(whole, !missing.contains(&source), "source {source} of event {event}");
+                    if !whole {
+                        oracle.missing.insert(index);
+                    }
+                }
+            }
+        }
+        assert!(self.builder.open_events() <= u64::from(self.world.open_events));
+        while !self.stalled
+            && let Some(fetch) = self.builder.next_fetch(self.now)
+        {
+            let (source, ticket) = (fetch.source, fetch.offer.ticket);
+            assert!(self.sources[source].connected, "asks a source that is away");
+            if self.dice.chance(3) {
+                self.builder.unfetch(source, ticket);
+                let again = self.dice.delay(5);
+                self.later(again, Happening::Nothing);
+                break;
+            }
+            self.count += 1;
+            let before = self.fetches.insert((source, ticket), (self.count, u64::from(fetch.offer.bytes)));
+            assert_eq!(before, None, "asks twice");
+            let delay = self.dice.delay(10);
+            self.later(delay, Happening::Served(source, ticket, self.count - 1));
+        }
+        let asked: u64 = self.fetches.values().map(|(_, bytes)| bytes).sum();
+        assert_eq!(self.builder.in_flight(), asked);
+        assert!(asked <= self.world.window || self.fetches.len() == 1);
+        for source in 0..self.sources.len() {
+            if let Some(below) = self.builder.release(source)
+                && self.sources[source].connected
+            {
+                let connection = self.sources[source].connection;
+                self.send(source, Happening::Release(source, connection, below));
+            }
+        }
+    }
+
+    fn happens(&mut self, happening: Happening) {
+        match happening {
+            Happening::Device(source) => self.device(source),
+            Happening::Offer(source, connection, offer) => {
+                if self.is_current(source, connection) {
+                    self.offered(source, offer);
+                }
+            }
+            Happening::End(source, connection, accounts) => {
+                if self.is_current(source, connection) {
+                    self.builder.ended(source, accounts).unwrap();
+                }
+            }
+            Happening::Release(source, connection, below) => {
+                if self.is_current(source, connection) {
+                    self.sources[source].unreleased = self.sources[source].unreleased.split_off(&below);
+                }
+            }
+            Happening::Served(source, ticket, number) => self.served(source, ticket, number),
+            Happening::Remind(source, connection) => {
+                if self.is_current(source, connection) {
+                    self.say_all(source);
+                    self.later(DEADLINE / 8, Happening::Remind(source, connection));
+                }
+            }
+            Happening::Cut(source) => self.cut(source),
+            Happening::Connect(source) => self.connect(source),
+            Happening::Stall(stalled) => {
+                self.stalled = stalled;
+                self.builder.stalled(stalled, self.now);
+            }
+            Happening::Nothing => {}
+        }
+    }
+
+    fn is_current(&self, source: usize, connection: u64) -> bool {
+        self.sources[source].connected && self.sources[source].connection == connection
+    }
+
+    /// Puts a message on its way, in either direction.
+    fn send(&mut self, source: usize, message: Happening) {
+        if !self.world.lossy {
+            let arrival = (self.now + self.dice.delay(4)).max(self.sources[source].last_arrival);
+            self.sources[source].last_arrival = arrival;
+            self.later(arrival.saturating_sub(self.now), message);
+            return;
+        }
+        let copies = [0, 1, 1, 1, 1, 1, 1, 1, 1, 2][self.dice.below(10) as usize];
+        for _ in 0..copies {
+            let delay = self.dice.delay(10);
+            self.later(delay, message.clone());
+        }
+    }
+
+    fn announce(&mut self, source: usize, ticket: u64) {
+        let entry = &self.sources[source];
+        if entry.connected {
+            let message = Happening::Offer(source, entry.connection, entry.unreleased[&ticket].offer);
+            self.send(source, message);
+        }
+    }
+
+    fn say_all(&mut self, source: usize) {
+        let tickets: Vec<u64> = self.sources[source].unreleased.keys().copied().collect();
+        for ticket in tickets {
+            self.announce(source, ticket);
+        }
+        let entry = &self.sources[source];
+        if let Some(accounts) = entry.ended {
+            self.send(source, Happening::End(source, entry.connection, accounts));
+        }
+    }
+
+    /// The device has its next event, and the source does what its policy says.
+    fn device(&mut self, source: usize) {
+        let chances = self.world.chances.clone();
+        if self.sources[source].dead {
+            return;
+        }
+        if self.dice.chance(chances.cut) && self.sources[source].connected {
+            self.later(Duration::ZERO, Happening::Cut(source));
+        }
+        if self.dice.chance(chances.stall) && !self.stalled {
+            self.later(Duration::ZERO, Happening::Stall(true));
+            let length = self.dice.delay(300);
+            self.later(length, Happening::Stall(false));
+        }
+        if self.dice.below(1000) < chances.die {
+            self.sources[source].dead = true;
+            self.later(Duration::ZERO, Happening::Cut(source));
+            return;
+        }
+        if self.sources[source].next_event == self.sources[source].end {
+            self.offer_slot(source);
+            if self.sources[source].filling.is_empty() && self.announce_drops(source) {
+                let entry = &mut self.sources[source];
+                entry.ended = Some(books(entry.accepted, entry.next_ticket));
+                if self.sources[source].connected {
+                    self.say_all(source);
+                }
+                return;
+            }
+        } else if self.dice.chance(chances.skip) {
+            self.offer_slot(source);
+            if self.sources[source].filling.is_empty() && self.announce_drops(source) {
+                self.sources[source].next_event += 1 + self.dice.below(40) / 39 * 30;
+                self.sources[source].next_event = self.sources[source].next_event.min(self.sources[source].end);
+            }
+        } else {
+            self.accept(source);
+        }
+        let pause = self.dice.delay(if self.dice.chance(1) { 250 } else { 2 });
+        self.later(pause, Happening::Device(source));
+    }
+
+    fn accept(&mut self, source: usize) {
+        let index = self.sources[source].next_event;
+        if self.dice.chance(self.world.chances.pieces) {
+            self.offer_slot(source);
+            let free = self.free_slots(source);
+            if free >= 2 && self.sources[source].filling.is_empty() && self.announce_drops(source) {
+                let pieces = 2 + self.dice.below(free as u64 - 1).min(2);
+                for piece in 0..pieces {
+                    let record = self.record(source, index, piece, pieces);
+                    self.issue(source, index, 1, Disposition::Held, record);
+                }
+                self.sources[source].accepted += 1;
+                self.sources[source].next_event += 1;
+                return;
+            }
+        }
+        if self.sources[source].filling.is_empty() {
+            if !self.may_issue(source) {
+                return;
+            }
+            if self.free_slots(source) == 0 {
+                match self.sources[source].policy {
+                    Policy::Block => return,
+                    Policy::DropNewest => {
+                        self.sources[source].dropping += 1;
+                        self.sources[source].accepted += 1;
+                        self.sources[source].next_event += 1;
+                        if self.dice.chance(20) {
+                            self.announce_drops(source);
+                        }
+                        return;
+                    }
+                    Policy::DropOldest => {
+                        let held = |held: &&mut Held| !held.offer.disposition.is_dropped();
+                        let oldest = self.sources[source].unreleased.values_mut().find(held).unwrap();
+                        oldest.offer =
+                            Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..oldest.offer };
+                        oldest.bytes.clear();
+                        let ticket = oldest.offer.ticket;
+                        self.announce(source, ticket);
+                    }
+                }
+            }
+            if !self.announce_drops(source) {
+                return;
+            }
+            self.sources[source].filling_first = index;
+        }
+        let record = self.record(source, index, 0, 1);
+        let entry = &mut self.sources[source];
+        entry.filling.push(record);
+        entry.accepted += 1;
+        entry.next_event += 1;
+        if entry.filling.len() == self.world.per_slot as usize || self.dice.chance(30) {
+            self.offer_slot(source);
+        }
+    }
+
+    /// A piece of the fragment of an event, of `pieces`, each of 40 to 71 bytes.
+    fn record(&mut self, source: usize, index: u64, piece: u64, pieces: u64) -> Vec<u8> {
+        let length = 40 + (index % 32) as u32;
+        let payload: Vec<u8> = (0..length).map(|i| (u64::from(i) * 3 + index + 50 * piece) as u8).collect();
+        let header = FragmentHeader {
+            status: if self.dice.chance(5) { Status::EMPTY } else { Status::empty() },
+            run: RUN,
+            event: self.event(index),
+            source: id(source),
+            total_length: length * pieces as u32,
+            offset: length * piece as u32,
+            piece_length: length,
+            payload_crc: crc32c(&payload),
+            ..FragmentHeader::default()
+        };
+        lay(&[(header, payload)])
+    }
+
+    fn event(&self, index: u64) -> EventId {
+        EventId(index * u64::from(self.world.builders) + u64::from(self.number))
+    }
+
+    fn free_slots(&self, source: usize) -> usize {
+        let entry = &self.sources[source];
+        let held = entry.unreleased.values().filter(|held| !held.offer.disposition.is_dropped()).count();
+        self.world.slots - held.min(self.world.slots)
+    }
+
+    /// On a lossy link a source does not number further ahead of the releases than the builder can keep in mind.
+    fn may_issue(&self, source: usize) -> bool {
+        let entry = &self.sources[source];
+        let oldest = entry.unreleased.keys().next().copied().unwrap_or(entry.next_ticket);
+        !self.world.lossy || entry.next_ticket - oldest < 2 * self.world.slots as u64
+    }
+
+    fn issue(&mut self, source: usize, first: u64, count: u32, disposition: Disposition, bytes: Vec<u8>) {
+        let event = self.event(first);
+        let entry = &mut self.sources[source];
+        let ticket = entry.next_ticket;
+        entry.next_ticket += 1;
+        let offer =
+            Announcement { ticket, first: event, arena_offset: 0, count, bytes: bytes.len() as u32, disposition };
+        entry.unreleased.insert(ticket, Held { offer, first, bytes });
+        self.announce(source, ticket);
+    }
+
+    fn offer_slot(&mut self, source: usize) {
+        if self.sources[source].filling.is_empty() || !self.may_issue(source) {
+            return;
+        }
+        let entry = &mut self.sources[source];
+        let (records, first) = (std::mem::take(&mut entry.filling), entry.filling_first);
+        self.issue(source, first, records.len() as u32, Disposition::Held, records.concat());
+    }
+
+    /// True where nothing is left to announce.
+    fn announce_drops(&mut self, source: usize) -> bool {
+        let entry = &mut self.sources[source];
+        let (count, next) = (entry.dropping, entry.next_event);
+        if count > 0 && self.may_issue(source) {
+            self.sources[source].dropping = 0;
+            self.issue(source, next - u64::from(count), count, Disposition::DroppedNewest, Vec::new());
+        }
+        self.sources[source].dropping == 0
+    }
+
+    fn offered(&mut self, source: usize, offer: Announcement) {
+        let call_off = self.builder.offered(source, offer, self.now).unwrap();
+        let fetch = self.fetches.get(&(source, offer.ticket)).is_some();
+        assert!(!call_off || fetch, "calls off what it did not ask for");
+        if call_off {
+            self.fetches.remove(&(source, offer.ticket));
+        }
+        let first = offer.first.0 / u64::from(self.world.builders);
+        let oracle = &mut self.oracle[source];
+        let heard = oracle.heard.entry(offer.ticket).or_insert((first, offer.count, offer.disposition));
+        assert_eq!((heard.0, heard.1), (first, offer.count));
+        if offer.disposition.is_dropped() && !oracle.done.contains(&offer.ticket) {
+            heard.2 = offer.disposition;
+        }
+        if offer.ticket < oracle.next {
+            oracle.drops(offer.ticket);
+        }
+        while oracle.heard.contains_key(&oracle.next) {
+            oracle.drops(oracle.next);
+            oracle.next += 1;
+        }
+    }
+
+    /// The source looks for what was asked of it.
+    fn served(&mut self, source: usize, ticket: u64, number: u64) {
+        let under_way = self.fetches.get(&(source, ticket)).is_some_and(|(fetch, _)| *fetch == number);
+        let held = self.sources[source].unreleased.get(&ticket).cloned();
+        let Some(mut held) = held.filter(|held| !held.offer.disposition.is_dropped()) else {
+            // It has made room meanwhile, and has said so.
+            return;
+        };
+        if !under_way {
+            if !self.fetches.contains_key(&(source, ticket)) {
+                self.builder.arrived(source, ticket, &held.bytes, |_, _| panic!("nobody waits for this"));
+            }
+            return;
+        }
+        self.fetches.remove(&(source, ticket));
+        if self.world.lossy && self.dice.chance(10) {
+            self.builder.unfetch(source, ticket);
+            return;
+        }
+        let intact = held.bytes.clone();
+        if self.dice.chance(self.world.chances.damage) {
+            let at = self.dice.below(held.bytes.len() as u64) as usize;
+            held.bytes[at] ^= 1 << self.dice.below(8);
+        }
+        if self.dice.chance(self.world.chances.damage / 4) {
+            held.bytes.truncate(self.dice.below(held.bytes.len() as u64) as usize);
+        }
+        let good = self.good_records(&intact, &held.bytes);
+        let mut recorded = BTreeSet::new();
+        let builders = u64::from(self.world.builders);
+        let oracle = &mut self.oracle[source];
+        let closed = &self.closed;
+        self.builder.arrived(source, ticket, &held.bytes, |event, at| {
+            let header = FragmentHeader::decode(&held.bytes[at as usize..]).unwrap();
+            let index = event.0 / builders;
+            assert!(!closed.contains(&index), "recorded after its event was closed");
+            assert!(recorded.insert(index));
+            let (length, total) = oracle.recorded.entry(index).or_insert((0, header.total_length));
+            *length += header.piece_length;
+            assert!(*length <= *total, "recorded twice");
+            if length == total {
+                assert_eq!(oracle.buckets.insert(index, Bucket::Recorded), None);
+            }
+        });
+        assert!(oracle.done.insert(ticket), "arrived twice");
+        for (step, good) in (0..).zip(good) {
+            let index = held.first + step;
+            if !good {
+                assert!(!recorded.contains(&index), "records what is damaged");
+                oracle.buckets.entry(index).or_insert(Bucket::Corrupt);
+            }
+        }
+        if self.dice.chance(10) {
+            self.builder.arrived(source, ticket, &held.bytes, |_, _| panic!("it has arrived already"));
+        }
+    }
+
+    /// Which records of a slot can be used after what happened to its bytes.
+    fn good_records(&self, intact: &[u8], arrived: &[u8]) -> Vec<bool> {
+        let mut good = Vec::new();
+        let (mut at, mut readable) = (0, true);
+        while at < intact.len() {
+            let payload = FragmentHeader::decode(&intact[at..]).unwrap().piece_length as usize;
+            let end = at + 64 + payload;
+            let same = |range: std::ops::Range<usize>| arrived.get(range.clone()) == Some(&intact[range]);
+            readable &= same(at..at + 64) && end <= arrived.len();
+            good.push(readable && (self.world.check == Check::Headers || same(at + 64..end)));
+            at += record_len(payload);
+        }
+        good
+    }
+
+    fn cut(&mut self, source: usize) {
+        if !self.sources[source].connected {
+            return;
+        }
+        self.sources[source].connected = false;
+        self.builder.gone(source, self.now);
+        self.fetches.retain(|(of, _), _| *of != source);
+        if !self.sources[source].dead {
+            let away = self.dice.delay(if self.dice.chance(20) { 400 } else { 40 });
+            self.later(away, Happening::Connect(source));
+        }
+    }
+
+    fn connect(&mut self, source: usize) {
+        let below = self.builder.connected(source, self.world.slots as u32);
+        let entry = &mut self.sources[source];
+        entry.connected = true;
+        entry.connection += 1;
+        entry.last_arrival = self.now;
+        entry.unreleased = entry.unreleased.split_off(&below);
+        let connection = entry.connection;
+        self.oracle[source].forget_early();
+        self.say_all(source);
+        if self.world.lossy {
+            self.later(DEADLINE / 8, Happening::Remind(source, connection));
+        }
+    }
+
+    /// The builder has given a source up: what is not there is lost.
+    fn given_up(&mut self, source: usize) {
+        self.cut(source);
+        let books = self.builder.has_ended(source);
+        let oracle = &mut self.oracle[source];
+        oracle.forget_early();
+        oracle.lost_with_books |= books;
+        for (ticket, (first, count, _)) in oracle.heard.clone() {
+            if oracle.done.insert(ticket) {
+                for index in first..first + u64::from(count) {
+                    // Where the event is over it was late before.
+                    if !oracle.missing.contains(&index) {
+                        oracle.buckets.entry(index).or_insert(Bucket::Lost);
+                    }
+                }
+            }
+        }
+    }
+
+    /// After the run: what the ledger says against what was seen.
+    fn audit(&mut self) {
+        while let Some(closed) = self.builder.next_closed() {
+            panic!("finished before {closed:?} was taken");
+        }
+        assert_eq!(self.builder.in_flight(), 0);
+        assert_eq!(self.builder.open_events(), 0);
+        let ledger = self.builder.ledger(true, &[], 0);
+        for (source, (oracle, books)) in self.oracle.iter().zip(&ledger.sources).enumerate() {
+            let mentioned: BTreeSet<u64> = oracle
+                .heard
+                .range(..oracle.next)
+                .flat_map(|(_, (first, count, _))| *first..*first + u64::from(*count))
+                .collect();
+            let late: Vec<u64> =
+                mentioned.iter().copied().filter(|index| !oracle.buckets.contains_key(index)).collect();
+            let of = |bucket| oracle.buckets.values().filter(|other| **other == bucket).count() as u64;
+            let expected = [
+                of(Bucket::Recorded),
+                of(Bucket::DroppedNewest),
+                of(Bucket::DroppedOldest),
+                of(Bucket::Corrupt),
+                of(Bucket::Lost),
+                late.len() as u64,
+            ];
+            let found =
+                [books.recorded, books.dropped_newest, books.dropped_oldest, books.corrupt, books.lost, books.late];
+            assert_eq!(found, expected, "source {source}: {books:#?}");
+            assert_eq!(books.unaccounted, books.accepted as i64 - mentioned.len() as i64);
+            if !oracle.lost_with_books {
+                assert_eq!(books.unaccounted, 0, "{books:#?}");
+            }
+            for (index, bucket) in &oracle.buckets {
+                let whole = *bucket == Bucket::Recorded;
+                assert!(self.closed.contains(index) || !whole, "recorded, and event {index} was never closed");
+                assert!(whole != oracle.missing.contains(index) || !self.closed.contains(index));
+            }
+        }
+    }
+}
+
+impl Oracle {
+    /// A ticket that is in order counts as dropped if it was announced so, and nothing happened to it before.
+    fn drops(&mut self, ticket: u64) {
+        let (first, count, how) = self.heard[&ticket];
+        if !how.is_dropped() || !self.done.insert(ticket) {
+            return;
+        }
+        let bucket = if how == Disposition::DroppedNewest { Bucket::DroppedNewest } else { Bucket::DroppedOldest };
+        for index in first..first + u64::from(count) {
+            self.buckets.entry(index).or_insert(bucket);
+        }
+    }
+
+    /// What came early is to be said again on the next connection.
+    fn forget_early(&mut self) {
+        self.heard = std::mem::take(&mut self.heard).into_iter().filter(|(ticket, _)| *ticket < self.next).collect();
+    }
+}

@@ -91,6 +91,7 @@ pub(crate) struct Rig {
     pub(crate) now: Duration,
     /// How often each (event, source) was recorded.
     pub(crate) recorded: BTreeMap<(u64, usize), u32>,
+    closed: Vec<Closed>,
     tickets: Vec<u64>,
     stride: u64,
 }
@@ -103,7 +104,8 @@ impl Rig {
         for source in 0..sources {
             assert_eq!(builder.connected(source, 4), 0);
         }
-        Self { builder, now: ms(1000), recorded: BTreeMap::new(), tickets: vec![0; sources], stride }
+        let (recorded, closed) = (BTreeMap::new(), Vec::new());
+        Self { builder, now: ms(1000), recorded, closed, tickets: vec![0; sources], stride }
     }
 
     pub(crate) fn announcement(&self, source: usize, first: u64, count: u32, how: Disposition) -> Announcement {
@@ -150,11 +152,13 @@ impl Rig {
         });
     }
 
-    /// Asks for whatever may be asked for, and gets it.
+    /// Asks for whatever may be asked for, and gets it. Takes what was closed, so that no event is held up.
     pub(crate) fn fetch_all(&mut self) {
+        self.closed.extend(std::iter::from_fn(|| self.builder.next_closed()));
         while let Some((source, ticket, first, count)) = self.ask() {
             let events = (0..u64::from(count)).map(|i| first + i * self.stride);
             self.arrive(source, ticket, &slot(source, events));
+            self.closed.extend(std::iter::from_fn(|| self.builder.next_closed()));
         }
     }
 
@@ -166,8 +170,9 @@ impl Rig {
 
     /// What was closed since, by event: first event, count, and the missing sources with why they are missing.
     pub(crate) fn closed(&mut self) -> Vec<(u64, u32, Vec<(usize, Status)>)> {
-        let closed = std::iter::from_fn(|| self.builder.next_closed());
+        let closed = std::mem::take(&mut self.closed).into_iter();
         let mut closed: Vec<_> = closed
+            .chain(std::iter::from_fn(|| self.builder.next_closed()))
             .map(|Closed { first, count, missing }| {
                 let missing = missing.iter().map(|Missing { source, status }| {
                     assert!(status.contains(Status::MISSING));
