@@ -590,9 +590,10 @@ impl Builder {
         self.event(self.sources.iter().map(|entry| entry.mentioned).max().unwrap_or(0))
     }
 
-    /// Whether every source has ended or was given up, and every event is closed.
+    /// Whether every source has ended or was given up, and every event is closed and was taken.
     pub fn is_finished(&self) -> bool {
         self.events.is_empty()
+            && !self.events.has_closed()
             && self.due.iter().all(|due| due.base == NEVER)
             && self.sources.iter().all(Source::is_settled)
     }

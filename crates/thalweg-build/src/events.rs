@@ -113,6 +113,11 @@ impl OpenEvents {
         self.events.is_empty()
     }
 
+    /// Whether closed events wait to be taken.
+    pub(crate) fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
     pub(crate) fn built(&self) -> u64 {
         self.built
     }

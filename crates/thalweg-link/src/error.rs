@@ -1,7 +1,7 @@
 //! What ends a link.
 
 use std::io;
-use thalweg_wire::{MessageError, Refusal};
+use thalweg_wire::{Message, MessageError, Refusal};
 use thiserror::Error;
 
 /// Why a link is at its end.
@@ -44,4 +44,24 @@ impl LinkError {
     pub fn is_violation(&self) -> bool {
         matches!(self, Self::Message(_) | Self::Protocol(_))
     }
+}
+
+/// Most bytes of messages that wait for a peer to take them. Who listens leaves some kilobytes.
+pub(crate) const MOST_UNHEARD: usize = 16 << 20;
+
+/// An error where more than `most` bytes wait for the peer: else one that talks and never listens would fill our memory.
+pub(crate) fn check_unheard(bytes: usize, most: usize) -> Result<(), LinkError> {
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(LinkError::Protocol(format!("the peer does not take what it is told: {bytes} bytes wait for it")))
+}
+
+/// The last message of a conversation, with as much of `text` as a peer accepts.
+pub(crate) fn refusal(reason: Refusal, text: &str) -> Vec<u8> {
+    const CHARACTERS: usize = Message::MAX_REFUSAL_TEXT as usize / 4;
+    let text: String = text.chars().take(CHARACTERS).collect();
+    #[expect(clippy::cast_possible_truncation, reason = "a character has at most 4 bytes")]
+    let message = Message::Refuse { reason, text: text.len() as u32 };
+    [&message.encode()[..], text.as_bytes()].concat()
 }

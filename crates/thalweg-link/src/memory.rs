@@ -3,6 +3,7 @@
 //!
 //! It stands for every link that is not a stream, with the same reliability on top.
 
+use crate::error::refusal;
 use crate::reliable::{DATAGRAM, Heard, ReliableBuilder, ReliableSource, Transmit};
 use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Said, SourceGreeting, SourceLink};
 use std::collections::BTreeMap;
@@ -103,13 +104,6 @@ impl Network {
         self.lock().now
     }
 
-    /// Lets time pass. Wakes those for whom something came or whose deadline has passed.
-    pub fn advance(&self, by: Duration) {
-        let mut inner = self.lock();
-        inner.now += by;
-        inner.wake();
-    }
-
     /// Lets time pass until something happens.
     pub fn advance_to_next(&self) {
         let mut inner = self.lock();
@@ -120,21 +114,6 @@ impl Network {
             inner.now = inner.now.max(next);
         }
         inner.wake();
-    }
-
-    /// Cuts every link there is: what is on its way is lost, and both ends find the other gone.
-    pub fn cut(&self) {
-        let mut inner = self.lock();
-        for end in &mut inner.ends {
-            end.coming.clear();
-            end.peer = false;
-        }
-        inner.wake();
-    }
-
-    /// Datagrams sent so far, over all links.
-    pub fn datagrams(&self) -> u64 {
-        self.lock().datagrams
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -349,8 +328,7 @@ impl BuilderLink for MemoryBuilder {
     }
 
     fn refuse(&mut self, reason: Refusal, text: &str) {
-        let text: String = text.chars().take(250).collect();
-        self.state.refuse(reason, &text);
+        self.state.refuse(refusal(reason, text));
         let _ = self.flush();
     }
 

@@ -1,7 +1,8 @@
 //! What a source has offered over one connection, and what the builder has asked for of it.
 
+use crate::error::{MOST_UNHEARD, check_unheard};
 use crate::{LinkError, Outstanding};
-use thalweg_wire::{Announcement, Disposition};
+use thalweg_wire::{Announcement, Disposition, MESSAGE_LEN};
 
 /// The book of one connection. A source that comes back begins a new one, at the first ticket it offers again.
 #[derive(Debug)]
@@ -106,6 +107,12 @@ impl Offered {
     /// Whether so many unanswered fetches are more than an honest builder makes.
     pub(crate) fn check_queue(&self, waiting: usize) -> Result<(), LinkError> {
         if waiting > self.most { Err(self.too_many()) } else { Ok(()) }
+    }
+
+    /// Whether so many bytes of messages that wait for the builder are more than an honest one leaves.
+    pub(crate) fn check_unheard(&self, bytes: usize) -> Result<(), LinkError> {
+        // After a reconnection everything is offered again, at once.
+        check_unheard(bytes, MOST_UNHEARD.max(self.most.saturating_mul(MESSAGE_LEN)))
     }
 
     fn too_many(&self) -> LinkError {

@@ -20,9 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{DerefMut, Range};
 use std::time::Duration;
 use thalweg_arena::Span;
-use thalweg_wire::{
-    Announcement, Disposition, HEADER_LEN, Hello, IntervalMap, MESSAGE_LEN, Message, RECORD_ALIGN, Refusal,
-};
+use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Hello, IntervalMap, MESSAGE_LEN, Message, RECORD_ALIGN};
 
 /// Bytes in the longest datagram: fits an Ethernet frame with room for what tunnels add.
 pub(crate) const DATAGRAM: usize = 1400;
@@ -535,10 +533,7 @@ impl ReliableBuilder {
         self.control.extend(front.map(|message| message.encode().to_vec()));
     }
 
-    pub(crate) fn refuse(&mut self, reason: Refusal, text: &str) {
-        #[expect(clippy::cast_possible_truncation, reason = "the caller keeps it within a datagram")]
-        let cell = Message::Refuse { reason, text: text.len() as u32 }.encode();
-        let datagram = [&cell[..], text.as_bytes()].concat();
+    pub(crate) fn refuse(&mut self, datagram: Vec<u8>) {
         self.control.push_back(datagram.clone());
         self.refusal = Some(datagram);
     }

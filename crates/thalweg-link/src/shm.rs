@@ -8,6 +8,7 @@
 //! is a message and the grant comes back as `Data`, as on any other link. From other sources an offer is enough.
 
 use crate::copy::copy_counted;
+use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::offered::{Asked, Novelty, Offered};
 use crate::{BuilderLink, Bytes, Interest, LinkError, Poller, Said, SourceGreeting, SourceLink};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -19,7 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use thalweg_arena::{
-    Arena, Doorbell, MAX_CELLS, PushError, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds,
+    Arena, Doorbell, HandoverError, MAX_CELLS, PushError, Ring, RingReceiver, RingSender, Span, recv_fds, send_fds,
 };
 use thalweg_wire::{Announcement, Disposition, Hello, MESSAGE_LEN, Message, Refusal};
 
@@ -63,7 +64,8 @@ impl Wires {
         self.backlog.push_back(*message);
     }
 
-    fn flush(&mut self) -> Result<(), LinkError> {
+    /// Sends what there is room for. Says how many bytes of messages wait.
+    fn flush(&mut self) -> Result<usize, LinkError> {
         loop {
             while let Some(message) = self.backlog.front() {
                 match self.sender.push(&message.encode()) {
@@ -80,18 +82,18 @@ impl Wires {
             }
             // Full: sleep until the peer has taken some, unless it just did.
             if self.backlog.is_empty() || self.sender.prepare_wait() {
-                return Ok(());
+                return Ok(self.backlog.len() * MESSAGE_LEN);
             }
         }
     }
 
     fn wake(&self) -> Result<(), LinkError> {
-        self.theirs.ring().map_err(|error| LinkError::Protocol(error.to_string()))
+        self.theirs.ring().map_err(own("waking the peer"))
     }
 
     /// Takes what has come, up to a fair share. True where there is more.
     fn hear(&mut self, mut take: impl FnMut(Message) -> Result<(), LinkError>) -> Result<bool, LinkError> {
-        self.mine.clear().map_err(|error| LinkError::Protocol(error.to_string()))?;
+        self.mine.clear().map_err(own("going to listen"))?;
         for _ in 0..FAIR_SHARE {
             match self.receiver.pop().map_err(|error| LinkError::Protocol(error.to_string()))? {
                 Some(cell) => take(Message::decode(&cell)?)?,
@@ -109,9 +111,19 @@ impl Wires {
             self.wake()?;
         }
         // More is there: nothing will ring for it, so ring oneself.
-        self.mine.ring().map_err(|error| LinkError::Protocol(error.to_string()))?;
+        self.mine.ring().map_err(own("listening on"))?;
         Ok(true)
     }
+}
+
+/// For `map_err` where something of our own failed, and the peer is not to blame.
+fn own<E: std::error::Error + Send + Sync + 'static>(doing: &'static str) -> impl FnOnce(E) -> LinkError {
+    move |error| LinkError::io(doing)(std::io::Error::other(error))
+}
+
+/// For `map_err` where the peer handed over something else than was agreed.
+fn theirs<E: std::error::Error>(error: E) -> LinkError {
+    LinkError::Protocol(error.to_string())
 }
 
 /// Whether the peer is still there. It says nothing over the socket but, at most, why it leaves.
@@ -134,6 +146,16 @@ fn peer_is_there(mut socket: &UnixStream) -> Result<(), LinkError> {
     }
 }
 
+fn handing_over(error: HandoverError) -> LinkError {
+    match error {
+        HandoverError::Io(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+            LinkError::Closed
+        }
+        HandoverError::Io(error) => LinkError::io("handing over an arena")(error),
+        error => theirs(error),
+    }
+}
+
 fn waiting_on(socket: &UnixStream) -> Result<Poller, LinkError> {
     let poller = Poller::new()?;
     poller.add(socket.as_fd(), SOCKET, Interest::READ)?;
@@ -152,20 +174,20 @@ pub(crate) fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn 
     let socket: UnixStream = open().map_err(LinkError::io::<std::io::Error>(doing()))?;
     // Room for every ticket that can be open, and for the few messages beside them. More waits in the backlog.
     let cells = greeting.hello.slots.saturating_mul(4).saturating_add(64).min(MAX_CELLS).next_power_of_two();
-    let ring = |name| Ring::create(name, cells).map_err(|error| LinkError::Protocol(error.to_string()));
-    let bell = || Doorbell::new().map_err(|error| LinkError::Protocol(error.to_string()));
+    let ring = |name| Ring::create(name, cells).map_err(own("setting up a link"));
+    let bell = || Doorbell::new().map_err(own("setting up a link"));
     let (to_builder, to_source, builders, mine) = (ring("to-builder")?, ring("to-source")?, bell()?, bell()?);
 
     let mut bytes = Message::Hello(greeting.hello).encode().to_vec();
     bytes.extend_from_slice(greeting.description.as_bytes());
     let fds = [greeting.arena.fd(), to_builder.fd(), to_source.fd(), builders.as_fd(), mine.as_fd()];
-    let sent = send_fds(&socket, &bytes, &fds).map_err(|error| LinkError::Protocol(format!("{}: {error}", doing())))?;
+    let sent = send_fds(&socket, &bytes, &fds).map_err(handing_over)?;
     // A fresh socket has room for all of it: at most 16 KiB.
     (&socket).write_all(&bytes[sent..]).map_err(LinkError::io(doing()))?;
     let poller = waiting_on(&socket)?;
     poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
     // Nobody has said yet that it sleeps, so nobody would be woken: the first look is our own.
-    mine.ring().map_err(|error| LinkError::Protocol(error.to_string()))?;
+    mine.ring().map_err(own("setting up a link"))?;
     let wires = Wires::new(to_builder.into_sender(), to_source.into_receiver(), mine, builders);
     Ok(Box::new(ShmSource { poller, socket, wires, offered: Offered::new(greeting.hello.slots), left: None }))
 }
@@ -221,7 +243,7 @@ impl SourceLink for ShmSource {
         for asked in self.offered.early() {
             self.grant(asked)?;
         }
-        self.wires.flush()
+        self.offered.check_unheard(self.wires.flush()?)
     }
 
     fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
@@ -271,7 +293,7 @@ pub(crate) fn accepted(socket: UnixStream) -> Result<Box<dyn BuilderLink>, LinkE
     socket.set_nonblocking(true).map_err(LinkError::io("setting up a connection"))?;
     let poller = waiting_on(&socket)?;
     let state = State::Greeting { bytes: Vec::new(), fds: Vec::new() };
-    Ok(Box::new(ShmBuilder { poller, socket, state, left: None, copied: 0 }))
+    Ok(Box::new(ShmBuilder { poller, socket, state, left: None }))
 }
 
 #[derive(Debug)]
@@ -281,7 +303,6 @@ struct ShmBuilder {
     state: State,
     /// Why the source is gone, while there is something left to hear of it.
     left: Option<LinkError>,
-    copied: u64,
 }
 
 #[derive(Debug)]
@@ -295,12 +316,20 @@ enum State {
 #[derive(Debug)]
 struct Open {
     wires: Wires,
-    window: Window,
+    /// Whether the source must be asked before its bytes are read.
     withdraws: bool,
-    pending: VecDeque<Pending>,
+    fetches: Fetches,
 }
 
-/// A fetch that waits to be granted.
+/// The source's arena as the builder sees it, and what it is about to take from there.
+#[derive(Debug)]
+struct Fetches {
+    arena: Arc<Arena>,
+    /// Fetches that wait to be granted.
+    pending: VecDeque<Pending>,
+    copied: u64,
+}
+
 #[derive(Debug)]
 struct Pending {
     offer: Announcement,
@@ -309,55 +338,45 @@ struct Pending {
     dropped: bool,
 }
 
-/// The source's arena, as the builder sees it.
-#[derive(Debug)]
-struct Window {
-    arena: Arc<Arena>,
-}
-
-impl Window {
-    /// The bytes of an offer: copied into `place`, which is taken then, or as they lie.
-    fn bytes(&self, offer: &Announcement, place: &mut Option<Span>, copied: &mut u64) -> Result<Bytes, LinkError> {
-        let view = self.view(offer)?;
-        if place.as_ref().is_some_and(|place| place.len() != view.len()) {
-            return Err(LinkError::Protocol(format!("ticket {} was offered with different lengths", offer.ticket)));
-        }
-        Ok(match place.take() {
+impl Fetches {
+    /// The bytes of an offer: copied into their place, or without one as they lie.
+    fn bytes(&mut self, pending: Pending) -> Result<Bytes, LinkError> {
+        let Announcement { arena_offset, bytes, .. } = pending.offer;
+        let Some(view) = self.arena.view(arena_offset, bytes as usize) else {
+            // The place is not lost: it comes back from `abandon`.
+            self.pending.push_back(pending);
+            let size = self.arena.size();
+            return Err(LinkError::Protocol(format!("offered bytes {arena_offset}+{bytes} of an arena of {size}")));
+        };
+        Ok(match pending.place {
             None => Bytes::View(view),
             Some(mut place) => {
-                *copied += copy_counted(&mut place, &view);
+                self.copied += copy_counted(&mut place, &view);
                 Bytes::Place(place)
             }
         })
     }
 
-    fn view(&self, offer: &Announcement) -> Result<View, LinkError> {
-        self.arena.view(offer.arena_offset, offer.bytes as usize).ok_or_else(|| {
-            LinkError::Protocol(format!(
-                "offered bytes {}+{} of an arena of {}",
-                offer.arena_offset,
-                offer.bytes,
-                self.arena.size()
-            ))
-        })
-    }
-}
-
-impl Open {
     /// A grant has come.
-    fn granted(&mut self, ticket: u64, copied: &mut u64) -> Result<Said, LinkError> {
-        let at = self.pending.iter().position(|pending| pending.offer.ticket == ticket && !pending.dropped);
-        let Some(mut pending) = at.and_then(|at| self.pending.remove(at)) else {
+    fn granted(&mut self, ticket: u64, offset: u32, length: u32) -> Result<Said, LinkError> {
+        let mut asked = self.pending.iter().enumerate();
+        let asked = asked.find(|(_, pending)| pending.offer.ticket == ticket && !pending.dropped);
+        let Some((at, bytes)) = asked.map(|(at, pending)| (at, pending.offer.bytes)) else {
             return Err(LinkError::Protocol(format!("ticket {ticket} was granted without being asked for")));
         };
-        match self.window.bytes(&pending.offer, &mut pending.place, copied) {
-            Ok(bytes) => Ok(Said::Arrived { ticket, bytes }),
-            Err(error) => {
-                // The place is not lost: it comes back from `abandon`.
-                self.pending.push_back(pending);
-                Err(error)
-            }
+        if (offset, length) != (0, bytes) {
+            return Err(LinkError::Protocol(format!(
+                "bytes {offset}+{length} of ticket {ticket} were granted, {bytes} were asked for"
+            )));
         }
+        let pending = self.pending.remove(at).unwrap_or_else(|| unreachable!("it was just found"));
+        Ok(Said::Arrived { ticket, bytes: self.bytes(pending)? })
+    }
+
+    /// The source has dropped an offer.
+    fn dropped(&mut self, ticket: u64) {
+        let fetches = self.pending.iter_mut().filter(|pending| pending.offer.ticket == ticket);
+        fetches.for_each(|pending| pending.dropped = true);
     }
 }
 
@@ -372,7 +391,7 @@ impl ShmBuilder {
                 fds.extend(more);
             }
             Err(error) if error.is_would_block() => return Ok(()),
-            Err(error) => return Err(LinkError::Protocol(error.to_string())),
+            Err(error) => return Err(handing_over(error)),
         }
         if fds.len() > HANDED_OVER {
             return Err(LinkError::Protocol(format!("more than {HANDED_OVER} descriptors were handed over")));
@@ -397,23 +416,15 @@ impl ShmBuilder {
 }
 
 fn open(poller: &Poller, fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
-    let protocol = |error: String| LinkError::Protocol(error);
-    let handed: [OwnedFd; HANDED_OVER] = fds
-        .try_into()
-        .map_err(|fds: Vec<_>| protocol(format!("{} descriptors were handed over, not {HANDED_OVER}", fds.len())))?;
-    let [arena, to_builder, to_source, mine, theirs] = handed;
-    let arena = Arena::import(arena).map_err(|error| protocol(error.to_string()))?;
-    let receiver = Ring::import(to_builder).map_err(|error| protocol(error.to_string()))?.into_receiver();
-    let sender = Ring::import(to_source).map_err(|error| protocol(error.to_string()))?.into_sender();
-    let mine = Doorbell::import(mine).map_err(|error| protocol(error.to_string()))?;
-    let theirs = Doorbell::import(theirs).map_err(|error| protocol(error.to_string()))?;
+    let [arena, to_builder, to_source, mine, sources] = <[OwnedFd; HANDED_OVER]>::try_from(fds)
+        .map_err(|fds| LinkError::Protocol(format!("{} descriptors were handed over, not {HANDED_OVER}", fds.len())))?;
+    let arena = Arena::import(arena).map_err(theirs)?;
+    let receiver = Ring::import(to_builder).map_err(theirs)?.into_receiver();
+    let sender = Ring::import(to_source).map_err(theirs)?.into_sender();
+    let (mine, sources) = (Doorbell::import(mine).map_err(theirs)?, Doorbell::import(sources).map_err(theirs)?);
     poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
-    Ok(Open {
-        wires: Wires::new(sender, receiver, mine, theirs),
-        window: Window { arena },
-        withdraws: hello.withdraws,
-        pending: VecDeque::new(),
-    })
+    let fetches = Fetches { arena, pending: VecDeque::new(), copied: 0 };
+    Ok(Open { wires: Wires::new(sender, receiver, mine, sources), withdraws: hello.withdraws, fetches })
 }
 
 impl BuilderLink for ShmBuilder {
@@ -433,23 +444,20 @@ impl BuilderLink for ShmBuilder {
         let State::Open(open) = &mut self.state else {
             return Err(LinkError::Protocol("a fetch before the hello".into()));
         };
-        let mut pending = Pending { offer: *offer, place: into, dropped: false };
-        if open.withdraws {
-            open.wires.say(&Message::Fetch { ticket: offer.ticket, offset: 0, length: offer.bytes });
-            open.pending.push_back(pending);
-            return Ok(None);
+        let pending = Pending { offer: *offer, place: into, dropped: false };
+        if !open.withdraws {
+            return open.fetches.bytes(pending).map(Some);
         }
-        let bytes = open.window.bytes(offer, &mut pending.place, &mut self.copied);
-        if bytes.is_err() {
-            open.pending.push_back(pending);
-        }
-        bytes.map(Some)
+        open.wires.say(&Message::Fetch { ticket: offer.ticket, offset: 0, length: offer.bytes });
+        open.fetches.pending.push_back(pending);
+        Ok(None)
     }
 
     fn cancel(&mut self, ticket: u64) -> Option<Span> {
         let State::Open(open) = &mut self.state else { return None };
-        let at = open.pending.iter().position(|pending| pending.offer.ticket == ticket)?;
-        open.pending.remove(at)?.place
+        let fetches = &mut open.fetches;
+        let at = fetches.pending.iter().position(|pending| pending.offer.ticket == ticket)?;
+        fetches.pending.remove(at)?.place
     }
 
     fn release(&mut self, below: u64) {
@@ -463,19 +471,15 @@ impl BuilderLink for ShmBuilder {
     }
 
     fn refuse(&mut self, reason: Refusal, text: &str) {
-        let text: String = text.chars().take(250).collect();
-        #[expect(clippy::cast_possible_truncation, reason = "at most 250 characters of at most 4 bytes")]
-        let mut bytes = Message::Refuse { reason, text: text.len() as u32 }.encode().to_vec();
-        bytes.extend_from_slice(text.as_bytes());
-        let _ = self.flush();
         // The peer may be gone, or may not listen: it was worth trying.
-        let _ = self.socket.write_all(&bytes);
+        let _ = self.flush();
+        let _ = self.socket.write_all(&refusal(reason, text));
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
         match &mut self.state {
             State::Greeting { .. } => Ok(()),
-            State::Open(open) => open.wires.flush(),
+            State::Open(open) => check_unheard(open.wires.flush()?, MOST_UNHEARD),
         }
     }
 
@@ -484,28 +488,22 @@ impl BuilderLink for ShmBuilder {
         let State::Open(open) = &mut self.state else { return Ok(false) };
         // Looked at first: what the source said before it left is in the ring by now.
         self.left = self.left.take().or_else(|| peer_is_there(&self.socket).err());
-        let mut heard = Vec::new();
-        let listened = open.wires.hear(|message| {
-            heard.push(message);
-            Ok(())
-        });
-        for message in heard {
-            match message {
+        let Open { wires, fetches, .. } = &mut **open;
+        let more = wires.hear(|message| {
+            said.push(match message {
+                Message::Data { ticket, offset, length } => fetches.granted(ticket, offset, length)?,
                 Message::Offer(Announcement { ticket, disposition, .. }) => {
                     if disposition.is_dropped() {
-                        for pending in open.pending.iter_mut().filter(|pending| pending.offer.ticket == ticket) {
-                            pending.dropped = true;
-                        }
+                        fetches.dropped(ticket);
                     }
-                    said.push(Said::Message(message));
+                    Said::Message(message)
                 }
-                Message::Paused { .. } | Message::End(_) => said.push(Said::Message(message)),
-                Message::Data { ticket, .. } => said.push(open.granted(ticket, &mut self.copied)?),
+                Message::Paused { .. } | Message::End(_) => Said::Message(message),
                 _ => return Err(LinkError::Protocol(format!("unexpected from a source over a ring: {message:?}"))),
-            }
-        }
-        let more = listened?;
-        open.wires.flush()?;
+            });
+            Ok(())
+        })?;
+        self.flush()?;
         match self.left.take() {
             Some(error) if !more => Err(error),
             left => {
@@ -517,10 +515,14 @@ impl BuilderLink for ShmBuilder {
 
     fn abandon(&mut self) -> Vec<(u64, Span)> {
         let State::Open(open) = &mut self.state else { return Vec::new() };
-        open.pending.drain(..).filter_map(|pending| Some((pending.offer.ticket, pending.place?))).collect()
+        let fetches = &mut open.fetches;
+        fetches.pending.drain(..).filter_map(|pending| Some((pending.offer.ticket, pending.place?))).collect()
     }
 
     fn copied(&self) -> u64 {
-        self.copied
+        match &self.state {
+            State::Greeting { .. } => 0,
+            State::Open(open) => open.fetches.copied,
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! `recvmsg` takes the rest of a payload and the messages behind it, so that a large fragment costs few system calls.
 
 use crate::copy::copy_counted;
+use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::offered::{Asked, Novelty, Offered};
 use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Said, SourceGreeting, SourceLink};
 use rustix::io::Errno;
@@ -38,7 +39,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes received from one link before others have their turn.
 const FAIR_SHARE: usize = 4 << 20;
 /// Room for messages behind a payload.
-const STASH: usize = 2048;
+const STASH: usize = 512;
 /// Room for messages from a builder: more than the longest, a refusal with its text.
 const INBOX: usize = 4096;
 /// Times the inbox is emptied before others have their turn.
@@ -81,6 +82,7 @@ pub(crate) fn connect(
         arena: Arc::clone(&greeting.arena),
         offered: Offered::new(greeting.hello.slots),
         out: VecDeque::new(),
+        unheard: 0,
         inbox: Vec::with_capacity(INBOX),
         connected: false,
         gone: false,
@@ -119,6 +121,8 @@ struct TcpSource {
     arena: Arc<Arena>,
     offered: Offered,
     out: VecDeque<Out>,
+    /// Bytes of messages in `out`.
+    unheard: usize,
     inbox: Vec<u8>,
     connected: bool,
     /// Sending found nobody. What the peer said before it left can still be heard: it may say why.
@@ -136,6 +140,7 @@ enum Out {
 
 impl TcpSource {
     fn queue(&mut self, more: &[u8]) {
+        self.unheard += more.len();
         match self.out.back_mut() {
             Some(Out::Bytes { bytes, .. }) => bytes.extend_from_slice(more),
             _ => self.out.push_back(Out::Bytes { bytes: more.to_vec(), sent: 0 }),
@@ -195,7 +200,9 @@ impl TcpSource {
         match self.out.front_mut() {
             None => Ok(true),
             Some(Out::Bytes { bytes, sent }) => {
-                *sent += rustix::net::send(&self.socket, &bytes[*sent..], flags)?;
+                let n = rustix::net::send(&self.socket, &bytes[*sent..], flags)?;
+                *sent += n;
+                self.unheard -= n;
                 Ok(*sent == bytes.len())
             }
             Some(Out::Slot { offset, left }) => {
@@ -273,7 +280,7 @@ impl SourceLink for TcpSource {
             match self.send_front() {
                 Ok(true) => drop(self.out.pop_front()),
                 Ok(false) => {}
-                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::AGAIN) => return self.offered.check_unheard(self.unheard),
                 Err(Errno::INTR) => {}
                 Err(error) if is_gone(error) => self.gone = true,
                 Err(error) => return Err(LinkError::io(format!("sending to tcp:{}", self.peer))(error)),
@@ -442,13 +449,17 @@ impl Stash {
 }
 
 impl TcpBuilder {
-    /// Works through what is in the stash.
-    fn parse(&mut self, said: &mut Vec<Said>) -> Result<(), LinkError> {
+    /// Works through what is in the stash. Stops behind an eager offer, true then: the caller now has the chance to fetch
+    /// it, so that its bytes need not land elsewhere first.
+    fn parse(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
         while !self.stash.is_empty() {
             match &mut self.phase {
                 Phase::Message => {
                     let Some(cell) = self.stash.message() else { break };
                     self.hear(Message::decode(&cell)?, said)?;
+                    if self.following.is_some() {
+                        return Ok(true);
+                    }
                 }
                 Phase::Hello { message, text } => {
                     text.extend_from_slice(self.stash.take(message.body_len() - text.len()));
@@ -462,7 +473,7 @@ impl TcpBuilder {
             }
             self.finish_phase(said)?;
         }
-        Ok(())
+        Ok(false)
     }
 
     fn hear(&mut self, message: Message, said: &mut Vec<Said>) -> Result<(), LinkError> {
@@ -640,10 +651,7 @@ impl BuilderLink for TcpBuilder {
     }
 
     fn refuse(&mut self, reason: Refusal, text: &str) {
-        let text: String = text.chars().take(250).collect();
-        #[expect(clippy::cast_possible_truncation, reason = "at most 250 characters of at most 4 bytes")]
-        self.say(&Message::Refuse { reason, text: text.len() as u32 });
-        self.out.extend_from_slice(text.as_bytes());
+        self.out.extend_from_slice(&refusal(reason, text));
         // The peer may be gone, or may not listen: it was worth trying.
         let _ = self.flush();
     }
@@ -652,7 +660,7 @@ impl BuilderLink for TcpBuilder {
         while !self.gone && !self.out.is_empty() {
             match rustix::net::send(&self.socket, &self.out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(n) => drop(self.out.drain(..n)),
-                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::AGAIN) => return check_unheard(self.out.len(), MOST_UNHEARD),
                 Err(Errno::INTR) => {}
                 Err(error) if is_gone(error) => self.gone = true,
                 Err(error) => return Err(LinkError::io("sending to a source")(error)),
@@ -665,6 +673,9 @@ impl BuilderLink for TcpBuilder {
 
     fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
         self.flush()?;
+        if self.parse(said)? {
+            return Ok(true);
+        }
         let mut share = FAIR_SHARE;
         loop {
             let (received, direct, wanted) = match &mut self.phase {
@@ -698,7 +709,9 @@ impl BuilderLink for TcpBuilder {
             }
             self.stash.to += received - placed;
             self.finish_phase(said)?;
-            self.parse(said)?;
+            if self.parse(said)? {
+                return Ok(true);
+            }
             if received < wanted && !self.gone {
                 // Everything that was there: asking again would only be told so.
                 return Ok(false);

@@ -105,7 +105,7 @@ impl Filling {
         event: EventId,
         sequence: u32,
         len: usize,
-        now: impl FnOnce() -> TaiNanos,
+        now: TaiNanos,
     ) -> Result<(), DeviceError> {
         let traces = &mut traces.0[self.slot.index() as usize];
         let at = self.count as usize;
@@ -127,7 +127,7 @@ impl Filling {
         };
         let empty = if len == 0 && !filled.status.contains(Status::MISSING) { Status::EMPTY } else { Status::empty() };
         let status = filled.status | empty;
-        let timestamp = filled.timestamp.unwrap_or_else(now);
+        let timestamp = filled.timestamp.unwrap_or(now);
         let header = stamp.header(event, sequence, timestamp, len, crc, filled.payload_type, status, filled.window);
         record[..HEADER_LEN].copy_from_slice(&header.encode());
         self.used += record_len(len);
@@ -143,7 +143,7 @@ impl Filling {
         event: EventId,
         sequence: u32,
         fragment: &PushedFragment<'_>,
-        now: impl FnOnce() -> TaiNanos,
+        now: TaiNanos,
     ) {
         // Pushed content has no key: whatever was known of this slot's content is no longer so.
         traces.0[self.slot.index() as usize].clear();
@@ -152,7 +152,7 @@ impl Filling {
         let header = stamp.header(
             event,
             sequence,
-            fragment.timestamp.unwrap_or_else(now),
+            fragment.timestamp.unwrap_or(now),
             len,
             crc32c(fragment.payload),
             fragment.payload_type,

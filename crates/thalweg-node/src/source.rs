@@ -422,6 +422,7 @@ impl SourceNode {
             return Ok(());
         }
         let mut offered = false;
+        let mut date = None;
         while !offered {
             let Feed::Device(device) = &mut self.settings.feed else { break };
             let Some(len) = device.next_len() else {
@@ -435,13 +436,18 @@ impl SourceNode {
             let key = device.content_key(event);
             match self.place(len, key)? {
                 Place::Slot(index) => {
-                    let (stamp, clock, sequence) = (self.stamp(), self.clock, self.sequence);
+                    let (stamp, sequence) = (self.stamp(), self.sequence);
+                    // Without a rate the fragments of a slot are taken in one go, within microseconds: one date for all.
+                    let date = match date {
+                        Some(date) if self.due.is_none() => date,
+                        _ => *date.insert(self.clock.now()),
+                    };
                     let Self { builders, settings, traces, .. } = self;
                     let (Some(filling), Feed::Device(device)) = (&mut builders[index].filling, &mut settings.feed)
                     else {
                         break;
                     };
-                    filling.take(&mut **device, traces, stamp, event, sequence, len, || clock.now())?;
+                    filling.take(&mut **device, traces, stamp, event, sequence, len, date)?;
                     offered = self.taken(index, len);
                 }
                 Place::Dropped => {
@@ -499,7 +505,7 @@ impl SourceNode {
             Place::Slot(index) => {
                 let (stamp, clock, sequence) = (self.stamp(), self.clock, self.sequence);
                 if let Some(filling) = &mut self.builders[index].filling {
-                    filling.put(&mut self.traces, stamp, event, sequence, fragment, || clock.now());
+                    filling.put(&mut self.traces, stamp, event, sequence, fragment, clock.now());
                 }
                 self.taken(index, len);
             }

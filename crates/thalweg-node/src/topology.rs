@@ -246,7 +246,7 @@ mod defaults {
         8
     }
     pub(super) fn window() -> ByteSize {
-        ByteSize(8 << 20)
+        ByteSize(4 << 20)
     }
     pub(super) fn deadline() -> Duration {
         Duration::from_secs(2)

@@ -127,7 +127,7 @@ fn run_here(topology: Topology, json: bool, verbose: u8) -> Result<ExitCode, Fai
     let line = print::Line::new("thalweg");
     let watched = supervise(topology, verbose, &line);
     line.clear();
-    let Watched { report, failures, .. } = watched?;
+    let Watched { report, failures } = watched?;
     for failure in &failures {
         eprintln!("thalweg: {failure}");
     }
@@ -213,6 +213,8 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
     let mut builder = BuilderNodeConfig::new("builder", vec![listen]);
     builder.check = check;
     builder.block = ByteSize(builder.block.0.max((largest as u64 + (1 << 17)).next_multiple_of(1 << 20)));
+    // Several fetches under way, however large they are.
+    builder.window = ByteSize(builder.window.0.max(4 * largest as u64));
     let topology = Topology {
         run: RunConfig {
             directory: options.out.clone(),
@@ -232,7 +234,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
 fn slots(payload: usize) -> u32 {
     match record_len(payload) {
         large if large > 64 << 20 => 3,
-        large if large > 4 << 20 => 4,
+        large if large > 256 << 10 => 4,
         _ => 8,
     }
 }

@@ -1,11 +1,35 @@
 //! `thalweg ls`, `info`, `verify` and `cat`: runs on disk, as people and programs see them.
 
+mod cat;
+mod info;
+mod ls;
+mod place;
+mod verify;
+
 use crate::Failure;
+use crate::print::Output;
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {}
+pub(crate) enum Command {
+    /// List the runs in a directory
+    Ls(ls::Options),
+    /// Show what a run is: its sources, how it ended, and what became of every fragment
+    Info(info::Options),
+    /// Read everything in a run and say what does not agree
+    Verify(verify::Options),
+    /// Print a run's events and fragments
+    Cat(cat::Options),
+}
 
-pub(crate) fn show(command: Command, _json: bool) -> Result<ExitCode, Failure> {
-    match command {}
+pub(crate) fn show(command: Command, json: bool) -> Result<ExitCode, Failure> {
+    let mut out = Output::new();
+    let code = match command {
+        Command::Ls(options) => ls::ls(&options, json, &mut out),
+        Command::Info(options) => info::info(&options, json, &mut out),
+        Command::Verify(options) => verify::verify(&options, json, &mut out),
+        Command::Cat(options) => cat::cat(&options, json, &mut out),
+    }?;
+    out.flush()?;
+    Ok(code)
 }

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use thalweg_node::{BuilderReport, RunReport, Snapshot, SourceReport, Topology};
+use thalweg_node::{BuilderReport, RunReport, Snapshot, Topology};
 
 /// How long nodes that were told to stop at once are waited for before they are killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -19,8 +19,6 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(crate) struct Watched {
     /// What the builders said.
     pub(crate) report: RunReport,
-    /// What the sources said.
-    pub(crate) sources: Vec<SourceReport>,
     /// Nodes that failed, and why.
     pub(crate) failures: Vec<String>,
 }
@@ -98,7 +96,7 @@ pub(crate) fn supervise(mut topology: Topology, verbose: u8, line: &print::Line)
     let reports: Vec<BuilderReport> = watch.builders.into_iter().flatten().collect();
     match watch.fatal {
         Some(failure) if reports.len() < builders => Err(failure),
-        _ => Ok(Watched { report: RunReport::new(&reports), sources: watch.sources, failures: watch.failures }),
+        _ => Ok(Watched { report: RunReport::new(&reports), failures: watch.failures }),
     }
 }
 
@@ -106,7 +104,6 @@ struct Watch {
     listening: Vec<Option<Vec<thalweg_link::Address>>>,
     snapshots: Vec<Snapshot>,
     builders: Vec<Option<BuilderReport>>,
-    sources: Vec<SourceReport>,
     failures: Vec<String>,
     fatal: Option<Failure>,
     begun: bool,
@@ -119,7 +116,6 @@ impl Watch {
             listening: vec![None; builders],
             snapshots: vec![Snapshot::default(); builders + sources],
             builders: vec![None; builders],
-            sources: Vec::new(),
             failures: Vec::new(),
             fatal: None,
             begun: false,
@@ -159,7 +155,8 @@ impl Watch {
                 self.begun = true;
                 self.builders[index] = Some(*report);
             }
-            Word::Source(report) => self.sources.push(report),
+            // What it has to say is in the builders' books too.
+            Word::Source(_) => {}
             Word::Failed { error, usage } => {
                 let text = format!("{}: {error}", nodes.0[index].name);
                 self.failures.push(text.clone());

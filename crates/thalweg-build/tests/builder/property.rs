@@ -11,12 +11,12 @@ use thalweg_build::{Builder, BuilderConfig, Check, Hold};
 use thalweg_wire::{Accounts, Announcement, Disposition, EventId, FragmentHeader, Status, crc32c, record_len};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
     fn every_fragment_is_in_its_bucket_and_every_event_is_closed_once(world in world()) {
         for builder in 0..world.builders {
-            Run::new(&world, builder).to_the_end();
+            Run::new(&world, builder).take_its_course();
         }
     }
 }
@@ -100,6 +100,8 @@ struct Held {
     offer: Announcement,
     first: u64,
     bytes: Vec<u8>,
+    /// It was asked for and sent: its slot may not be reused before it is released.
+    sent: bool,
 }
 
 /// A source as it sees itself.
@@ -130,6 +132,8 @@ enum Bucket {
     DroppedOldest,
     Corrupt,
     Lost,
+    /// None of these: its event was over.
+    Late,
 }
 
 /// What is known from outside of a source at the builder.
@@ -145,6 +149,9 @@ struct Oracle {
     /// Bytes of fragments recorded, and their lengths.
     recorded: BTreeMap<u64, (u32, u32)>,
     missing: BTreeSet<u64>,
+    /// Events that were closed without it because it had not mentioned them in time.
+    timed_out: BTreeSet<u64>,
+    given_up: bool,
     lost_with_books: bool,
 }
 
@@ -231,7 +238,7 @@ impl<'a> Run<'a> {
         run
     }
 
-    fn to_the_end(mut self) {
+    fn take_its_course(mut self) {
         let mut steps = 0;
         while !self.builder.is_finished() {
             steps += 1;
@@ -267,7 +274,8 @@ impl<'a> Run<'a> {
         }
         while let Some(closed) = self.builder.next_closed() {
             assert!(closed.count == 1 || closed.missing.is_empty());
-            let missing: BTreeSet<usize> = closed.missing.iter().map(|missing| missing.source).collect();
+            let missing: BTreeMap<usize, Status> =
+                closed.missing.iter().map(|missing| (missing.source, missing.status)).collect();
             assert_eq!(missing.len(), closed.missing.len(), "a source is missing once");
             for step in 0..u64::from(closed.count) {
                 let event = closed.first.0 + step * u64::from(self.world.builders);
@@ -276,10 +284,10 @@ impl<'a> Run<'a> {
                 assert!(self.closed.insert(index), "event {event} is closed twice");
                 for (source, oracle) in self.oracle.iter_mut().enumerate() {
                     let whole = oracle.buckets.get(&index) == Some(&Bucket::Recorded);
-                    assert_eq!(whole, !missing.contains(&source), "source {source} of event {event}");
-                    if !whole {
-                        oracle.missing.insert(index);
-                    }
+                    let status = missing.get(&source);
+                    assert_eq!(whole, status.is_none(), "source {source} of event {event}");
+                    oracle.missing.extend(status.map(|_| index));
+                    oracle.timed_out.extend(status.filter(|why| why.contains(Status::TIMED_OUT)).map(|_| index));
                 }
             }
         }
@@ -296,10 +304,11 @@ impl<'a> Run<'a> {
                 break;
             }
             self.count += 1;
-            let before = self.fetches.insert((source, ticket), (self.count, u64::from(fetch.offer.bytes)));
+            let number = self.count;
+            let before = self.fetches.insert((source, ticket), (number, u64::from(fetch.offer.bytes)));
             assert_eq!(before, None, "asks twice");
             let delay = self.dice.delay(10);
-            self.later(delay, Happening::Served(source, ticket, self.count - 1));
+            self.later(delay, Happening::Served(source, ticket, number));
         }
         let asked: u64 = self.fetches.values().map(|(_, bytes)| bytes).sum();
         assert_eq!(self.builder.in_flight(), asked);
@@ -425,7 +434,8 @@ impl<'a> Run<'a> {
         } else {
             self.accept(source);
         }
-        let pause = self.dice.delay(if self.dice.chance(1) { 250 } else { 2 });
+        let most = if self.dice.chance(1) { 250 } else { 2 };
+        let pause = self.dice.delay(most);
         self.later(pause, Happening::Device(source));
     }
 
@@ -462,8 +472,8 @@ impl<'a> Run<'a> {
                         return;
                     }
                     Policy::DropOldest => {
-                        let held = |held: &&mut Held| !held.offer.disposition.is_dropped();
-                        let oldest = self.sources[source].unreleased.values_mut().find(held).unwrap();
+                        let may_go = |held: &&mut Held| !held.sent && !held.offer.disposition.is_dropped();
+                        let Some(oldest) = self.sources[source].unreleased.values_mut().find(may_go) else { return };
                         oldest.offer =
                             Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..oldest.offer };
                         oldest.bytes.clear();
@@ -529,7 +539,7 @@ impl<'a> Run<'a> {
         entry.next_ticket += 1;
         let offer =
             Announcement { ticket, first: event, arena_offset: 0, count, bytes: bytes.len() as u32, disposition };
-        entry.unreleased.insert(ticket, Held { offer, first, bytes });
+        entry.unreleased.insert(ticket, Held { offer, first, bytes, sent: false });
         self.announce(source, ticket);
     }
 
@@ -555,7 +565,7 @@ impl<'a> Run<'a> {
 
     fn offered(&mut self, source: usize, offer: Announcement) {
         let call_off = self.builder.offered(source, offer, self.now).unwrap();
-        let fetch = self.fetches.get(&(source, offer.ticket)).is_some();
+        let fetch = self.fetches.contains_key(&(source, offer.ticket));
         assert!(!call_off || fetch, "calls off what it did not ask for");
         if call_off {
             self.fetches.remove(&(source, offer.ticket));
@@ -579,11 +589,13 @@ impl<'a> Run<'a> {
     /// The source looks for what was asked of it.
     fn served(&mut self, source: usize, ticket: u64, number: u64) {
         let under_way = self.fetches.get(&(source, ticket)).is_some_and(|(fetch, _)| *fetch == number);
-        let held = self.sources[source].unreleased.get(&ticket).cloned();
-        let Some(mut held) = held.filter(|held| !held.offer.disposition.is_dropped()) else {
+        let held = self.sources[source].unreleased.get_mut(&ticket);
+        let Some(held) = held.filter(|held| !held.offer.disposition.is_dropped()) else {
             // It has made room meanwhile, and has said so.
             return;
         };
+        held.sent |= under_way;
+        let mut held = held.clone();
         if !under_way {
             if !self.fetches.contains_key(&(source, ticket)) {
                 self.builder.arrived(source, ticket, &held.bytes, |_, _| panic!("nobody waits for this"));
@@ -656,12 +668,16 @@ impl<'a> Run<'a> {
         self.builder.gone(source, self.now);
         self.fetches.retain(|(of, _), _| *of != source);
         if !self.sources[source].dead {
-            let away = self.dice.delay(if self.dice.chance(20) { 400 } else { 40 });
+            let most = if self.dice.chance(20) { 400 } else { 40 };
+            let away = self.dice.delay(most);
             self.later(away, Happening::Connect(source));
         }
     }
 
     fn connect(&mut self, source: usize) {
+        if self.sources[source].dead {
+            return;
+        }
         let below = self.builder.connected(source, self.world.slots as u32);
         let entry = &mut self.sources[source];
         entry.connected = true;
@@ -683,23 +699,23 @@ impl<'a> Run<'a> {
         let oracle = &mut self.oracle[source];
         oracle.forget_early();
         oracle.lost_with_books |= books;
+        oracle.given_up = true;
         for (ticket, (first, count, _)) in oracle.heard.clone() {
             if oracle.done.insert(ticket) {
                 for index in first..first + u64::from(count) {
-                    // Where the event is over it was late before.
-                    if !oracle.missing.contains(&index) {
-                        oracle.buckets.entry(index).or_insert(Bucket::Lost);
-                    }
+                    oracle.buckets.entry(index).or_insert(Bucket::Lost);
                 }
             }
+        }
+        // So are fragments of which only pieces are there.
+        for index in oracle.recorded.keys() {
+            oracle.buckets.entry(*index).or_insert(Bucket::Lost);
         }
     }
 
     /// After the run: what the ledger says against what was seen.
     fn audit(&mut self) {
-        while let Some(closed) = self.builder.next_closed() {
-            panic!("finished before {closed:?} was taken");
-        }
+        assert_eq!(self.builder.next_closed(), None);
         assert_eq!(self.builder.in_flight(), 0);
         assert_eq!(self.builder.open_events(), 0);
         let ledger = self.builder.ledger(true, &[], 0);
@@ -709,20 +725,31 @@ impl<'a> Run<'a> {
                 .range(..oracle.next)
                 .flat_map(|(_, (first, count, _))| *first..*first + u64::from(*count))
                 .collect();
-            let late: Vec<u64> =
-                mentioned.iter().copied().filter(|index| !oracle.buckets.contains_key(index)).collect();
-            let of = |bucket| oracle.buckets.values().filter(|other| **other == bucket).count() as u64;
-            let expected = [
-                of(Bucket::Recorded),
-                of(Bucket::DroppedNewest),
-                of(Bucket::DroppedOldest),
-                of(Bucket::Corrupt),
-                of(Bucket::Lost),
-                late.len() as u64,
+            let found = [
+                (Bucket::Recorded, books.recorded),
+                (Bucket::DroppedNewest, books.dropped_newest),
+                (Bucket::DroppedOldest, books.dropped_oldest),
+                (Bucket::Corrupt, books.corrupt),
+                (Bucket::Lost, books.lost),
+                (Bucket::Late, books.late),
             ];
-            let found =
-                [books.recorded, books.dropped_newest, books.dropped_oldest, books.corrupt, books.lost, books.late];
-            assert_eq!(found, expected, "source {source}: {books:#?}");
+            // What was dropped or lost after it was too late is one or the other, which only the builder can tell.
+            let too_late =
+                |index: &u64| oracle.given_up || oracle.timed_out.contains(index) || !self.closed.contains(index);
+            for (bucket, count) in found {
+                let bucket_of = |index: &u64| oracle.buckets.get(index).copied().unwrap_or(Bucket::Late);
+                let (unsure, sure): (Vec<u64>, Vec<u64>) =
+                    mentioned.iter().copied().filter(|index| bucket_of(index) == bucket).partition(too_late);
+                let (least, all) = (sure.len() as u64, (sure.len() + unsure.len()) as u64);
+                let good = match bucket {
+                    Bucket::Recorded | Bucket::Corrupt => count == all,
+                    Bucket::Late => count >= all,
+                    _ => (least..=all).contains(&count),
+                };
+                assert!(good, "source {source}, {bucket:?} {least} to {all}: {books:#?}");
+            }
+            let sum: u64 = found.into_iter().map(|(_, count)| count).sum();
+            assert_eq!(sum, mentioned.len() as u64, "source {source}: {books:#?}");
             assert_eq!(books.unaccounted, books.accepted as i64 - mentioned.len() as i64);
             if !oracle.lost_with_books {
                 assert_eq!(books.unaccounted, 0, "{books:#?}");

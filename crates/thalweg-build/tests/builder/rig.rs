@@ -84,6 +84,9 @@ pub(crate) fn books(accepted: u64, tickets: u64) -> Accounts {
     Accounts { accepted, tickets, ..Accounts::default() }
 }
 
+/// First event, how many, and the missing sources with why they are missing.
+pub(crate) type Closing = (u64, u32, Vec<(usize, Status)>);
+
 /// A builder, the time, and what it said.
 #[derive(Debug)]
 pub(crate) struct Rig {
@@ -168,8 +171,8 @@ impl Rig {
         self.builder.time(self.now)
     }
 
-    /// What was closed since, by event: first event, count, and the missing sources with why they are missing.
-    pub(crate) fn closed(&mut self) -> Vec<(u64, u32, Vec<(usize, Status)>)> {
+    /// What was closed since, by event.
+    pub(crate) fn closed(&mut self) -> Vec<Closing> {
         let closed = std::mem::take(&mut self.closed).into_iter();
         let mut closed: Vec<_> = closed
             .chain(std::iter::from_fn(|| self.builder.next_closed()))
@@ -195,7 +198,9 @@ impl Rig {
         self.builder.ledger(true, &[], 0)
     }
 
-    pub(crate) fn assert_finished(&self) {
+    /// Takes what is left and looks whether all is in order.
+    pub(crate) fn assert_finished(&mut self) {
+        self.fetch_all();
         assert!(self.builder.is_finished());
         assert_eq!((self.builder.in_flight(), self.builder.open_events()), (0, 0));
         assert_eq!(self.ledger().unaccounted, 0, "{:#?}", self.ledger());

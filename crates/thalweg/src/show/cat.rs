@@ -1,0 +1,394 @@
+//! `thalweg cat`: events and fragments, one by one.
+
+use super::place::{explain, open};
+use crate::Failure;
+use crate::print::Output;
+use crate::print::text::{count, many, plain, tai, wrapped};
+use serde::Serialize;
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+use thalweg_store::{End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, StoreError, WriterLife};
+use thalweg_wire::{EventId, FragmentHeader, PayloadType, SourceId, Status};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Each event has a line of its own, and one for each of its fragments: source, sequence
+number, timestamp (TAI), length and type of the payload, and what its status says.
+With --json there is one JSON object on one line for each event.
+
+Examples:
+  thalweg cat runs/run-000042 --event 7 --data 16
+  thalweg cat runs/run-000042 --event 7 --source 1.0 --raw > payload.bin
+  thalweg cat runs/run-000042 --follow --json | my-monitor
+
+Exit code: 0, also when the reader of a pipe has enough; 1 where something cannot be
+read; 2 where there is no such run, event or source.")]
+pub(crate) struct Options {
+    /// A run's directory, such as runs/run-000042; of several builders' runs, that of one builder
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// Only this event, or those from A on and before B; A or B may be left out
+    #[arg(long, value_name = "E|A..B")]
+    event: Option<EventRange>,
+    /// Only fragments of this source, such as 1.0; several with commas between
+    #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
+    source: Vec<SourceId>,
+    /// Also the first N values of each payload: samples, pixels, or bytes in hexadecimal
+    #[arg(long, value_name = "N")]
+    data: Option<usize>,
+    /// Only the payloads, as they are, one behind the other
+    #[arg(long, conflicts_with = "data")]
+    raw: bool,
+    /// Go on with what is being written, in the order in which events are closed, and end with the run
+    #[arg(long)]
+    follow: bool,
+}
+
+pub(super) fn cat(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+    if options.raw && json {
+        return Err(Failure::Usage("--raw writes payloads, not JSON: leave out one of --raw and --json".into()));
+    }
+    if options.raw && std::io::stdout().is_terminal() {
+        return Err(Failure::Usage("--raw would write bytes to this terminal: send them to a file, or a pipe".into()));
+    }
+    let mut cat = Cat { options, json, out, troubles: 0 };
+    if options.follow {
+        cat.follow()?
+    } else {
+        cat.read()?
+    };
+    Ok(if cat.troubles > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// One or more events that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct EventRange {
+    first: u64,
+    last: u64,
+}
+
+impl EventRange {
+    const ALL: Self = Self { first: 0, last: u64::MAX };
+
+    fn contains(self, event: EventId) -> bool {
+        (self.first..=self.last).contains(&event.0)
+    }
+}
+
+impl FromStr for EventRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            digits.then(|| text.parse::<u64>().ok()).flatten()
+        };
+        let wrong = || format!("'{text}' is neither an event such as 7 nor a range such as 10..20, 10.. or ..20");
+        let Some((first, end)) = text.split_once("..") else {
+            let event = number(text).ok_or_else(wrong)?;
+            return Ok(Self { first: event, last: event });
+        };
+        let first = if first.is_empty() { 0 } else { number(first).ok_or_else(wrong)? };
+        let last = match end {
+            "" => Some(u64::MAX),
+            end => number(end).ok_or_else(wrong)?.checked_sub(1),
+        };
+        match last {
+            Some(last) if last >= first => Ok(Self { first, last }),
+            _ => Err(format!("'{text}' has no event: A..B begins with A and ends before B, so that A must be below B")),
+        }
+    }
+}
+
+struct Cat<'a> {
+    options: &'a Options,
+    json: bool,
+    out: &'a mut Output,
+    /// What could not be read.
+    troubles: u64,
+}
+
+impl Cat<'_> {
+    /// What is there, in ascending order of events.
+    fn read(&mut self) -> Result<(), Failure> {
+        let run = open(&self.options.run)?;
+        self.check_sources(run.info())?;
+        let range = self.options.event.unwrap_or(EventRange::ALL);
+        let mut found = false;
+        let in_range = run.event_ids().skip_while(|(id, _)| id.0 < range.first);
+        for (id, status) in in_range.take_while(|(id, _)| id.0 <= range.last) {
+            found = true;
+            match run.read_event(id, status) {
+                Ok(event) => self.event(&event)?,
+                Err(error) => self.trouble(Some(id), &error)?,
+            }
+            if !self.out.is_read() {
+                return Ok(());
+            }
+        }
+        if !found && self.options.event.is_some() {
+            return Err(self.nothing(&run));
+        }
+        self.out.flush()?;
+        self.end(&run);
+        Ok(())
+    }
+
+    /// What is there and what comes, until the run ends.
+    fn follow(&mut self) -> Result<(), Failure> {
+        let path = &self.options.run;
+        let refused = |error| match error {
+            StoreError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+                explain(path, &StoreError::NotARun(path.clone()))
+            }
+            error => explain(path, &error),
+        };
+        let mut follow = Follow::open(path).map_err(refused)?;
+        self.check_sources(follow.info())?;
+        let range = self.options.event.unwrap_or(EventRange::ALL);
+        let mut patience = Duration::ZERO;
+        while self.out.is_read() {
+            match follow.next(patience) {
+                Ok(Followed::Event(event)) => {
+                    patience = Duration::ZERO;
+                    if range.contains(event.id) {
+                        self.event(&event)?;
+                    }
+                    if range == (EventRange { first: event.id.0, last: event.id.0 }) {
+                        break;
+                    }
+                }
+                Ok(Followed::Quiet) => {
+                    // Nobody has to wait for what was already read.
+                    self.out.flush()?;
+                    patience = Duration::from_secs(60);
+                }
+                Ok(Followed::End(End::Finished)) => break,
+                Ok(Followed::End(End::WriterGone)) => {
+                    self.out.flush()?;
+                    eprintln!("thalweg: {}: its writer died; this is all that can be read", path.display());
+                    break;
+                }
+                Err(error @ StoreError::Record { .. }) => self.trouble(None, &error)?,
+                Err(error) => return Err(Failure::broken(error)),
+            }
+        }
+        self.out.flush()
+    }
+
+    fn event(&mut self, event: &Event) -> Result<(), Failure> {
+        let wanted = |source: &SourceId| self.options.source.is_empty() || self.options.source.contains(source);
+        let fragments = || event.fragments.iter().filter(|fragment| wanted(&fragment.header.source));
+        if self.options.raw {
+            for fragment in fragments() {
+                self.out.bytes(fragment.payload())?;
+            }
+            return Ok(());
+        }
+        let complete = event.status == EventStatus::Complete;
+        let data = self.options.data;
+        if self.json {
+            let fragments =
+                fragments().map(|fragment| FragmentLine::new(&fragment.header, fragment.payload(), data)).collect();
+            return self.out.json(&EventLine { event: event.id.0, complete, fragments });
+        }
+        let missing = event.fragments.iter().filter(|fragment| fragment.header.status.contains(Status::MISSING));
+        let mut text = event_text(event.id, complete, missing.count(), event.fragments.len());
+        for fragment in fragments() {
+            text.push_str(&fragment_text(&fragment.header, fragment.payload(), data));
+        }
+        self.out.text(&text)
+    }
+
+    /// An event that cannot be read: those behind it follow. A damaged block may have thousands of them.
+    fn trouble(&mut self, event: Option<EventId>, error: &StoreError) -> Result<(), Failure> {
+        self.troubles += 1;
+        if let (true, Some(event)) = (self.json, event) {
+            self.out.json(&serde_json::json!({ "event": event.0, "error": error.to_string() }))?;
+        }
+        let which = event.map_or("an event".to_owned(), |event| format!("event {}", event.0));
+        match self.troubles {
+            ..=TROUBLES => eprintln!("thalweg: {which} cannot be read: {}", plain(&error.to_string())),
+            trouble if trouble == TROUBLES + 1 => {
+                eprintln!("thalweg: further events cannot be read; run `thalweg verify` to see what is wrong");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_sources(&self, info: &RunInfo) -> Result<(), Failure> {
+        let has = |id: &SourceId| info.sources.iter().any(|source| source.id == *id);
+        let Some(unknown) = self.options.source.iter().find(|id| !has(id)) else { return Ok(()) };
+        let ids: Vec<String> = info.sources.iter().map(|source| source.id.to_string()).collect();
+        let path = self.options.run.display();
+        Err(Failure::Usage(format!("{path} has no source {unknown}; it has {}", ids.join(", "))))
+    }
+
+    /// That there is no event in the range.
+    fn nothing(&self, run: &Run) -> Failure {
+        let path = self.options.run.display();
+        let last = run.closings().iter().map(|closing| closing.last()).max();
+        let Some((first, last)) = run.event_ids().next().map(|(id, _)| id.0).zip(last) else {
+            return Failure::Usage(format!("{path} has no events"));
+        };
+        let which = match self.options.event {
+            Some(EventRange { first, last }) if first == last => format!("event {first}"),
+            _ => "events in this range".to_owned(),
+        };
+        let missing = match run.info().builders {
+            0 | 1 => String::new(),
+            builders => format!(" of builder {} of {builders}", run.info().builder),
+        };
+        let known = many(run.len(), "event");
+        Failure::Usage(format!("{path} has no {which}; it has {known}{missing}, {first} to {}", last.0))
+    }
+
+    /// Why there is no more, where that needs saying.
+    fn end(&mut self, run: &Run) {
+        let path = self.options.run.display();
+        match (run.info().state, run.writer(), run.recovery()) {
+            (RunState::Open, Some(WriterLife::Gone), Some(end)) => {
+                eprintln!("thalweg: {path}: its writer died; recovered to block {}", end.blocks);
+            }
+            (RunState::Open, ..) => {
+                eprintln!("thalweg: {path} is OPEN: --follow goes on with what is being written");
+            }
+            (_, _, Some(end)) => {
+                self.troubles += 1;
+                let place = format!("{} ends at byte {}", end.segment, end.offset);
+                eprintln!("thalweg: {path}: {place}: {}; run `thalweg verify {path}`", plain(&end.found));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn event_text(id: EventId, complete: bool, missing: usize, sources: usize) -> String {
+    match complete {
+        true => format!("event {}\n", id.0),
+        false => format!("event {}: INCOMPLETE, {missing} of {sources} sources missing\n", id.0),
+    }
+}
+
+fn fragment_text(header: &FragmentHeader, payload: &[u8], data: Option<usize>) -> String {
+    let FragmentHeader { source, sequence, total_length, payload_type, status, .. } = header;
+    let status = status.names().join(",");
+    if header.status.contains(Status::MISSING) {
+        return format!("  {source} {status}\n");
+    }
+    let when = tai(header.timestamp.0);
+    let mut out = format!("  {source} #{sequence} {when} {total_length} {}", type_name(*payload_type));
+    let _ = writeln!(out, " {status}");
+    if let Some(data) = data.filter(|_| !payload.is_empty()) {
+        let Data { values, unit, left } = Data::decode(*payload_type, payload, data);
+        let mut text = match values {
+            Values::Numbers(numbers) => numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+            Values::Hex(hex) => hex.as_bytes().chunks(2).map(|byte| String::from_utf8_lossy(byte) + " ").collect(),
+        };
+        if left > 0 {
+            let _ = write!(text, " ... {} {unit} more", count(left));
+        }
+        out.push_str(&wrapped("    ", text.trim()));
+    }
+    out
+}
+
+/// An event, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct EventLine {
+    event: u64,
+    complete: bool,
+    fragments: Vec<FragmentLine>,
+}
+
+/// A fragment, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct FragmentLine {
+    source: String,
+    sequence: u32,
+    /// TAI nanoseconds since 1970.
+    timestamp: u64,
+    /// Nanoseconds.
+    window: u32,
+    /// Bytes of payload.
+    length: u32,
+    payload_type: String,
+    status: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Values>,
+}
+
+impl FragmentLine {
+    fn new(header: &FragmentHeader, payload: &[u8], data: Option<usize>) -> Self {
+        Self {
+            source: header.source.to_string(),
+            sequence: header.sequence,
+            timestamp: header.timestamp.0,
+            window: header.window,
+            length: header.total_length,
+            payload_type: type_name(header.payload_type),
+            status: header.status.names(),
+            data: data.map(|limit| Data::decode(header.payload_type, payload, limit).values),
+        }
+    }
+}
+
+/// The beginning of a payload.
+#[derive(Debug)]
+struct Data {
+    values: Values,
+    unit: &'static str,
+    /// How many follow.
+    left: usize,
+}
+
+/// Values in the terms of their payload type; bytes without a meaning in hexadecimal.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Values {
+    Numbers(Vec<i32>),
+    Hex(String),
+}
+
+impl Data {
+    fn decode(kind: PayloadType, payload: &[u8], limit: usize) -> Self {
+        let pairs = || payload.chunks_exact(2).take(limit).map(|pair| [pair[0], pair[1]]);
+        let (values, unit, all) = match kind {
+            PayloadType::SAMPLES_I16 => (
+                Values::Numbers(pairs().map(|pair| i16::from_le_bytes(pair).into()).collect()),
+                "samples",
+                payload.len() / 2,
+            ),
+            PayloadType::IMAGE_U16 => (
+                Values::Numbers(pairs().map(|pair| u16::from_le_bytes(pair).into()).collect()),
+                "pixels",
+                payload.len() / 2,
+            ),
+            PayloadType::IMAGE_U8 => (
+                Values::Numbers(payload.iter().take(limit).map(|pixel| (*pixel).into()).collect()),
+                "pixels",
+                payload.len(),
+            ),
+            _ => {
+                let hex = payload.iter().take(limit).map(|byte| format!("{byte:02x}")).collect();
+                (Values::Hex(hex), "bytes", payload.len())
+            }
+        };
+        Self { values, unit, left: all.saturating_sub(limit) }
+    }
+}
+
+fn type_name(kind: PayloadType) -> String {
+    match kind.name() {
+        "unknown" => format!("unknown({})", kind.0),
+        name => name.to_owned(),
+    }
+}
+
+/// Events that cannot be read and are told one by one.
+const TROUBLES: u64 = 10;

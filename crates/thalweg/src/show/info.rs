@@ -1,0 +1,252 @@
+//! `thalweg info`: what a run is.
+
+use super::place::{Together, directories, ledger, open, word, worst};
+use crate::Failure;
+use crate::print::text::{binary_size, count, many, plain, seconds, utc, wrapped};
+use crate::print::{self, Busy, Output};
+use serde::Serialize;
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use thalweg_build::Ledger;
+use thalweg_store::{EventCounts, EventStatus, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A run of several builders has a directory for each, run-000042-b0, run-000042-b1, ...
+Name several of them, or run-000042 for all, and their events and ledgers are also
+added up.
+
+Exit code: 0; 1 where a run cannot be read; 2 where there is no such run.")]
+pub(crate) struct Options {
+    /// A run's directory, such as runs/run-000042
+    #[arg(value_name = "RUN", required = true)]
+    runs: Vec<PathBuf>,
+}
+
+/// What there is to say of one directory.
+#[derive(Debug, Serialize)]
+struct Sight {
+    path: PathBuf,
+    /// Whether an OPEN run is being written.
+    writer: Option<WriterLife>,
+    /// Counted in the files, which an OPEN run's `run.json` does not know yet.
+    events: EventCounts,
+    blocks: u64,
+    segments: u32,
+    bytes: u64,
+    /// Where reading has to stop.
+    recovery: Option<Recovery>,
+    /// The content of `run.json`.
+    info: RunInfo,
+}
+
+/// Several builders' directories of a run, added up.
+#[derive(Debug, Serialize)]
+struct Sum {
+    run: u32,
+    builders: u32,
+    present: Vec<u32>,
+    state: RunState,
+    events: EventCounts,
+    blocks: u64,
+    segments: u32,
+    bytes: u64,
+    fragments: u64,
+    ledger: Ledger,
+}
+
+pub(super) fn info(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+    let mut sights = Vec::new();
+    for directory in directories(&options.runs)? {
+        let busy = Busy::new(format!("reading {}", directory.display()));
+        let run = open(&directory)?;
+        drop(busy);
+        sights.push(Sight::new(directory, &run));
+    }
+    let together = Together::find(sights.iter().map(|sight| (&*sight.path, &sight.info)));
+    let sums: Vec<(String, Sum)> = together.iter().map(|run| (run.title(), Sum::new(run, &sights))).collect();
+    if json {
+        let runs: Vec<&Sum> = sums.iter().map(|(_, sum)| sum).collect();
+        out.json(&serde_json::json!({ "directories": sights, "runs": runs }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let texts = sights.iter().map(Sight::text).chain(sums.iter().map(|(title, sum)| sum.text(title)));
+    for (at, text) in texts.enumerate() {
+        out.text(if at > 0 { "\n" } else { "" })?;
+        out.text(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Sight {
+    fn new(path: PathBuf, run: &Run) -> Self {
+        let incomplete = run.closings().iter().filter(|closing| closing.status == EventStatus::Incomplete);
+        let incomplete = incomplete.fold(0, |sum: u64, closing| sum.saturating_add(closing.count.into()));
+        Self {
+            path,
+            writer: run.writer(),
+            events: EventCounts { built: run.len(), incomplete },
+            blocks: run.blocks().len() as u64,
+            segments: run.segments(),
+            bytes: run.bytes(),
+            recovery: run.recovery().cloned(),
+            info: run.info().clone(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let Self { info, events, .. } = self;
+        let builder = match info.builders {
+            0 | 1 => String::new(),
+            builders => format!(", builder {} of {builders}", info.builder),
+        };
+        let life = match (info.state, self.writer) {
+            (RunState::Open, Some(WriterLife::Writing)) => ", being written",
+            (RunState::Open, Some(WriterLife::Gone)) => ", its writer died",
+            (RunState::Open, _) => ", being written, or its writer died",
+            _ => "",
+        };
+        let mut out = format!("run {}{builder}: {}{life}\n", info.run, word(info.state));
+        out.push_str(&print::because(&info.reasons));
+        let mut line = |name: &str, text: &str| out.push_str(&wrapped(&format!("  {name:<11} "), &plain(text)));
+        line("on disk", &self.path.display().to_string());
+        let offset = info.tai_utc_offset;
+        line("began", &format!("{} UTC (TAI - UTC = {offset} s)", utc(info.began, offset)));
+        if let Some(ended) = info.ended {
+            #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+            let took = ended.saturating_sub(info.began) as f64 * 1e-9;
+            line("ended", &format!("{} UTC, {} later", utc(ended, offset), seconds(took)));
+        }
+        let fragments = match info.state {
+            RunState::Open => String::new(),
+            _ => format!(", {}", many(info.totals.fragments, "fragment")),
+        };
+        line("events", &format!("{} ({} incomplete){fragments}", count(events.built), count(events.incomplete)));
+        line("stored", &stored(self.bytes, self.blocks, self.segments));
+        if let Some(end) = &self.recovery {
+            line("readable", &format!("up to byte {} of {}; there: {}", count(end.offset), end.segment, end.found));
+            if info.state != RunState::Open {
+                line("", &format!("something is missing: run `thalweg verify {}`", self.path.display()));
+            }
+        }
+        let writer = &info.writer;
+        let process = format!("process {} on {}", writer.pid, writer.host);
+        line("written by", &format!("{} {}, {process}, Linux {}", writer.program, writer.version, writer.kernel));
+        line("recorder", &recorder(&info.recorder));
+        for note in &info.recorder.notes {
+            line("", note);
+        }
+        out.push_str("\nsources\n");
+        for source in &info.sources {
+            out.push_str(&wrapped("  ", &plain(&format!("{} {}: {}", source.id, source.name, what(source)))));
+            let details = details(source);
+            if !details.is_empty() {
+                out.push_str(&wrapped("      ", &plain(&details)));
+            }
+        }
+        match ledger(info) {
+            Ok(ledger) if ledger.sources.is_empty() => {}
+            Ok(ledger) => {
+                let _ = write!(out, "\nledger, in fragments\n{}", print::ledger(&ledger));
+            }
+            Err(error) => {
+                let _ = write!(out, "\nledger: cannot be read: {}\n", plain(&error.to_string()));
+            }
+        }
+        out
+    }
+}
+
+impl Sum {
+    fn new(run: &Together, sights: &[Sight]) -> Self {
+        let mut sum = Self {
+            run: run.run,
+            builders: run.builders,
+            present: run.present.clone(),
+            state: worst(run.members.iter().map(|at| sights[*at].info.state)),
+            events: EventCounts::default(),
+            blocks: 0,
+            segments: 0,
+            bytes: 0,
+            fragments: 0,
+            ledger: Ledger::default(),
+        };
+        for sight in run.members.iter().map(|at| &sights[*at]) {
+            sum.events.built = sum.events.built.saturating_add(sight.events.built);
+            sum.events.incomplete = sum.events.incomplete.saturating_add(sight.events.incomplete);
+            sum.blocks += sight.blocks;
+            sum.segments = sum.segments.saturating_add(sight.segments);
+            sum.bytes = sum.bytes.saturating_add(sight.bytes);
+            sum.fragments = sum.fragments.saturating_add(sight.info.totals.fragments);
+            // That a ledger cannot be read was said of its directory.
+            sum.ledger.merge(&ledger(&sight.info).unwrap_or_default());
+        }
+        // What a builder that is not here has is not known to be complete.
+        if !run.is_whole() && sum.state == RunState::Complete {
+            sum.state = RunState::Incomplete;
+        }
+        sum
+    }
+
+    fn text(&self, title: &str) -> String {
+        let EventCounts { built, incomplete } = self.events;
+        let fragments = many(self.fragments, "fragment");
+        let mut out = format!("{title}: {}\n", word(self.state));
+        let _ = writeln!(out, "  events      {} ({} incomplete), {fragments}", count(built), count(incomplete));
+        let _ = writeln!(out, "  stored      {}", stored(self.bytes, self.blocks, self.segments));
+        if !self.ledger.sources.is_empty() {
+            let _ = write!(out, "\nledger, in fragments\n{}", print::ledger(&self.ledger));
+        }
+        out
+    }
+}
+
+/// How much there is on disk.
+pub(super) fn stored(bytes: u64, blocks: u64, segments: u32) -> String {
+    let (bytes, blocks) = (many(bytes, "byte"), many(blocks, "block"));
+    format!("{bytes} in {blocks}, {}", many(segments.into(), "segment"))
+}
+
+fn recorder(recorder: &RecorderInfo) -> String {
+    let direct = if recorder.direct { "O_DIRECT" } else { "buffered" };
+    let registered = if recorder.registered { "registered buffers" } else { "ordinary buffers" };
+    let ahead = if recorder.allocated_ahead { "space set aside ahead" } else { "growing files" };
+    format!(
+        "{}, {direct}, {registered}, {ahead}; blocks of up to {}, segments of up to {}",
+        recorder.engine,
+        binary_size(recorder.block_size),
+        binary_size(recorder.segment_size)
+    )
+}
+
+/// What a source says it is, and whether its data were measured.
+fn what(source: &SourceInfo) -> String {
+    let says = |key: &str| source.description.get(key);
+    let is = |key: &str| says(key).and_then(Value::as_bool) == Some(true);
+    let mut words: Vec<String> = ["kind", "payload_type"].iter().filter_map(|key| says(key).map(value)).collect();
+    words.extend(is("simulated").then(|| "simulated".to_owned()));
+    words.extend(is("replayed").then(|| match is("loop") {
+        true => "replayed over and over".to_owned(),
+        false => "replayed".to_owned(),
+    }));
+    words.join(", ")
+}
+
+/// Everything else that a source says of itself, as `key value`; what is nested is left to `--json`.
+fn details(source: &SourceInfo) -> String {
+    const SAID: [&str; 6] = ["kind", "payload_type", "simulated", "replayed", "loop", "name"];
+    let known = source.description.as_object().into_iter().flatten();
+    let told = known.filter(|(key, value)| {
+        !SAID.contains(&key.as_str()) && !value.is_null() && !value.is_object() && !value.is_array()
+    });
+    told.map(|(key, content)| format!("{key} {}", value(content))).collect::<Vec<_>>().join(", ")
+}
+
+fn value(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

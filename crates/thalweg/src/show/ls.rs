@@ -1,0 +1,160 @@
+//! `thalweg ls`: what runs there are.
+
+use super::place::word;
+use crate::Failure;
+use crate::print::Output;
+use crate::print::text::{Align, Table, count, plain, seconds, size, utc, wrapped};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+use thalweg_store::{Listed, RunState, WriterLife};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+An OPEN run is being written, or its writer died; which of both, stands behind it.
+What a run's run.json does not know while the run is OPEN is shown as '-'.
+
+Exit code: 0; 2 where there is no such directory.")]
+pub(crate) struct Options {
+    /// Where the runs' directories are
+    #[arg(value_name = "DIR", default_value = "runs")]
+    directory: PathBuf,
+}
+
+/// A run in the list; what is not known is null.
+#[derive(Debug, Serialize)]
+struct Entry<'a> {
+    run: u32,
+    builder: u32,
+    path: &'a Path,
+    state: Option<RunState>,
+    writer: Option<WriterLife>,
+    /// TAI nanoseconds.
+    began: Option<u64>,
+    ended: Option<u64>,
+    began_utc: Option<String>,
+    seconds: Option<f64>,
+    events: Option<u64>,
+    incomplete: Option<u64>,
+    bytes: u64,
+    sources: Option<usize>,
+    reasons: &'a [String],
+    error: Option<&'a str>,
+}
+
+pub(super) fn ls(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+    let directory = &options.directory;
+    let shown = directory.display();
+    if !directory.is_dir() {
+        return Err(Failure::Usage(format!(
+            "{shown}: no such directory; name the one that holds the runs: thalweg ls DIR"
+        )));
+    }
+    let listed = thalweg_store::list(directory).map_err(Failure::broken)?;
+    if listed.is_empty() && directory.join("run.json").exists() {
+        return Err(Failure::Usage(format!("{shown} is a run itself: `thalweg info {shown}` shows it")));
+    }
+    if json {
+        let entries: Vec<Entry> = listed.iter().map(|listed| entry(listed, now())).collect();
+        out.json(&serde_json::json!({ "directory": directory, "runs": entries }))?;
+    } else if listed.is_empty() {
+        out.text(&format!("{shown}: no runs\n"))?;
+    } else {
+        out.text(&text(&listed, now()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn entry(listed: &Listed, now: u64) -> Entry<'_> {
+    let info = listed.info.as_ref();
+    let closed = info.filter(|info| info.state != RunState::Open);
+    let until = match (info.and_then(|info| info.ended), listed.writer, info) {
+        (Some(ended), ..) => Some(ended),
+        (None, Some(WriterLife::Writing), Some(info)) => {
+            u64::try_from(i128::from(now) + i128::from(info.tai_utc_offset) * 1_000_000_000).ok()
+        }
+        _ => None,
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let took = |(began, ended): (u64, u64)| ended.saturating_sub(began) as f64 * 1e-9;
+    Entry {
+        run: listed.run,
+        builder: listed.builder,
+        path: &listed.path,
+        state: info.map(|info| info.state),
+        writer: listed.writer,
+        began: info.map(|info| info.began),
+        ended: info.and_then(|info| info.ended),
+        began_utc: info.map(|info| utc(info.began, info.tai_utc_offset)),
+        seconds: info.map(|info| info.began).zip(until).map(took),
+        events: closed.map(|info| info.events.built),
+        incomplete: closed.map(|info| info.events.incomplete),
+        bytes: listed.bytes,
+        sources: info.map(|info| info.sources.len()),
+        reasons: info.map_or(&[], |info| &info.reasons),
+        error: listed.error.as_deref(),
+    }
+}
+
+fn text(listed: &[Listed], now: u64) -> String {
+    let entries: Vec<Entry> = listed.iter().map(|listed| entry(listed, now)).collect();
+    let incomplete = entries.iter().any(|entry| entry.incomplete.is_some_and(|count| count > 0));
+    let mut columns = vec![
+        ("run", Align::Right),
+        ("state", Align::Left),
+        ("began (UTC)", Align::Left),
+        ("took", Align::Right),
+        ("events", Align::Right),
+    ];
+    // Where there is none, the table fits a terminal better without the column.
+    if incomplete {
+        columns.push(("incomplete", Align::Right));
+    }
+    columns.extend([("bytes", Align::Right), ("sources", Align::Right), ("path", Align::Left)]);
+    let mut table = Table::new(&columns);
+    for entry in &entries {
+        let several = listed.iter().filter(|other| other.run == entry.run).count() > 1 || entry.builder > 0;
+        let known = |number: Option<u64>| number.map_or("-".to_owned(), count);
+        let mut row = vec![
+            if several { format!("{}-b{}", entry.run, entry.builder) } else { entry.run.to_string() },
+            state(entry),
+            // To the minute; `thalweg info` says more.
+            entry.began_utc.as_ref().map_or("-".to_owned(), |began| began.chars().take(16).collect()),
+            entry.seconds.map_or("-".to_owned(), seconds),
+            known(entry.events),
+        ];
+        if incomplete {
+            row.push(known(entry.incomplete));
+        }
+        row.extend([
+            size(entry.bytes),
+            known(entry.sources.map(|sources| sources as u64)),
+            plain(&entry.path.display().to_string()).into_owned(),
+        ]);
+        table.row(row);
+    }
+    let mut out = table.text(0);
+    for entry in &entries {
+        if let Some(error) = entry.error {
+            out.push_str(&wrapped("BROKEN: ", &plain(error)));
+        }
+    }
+    out
+}
+
+fn state(entry: &Entry) -> String {
+    match (entry.state, entry.writer) {
+        (None, _) => "BROKEN".to_owned(),
+        (Some(RunState::Open), Some(WriterLife::Writing)) => "OPEN, writing".to_owned(),
+        (Some(RunState::Open), Some(WriterLife::Gone)) => "OPEN, writer gone".to_owned(),
+        (Some(RunState::Open), _) => "OPEN, writer unknown".to_owned(),
+        (Some(state), _) => word(state).to_owned(),
+    }
+}
+
+/// Nanoseconds since 1970, UTC.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

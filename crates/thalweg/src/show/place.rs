@@ -1,0 +1,199 @@
+//! Where runs are: the directories that a RUN on the command line stands for, and those that belong together.
+
+use crate::Failure;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use thalweg_build::Ledger;
+use thalweg_store::{Run, RunInfo, RunState, StoreError};
+
+/// The directories that each RUN stands for, each one once. A run of several builders may be named without its builder,
+/// and stands for the directories of all of them.
+pub(super) fn directories(runs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for run in runs {
+        let several = if run.exists() { Vec::new() } else { builders_of(run) };
+        let directories = if several.is_empty() { vec![run.clone()] } else { several };
+        for directory in directories {
+            match RunInfo::read(&inside(&directory)) {
+                Err(error @ (StoreError::NotARun(_) | StoreError::Version { .. })) => {
+                    return Err(explain(&directory, &error));
+                }
+                // What else is wrong with it is for the command to say.
+                _ if found.contains(&directory) => {}
+                _ => found.push(directory),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The run in this directory.
+pub(super) fn open(directory: &Path) -> Result<Run, Failure> {
+    Run::open(directory).map_err(|error| explain(directory, &error))
+}
+
+/// What is wrong with `path`, and what to do.
+pub(super) fn explain(path: &Path, error: &StoreError) -> Failure {
+    let shown = path.display();
+    match error {
+        StoreError::NotARun(_) if !path.exists() => {
+            let builders = builders_of(path);
+            match builders.first() {
+                Some(first) => Failure::Usage(format!(
+                    "{shown}: this run has a directory for each of its builders: name one, such as {}",
+                    first.display()
+                )),
+                None => Failure::Usage(format!("{shown}: no such directory; `thalweg ls DIR` lists the runs in DIR")),
+            }
+        }
+        StoreError::NotARun(_) if thalweg_store::list(path).is_ok_and(|runs| !runs.is_empty()) => {
+            Failure::Usage(format!("{shown} is not a run, but holds some: `thalweg ls {shown}` lists them"))
+        }
+        StoreError::NotARun(_) | StoreError::Version { .. } => Failure::usage(error),
+        _ => Failure::broken(error),
+    }
+}
+
+/// A run of several builders, as far as its directories were named.
+#[derive(Debug)]
+pub(super) struct Together {
+    /// Its number.
+    pub(super) run: u32,
+    /// How many builders it has.
+    pub(super) builders: u32,
+    /// Those whose directories were named, in ascending order.
+    pub(super) present: Vec<u32>,
+    /// Places of their directories among those that were named, in the same order.
+    pub(super) members: Vec<usize>,
+}
+
+impl Together {
+    /// The runs that more than one directory was named of, or one of several if it is the only one there is.
+    pub(super) fn find<'a>(named: impl Iterator<Item = (&'a Path, &'a RunInfo)>) -> Vec<Self> {
+        let mut runs: Vec<(&Path, Self)> = Vec::new();
+        for (place, (path, info)) in named.enumerate().filter(|(_, (_, info))| info.builders > 1) {
+            let parent = path.parent().unwrap_or(Path::new(""));
+            let known = runs.iter_mut().find(|(there, run)| {
+                (*there, run.run, run.builders) == (parent, info.run, info.builders)
+                    && !run.present.contains(&info.builder)
+            });
+            match known {
+                Some((_, run)) => {
+                    let at = run.present.partition_point(|builder| *builder < info.builder);
+                    run.present.insert(at, info.builder);
+                    run.members.insert(at, place);
+                }
+                None => {
+                    let (run, builders) = (info.run, info.builders);
+                    runs.push((parent, Self { run, builders, present: vec![info.builder], members: vec![place] }));
+                }
+            }
+        }
+        runs.into_iter().map(|(_, run)| run).filter(|run| run.members.len() > 1).collect()
+    }
+
+    /// Whether all builders' directories are among those that were named.
+    pub(super) fn is_whole(&self) -> bool {
+        self.present.len() as u64 == u64::from(self.builders)
+    }
+
+    /// Its name in a heading.
+    pub(super) fn title(&self) -> String {
+        let Self { run, builders, .. } = self;
+        match self.is_whole() {
+            true => format!("run {run}, all {builders} builders together"),
+            false => {
+                let present: Vec<String> = self.present.iter().map(ToString::to_string).collect();
+                format!("run {run}, only builders {} of {builders} together", present.join(", "))
+            }
+        }
+    }
+}
+
+/// A run of several builders is in the state of the worst of them.
+pub(super) fn worst(states: impl Iterator<Item = RunState>) -> RunState {
+    let rank = |state: &RunState| match state {
+        RunState::Complete => 0,
+        RunState::Incomplete => 1,
+        RunState::Open => 2,
+    };
+    states.max_by_key(rank).unwrap_or(RunState::Open)
+}
+
+/// The word for a state, as in `run.json`.
+pub(super) fn word(state: RunState) -> &'static str {
+    match state {
+        RunState::Open => "OPEN",
+        RunState::Complete => "COMPLETE",
+        RunState::Incomplete => "INCOMPLETE",
+    }
+}
+
+/// The books in `run.json`. A run that is open has none.
+pub(super) fn ledger(info: &RunInfo) -> Result<Ledger, serde_json::Error> {
+    let mut ledger = Ledger::default();
+    if !info.ledger.is_null() {
+        // Added one by one, so that the sum over the sources is ours.
+        let sources = serde_json::from_value(info.ledger.clone())?;
+        ledger.merge(&Ledger { sources, ..Ledger::default() });
+    }
+    Ok(ledger)
+}
+
+/// The directories of all builders of the run `run-000042`, which itself is not there.
+fn builders_of(run: &Path) -> Vec<PathBuf> {
+    let Some(name) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let parent = match run.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let listed = thalweg_store::list(parent).unwrap_or_default();
+    let prefix = format!("{name}-b");
+    let ours =
+        |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix));
+    let paths = listed.into_iter().map(|listed| listed.path).filter(ours);
+    // As it was named, not as it was searched for.
+    paths.filter_map(|path| Some(run.with_file_name(path.file_name().map(OsString::from)?))).collect()
+}
+
+/// The directory that holds `path` where that is a file, as for [`Run::open`].
+fn inside(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if path.is_file() => Path::new(".").join(parent),
+        _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_one_run_are_found_among_others() {
+        let info = |run, builder, builders| {
+            let text = serde_json::json!({
+                "format": "thalweg-run", "version": 1, "run": run, "builder": builder, "builders": builders,
+                "state": "COMPLETE", "began": 0, "ended": 1, "writer": {}, "recorder": {},
+            });
+            serde_json::from_value::<RunInfo>(text).unwrap()
+        };
+        let named = [
+            ("runs/run-000001", info(1, 0, 1)),
+            ("runs/run-000042-b1", info(42, 1, 3)),
+            ("other/run-000042-b2", info(42, 2, 3)),
+            ("runs/run-000042-b0", info(42, 0, 3)),
+            ("runs/run-000043-b0", info(43, 0, 2)),
+        ];
+        let runs = Together::find(named.iter().map(|(path, info)| (Path::new(*path), info)));
+        assert_eq!(runs.len(), 1);
+        assert_eq!((runs[0].run, &runs[0].members[..]), (42, &[3, 1][..]));
+        assert_eq!(runs[0].title(), "run 42, only builders 0, 1 of 3 together");
+    }
+
+    #[test]
+    fn one_open_builder_keeps_the_run_open() {
+        use RunState::{Complete, Incomplete, Open};
+        assert_eq!(worst([Complete, Incomplete].into_iter()), Incomplete);
+        assert_eq!(worst([Open, Incomplete, Complete].into_iter()), Open);
+    }
+}

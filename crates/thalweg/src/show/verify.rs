@@ -1,0 +1,223 @@
+//! `thalweg verify`: everything in a run is read, and what does not agree is said.
+
+use super::info::stored;
+use super::place::{Together, directories, ledger, open, word, worst};
+use crate::Failure;
+use crate::print::text::{count, many, plain, wrapped};
+use crate::print::{self, Busy, Output};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use thalweg_build::Ledger;
+use thalweg_store::{EventCounts, RunInfo, RunState, Verdict, VerifyReport, WriterLife};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Checked are every block's and every payload's CRC, that each closed event has one
+record for each source, and that run.json says what the files hold.
+A run of several builders has a directory for each, run-000042-b0, run-000042-b1, ...
+Name several of them, or run-000042 for all, and they are also added up.
+
+Exit code: 0 where everything is intact and the run is COMPLETE; 1 where something is
+damaged or missing, also where what is on disk is intact but the run is INCOMPLETE or
+OPEN; 2 where there is no such run.")]
+pub(crate) struct Options {
+    /// A run's directory, such as runs/run-000042
+    #[arg(value_name = "RUN", required = true)]
+    runs: Vec<PathBuf>,
+}
+
+/// What was found in one directory.
+#[derive(Debug)]
+struct Verified {
+    path: PathBuf,
+    /// The run and what is wrong with it; or why it cannot be read at all.
+    result: Result<(RunInfo, VerifyReport), String>,
+}
+
+/// Several builders' directories of a run, added up.
+#[derive(Debug, Serialize)]
+struct Sum {
+    run: u32,
+    builders: u32,
+    present: Vec<u32>,
+    ok: bool,
+    state: RunState,
+    consistent: bool,
+    events: EventCounts,
+    fragments: u64,
+    blocks: u64,
+    segments: u32,
+    bytes: u64,
+    ledger: Ledger,
+}
+
+pub(super) fn verify(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+    let mut all = Vec::new();
+    for path in directories(&options.runs)? {
+        let verified = Verified::read(path)?;
+        if !json {
+            out.text(&verified.text())?;
+            out.flush()?;
+        }
+        all.push(verified);
+    }
+    let readable: Vec<(&Path, &(RunInfo, VerifyReport))> =
+        all.iter().filter_map(|one| Some((&*one.path, one.result.as_ref().ok()?))).collect();
+    let together = Together::find(readable.iter().map(|(path, (info, _))| (*path, info)));
+    let sums: Vec<Sum> = together.iter().map(|run| Sum::new(run, &readable)).collect();
+    let ok = all.iter().all(Verified::is_ok) && sums.iter().all(|sum| sum.ok);
+    if json {
+        let directories: Vec<_> = all.iter().map(Verified::json).collect();
+        out.json(&serde_json::json!({ "ok": ok, "directories": directories, "runs": sums }))?;
+    } else {
+        for (run, sum) in together.iter().zip(&sums) {
+            out.text(&sum.text(&run.title()))?;
+        }
+    }
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+impl Verified {
+    fn read(path: PathBuf) -> Result<Self, Failure> {
+        let _busy = Busy::new(format!("verifying {}", path.display()));
+        let result = match open(&path) {
+            Ok(run) => Ok((run.info().clone(), thalweg_store::verify(&run))),
+            // It was a run when we looked first.
+            Err(Failure::Broken(error)) => Err(error),
+            Err(usage) => return Err(usage),
+        };
+        Ok(Self { path, result })
+    }
+
+    /// Whether it is intact and complete.
+    fn is_ok(&self) -> bool {
+        self.result.as_ref().is_ok_and(|(_, report)| report.consistent && report.verdict == Verdict::Complete)
+    }
+
+    fn json(&self) -> serde_json::Value {
+        match &self.result {
+            Ok((_, report)) => {
+                let mut value = serde_json::json!(report);
+                value["path"] = serde_json::json!(self.path);
+                value["ok"] = self.is_ok().into();
+                value
+            }
+            Err(error) => serde_json::json!({ "path": self.path, "ok": false, "error": error }),
+        }
+    }
+
+    fn text(&self) -> String {
+        let path = plain(&self.path.display().to_string()).into_owned();
+        match &self.result {
+            Ok((_, report)) => text(&path, report),
+            Err(error) => wrapped(&format!("{path}: "), &format!("DAMAGED: {}", plain(error))),
+        }
+    }
+}
+
+fn text(path: &str, report: &VerifyReport) -> String {
+    let mut out = if report.consistent { intact(path, report) } else { damaged(path, report) };
+    let incomplete = count(report.incomplete_events);
+    let fragments = many(report.fragments, "fragment");
+    let _ = writeln!(out, "  {} ({incomplete} incomplete), {fragments}", many(report.events, "event"));
+    if report.unfinished_events > 0 {
+        let unfinished = many(report.unfinished_events, "event");
+        let _ = writeln!(out, "  besides, {unfinished} of which not all had been written");
+    }
+    let _ = writeln!(out, "  {}", stored(report.bytes, report.blocks, report.segments));
+    out
+}
+
+/// A run that agrees with itself.
+fn intact(path: &str, report: &VerifyReport) -> String {
+    match &report.verdict {
+        Verdict::Complete => format!("{path}: COMPLETE, intact\n"),
+        Verdict::Incomplete { reasons } => {
+            format!("{path}: intact, but the run is INCOMPLETE:\n{}", print::because(reasons))
+        }
+        Verdict::Open { writer: WriterLife::Writing } => {
+            format!("{path}: OPEN, being written; intact so far, {}\n", many(report.blocks, "block"))
+        }
+        Verdict::Open { .. } => format!("{path}: OPEN, being written, or its writer died; intact so far\n"),
+        Verdict::Recovered => {
+            let mut out = format!("{path}: OPEN, its writer died; recovered to block {}\n", count(report.blocks));
+            if let Some(end) = &report.recovery {
+                let place = format!("{} ends at byte {}", end.segment, end.offset);
+                out.push_str(&wrapped("  ", &plain(&format!("{place}; there: {}", end.found))));
+            }
+            out
+        }
+    }
+}
+
+fn damaged(path: &str, report: &VerifyReport) -> String {
+    let (state, reasons) = match &report.verdict {
+        Verdict::Complete => ("COMPLETE", &[][..]),
+        Verdict::Incomplete { reasons } => ("INCOMPLETE", &reasons[..]),
+        Verdict::Open { .. } | Verdict::Recovered => ("OPEN", &[][..]),
+    };
+    let problems = many(report.problem_count, "problem");
+    let mut out = format!("{path}: DAMAGED, {problems}; run.json says {state}\n");
+    out.push_str(&print::because(reasons));
+    for problem in report.problems.iter().take(SHOWN) {
+        out.push_str(&wrapped("  ", &plain(&problem.to_string())));
+    }
+    let more = report.problem_count.saturating_sub(report.problems.len().min(SHOWN) as u64);
+    if more > 0 {
+        let _ = writeln!(out, "  and {} more; --json lists the first {}", count(more), count(report.problems.len()));
+    }
+    out
+}
+
+impl Sum {
+    fn new(run: &Together, readable: &[(&Path, &(RunInfo, VerifyReport))]) -> Self {
+        let members = || run.members.iter().map(|at| readable[*at].1);
+        let mut sum = Self {
+            run: run.run,
+            builders: run.builders,
+            present: run.present.clone(),
+            ok: false,
+            state: worst(members().map(|(info, _)| info.state)),
+            consistent: members().all(|(_, report)| report.consistent),
+            events: EventCounts::default(),
+            fragments: 0,
+            blocks: 0,
+            segments: 0,
+            bytes: 0,
+            ledger: Ledger::default(),
+        };
+        for (info, report) in members() {
+            sum.events.built = sum.events.built.saturating_add(report.events);
+            sum.events.incomplete = sum.events.incomplete.saturating_add(report.incomplete_events);
+            sum.fragments = sum.fragments.saturating_add(report.fragments);
+            sum.blocks = sum.blocks.saturating_add(report.blocks);
+            sum.segments = sum.segments.saturating_add(report.segments);
+            sum.bytes = sum.bytes.saturating_add(report.bytes);
+            // A ledger that cannot be read does not agree with the records, which was said of its directory.
+            sum.ledger.merge(&ledger(info).unwrap_or_default());
+        }
+        if !run.is_whole() && sum.state == RunState::Complete {
+            sum.state = RunState::Incomplete;
+        }
+        sum.ok = sum.consistent && sum.state == RunState::Complete;
+        sum
+    }
+
+    fn text(&self, title: &str) -> String {
+        let intact = if self.consistent { "intact" } else { "DAMAGED" };
+        let mut out = format!("{title}: {}, {intact}\n", word(self.state));
+        let EventCounts { built, incomplete } = self.events;
+        let fragments = many(self.fragments, "fragment");
+        let _ = writeln!(out, "  {} ({} incomplete), {fragments}", many(built, "event"), count(incomplete));
+        let _ = writeln!(out, "  {}", stored(self.bytes, self.blocks, self.segments));
+        if !self.ledger.sources.is_empty() {
+            out.push_str(&print::ledger(&self.ledger));
+        }
+        out
+    }
+}
+
+/// Problems that a person is shown one by one.
+const SHOWN: usize = 20;
