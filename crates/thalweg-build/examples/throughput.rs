@@ -76,13 +76,13 @@ fn measure(sources: u16, check: Check) {
             }
         }
         let begin = Instant::now();
-        for source in 0..usize::from(sources) {
+        for (source, slot) in slots.iter().enumerate() {
             let offer = Announcement {
                 ticket: round,
                 first: EventId(first),
                 arena_offset: 0,
                 count: FRAGMENTS,
-                bytes: slots[source].len() as u32,
+                bytes: slot.len() as u32,
                 disposition: Disposition::Held,
             };
             builder.offered(source, offer, now).expect("an offer in order");

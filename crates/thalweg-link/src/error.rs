@@ -36,7 +36,7 @@ pub enum LinkError {
 
 impl LinkError {
     /// For `map_err` on a system call.
-    pub fn io<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub(crate) fn io<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |error| Self::Io { doing: doing.into(), error: error.into() }
     }
 
@@ -49,7 +49,7 @@ impl LinkError {
 /// Most bytes of messages that wait for a peer to take them. Who listens leaves some kilobytes.
 pub(crate) const MOST_UNHEARD: usize = 16 << 20;
 
-/// An error where more than `most` bytes wait for the peer: else one that talks and never listens would fill our memory.
+/// An error where more than `most` bytes wait for the peer. One that talks and never listens would fill our memory.
 pub(crate) fn check_unheard(bytes: usize, most: usize) -> Result<(), LinkError> {
     if bytes <= most {
         return Ok(());

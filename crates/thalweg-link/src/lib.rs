@@ -1,14 +1,48 @@
 //! The three verbs, *offer*, *fetch* and *release*, over whatever connects a source to a builder.
 //!
-//! A link has two ends: a [`SourceLink`] and a [`BuilderLink`]. Both are non-blocking and driven by readiness: the node
-//! waits on [`SourceLink::fd`] or [`BuilderLink::fd`] in its [`Poller`] and calls `ready`, which does all the work that can
-//! be done now and reports what was said. Reliability, where a medium has none, is the link's affair; what a lost
-//! connection means is the node's.
+//! A link has two ends: a [`SourceLink`], made by [`connect`], and a [`BuilderLink`], which comes out of a [`Listener`].
+//! Both are non-blocking and driven by readiness: the node waits on [`SourceLink::fd`] or [`BuilderLink::fd`] in its
+//! [`Poller`] and calls `ready`, which does all the work that can be done now and reports what was said. Reliability,
+//! where a medium has none, is the link's affair; what a lost connection means is the node's.
 //!
-//! | link | address | how a fetch moves bytes | copies: source, builder |
+//! # The links
+//!
+//! | | shm | tcp | [`memory`], for tests |
 //! | --- | --- | --- | --- |
-//! | shm | `shm:/path/to/socket` | it does not: the source's arena is mapped | 0, 0 (1 when taken into a block to be recorded) |
-//! | tcp | `tcp:host:port` | `sendfile` from the source's memfd, received into the block | 0, 1 |
+//! | address | `shm:/path/to/socket` | `tcp:host:port` | none, one process |
+//! | how a fetch moves bytes | it does not: the source's arena is mapped | `sendfile` from the source's memfd, received into the block | datagrams, which may be lost |
+//! | copies: source, builder | 0, 0 (1 when taken into a block to be recorded) | 0, 1 | counted |
+//! | eager offers | become held ones: seeing is faster than sending | sent unasked, within the credit | as over tcp |
+//! | releases heard by the source | each | each | the latest; earlier ones may be left out |
+//! | last words of a peer that dies | heard | heard, as far as they had arrived | may be lost |
+//! | a process that dies is noticed | at once | at once | after 10 s of silence |
+//! | a host or a cable that dies is noticed | | after some 10 s | after 10 s |
+//!
+//! # What each of them promises
+//!
+//! - What one end says the other hears once and in that order: offers by their tickets, `End` behind the offers it
+//!   counts. (Over a link of datagrams `Paused` may overtake offers, and what the builder says may overtake releases.)
+//! - A fetch arrives whole, in its own place and with the length that was asked for, unless its offer is dropped or the
+//!   link ends. That the bytes are the right ones is for the CRC in each fragment's header to say.
+//! - Fetches may be answered in another order than they were made in.
+//! - A place that went into a fetch comes back: with what arrived, from [`BuilderLink::cancel`], or from
+//!   [`BuilderLink::abandon`] when the link has ended.
+//! - A slot's bytes are read until its ticket is released and no longer, and an offer that was asked for cannot be
+//!   [withdrawn](SourceLink::withdraw).
+//! - A source that comes back over a new link offers again what was not released. The builder may ask for it before it
+//!   has heard that.
+//!
+//! # What a peer can do
+//!
+//! A peer that breaks the rules ends its link with an error that [says so](LinkError::is_violation) and names what it
+//! did. It cannot make the other end panic, and can make it keep no more than this: a description of 16 KiB, the eager
+//! credit, four fetches for each slot, and 16 MiB (or 256 bytes for each slot) of messages that it was told and does
+//! not take.
+//!
+//! Over shm it can do two things more. It can change bytes while they are read: what they say, not where anything is
+//! read or written. And it can hold up whoever rings its [`Doorbell`](thalweg_arena::Doorbell). A builder that does not
+//! trust the sources of its own host listens on tcp. Who may connect at all is decided by the permissions of the socket
+//! (shm) and by the network (tcp): nothing here is encrypted.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -44,7 +78,9 @@ pub trait SourceLink: Debug + Send {
     /// What to wait for.
     fn interest(&self) -> Interest;
 
-    /// Says that fragments are to be had, or were dropped. Their bytes stay as they are until released. Goes out with the next [`flush`](Self::flush).
+    /// Says that fragments are to be had, or were dropped. Their bytes stay as they are until released. Tickets are
+    /// counted without gaps, from the first that is offered over this link; a ticket that was offered before may be
+    /// offered again when it has been dropped. Goes out with the next [`flush`](Self::flush).
     fn offer(&mut self, offer: &Announcement);
 
     /// Takes an offer back. False where the builder has asked for it already: then it must be served.

@@ -133,23 +133,17 @@ impl Inner {
 
     fn send(&mut self, to: usize, datagram: Vec<u8>) {
         debug_assert!(datagram.len() <= DATAGRAM, "a datagram of {} bytes", datagram.len());
-        self.datagrams += 1;
         let Weather { lost, doubled, delay, jitter } = self.weather;
         if self.next_random() % 1000 < u64::from(lost) {
             return;
         }
         let copies = 1 + u32::from(self.next_random() % 1000 < u64::from(doubled));
         for _ in 0..copies {
+            self.datagrams += 1;
             #[expect(clippy::cast_possible_truncation, reason = "jitter is far less than 500 years")]
             let late = self.next_random() % (jitter.as_nanos() as u64 + 1);
             let at = self.now + delay + Duration::from_nanos(late);
-            let number = self.datagrams * 2 + u64::from(copies);
-            let end = &mut self.ends[to];
-            let mut key = (at, number);
-            while end.coming.contains_key(&key) {
-                key.1 += 1;
-            }
-            end.coming.insert(key, datagram.clone());
+            self.ends[to].coming.insert((at, self.datagrams), datagram.clone());
         }
         let now = self.now;
         self.ends[to].wake(now);

@@ -9,7 +9,8 @@ use thalweg_wire::{Announcement, Disposition, MESSAGE_LEN};
 pub(crate) struct Offered {
     /// Each offer, and whether it has been asked for. Nothing before the first offer.
     book: Option<Outstanding<bool>>,
-    /// Asked for before it was offered: after a reconnection the builder knows tickets that are still to be offered again.
+    /// Asked for before it was offered: after a reconnection the builder knows tickets that are still to be offered
+    /// again.
     early: Vec<Asked>,
     /// Most fetches that may wait for an answer.
     most: usize,
@@ -35,8 +36,8 @@ pub(crate) enum Novelty {
 }
 
 impl Offered {
-    /// An empty book of a source with so many slots. An honest builder never has more fetches open than there are slots with data;
-    /// one that has many times more only wants to fill our memory.
+    /// An empty book of a source with so many slots. An honest builder never has more fetches open than there are slots
+    /// with data; one that has many times more only wants to fill our memory.
     pub(crate) fn new(slots: u32) -> Self {
         Self { book: None, early: Vec::new(), most: (slots as usize).saturating_mul(4).saturating_add(64) }
     }
@@ -71,8 +72,8 @@ impl Offered {
     }
 
     /// A fetch has come: the offer it is to be served from, and whether it is the first fetch of it. Nothing where the
-    /// offer was released, dropped or sent already (the builder knows, or will in a moment), or where it is still to be made: then the fetch comes
-    /// back from [`early`](Self::early).
+    /// offer was released, dropped or sent already (the builder knows, or will in a moment), or where it is still to be
+    /// made: then the fetch comes back from [`early`](Self::early).
     pub(crate) fn ask(&mut self, asked: Asked) -> Result<Option<(Announcement, bool)>, LinkError> {
         let Asked { ticket, offset, length } = asked;
         let next = self.book.as_ref().map_or(0, Outstanding::next_ticket);

@@ -4,8 +4,8 @@
 //! (eventfd) for each side. The builder reads fragments where the device wrote them. The Unix socket stays open: when a
 //! process dies the other sees it closed.
 //!
-//! A source that may withdraw what it offered (policy `drop-oldest`) must be asked before its bytes are read: then a fetch
-//! is a message and the grant comes back as `Data`, as on any other link. From other sources an offer is enough.
+//! A source that may withdraw what it offered (policy `drop-oldest`) must be asked before its bytes are read: then a
+//! fetch is a message and the grant comes back as `Data`, as on any other link. From other sources an offer is enough.
 
 use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
@@ -50,17 +50,11 @@ impl Wires {
     }
 
     fn say(&mut self, message: &Message) {
-        if self.backlog.is_empty() {
-            match self.sender.push(&message.encode()) {
-                Ok(()) => {
-                    self.unpublished = true;
-                    return;
-                }
-                Err(PushError::Full) => {}
-                // Reported by the next flush, which pushes again.
-                Err(PushError::Ring(_)) => {}
-            }
+        if self.backlog.is_empty() && self.sender.push(&message.encode()).is_ok() {
+            self.unpublished = true;
+            return;
         }
+        // The ring is full, or broken: the next flush pushes again, and says so.
         self.backlog.push_back(*message);
     }
 
@@ -74,7 +68,7 @@ impl Wires {
                         self.backlog.pop_front();
                     }
                     Err(PushError::Full) => break,
-                    Err(PushError::Ring(error)) => return Err(LinkError::Protocol(error.to_string())),
+                    Err(PushError::Ring(error)) => return Err(theirs(error)),
                 }
             }
             if std::mem::take(&mut self.unpublished) && self.sender.publish() {
@@ -95,7 +89,7 @@ impl Wires {
     fn hear(&mut self, mut take: impl FnMut(Message) -> Result<(), LinkError>) -> Result<bool, LinkError> {
         self.mine.clear().map_err(own("going to listen"))?;
         for _ in 0..FAIR_SHARE {
-            match self.receiver.pop().map_err(|error| LinkError::Protocol(error.to_string()))? {
+            match self.receiver.pop().map_err(theirs)? {
                 Some(cell) => take(Message::decode(&cell)?)?,
                 None => {
                     if self.receiver.sender_waits() {
@@ -121,7 +115,7 @@ fn own<E: std::error::Error + Send + Sync + 'static>(doing: &'static str) -> imp
     move |error| LinkError::io(doing)(std::io::Error::other(error))
 }
 
-/// For `map_err` where the peer handed over something else than was agreed.
+/// For `map_err` where what the peer handed over, or made of it since, is not what was agreed.
 fn theirs<E: std::error::Error>(error: E) -> LinkError {
     LinkError::Protocol(error.to_string())
 }
@@ -162,8 +156,8 @@ fn waiting_on(socket: &UnixStream) -> Result<Poller, LinkError> {
     Ok(poller)
 }
 
-/// Connects to a builder on this host and hands the arena over. Nothing here waits: a builder that is too busy to accept is
-/// an error (`WouldBlock`), to be tried again later.
+/// Connects to a builder on this host and hands the arena over. Nothing here waits: a builder that is too busy to accept
+/// is an error (`WouldBlock`), to be tried again later.
 pub(crate) fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn SourceLink>, LinkError> {
     let doing = || format!("connecting to shm:{}", path.display());
     let open = || {

@@ -3,7 +3,7 @@
 //! The payload leaves the source by `sendfile` from the arena's memfd: the pages themselves go into the socket, so the
 //! source's processor never touches them, and since a slot is reused only after its release, they do not change while
 //! the kernel may still have to retransmit them. The builder receives straight into the place in the block. One
-//! `recvmsg` takes the rest of a payload and the messages behind it, so that a large fragment costs few system calls.
+//! `readv` takes the rest of a payload and the messages behind it, so that a large fragment costs few system calls.
 
 use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
@@ -350,7 +350,7 @@ struct TcpBuilder {
     /// Eager offers that are not released, by ticket.
     ahead: BTreeMap<u64, Ahead>,
     /// Bytes of these.
-    unasked: u32,
+    unasked: u64,
     /// An eager offer was the last thing heard: ticket and length of the bytes that must follow.
     following: Option<(u64, u32)>,
     phase: Phase,
@@ -512,8 +512,8 @@ impl TcpBuilder {
 
     /// An eager offer: its bytes follow at once, if it is within the bounds.
     fn expect(&mut self, offer: &Announcement) -> Result<(), LinkError> {
-        let total = self.unasked.saturating_add(offer.bytes);
-        if offer.bytes > self.eager.limit || total > self.eager.credit {
+        let total = self.unasked + u64::from(offer.bytes);
+        if offer.bytes > self.eager.limit || total > self.eager.credit.into() {
             return Err(LinkError::Protocol(format!(
                 "{} bytes sent unasked, {total} in all; the limits are {} and {}",
                 offer.bytes, self.eager.limit, self.eager.credit
@@ -641,7 +641,7 @@ impl BuilderLink for TcpBuilder {
         while let Some(first) = self.ahead.first_entry()
             && *first.key() < below
         {
-            self.unasked -= first.remove().length;
+            self.unasked -= u64::from(first.remove().length);
         }
         self.say(&Message::Release { below });
     }

@@ -1,7 +1,7 @@
 //! What every link must do, told once and tried on each of them.
 //!
-//! A new link gets a [`Medium`] and a line at the end of this file. Nothing sleeps: where both ends have nothing to do the
-//! test waits for their descriptors (or lets virtual time pass), and a wait in vain fails it.
+//! A new link gets a [`Medium`] and a line at the end of this file. Nothing sleeps: where both ends have nothing to do
+//! the test waits for their descriptors (or lets virtual time pass), and a wait in vain fails it.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;

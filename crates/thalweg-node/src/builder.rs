@@ -201,9 +201,16 @@ impl BuilderNode {
         let mut tokens = Vec::new();
         loop {
             tokens.clear();
-            let busy = self.connections.iter().flatten().any(|connection| connection.more);
-            let timeout = if busy { Some(Duration::ZERO) } else { self.timeout(now()) };
-            self.poller.wait(timeout, |token| tokens.push(token))?;
+            // A link that stopped in the middle goes on, whether or not something new has come.
+            let more = self.connections.iter().enumerate();
+            tokens.extend(more.filter(|(_, c)| c.as_ref().is_some_and(|c| c.more)).map(|(index, _)| index as u64));
+            let busy = tokens.len();
+            let timeout = if busy > 0 { Some(Duration::ZERO) } else { self.timeout(now()) };
+            self.poller.wait(timeout, |token| {
+                if !tokens[..busy].contains(&token) {
+                    tokens.push(token);
+                }
+            })?;
             for token in &tokens {
                 match *token {
                     STOP => self.heed(stop)?,

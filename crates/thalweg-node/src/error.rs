@@ -1,5 +1,6 @@
 //! Why a node could not do its work.
 
+use std::sync::Arc;
 use thalweg_arena::{ArenaError, DoorbellError};
 use thalweg_device::DeviceError;
 use thalweg_link::LinkError;
@@ -41,6 +42,12 @@ pub enum NodeError {
     /// A fragment for a run that takes no more.
     #[error("the run is over: nothing more can be pushed")]
     Over,
+    /// What ended a source that a program feeds, as everyone who asks it for more is told.
+    #[error("{0}")]
+    Ended(Arc<NodeError>),
+    /// A thread of this program panicked.
+    #[error("the thread that serves the builders panicked: this is a defect in Thalweg")]
+    Panicked,
     /// Stopped at once, on request.
     #[error("stopped at once, on request")]
     Stopped,
@@ -54,6 +61,7 @@ impl NodeError {
             Self::Wait(LinkError::Io { doing, .. }) => {
                 doing.starts_with("listening") || doing.starts_with("resolving") || doing.starts_with("selecting")
             }
+            Self::Ended(error) => error.is_usage(),
             _ => false,
         }
     }

@@ -27,4 +27,5 @@ pub use source::{Feed, SourceNode, SourceSettings};
 pub use stop::{Stop, Urgency};
 pub use topology::{
     BuilderNodeConfig, CheckConfig, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError,
+    default_slot_bytes,
 };

@@ -1,10 +1,13 @@
 //! A source whose fragments a program pushes, from any thread, while another thread serves the builders.
 
+use crate::source::bind;
 use crate::{NodeError, Progress, SourceNode, SourceReport, SourceSettings, Stop, now};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use thalweg_link::Poller;
 use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
 
 /// One fragment as a program has it.
@@ -35,130 +38,184 @@ pub(crate) enum Standing {
 pub struct PushSource {
     shared: Arc<Shared>,
     stop: Stop,
-    thread: Option<JoinHandle<Result<SourceReport, NodeError>>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 struct Shared {
-    node: Mutex<SourceNode>,
-    /// Something changed: the run began or stopped, a slot was released, the thread ended.
+    state: Mutex<State>,
+    /// The state changed: the run began or stopped, a slot was released, the thread ended. Every change is made under
+    /// the lock, so that who looks and then waits misses none.
     changed: Condvar,
-    over: Mutex<bool>,
+}
+
+enum State {
+    Serving(Box<SourceNode>),
+    /// The thread has ended, and with it all connections.
+    Over(Result<SourceReport, Arc<NodeError>>),
 }
 
 impl PushSource {
     /// Makes the slots and begins to connect. `settings.feed` must be [`Feed::Pushed`](crate::Feed::Pushed).
     pub fn start(settings: SourceSettings) -> Result<Self, NodeError> {
         let stop = Stop::new()?;
+        let cpu = settings.cpu;
         let node = SourceNode::new(settings)?;
         let poller = node.begin(&stop)?;
-        let shared = Arc::new(Shared { node: Mutex::new(node), changed: Condvar::new(), over: Mutex::new(false) });
+        let shared = Arc::new(Shared { state: Mutex::new(State::Serving(Box::new(node))), changed: Condvar::new() });
         let thread = std::thread::spawn({
             let (shared, stop) = (Arc::clone(&shared), stop.clone());
             move || {
-                let progress = Progress::default();
-                let mut tokens = Vec::new();
-                let result = loop {
-                    let mut node = shared.node();
-                    let timeout = match node.turn(&tokens, &stop, &progress) {
-                        Ok(true) => break Ok(node.report()),
-                        Ok(false) => node.timeout(now()),
-                        Err(error) => break Err(error),
-                    };
-                    drop(node);
-                    shared.changed.notify_all();
-                    tokens.clear();
-                    if let Err(error) = poller.wait(timeout, |token| tokens.push(token)) {
-                        break Err(error.into());
-                    }
-                };
-                *shared.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+                let served = catch_unwind(AssertUnwindSafe(|| bind(cpu).and_then(|()| shared.serve(&poller, &stop))));
+                // Whatever happened, nobody is to wait for this thread for ever.
+                *shared.state() = State::Over(served.unwrap_or(Err(NodeError::Panicked)).map_err(Arc::new));
                 shared.changed.notify_all();
-                result
             }
         });
         Ok(Self { shared, stop, thread: Some(thread) })
     }
 
-    /// Waits until the run has begun, at most so long. False where it has not, or the source has failed meanwhile (then
-    /// [`finish`](Self::finish) says why).
-    pub fn wait_for_start(&self, patience: Duration) -> bool {
-        let node = self.shared.node();
-        let waiting = |node: &mut SourceNode| node.standing() == Standing::Before && !self.shared.is_over();
-        let waited = self.shared.changed.wait_timeout_while(node, patience, waiting);
-        let (node, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        node.standing() != Standing::Before
+    /// Waits until the run has begun, at most so long: false where it has not. It is an error where it never will.
+    pub fn wait_for_start(&self, patience: Duration) -> Result<bool, NodeError> {
+        self.shared
+            .wait(patience, |state| match state {
+                State::Serving(node) => Ok((node.standing() != Standing::Before).then_some(())),
+                State::Over(Ok(_)) => Ok(Some(())),
+                State::Over(Err(error)) => Err(NodeError::Ended(Arc::clone(error))),
+            })
+            .map(|begun| begun.is_some())
     }
 
     /// Pushes one fragment for event `event`, or for the next one. Waits, at most `patience`, for the run to begin and, with
     /// policy `block`, for a slot. Returns the event's number, or nothing where time ran out; it is an error where the run
-    /// is over.
+    /// is over. The payload is copied once, into the slot.
     pub fn push(
         &self,
         event: Option<EventId>,
         fragment: &PushedFragment<'_>,
         patience: Duration,
     ) -> Result<Option<EventId>, NodeError> {
-        let until = now() + patience;
-        let mut node = self.shared.node();
-        loop {
-            match node.standing() {
-                _ if self.shared.is_over() => return Err(NodeError::Stopped),
-                Standing::Over => return Err(NodeError::Over),
+        self.shared.wait(patience, |state| match state {
+            State::Serving(node) => match node.standing() {
                 Standing::Open => {
-                    if let Some(event) = node.push(event, fragment)? {
-                        return Ok(Some(event));
-                    }
+                    let pushed = node.push(event, fragment);
+                    self.wake_for(node);
+                    pushed
                 }
-                Standing::Before | Standing::Paused => {}
+                Standing::Over => Err(NodeError::Over),
+                Standing::Before | Standing::Paused => Ok(None),
+            },
+            State::Over(Ok(_)) => Err(NodeError::Over),
+            State::Over(Err(error)) => Err(NodeError::Ended(Arc::clone(error))),
+        })
+    }
+
+    /// Whether the run takes fragments now: it has begun, and neither it nor this source's part of it is over.
+    pub fn is_running(&self) -> bool {
+        match &*self.shared.state() {
+            State::Serving(node) => matches!(node.standing(), Standing::Open | Standing::Paused),
+            State::Over(_) => false,
+        }
+    }
+
+    /// Ends this source's part of the run and waits, at most so long, until what was pushed is delivered and accounted
+    /// for. Nothing where it is not yet; ask again. Before the run has begun there is nothing to deliver, and the source
+    /// just leaves.
+    pub fn close(&self, patience: Duration) -> Result<Option<SourceReport>, NodeError> {
+        if let State::Serving(node) = &mut *self.shared.state() {
+            if node.standing() == Standing::Before {
+                self.stop.at_once();
+            } else {
+                let ended = node.push_end();
+                self.wake_for(node);
+                ended?;
+            }
+        }
+        self.shared.wait(patience, |state| match state {
+            State::Serving(_) => Ok(None),
+            State::Over(Ok(report)) => Ok(Some(report.clone())),
+            State::Over(Err(error)) => Err(NodeError::Ended(Arc::clone(error))),
+        })
+    }
+
+    /// Leaves at once. What was not delivered is lost, and the run says so.
+    pub fn abandon(&self) {
+        self.stop.at_once();
+    }
+
+    /// Ends this source's part of the run: what was pushed is delivered and accounted for.
+    pub fn finish(self) -> Result<SourceReport, NodeError> {
+        loop {
+            if let Some(report) = self.close(Duration::MAX)? {
+                return Ok(report);
+            }
+        }
+    }
+
+    fn wake_for(&self, node: &SourceNode) {
+        if node.needs_turn() {
+            self.stop.wake();
+        }
+    }
+}
+
+impl Shared {
+    /// Serves the builders until the run is over.
+    fn serve(&self, poller: &Poller, stop: &Stop) -> Result<SourceReport, NodeError> {
+        let progress = Progress::default();
+        let mut tokens = Vec::new();
+        loop {
+            let timeout = match &mut *self.state() {
+                State::Serving(node) => {
+                    if node.turn(&tokens, stop, &progress)? {
+                        return Ok(node.report());
+                    }
+                    node.timeout(now())
+                }
+                // Only this thread says so, when it ends.
+                State::Over(_) => return Err(NodeError::Stopped),
+            };
+            self.changed.notify_all();
+            tokens.clear();
+            poller.wait(timeout, |token| tokens.push(token))?;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the state until something is found there, at most so long.
+    fn wait<T>(
+        &self,
+        patience: Duration,
+        mut look: impl FnMut(&mut State) -> Result<Option<T>, NodeError>,
+    ) -> Result<Option<T>, NodeError> {
+        let until = now().saturating_add(patience);
+        let mut state = self.state();
+        loop {
+            if let Some(found) = look(&mut state)? {
+                return Ok(Some(found));
             }
             let left = until.saturating_sub(now());
             if left.is_zero() {
                 return Ok(None);
             }
-            node = self.shared.changed.wait_timeout(node, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-    }
-
-    /// Ends this source's part of the run: what was pushed is delivered and accounted for.
-    pub fn finish(mut self) -> Result<SourceReport, NodeError> {
-        self.shared.node().push_end()?;
-        // Before the run has begun there is nothing to deliver.
-        if self.shared.node().standing() == Standing::Before {
-            self.stop.at_once();
-        }
-        self.join().unwrap_or(Err(NodeError::Stopped))
-    }
-
-    fn join(&mut self) -> Option<Result<SourceReport, NodeError>> {
-        // A thread that panicked has nothing to report.
-        self.thread.take()?.join().ok()
-    }
-}
-
-impl Shared {
-    fn node(&self) -> MutexGuard<'_, SourceNode> {
-        self.node.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_over(&self) -> bool {
-        *self.over.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for PushSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PushSource").field("over", &self.shared.is_over()).finish_non_exhaustive()
+        f.debug_struct("PushSource").field("running", &self.is_running()).finish_non_exhaustive()
     }
 }
 
 impl Drop for PushSource {
     fn drop(&mut self) {
-        if self.thread.is_some() {
-            let _ = self.shared.node().push_end();
-            if self.shared.node().standing() == Standing::Before {
-                self.stop.at_once();
-            }
-            let _ = self.join();
+        while matches!(self.close(Duration::MAX), Ok(None)) {}
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }

@@ -148,20 +148,21 @@ impl Filling {
         // Pushed content has no key: whatever was known of this slot's content is no longer so.
         traces.0[self.slot.index() as usize].clear();
         let len = fragment.payload.len();
+        let record = &mut self.slot[self.used..self.used + record_len(len)];
+        let payload = &mut record[HEADER_LEN..HEADER_LEN + len];
+        payload.copy_from_slice(fragment.payload);
         let empty = if len == 0 { Status::EMPTY } else { Status::empty() };
         let header = stamp.header(
             event,
             sequence,
             fragment.timestamp.unwrap_or(now),
             len,
-            crc32c(fragment.payload),
+            crc32c(payload),
             fragment.payload_type,
             fragment.status | empty,
             fragment.window,
         );
-        let record = &mut self.slot[self.used..self.used + record_len(len)];
         record[..HEADER_LEN].copy_from_slice(&header.encode());
-        record[HEADER_LEN..HEADER_LEN + len].copy_from_slice(fragment.payload);
         self.used += record_len(len);
         self.count += 1;
     }

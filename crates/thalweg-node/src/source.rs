@@ -119,6 +119,8 @@ struct Builder {
     /// Since when there is no connection, and when to try next.
     away: Option<(Duration, Duration)>,
     last_error: Option<LinkError>,
+    /// What broke the link while it was sent to: [`SourceNode::flush`] deals with it.
+    broken: Option<LinkError>,
     book: Outstanding<Option<Slot>>,
     filling: Option<Filling>,
     /// A run of fragments that were dropped and not yet announced.
@@ -168,6 +170,7 @@ impl SourceNode {
                 done: false,
                 away: Some((begun, begun)),
                 last_error: None,
+                broken: None,
                 book: Outstanding::default(),
                 filling: None,
                 dropping: None,
@@ -206,6 +209,7 @@ impl SourceNode {
 
     /// Runs until the run is over.
     pub fn run(mut self, stop: &Stop, progress: &Progress) -> Result<SourceReport, NodeError> {
+        bind(self.settings.cpu)?;
         let poller = self.begin(stop)?;
         let mut tokens = Vec::new();
         while !self.turn(&tokens, stop, progress)? {
@@ -215,9 +219,8 @@ impl SourceNode {
         Ok(self.report())
     }
 
-    /// Binds this thread, and returns what it is to wait on between two turns.
+    /// What its thread is to wait on between two turns.
     pub(crate) fn begin(&self, stop: &Stop) -> Result<Arc<Poller>, NodeError> {
-        bind(self.settings.cpu)?;
         self.poller.add(std::os::fd::AsFd::as_fd(stop), STOP, Interest::READ)?;
         Ok(Arc::clone(&self.poller))
     }
@@ -361,6 +364,7 @@ impl SourceNode {
             self.poller.remove(link.fd());
         }
         builder.welcome = None;
+        builder.broken = None;
         if matches!(error, LinkError::Refused { .. }) || error.is_violation() {
             return Err(NodeError::Link { who, error });
         }
@@ -473,7 +477,7 @@ impl SourceNode {
     }
 
     /// Takes one fragment from the program that pushes, for event `event` or else the next. Nothing where there is no
-    /// place for it yet.
+    /// place for it yet. May be called from another thread than the one that takes [turns](Self::turn).
     pub(crate) fn push(
         &mut self,
         event: Option<EventId>,
@@ -494,6 +498,12 @@ impl SourceNode {
                 self.settings.feed.max_payload()
             )));
         }
+        if self.end_at.is_some_and(|end| event.0 >= end) {
+            self.end();
+            self.send()?;
+            return Err(NodeError::Over);
+        }
+        let before = self.next_event;
         if event.0 > self.next_event {
             // A slot holds consecutive events.
             for index in 0..self.builders.len() {
@@ -510,10 +520,17 @@ impl SourceNode {
                 self.taken(index, len);
             }
             Place::Dropped => self.step(len),
-            Place::Blocked => return Ok(None),
+            Place::Blocked => {
+                // Nothing is skipped before something is accepted behind it.
+                self.next_event = before;
+                return Ok(None);
+            }
+        }
+        if self.end_at.is_some_and(|end| self.next_event >= end) {
+            self.end();
         }
         self.offer_partial();
-        self.flush()?;
+        self.send()?;
         Ok(Some(event))
     }
 
@@ -522,7 +539,12 @@ impl SourceNode {
         if matches!(self.phase, Phase::Running | Phase::Paused) {
             self.end();
         }
-        self.flush()
+        self.send()
+    }
+
+    /// Whether there is something that only a [turn](Self::turn) puts right.
+    pub(crate) fn needs_turn(&self) -> bool {
+        self.builders.iter().any(|builder| builder.broken.is_some())
     }
 
     /// Whether fragments can be pushed: not before the run has begun, nor while it is about to stop.
@@ -715,8 +737,22 @@ impl SourceNode {
     }
 
     fn flush(&mut self) -> Result<(), NodeError> {
+        self.send()?;
         for index in 0..self.builders.len() {
-            let Some((link, known)) = &mut self.builders[index].link else { continue };
+            if let Some(error) = self.builders[index].broken.take() {
+                self.lost(index, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what can be sent now. A link that breaks is left for the next turn, since only the thread that takes turns
+    /// can wait for the time to connect again.
+    fn send(&mut self) -> Result<(), NodeError> {
+        for index in 0..self.builders.len() {
+            let Builder { link: Some((link, known)), broken: broken @ None, .. } = &mut self.builders[index] else {
+                continue;
+            };
             match link.flush() {
                 Ok(()) => {
                     let interest = link.interest();
@@ -725,7 +761,7 @@ impl SourceNode {
                         self.poller.change(link.fd(), index as u64, interest)?;
                     }
                 }
-                Err(error) => self.lost(index, error)?,
+                Err(error) => *broken = Some(error),
             }
         }
         Ok(())

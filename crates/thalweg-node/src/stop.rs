@@ -42,6 +42,11 @@ impl Stop {
         let _ = self.doorbell.ring();
     }
 
+    /// Lets the node look around, without asking for anything.
+    pub(crate) fn wake(&self) {
+        let _ = self.doorbell.ring();
+    }
+
     /// What was asked for so far.
     pub fn urgency(&self) -> Urgency {
         match self.level.load(Ordering::Relaxed) {

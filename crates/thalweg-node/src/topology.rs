@@ -157,8 +157,10 @@ pub struct SourceNodeConfig {
     pub name: String,
     /// Its id, `"subsystem.element"`.
     pub id: String,
-    /// Where its fragments come from.
-    pub device: DeviceConfig,
+    /// Where its fragments come from. Where there is none, another program pushes them ([`crate::PushSource`], in Python
+    /// `thalweg.Source`), and decides itself on everything below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceConfig>,
     /// Which of a builder's addresses it uses.
     #[serde(default)]
     pub link: LinkKind,
@@ -189,12 +191,15 @@ impl SourceNodeConfig {
     pub fn slot_bytes(&self, max_payload: usize) -> usize {
         match self.slot {
             Some(ByteSize(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
-            None => {
-                let record = record_len(max_payload);
-                record * (DEFAULT_SLOT / record).max(1)
-            }
+            None => default_slot_bytes(max_payload),
         }
     }
+}
+
+/// Bytes in each slot where nobody said, for a longest payload of so many bytes: one fragment or several.
+pub fn default_slot_bytes(max_payload: usize) -> usize {
+    let record = record_len(max_payload);
+    record * (DEFAULT_SLOT / record).max(1)
 }
 
 /// Slots hold several fragments up to this size: large enough that requests cost little, small enough for the cache.
@@ -311,8 +316,11 @@ impl Topology {
             .map_err(|error| TopologyError::Parse { path: path.to_owned(), error: Box::new(error) })?;
         let base = path.parent().unwrap_or(Path::new("."));
         for source in &mut topology.sources {
-            source.device.resolve_paths(base);
-            source.device.set_source(source.id.parse().unwrap_or_default());
+            let id = source.source_id();
+            if let Some(device) = &mut source.device {
+                device.resolve_paths(base);
+                device.set_source(id);
+            }
         }
         topology.run.directory = base.join(&topology.run.directory);
         topology.check().map_err(|(field, problem)| TopologyError::Value { path: path.to_owned(), field, problem })?;
@@ -387,6 +395,22 @@ impl Topology {
                 && !(HEADER_LEN as u64..=1 << 30).contains(&slot)
             {
                 return wrong(field("slot"), format!("{slot} bytes; a slot has 64 bytes to 1 GiB"));
+            }
+            if source.device.is_none() {
+                let said = [
+                    ("rate", source.rate.is_some()),
+                    ("policy", source.policy != Policy::Block),
+                    ("slot", source.slot.is_some()),
+                    ("cpu", source.cpu.is_some()),
+                ];
+                if let Some((name, _)) = said.iter().find(|(_, said)| *said) {
+                    return wrong(
+                        field(name),
+                        "a source without a `device` is pushed by another program, which decides on this: leave it out here, or add a `device`".into(),
+                    );
+                }
+                // That program also chooses the address it connects to.
+                continue;
             }
             match source.rate {
                 Some(rate) if !(rate.is_finite() && rate > 0.0) => {

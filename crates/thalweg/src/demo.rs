@@ -70,7 +70,11 @@ pub(crate) fn check(file: &Path, json: bool) -> Result<ExitCode, Failure> {
     let topology = Topology::load(file)?;
     let mut devices = Vec::new();
     for source in &topology.sources {
-        let device = thalweg_device::open(&source.device)
+        let Some(device) = &source.device else {
+            devices.push((source, None));
+            continue;
+        };
+        let device = thalweg_device::open(device)
             .map_err(|error| Failure::Usage(format!("{}: source '{}': {error}", file.display(), source.name)))?;
         let slot = source.slot_bytes(device.max_payload());
         let needs = record_len(device.max_payload());
@@ -82,16 +86,17 @@ pub(crate) fn check(file: &Path, json: bool) -> Result<ExitCode, Failure> {
                 device.max_payload()
             )));
         }
-        devices.push((source, device, slot));
+        devices.push((source, Some((device, slot))));
     }
     if json {
         let sources: Vec<_> = devices
             .iter()
-            .map(|(source, device, slot)| {
-                serde_json::json!({
+            .map(|(source, opened)| match opened {
+                Some((device, slot)) => serde_json::json!({
                     "name": source.name, "id": source.id, "slot_bytes": slot, "slots": source.slots,
                     "device": device.description(),
-                })
+                }),
+                None => serde_json::json!({ "name": source.name, "id": source.id, "device": null }),
             })
             .collect();
         println!("{}", serde_json::json!({ "file": file, "ok": true, "sources": sources, "topology": topology }));
@@ -107,7 +112,11 @@ pub(crate) fn check(file: &Path, json: bool) -> Result<ExitCode, Failure> {
                 builder.block.0
             );
         }
-        for (source, device, slot) in &devices {
+        for (source, opened) in &devices {
+            let Some((device, slot)) = opened else {
+                println!("  source {} ({}): pushed by another program", source.name, source.id);
+                continue;
+            };
             let description = device.description();
             let truth = if description.simulated { ", simulated" } else { ", replayed" };
             println!(
@@ -198,7 +207,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         let source = SourceNodeConfig {
             name: format!("{}-{index}", device.kind()),
             id: id.to_string(),
-            device,
+            device: Some(device),
             link: options.link,
             rate: options.rate.or((!options.input.is_empty()).then_some(1000.0)),
             policy: Policy::Block,

@@ -103,7 +103,11 @@ fn run(
         let names = topology.names().join(", ");
         return Err(Failure::Usage(format!("there is no node '{name}' in the topology; it has {names}")));
     };
-    let mut device_config = config.device.clone();
+    let Some(mut device_config) = config.device.clone() else {
+        return Err(Failure::Usage(format!(
+            "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"
+        )));
+    };
     device_config.set_source(config.source_id());
     let device = thalweg_device::open(&device_config).map_err(Failure::usage)?;
     let settings = SourceSettings {

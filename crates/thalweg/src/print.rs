@@ -88,6 +88,10 @@ impl Busy {
         bar.enable_steady_tick(Duration::from_millis(100));
         Self(bar)
     }
+
+    pub(crate) fn now(&self, doing: String) {
+        self.0.set_message(doing);
+    }
 }
 
 impl Drop for Busy {
@@ -264,4 +268,113 @@ fn source_text(report: &SourceReport) -> String {
         count(dropped_oldest),
         times(*blocked)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_node::BuilderReport;
+
+    fn entry(source: &str, name: &str, accepted: u64, recorded: u64) -> LedgerEntry {
+        LedgerEntry {
+            source: source.into(),
+            name: name.into(),
+            accepted,
+            recorded,
+            closed_books: true,
+            ..LedgerEntry::default()
+        }
+    }
+
+    fn books(sources: Vec<LedgerEntry>) -> Ledger {
+        Ledger { sources, ..Ledger::default() }.balanced()
+    }
+
+    #[test]
+    fn a_complete_run_says_how_fast_it_was_and_that_all_is_there() {
+        let builder = BuilderReport {
+            run: 42,
+            state: "COMPLETE".into(),
+            directory: Some("runs/run-000042".into()),
+            seconds: 5.0,
+            bytes: 12_500_000_000,
+            fragments: 12_500,
+            events: 6_250,
+            stalls: 1,
+            stalled_seconds: 0.25,
+            copied_bytes: 12_500_000_000,
+            cpu_seconds: 4.0,
+            source_cpu_seconds: 3.0,
+            recorder: Some("io_uring, O_DIRECT, registered buffers, space set aside ahead".into()),
+            ledger: books(vec![entry("1.0", "adc-0", 6_250, 6_250), entry("1.1", "adc-1", 6_250, 6_250)]),
+            ..BuilderReport::default()
+        };
+        insta::assert_snapshot!(run_text(&RunReport::new(&[builder])), @r"
+        run 42: COMPLETE
+          6,250 events (0 incomplete), 12,500 fragments, 12.500 GB in 5.00 s
+          20.00 Gbit/s, 2,500 fragments/s
+          copies per byte: 0.00 at the sources, 1.00 at the builder
+          CPU seconds per GB: 0.240 at the sources, 0.320 at the builder
+          back-pressure from the disk: once, 0.25 s in all
+          written by io_uring, O_DIRECT, registered buffers, space set aside ahead
+          on disk: runs/run-000042
+
+          source     accepted  recorded  unaccounted
+          1.0 adc-0     6,250     6,250            0
+          1.1 adc-1     6,250     6,250            0
+        ");
+    }
+
+    #[test]
+    fn an_incomplete_run_says_why_and_its_books_show_where() {
+        let mut lossy = entry("1.1", "adc-1", 1_000_000, 999_000);
+        (lossy.dropped_newest, lossy.dropped_oldest, lossy.lost) = (600, 300, 50);
+        let ledger = books(vec![entry("1.0", "adc-0", 1_000_000, 1_000_000), lossy]);
+        let builder = BuilderReport {
+            state: "INCOMPLETE".into(),
+            reasons: ledger.reasons(),
+            seconds: 10.0,
+            bytes: 2_000_000_000,
+            fragments: 1_999_000,
+            events: 1_000_000,
+            incomplete: 1_000,
+            ledger,
+            ..BuilderReport::default()
+        };
+        insta::assert_snapshot!(run_text(&RunReport::new(&[builder])), @r"
+        run: INCOMPLETE
+          because: source 1.1 (adc-1): 50 fragments lost
+          because: source 1.1 (adc-1): 900 fragments dropped at the source
+          because: source 1.1 (adc-1): 50 fragments UNACCOUNTED for
+          1,000,000 events (1,000 incomplete), 1,999,000 fragments, 2.000 GB in 10.00 s
+          1.60 Gbit/s, 199,900 fragments/s
+          copies per byte: 0.00 at the sources, 0.00 at the builder
+          CPU seconds per GB: 0.000 at the sources, 0.000 at the builder
+          back-pressure from the disk: none
+          not recorded
+
+          source      accepted   recorded  dropped  lost  unaccounted
+          1.0 adc-0  1,000,000  1,000,000        0     0            0
+          1.1 adc-1  1,000,000    999,000      900    50           50
+        ");
+    }
+
+    #[test]
+    fn a_source_says_what_it_took_and_dropped() {
+        let report = SourceReport {
+            name: "adc-0".into(),
+            source: "1.0".into(),
+            seconds: 5.0,
+            bytes: 1_048_576_000,
+            accepted: 1000,
+            dropped_newest: 12,
+            blocked: 2,
+            ..SourceReport::default()
+        };
+        insta::assert_snapshot!(source_text(&report), @r"
+        source 1.0 (adc-0)
+          1,000 fragments, 1,048,576,000 bytes in 5.00 s
+          dropped 12 as they came and 0 to make room; waited for a free slot: twice
+        ");
+    }
 }

@@ -81,9 +81,10 @@ pub(crate) fn supervise(mut topology: Topology, verbose: u8, line: &print::Line)
     for (builder, addresses) in topology.builders.iter_mut().zip(&mut watch.listening) {
         builder.listen = addresses.take().unwrap_or_default();
     }
-    for index in 0..topology.sources.len() {
-        let name = topology.sources[index].name.clone();
-        nodes.0.push(start(&name, &topology, verbose, builders + index, &sender)?);
+    // A source without a device is another program's: the builders wait for it.
+    for source in topology.sources.iter().filter(|source| source.device.is_some()) {
+        let index = nodes.0.len();
+        nodes.0.push(start(&source.name, &topology, verbose, index, &sender)?);
     }
     while !nodes.0.iter().all(|node| node.over) {
         watch.next(&mut nodes, &news, line)?;

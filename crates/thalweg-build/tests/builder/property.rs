@@ -11,7 +11,7 @@ use thalweg_build::{Builder, BuilderConfig, Check, Hold};
 use thalweg_wire::{Accounts, Announcement, Disposition, EventId, FragmentHeader, Status, crc32c, record_len};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn every_fragment_is_in_its_bucket_and_every_event_is_closed_once(world in world()) {
@@ -19,6 +19,125 @@ proptest! {
             Run::new(&world, builder).take_its_course();
         }
     }
+}
+
+proptest! {
+    /// Sources that say anything at all are refused or believed, and cost neither memory nor time without end.
+    #[test]
+    fn no_source_is_too_strange(
+        builders in 1u32..4, slots in prop_oneof![Just(2), Just(u32::MAX)], first in number(), hold: bool,
+        calls in proptest::collection::vec((0usize..2, strange()), 1..80),
+    ) {
+        let hold = if hold { Hold::UntilClosed } else { Hold::UntilArrived };
+        let mut builder = Builder::new(BuilderConfig { builders, first: EventId(first), hold, ..config(2) });
+        let mut now = ms(1);
+        let mut tickets = [0u64; 2];
+        builder.connected(0, slots);
+        builder.connected(1, slots);
+        for (source, call) in calls {
+            match call {
+                Strange::Offer(mut offer, in_order, in_share) => {
+                    if in_order {
+                        offer.ticket = tickets[source];
+                    }
+                    if in_share {
+                        offer.first.0 -= offer.first.0 % u64::from(builders);
+                    }
+                    tickets[source] += u64::from(builder.offered(source, offer, now).is_ok() && in_order);
+                }
+                Strange::End(accounts) => _ = builder.ended(source, accounts),
+                Strange::Arrived(ticket, bytes) => {
+                    let ticket = ticket.unwrap_or(tickets[source].saturating_sub(1));
+                    builder.arrived(source, ticket, &bytes, |_, _| {});
+                }
+                Strange::Gone => builder.gone(source, now),
+                Strange::GivenUp => builder.give_up(source, now),
+                Strange::Connected => tickets[source] = builder.connected(source, slots),
+                Strange::Stalled(stalled) => builder.stalled(stalled, now),
+                Strange::Time(time) => {
+                    now = now.saturating_add(time);
+                    builder.time(now);
+                }
+                Strange::Taken => _ = (0..20).map_while(|_| builder.next_closed()).count(),
+            }
+            _ = (0..20).map_while(|_| builder.next_fetch(now)).count();
+            _ = (builder.release(source), builder.next_deadline(now), builder.highest_mentioned(), builder.overdue(now).count());
+            prop_assert!(builder.open_events() <= 8);
+            prop_assert!(builder.in_flight() < 1 << 34);
+        }
+        let mut ledger = builder.ledger(true, &[u64::MAX / 4, 0], 0);
+        ledger.merge(&builder.ledger(false, &[], u64::MAX));
+        ledger.merge(&ledger.clone());
+        _ = (ledger.reasons(), builder.source_costs(), builder.progress_counts(), builder.is_finished());
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Strange {
+    Offer(Announcement, bool, bool),
+    End(Accounts),
+    Arrived(Option<u64>, Vec<u8>),
+    Gone,
+    GivenUp,
+    Connected,
+    Stalled(bool),
+    Time(Duration),
+    Taken,
+}
+
+/// A small number, or one at the edge of what there is.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0u64..40, 1 => (0u64..40).prop_map(|n| u64::MAX - n), 1 => any::<u64>()]
+}
+
+fn strange() -> impl Strategy<Value = Strange> {
+    let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let how = prop::sample::select(vec![
+        Disposition::Held,
+        Disposition::Held,
+        Disposition::Eager,
+        Disposition::DroppedNewest,
+        Disposition::DroppedOldest,
+    ]);
+    let offer = (number(), number(), number(), any::<bool>(), how, 0u8..10, any::<bool>());
+    let offer = offer.prop_map(move |(ticket, first, count, fits, disposition, in_order, in_share)| {
+        let count = small(count);
+        let bytes = if fits { count.saturating_mul(128) } else { 77 };
+        let offer = Announcement { ticket, first: EventId(first), arena_offset: 0, count, bytes, disposition };
+        Strange::Offer(offer, in_order < 8, in_share)
+    });
+    let accounts = (number(), number(), number());
+    let end = accounts.prop_map(|(accepted, tickets, cpu_nanos)| {
+        Strange::End(Accounts { accepted, tickets, cpu_nanos, copied_bytes: u64::MAX, ..Accounts::default() })
+    });
+    let records = proptest::collection::vec((number(), 0u32..70, 0u32..70, 0u32..3), 0..6).prop_map(|records| {
+        let records = records.into_iter().map(|(event, offset, length, more)| {
+            let header = FragmentHeader {
+                run: RUN,
+                event: EventId(event),
+                source: id(0),
+                total_length: offset + length + more * 30,
+                offset,
+                piece_length: length,
+                status: Status::NO_PAYLOAD_CRC,
+                ..FragmentHeader::default()
+            };
+            (header, vec![0; length as usize])
+        });
+        lay(&records.collect::<Vec<_>>())
+    });
+    let arrived = (proptest::option::of(number()), records).prop_map(|(ticket, bytes)| Strange::Arrived(ticket, bytes));
+    prop_oneof![
+        8 => offer,
+        4 => arrived,
+        1 => end,
+        1 => Just(Strange::Gone),
+        1 => Just(Strange::GivenUp),
+        2 => Just(Strange::Connected),
+        1 => any::<bool>().prop_map(Strange::Stalled),
+        2 => prop_oneof![Just(DEADLINE), Just(ms(1)), Just(Duration::MAX)].prop_map(Strange::Time),
+        2 => Just(Strange::Taken),
+    ]
 }
 
 /// What is drawn for a run; everything else follows from the seed.

@@ -669,6 +669,7 @@ fn a_fragment_in_pieces_is_in_one_bucket_whatever_becomes_of_them() {
         if !rig.builder.is_given_up(0) {
             rig.end(0, 1);
         }
+        rig.closed();
         assert!(rig.builder.is_finished());
         let books = &rig.ledger().sources[0];
         assert_eq!((books.accepted, books.unaccounted), (1, 0));
@@ -782,6 +783,7 @@ fn a_piece_for_a_fragment_that_was_lost_with_its_source_changes_nothing() {
     rig.offer(0, 1, 1);
     rig.fetch_all();
     rig.end(0, 2);
+    rig.closed();
     assert!(rig.builder.is_finished());
     let books = &rig.ledger().sources[0];
     assert_eq!((books.lost, books.recorded, books.unaccounted), (1, 1, 0));

@@ -16,9 +16,9 @@ use thalweg_wire::{EventId, FragmentHeader, PayloadType, SourceId, Status};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each event has a line of its own, and one for each of its fragments: source, sequence
-number, timestamp (TAI), length and type of the payload, and what its status says.
-With --json there is one JSON object on one line for each event.
+Each event has a line of its own, and one for each of its fragments: source,
+sequence number, timestamp (TAI), bytes and type of the payload, and what its
+status says. With --json, each event is one JSON object on one line.
 
 Examples:
   thalweg cat runs/run-000042 --event 7 --data 16
@@ -392,3 +392,100 @@ fn type_name(kind: PayloadType) -> String {
 
 /// Events that cannot be read and are told one by one.
 const TROUBLES: u64 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_wire::{RunNumber, TaiNanos};
+
+    fn header(payload_type: PayloadType, status: Status, length: usize) -> FragmentHeader {
+        FragmentHeader {
+            payload_type,
+            status,
+            run: RunNumber(42),
+            event: EventId(7),
+            timestamp: TaiNanos(1_795_292_395_285_473_552),
+            source: SourceId::new(1, 0),
+            sequence: 7,
+            total_length: length as u32,
+            piece_length: length as u32,
+            ..FragmentHeader::default()
+        }
+    }
+
+    #[test]
+    fn values_are_decoded_by_type() {
+        let samples: Vec<u8> = [-1i16, 300, i16::MIN, 5].iter().flat_map(|sample| sample.to_le_bytes()).collect();
+        let shown = [
+            (PayloadType::SAMPLES_I16, &samples[..]),
+            (PayloadType::IMAGE_U16, &[0xff, 0xff, 1, 0, 2][..]),
+            (PayloadType::IMAGE_U8, &[0, 255, 7, 8][..]),
+            (PayloadType::RAW, b"Thalweg"),
+            (PayloadType(77), b"?"),
+            (PayloadType::RAW, b""),
+        ];
+        let text: String = shown
+            .iter()
+            .map(|(kind, payload)| fragment_text(&header(*kind, Status::SIMULATED, payload.len()), payload, Some(3)))
+            .collect();
+        insta::assert_snapshot!(text, @r"
+        1.0 #7 2026-11-21T20:19:55.285473552 8 samples-i16 simulated
+          -1 300 -32768 ... 1 samples more
+        1.0 #7 2026-11-21T20:19:55.285473552 5 image-u16 simulated
+          65535 1
+        1.0 #7 2026-11-21T20:19:55.285473552 4 image-u8 simulated
+          0 255 7 ... 1 pixels more
+        1.0 #7 2026-11-21T20:19:55.285473552 7 raw simulated
+          54 68 61  ... 4 bytes more
+        1.0 #7 2026-11-21T20:19:55.285473552 1 unknown(77) simulated
+          3f
+        1.0 #7 2026-11-21T20:19:55.285473552 0 raw simulated
+        ");
+    }
+
+    #[test]
+    fn an_event_says_what_is_missing() {
+        let mut text = event_text(EventId(7), false, 1, 2);
+        let clock = Status::REPLAYED | Status::CLOCK_LOCKED;
+        text.push_str(&fragment_text(&header(PayloadType::VDIF, clock, 5032), &[0; 5032], None));
+        text.push_str(&fragment_text(&header(PayloadType::RAW, Status::MISSING | Status::TIMED_OUT, 0), &[], None));
+        insta::assert_snapshot!(text, @r"
+        event 7: INCOMPLETE, 1 of 2 sources missing
+          1.0 #7 2026-11-21T20:19:55.285473552 5032 vdif replayed,clock-locked
+          1.0 missing,timed-out
+        ");
+    }
+
+    #[test]
+    fn a_program_gets_the_same_as_one_line_of_json() {
+        let payload = [1, 0, 2, 0];
+        let line = |kind, data| FragmentLine::new(&header(kind, Status::SIMULATED, 4), &payload, data);
+        let fragments = vec![
+            line(PayloadType::SAMPLES_I16, Some(1)),
+            line(PayloadType::RAW, Some(9)),
+            line(PayloadType::RAW, None),
+        ];
+        let event = EventLine { event: 7, complete: true, fragments };
+        insta::assert_snapshot!(serde_json::to_string(&event).unwrap().replace("},{", "},\n{"), @r#"
+        {"event":7,"complete":true,"fragments":[{"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"samples-i16","status":["simulated"],"data":[1]},
+        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"],"data":"01000200"},
+        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"]}]}
+        "#);
+    }
+
+    #[test]
+    fn ranges_leave_their_end_out() {
+        let range = |text: &str| text.parse::<EventRange>().map(|range| (range.first, range.last));
+        assert_eq!(range("7"), Ok((7, 7)));
+        assert_eq!(range("10..20"), Ok((10, 19)));
+        assert_eq!(range("10.."), Ok((10, u64::MAX)));
+        assert_eq!(range("..1"), Ok((0, 0)));
+        assert_eq!(range(".."), Ok((0, u64::MAX)));
+        for empty in ["3..3", "4..3", "..0"] {
+            assert!(range(empty).unwrap_err().contains("has no event"), "{empty}");
+        }
+        for wrong in ["", "x", "-1", "+1", "1..x", "1...3", "99999999999999999999", "0x10"] {
+            assert!(range(wrong).unwrap_err().contains("is neither an event"), "{wrong}");
+        }
+    }
+}

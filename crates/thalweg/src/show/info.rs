@@ -14,9 +14,9 @@ use thalweg_store::{EventCounts, EventStatus, RecorderInfo, Recovery, Run, RunIn
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A run of several builders has a directory for each, run-000042-b0, run-000042-b1, ...
-Name several of them, or run-000042 for all, and their events and ledgers are also
-added up.
+A run of several builders has a directory for each, run-000042-b0, -b1, and so on.
+Name several of them, or run-000042 for all, and their events and ledgers are added
+up below.
 
 Exit code: 0; 1 where a run cannot be read; 2 where there is no such run.")]
 pub(crate) struct Options {
@@ -247,6 +247,136 @@ fn details(source: &SourceInfo) -> String {
 fn value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
+        // A whole number of Hz without its '.0'.
+        Value::Number(number) => {
+            number.as_f64().filter(|_| number.is_f64()).map_or(number.to_string(), |n| n.to_string())
+        }
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn sight(json: Value) -> Sight {
+        let mut text = json!({
+            "format": "thalweg-run", "version": 1, "run": 42, "builder": 0, "builders": 1, "state": "COMPLETE",
+            "began": 1_795_292_395_285_473_552_u64, "ended": 1_795_292_400_285_473_552_u64, "tai_utc_offset": 37,
+            "writer": { "program": "thalweg", "version": "0.1.0", "host": "daq7", "kernel": "6.18.44", "pid": 20503 },
+            "recorder": {
+                "engine": "io_uring", "direct": true, "registered": true, "allocated_ahead": true,
+                "block_size": 4 << 20, "segment_size": 4_u64 << 30,
+            },
+            "sources": [
+                { "id": "1.0", "name": "adc-0", "description": {
+                    "kind": "model-adc", "payload_type": "samples-i16", "simulated": true, "replayed": false,
+                    "bits": 12, "channels": 1, "rate": 500.0, "thread": null,
+                } },
+                { "id": "2.0", "name": "camera", "description": {
+                    "kind": "pgm", "payload_type": "image-u8", "replayed": true, "loop": true, "width": 512,
+                    "file": "a\u{1b}[2J.pgm", "metadata": { "long": "story" },
+                } },
+            ],
+            "totals": { "fragments": 45_738 },
+            "ledger": [
+                { "source": "1.0", "name": "adc-0", "accepted": 22_869, "recorded": 22_869 },
+                { "source": "2.0", "name": "camera", "accepted": 22_869, "recorded": 22_869 },
+            ],
+        });
+        text.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+        for entry in text["ledger"].as_array_mut().into_iter().flatten() {
+            let mut whole = json!(thalweg_build::LedgerEntry::default());
+            whole.as_object_mut().unwrap().extend(entry.as_object().unwrap().clone());
+            *entry = whole;
+        }
+        Sight {
+            path: "runs/run-000042".into(),
+            writer: None,
+            events: EventCounts { built: 22_869, incomplete: 0 },
+            blocks: 69,
+            segments: 1,
+            bytes: 286_670_848,
+            recovery: None,
+            info: serde_json::from_value(text).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_complete_run_is_described_on_one_page() {
+        let text = sight(json!({})).text();
+        assert!(text.lines().all(|line| line.chars().count() <= print::text::WIDTH), "{text}");
+        insta::assert_snapshot!(text, @r"
+        run 42: COMPLETE
+          on disk     runs/run-000042
+          began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
+          ended       2026-11-21 20:19:23 UTC, 5.00 s later
+          events      22,869 (0 incomplete), 45,738 fragments
+          stored      286,670,848 bytes in 69 blocks, 1 segment
+          written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
+          recorder    io_uring, O_DIRECT, registered buffers, space set aside ahead;
+                      blocks of up to 4 MiB, segments of up to 4 GiB
+
+        sources
+          1.0 adc-0: model-adc, samples-i16, simulated
+              bits 12, channels 1, rate 500
+          2.0 camera: pgm, image-u8, replayed over and over
+              file a�[2J.pgm, width 512
+
+        ledger, in fragments
+          source      accepted  recorded  unaccounted
+          1.0 adc-0     22,869    22,869            0
+          2.0 camera    22,869    22,869            0
+        ");
+    }
+
+    #[test]
+    fn a_run_whose_writer_died_says_how_far_it_can_be_read() {
+        let mut sight = sight(json!({ "state": "OPEN", "ended": null, "ledger": null, "sources": [] }));
+        sight.writer = Some(WriterLife::Gone);
+        sight.recovery = Some(Recovery {
+            blocks: 69,
+            segment: "00000.seg".into(),
+            offset: 286_670_848,
+            found: "the block is cut off: 4096 of 65536 bytes are there".into(),
+            is_end: false,
+        });
+        insta::assert_snapshot!(sight.text(), @r"
+        run 42: OPEN, its writer died
+          on disk     runs/run-000042
+          began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
+          events      22,869 (0 incomplete)
+          stored      286,670,848 bytes in 69 blocks, 1 segment
+          readable    up to byte 286,670,848 of 00000.seg; there: the block is cut off:
+                      4096 of 65536 bytes are there
+          written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
+          recorder    io_uring, O_DIRECT, registered buffers, space set aside ahead;
+                      blocks of up to 4 MiB, segments of up to 4 GiB
+
+        sources
+        ");
+    }
+
+    #[test]
+    fn builders_of_one_run_are_added_up() {
+        let builder = |builder: u32| {
+            let mut sight = sight(json!({ "builders": 2, "builder": builder }));
+            sight.path = format!("runs/run-000042-b{builder}").into();
+            sight
+        };
+        let sights = [builder(0), builder(1)];
+        let together = Together::find(sights.iter().map(|sight| (&*sight.path, &sight.info)));
+        let sum = Sum::new(&together[0], &sights);
+        insta::assert_snapshot!(sum.text(&together[0].title()), @r"
+        run 42, all 2 builders together: COMPLETE
+          events      45,738 (0 incomplete), 91,476 fragments
+          stored      573,341,696 bytes in 138 blocks, 2 segments
+
+        ledger, in fragments
+          source      accepted  recorded  unaccounted
+          1.0 adc-0     45,738    45,738            0
+          2.0 camera    45,738    45,738            0
+        ");
     }
 }

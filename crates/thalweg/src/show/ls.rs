@@ -12,8 +12,10 @@ use thalweg_store::{Listed, RunState, WriterLife};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-An OPEN run is being written, or its writer died; which of both, stands behind it.
-What a run's run.json does not know while the run is OPEN is shown as '-'.
+An OPEN run is being written, or its writer died: the state says which. What its
+run.json does not know yet is shown as '-', and its bytes include space that is
+set aside for what comes. A run that cannot be read is listed as BROKEN, with the
+reason below.
 
 Exit code: 0; 2 where there is no such directory.")]
 pub(crate) struct Options {
@@ -157,4 +159,57 @@ fn state(entry: &Entry) -> String {
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// 20:19:18 UTC on 2026-11-21, in TAI.
+    const BEGAN: u64 = 1_795_292_395_000_000_000;
+
+    fn listed(path: &str, run: u32, builder: u32, json: serde_json::Value) -> Listed {
+        let mut text = json!({
+            "format": "thalweg-run", "version": 1, "run": run, "builder": builder, "builders": 1, "state": "OPEN",
+            "began": BEGAN, "ended": null, "tai_utc_offset": 37, "writer": {}, "recorder": {},
+            "sources": [{ "id": "1.0" }, { "id": "1.1" }],
+        });
+        text.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+        let info = Some(serde_json::from_value(text).unwrap());
+        Listed { path: path.into(), run, builder, bytes: 286_670_848, writer: None, info, error: None }
+    }
+
+    #[test]
+    fn complete_runs_fit_a_terminal() {
+        let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "events": { "built": 22_869 } });
+        let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
+        let text = text(&runs, 0);
+        assert!(text.lines().all(|line| line.len() <= crate::print::text::WIDTH), "{text}");
+        insta::assert_snapshot!(text, @"");
+    }
+
+    #[test]
+    fn what_is_open_incomplete_or_broken_says_so() {
+        let incomplete = json!({
+            "state": "INCOMPLETE", "ended": BEGAN + 83_000_000_000_u64, "events": { "built": 1_000_000, "incomplete": 7 },
+        });
+        let mut runs = vec![listed("runs/run-000001", 1, 0, incomplete)];
+        runs.extend([0, 1].map(|builder| listed(&format!("runs/run-000002-b{builder}"), 2, builder, json!({}))));
+        runs[1].writer = Some(WriterLife::Writing);
+        runs[2].writer = Some(WriterLife::Gone);
+        runs.push(Listed {
+            info: None,
+            error: Some("runs/run-000003/run.json: expected value at line 1 column 1".into()),
+            ..listed("runs/run-000003", 3, 0, json!({}))
+        });
+        insta::assert_snapshot!(text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000), @r"
+         run  state              began (UTC)         took     events  incomplete   bytes  sources  path
+           1  INCOMPLETE         2026-11-21 20:19  83.0 s  1,000,000           7  287 MB        2  runs/run-000001
+        2-b0  OPEN, writing      2026-11-21 20:19  2.00 s          -           -  287 MB        2  runs/run-000002-b0
+        2-b1  OPEN, writer gone  2026-11-21 20:19       -          -           -  287 MB        2  runs/run-000002-b1
+           3  BROKEN             -                      -          -           -  287 MB        -  runs/run-000003
+        BROKEN: runs/run-000003/run.json: expected value at line 1 column 1
+        ");
+    }
 }

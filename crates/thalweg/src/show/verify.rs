@@ -3,7 +3,7 @@
 use super::info::stored;
 use super::place::{Together, directories, ledger, open, word, worst};
 use crate::Failure;
-use crate::print::text::{count, many, plain, wrapped};
+use crate::print::text::{count, many, plain, size, wrapped};
 use crate::print::{self, Busy, Output};
 use serde::Serialize;
 use std::fmt::Write;
@@ -16,12 +16,13 @@ use thalweg_store::{EventCounts, RunInfo, RunState, Verdict, VerifyReport, Write
 #[command(after_help = "\
 Checked are every block's and every payload's CRC, that each closed event has one
 record for each source, and that run.json says what the files hold.
-A run of several builders has a directory for each, run-000042-b0, run-000042-b1, ...
-Name several of them, or run-000042 for all, and they are also added up.
 
-Exit code: 0 where everything is intact and the run is COMPLETE; 1 where something is
-damaged or missing, also where what is on disk is intact but the run is INCOMPLETE or
-OPEN; 2 where there is no such run.")]
+A run of several builders has a directory for each, run-000042-b0, -b1, and so on.
+Name several of them, or run-000042 for all, and they are also judged together.
+
+Exit code: 0 where everything is intact and the run is COMPLETE; 1 where something
+is damaged or missing, and also where what is on disk is intact, but the run is
+INCOMPLETE or OPEN; 2 where there is no such run.")]
 pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042
     #[arg(value_name = "RUN", required = true)]
@@ -81,9 +82,12 @@ pub(super) fn verify(options: &Options, json: bool, out: &mut Output) -> Result<
 
 impl Verified {
     fn read(path: PathBuf) -> Result<Self, Failure> {
-        let _busy = Busy::new(format!("verifying {}", path.display()));
+        let busy = Busy::new(format!("opening {}", path.display()));
         let result = match open(&path) {
-            Ok(run) => Ok((run.info().clone(), thalweg_store::verify(&run))),
+            Ok(run) => {
+                busy.now(format!("verifying {}, {}", path.display(), size(run.bytes())));
+                Ok((run.info().clone(), thalweg_store::verify(&run)))
+            }
             // It was a run when we looked first.
             Err(Failure::Broken(error)) => Err(error),
             Err(usage) => return Err(usage),
@@ -221,3 +225,90 @@ impl Sum {
 
 /// Problems that a person is shown one by one.
 const SHOWN: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_store::{Problem, ProblemKind, Recovery};
+
+    fn report(verdict: Verdict, problems: Vec<ProblemKind>) -> VerifyReport {
+        let problem = |kind: ProblemKind| {
+            let text = kind.to_string();
+            Problem { file: "00000.seg".into(), offset: Some(4_194_304), kind, text }
+        };
+        let problems: Vec<Problem> = problems.into_iter().map(problem).collect();
+        VerifyReport {
+            run: 42,
+            builder: 0,
+            verdict,
+            consistent: problems.is_empty(),
+            segments: 1,
+            blocks: 69,
+            bytes: 286_670_848,
+            fragments: 68_607,
+            events: 22_869,
+            incomplete_events: 0,
+            unfinished_events: 0,
+            sources: Vec::new(),
+            recovery: None,
+            problem_count: problems.len() as u64,
+            problems,
+        }
+    }
+
+    #[test]
+    fn a_complete_run_that_agrees_with_itself() {
+        insta::assert_snapshot!(text("runs/run-000042", &report(Verdict::Complete, Vec::new())), @r"
+        runs/run-000042: COMPLETE, intact
+          22,869 events (0 incomplete), 68,607 fragments
+          286,670,848 bytes in 69 blocks, 1 segment
+        ");
+    }
+
+    #[test]
+    fn an_incomplete_run_can_be_intact() {
+        let reasons = vec!["source 1.0 (adc-0): 5 fragments dropped at the source".into()];
+        let mut report = report(Verdict::Incomplete { reasons }, Vec::new());
+        report.incomplete_events = 5;
+        insta::assert_snapshot!(text("runs/run-000042", &report), @r"
+        runs/run-000042: intact, but the run is INCOMPLETE:
+          because: source 1.0 (adc-0): 5 fragments dropped at the source
+          22,869 events (5 incomplete), 68,607 fragments
+          286,670,848 bytes in 69 blocks, 1 segment
+        ");
+    }
+
+    #[test]
+    fn a_recovered_run_says_where_it_ends() {
+        let mut report = report(Verdict::Recovered, Vec::new());
+        let found = "the block is cut off: 4096 of 65536 bytes are there".into();
+        let segment = "00000.seg".into();
+        report.recovery = Some(Recovery { blocks: 69, segment, offset: 286_670_848, found, is_end: false });
+        report.unfinished_events = 1;
+        insta::assert_snapshot!(text("runs/run-000042", &report), @r"
+        runs/run-000042: OPEN, its writer died; recovered to block 69
+          00000.seg ends at byte 286670848; there: the block is cut off: 4096 of 65536
+          bytes are there
+          22,869 events (0 incomplete), 68,607 fragments
+          besides, 1 event of which not all had been written
+          286,670,848 bytes in 69 blocks, 1 segment
+        ");
+    }
+
+    #[test]
+    fn damage_is_named_with_its_place_and_much_of_it_only_counted() {
+        let payload = |event| ProblemKind::Payload { event, source_id: "1.0".into() };
+        let few = report(Verdict::Complete, vec![payload(7)]);
+        insta::assert_snapshot!(text("runs/run-000042", &few), @r"
+        runs/run-000042: DAMAGED, 1 problem; run.json says COMPLETE
+          00000.seg at byte 4194304: event 7, source 1.0: the payload does not match its
+          CRC32C
+          22,869 events (0 incomplete), 68,607 fragments
+          286,670,848 bytes in 69 blocks, 1 segment
+        ");
+        let mut many = report(Verdict::Complete, (0..1000).map(payload).collect());
+        many.problem_count = 4000;
+        let text = text("runs/run-000042", &many);
+        assert!(text.contains("  and 3,980 more; --json lists the first 1,000\n"), "{text}");
+    }
+}

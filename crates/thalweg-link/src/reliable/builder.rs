@@ -1,0 +1,499 @@
+//! The builder's half: puts offers in order, asks again for what did not come.
+
+use super::{AT_ONCE, GONE, PATIENCE, Retry, SILENCE, split};
+use crate::{Eager, LinkError};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::DerefMut;
+use std::time::Duration;
+use thalweg_arena::Span;
+use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Hello, IntervalMap, Message};
+
+/// What a builder heard, with spans for places.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    Hello(Hello, String),
+    Arrived(u64, Span),
+    Message(Message),
+}
+
+/// The builder's half.
+#[derive(Debug)]
+pub(crate) struct ReliableBuilder {
+    eager: Eager,
+    greeting: Option<Greeting>,
+    /// Said until echoed, the first of them now.
+    standing: VecDeque<Message>,
+    refusal: Option<Vec<u8>>,
+    /// What was said of releases, and what of that the source has echoed.
+    released: (u64, u64),
+    /// The ticket that is to be reported next. Nothing before the welcome, which says where to begin.
+    next: Option<u64>,
+    /// The latest offer that was reported, and whether it is to be echoed.
+    latest: Option<(Announcement, bool)>,
+    /// Offers that came ahead of one that is still missing.
+    early: BTreeMap<u64, Announcement>,
+    /// Offers that were reported and are not released, and whether their bytes may come.
+    offers: BTreeMap<u64, (Announcement, bool)>,
+    /// Eager bytes for which there was no place yet.
+    landings: BTreeMap<u64, Filling<Vec<u8>>>,
+    /// Bytes of unreleased eager offers.
+    unasked: u64,
+    fetches: BTreeMap<u64, Fetching>,
+    /// Tickets that were fetched before they were offered over this connection.
+    foreseen: Vec<u64>,
+    /// Fetches made, and the latest of them that got an answer.
+    asked: (u64, u64),
+    data_at: Duration,
+    /// What the source said that must not be reported twice.
+    reported: Vec<Message>,
+    /// The books, until all tickets they count have been offered.
+    end: Option<Message>,
+    control: VecDeque<Vec<u8>>,
+    retry: Retry,
+    heard_at: Duration,
+    spoke_at: Duration,
+    copied: u64,
+}
+
+#[derive(Debug)]
+struct Greeting {
+    hello: Hello,
+    text: Filling<Vec<u8>>,
+    complete: bool,
+}
+
+#[derive(Debug)]
+struct Fetching {
+    filling: Filling<Span>,
+    number: u64,
+    retry: Retry,
+    /// The source has dropped it: it is about to be called off.
+    dropped: bool,
+}
+
+/// A place, and what of it has come.
+#[derive(Debug)]
+struct Filling<P> {
+    place: P,
+    got: IntervalMap,
+}
+
+impl<P: DerefMut<Target = [u8]>> Filling<P> {
+    fn new(place: P) -> Self {
+        Self { place, got: IntervalMap::new() }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.got.contains(&(0..self.place.len() as u64))
+    }
+
+    /// Puts `piece` at `offset`, and says how many bytes were new. Nothing where it does not fit.
+    fn put(&mut self, offset: u32, piece: &[u8]) -> Option<u64> {
+        let start = offset as usize;
+        self.place.get_mut(start..start.checked_add(piece.len())?)?.copy_from_slice(piece);
+        Some(self.got.insert(u64::from(offset)..u64::from(offset) + piece.len() as u64))
+    }
+}
+
+impl ReliableBuilder {
+    pub(crate) fn new(eager: Eager, now: Duration) -> Self {
+        Self {
+            eager,
+            greeting: None,
+            standing: VecDeque::new(),
+            refusal: None,
+            released: (0, 0),
+            next: None,
+            latest: None,
+            early: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            landings: BTreeMap::new(),
+            unasked: 0,
+            fetches: BTreeMap::new(),
+            foreseen: Vec::new(),
+            asked: (0, 0),
+            data_at: now,
+            reported: Vec::new(),
+            end: None,
+            control: VecDeque::new(),
+            retry: Retry::from(now),
+            heard_at: now,
+            spoke_at: now,
+            copied: 0,
+        }
+    }
+
+    /// Payload bytes put in place so far.
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Asks for all bytes of an offer. Where they are here already their place comes back.
+    pub(crate) fn fetch(&mut self, offer: &Announcement, into: Span, now: Duration) -> Result<Option<Span>, LinkError> {
+        let Announcement { ticket, bytes, .. } = *offer;
+        self.asked.0 += 1;
+        let retry = Retry::from(now);
+        let mut fetching = Fetching { filling: Filling::new(into), number: self.asked.0, retry, dropped: false };
+        match self.offers.get_mut(&ticket) {
+            Some((known, may_come)) => {
+                let (known, _) = (*known, std::mem::replace(may_come, true));
+                if known.bytes as usize != fetching.filling.place.len() {
+                    self.fetches.insert(ticket, fetching);
+                    return Err(LinkError::Protocol(format!(
+                        "ticket {ticket} was offered with {bytes} bytes, and then with {}",
+                        known.bytes
+                    )));
+                }
+            }
+            // Known from an earlier connection, and not offered again yet.
+            None => self.foreseen.push(ticket),
+        }
+        if let Some(landing) = self.landings.remove(&ticket) {
+            for range in landing.got.ranges() {
+                #[expect(clippy::cast_possible_truncation, reason = "a landing has a 32-bit length")]
+                let (start, piece) = (range.start as u32, &landing.place[range.start as usize..range.end as usize]);
+                self.copied += fetching.filling.put(start, piece).unwrap_or(0);
+            }
+            if fetching.filling.is_complete() {
+                return Ok(Some(fetching.filling.place));
+            }
+        } else {
+            self.control.push_back(Message::Fetch { ticket, offset: 0, length: bytes }.encode().to_vec());
+        }
+        self.fetches.insert(ticket, fetching);
+        Ok(None)
+    }
+
+    /// Calls a fetch off.
+    pub(crate) fn cancel(&mut self, ticket: u64) -> Option<Span> {
+        self.fetches.remove(&ticket).map(|fetching| fetching.filling.place)
+    }
+
+    pub(crate) fn release(&mut self, below: u64, now: Duration) {
+        if !self.waits() {
+            self.retry = Retry::from(now);
+        }
+        self.released.0 = self.released.0.max(below);
+        while let Some(first) = self.offers.first_entry()
+            && *first.key() < below
+        {
+            let (ticket, (offer, _)) = first.remove_entry();
+            self.landings.remove(&ticket);
+            if offer.disposition == Disposition::Eager {
+                self.unasked -= u64::from(offer.bytes);
+            }
+        }
+        self.control.push_back(Message::Release { below: self.released.0 }.encode().to_vec());
+    }
+
+    pub(crate) fn say(&mut self, message: &Message, now: Duration) {
+        if !self.waits() {
+            self.retry = Retry::from(now);
+        }
+        if let Message::Welcome(welcome) = message {
+            self.next = Some(welcome.released_below);
+            self.released = (welcome.released_below, welcome.released_below);
+        }
+        self.standing.push_back(*message);
+        if self.standing.len() == 1 {
+            self.say_standing();
+        }
+    }
+
+    fn say_standing(&mut self) {
+        // Good-bye comes last: nobody listens behind it.
+        let front = self.standing.front().filter(|message| **message != Message::Bye || !self.is_waiting_for_release());
+        self.control.extend(front.map(|message| message.encode().to_vec()));
+    }
+
+    pub(crate) fn refuse(&mut self, datagram: Vec<u8>) {
+        self.control.push_back(datagram.clone());
+        self.refusal = Some(datagram);
+    }
+
+    /// The places of all fetches that were not answered.
+    pub(crate) fn abandon(&mut self) -> Vec<(u64, Span)> {
+        let fetches = std::mem::take(&mut self.fetches);
+        fetches.into_iter().map(|(ticket, fetching)| (ticket, fetching.filling.place)).collect()
+    }
+
+    /// A datagram from the source.
+    pub(crate) fn heard(&mut self, datagram: &[u8], now: Duration, said: &mut Vec<Heard>) -> Result<(), LinkError> {
+        let (message, body) = split(datagram)?;
+        self.heard_at = now;
+        if let Some(refusal) = &self.refusal {
+            self.control.push_back(refusal.clone());
+            return Ok(());
+        }
+        match message {
+            Message::Hello(hello) => return self.heard_hello(hello, body, said),
+            Message::Refuse { reason, .. } => {
+                return Err(LinkError::Refused { reason, text: String::from_utf8_lossy(body).into_owned() });
+            }
+            Message::Fetch { .. } => {
+                return Err(LinkError::Protocol(format!("the source sent a builder's message: {message:?}")));
+            }
+            // It overtook the hello, or the welcome: it will be said again.
+            _ if self.next.is_none() => return Ok(()),
+            Message::Offer(offer) => self.heard_offer(offer, said)?,
+            Message::Data { ticket, offset, .. } => self.heard_data(ticket, offset, body, now, said)?,
+            Message::Paused { .. } | Message::End(_) => {
+                self.control.push_back(message.encode().to_vec());
+                if !self.reported.contains(&message) {
+                    self.reported.push(message);
+                    match message {
+                        Message::End(_) => self.end = Some(message),
+                        _ => said.push(Heard::Message(message)),
+                    }
+                }
+            }
+            Message::Release { below } => {
+                if below > self.released.0 {
+                    return Err(LinkError::Protocol(format!(
+                        "the source echoed release {below}, which was never said"
+                    )));
+                }
+                if below > self.released.1 {
+                    self.released.1 = below;
+                    self.retry = Retry::from(now);
+                    if !self.is_waiting_for_release() && self.standing.front() == Some(&Message::Bye) {
+                        self.say_standing();
+                    }
+                }
+            }
+            Message::Welcome(_) | Message::Start { .. } | Message::Pause | Message::StopAt { .. } | Message::Bye => {
+                if self.standing.front() == Some(&message) {
+                    self.standing.pop_front();
+                    self.retry = Retry::from(now);
+                    self.say_standing();
+                }
+            }
+        }
+        if let Some(Message::End(books)) = self.end
+            && self.next.is_some_and(|next| next >= books.tickets)
+        {
+            said.extend(self.end.take().map(Heard::Message));
+        }
+        Ok(())
+    }
+
+    fn heard_hello(&mut self, hello: Hello, body: &[u8], said: &mut Vec<Heard>) -> Result<(), LinkError> {
+        let protocol = |text: &str| LinkError::Protocol(text.to_owned());
+        let greeting = self.greeting.get_or_insert_with(|| Greeting {
+            hello,
+            // At most 16 KiB: checked where messages are decoded.
+            text: Filling::new(vec![0; hello.description as usize]),
+            complete: false,
+        });
+        if greeting.hello != hello {
+            return Err(protocol("the source said hello twice"));
+        }
+        let (offset, part) = body.split_first_chunk().ok_or_else(|| protocol("a hello without its part"))?;
+        if !part.is_empty() {
+            let put = greeting.text.put(u32::from_le_bytes(*offset), part);
+            put.ok_or_else(|| protocol("a part of the description lies outside of it"))?;
+        }
+        if !greeting.complete && greeting.text.is_complete() {
+            greeting.complete = true;
+            let text = String::from_utf8(std::mem::take(&mut greeting.text.place));
+            greeting.text.place = vec![0; hello.description as usize];
+            let text = text.map_err(|_| protocol("the source's description is not UTF-8"))?;
+            said.push(Heard::Hello(hello, text));
+        }
+        Ok(())
+    }
+
+    fn heard_offer(&mut self, offer: Announcement, said: &mut Vec<Heard>) -> Result<(), LinkError> {
+        let ticket = offer.ticket;
+        if ticket < self.released.0 {
+            // The source has not heard of it.
+            self.control.push_back(Message::Release { below: self.released.0 }.encode().to_vec());
+            return Ok(());
+        }
+        let next = self.next.unwrap_or(0);
+        if ticket < next {
+            let Some((known, _)) = self.offers.get_mut(&ticket) else { return Ok(()) };
+            // Dropping is final: an earlier word that comes later does not undo it.
+            if known.disposition.is_dropped() || *known == offer {
+                let echo = Message::Offer(*known).encode().to_vec();
+                self.latest = self.latest.map(|(latest, _)| (latest, true));
+                if known.disposition.is_dropped() {
+                    self.control.push_back(echo);
+                }
+                return Ok(());
+            }
+            self.control.push_back(Message::Offer(offer).encode().to_vec());
+            if known.disposition == Disposition::Eager {
+                self.unasked -= u64::from(known.bytes);
+                self.landings.remove(&ticket);
+            }
+            *known = offer;
+            if let Some(fetching) = self.fetches.get_mut(&ticket) {
+                fetching.dropped |= offer.disposition.is_dropped();
+            }
+            if offer.disposition == Disposition::Eager {
+                self.expect(&offer)?;
+            }
+            said.push(Heard::Message(Message::Offer(offer)));
+            return Ok(());
+        }
+        // Between two tickets with data there can be one run of drops.
+        let most = self.greeting.as_ref().map_or(0, |greeting| 2 * greeting.hello.slots as usize + 2);
+        let entry = self.early.entry(ticket).or_insert(offer);
+        if !entry.disposition.is_dropped() {
+            *entry = offer;
+        }
+        if self.early.len() + self.offers.len() > most {
+            return Err(LinkError::Protocol(format!("more than {most} offers are open: more than its slots can hold")));
+        }
+        self.latest = self.latest.map(|(latest, _)| (latest, true));
+        while let Some(offer) = self.early.remove(&self.next.unwrap_or(0)) {
+            self.latest = Some((offer, true));
+            self.next = Some(offer.ticket + 1);
+            let eager = offer.disposition == Disposition::Eager;
+            let foreseen = self.foreseen.iter().position(|ticket| *ticket == offer.ticket);
+            foreseen.map(|at| self.foreseen.swap_remove(at));
+            self.offers.insert(offer.ticket, (offer, eager || foreseen.is_some()));
+            if eager {
+                self.expect(&offer)?;
+            }
+            if offer.disposition.is_dropped()
+                && let Some(fetching) = self.fetches.get_mut(&offer.ticket)
+            {
+                fetching.dropped = true;
+            }
+            said.push(Heard::Message(Message::Offer(offer)));
+        }
+        Ok(())
+    }
+
+    /// An eager offer: room for what comes of it, if it is within the bounds.
+    fn expect(&mut self, offer: &Announcement) -> Result<(), LinkError> {
+        let total = self.unasked + u64::from(offer.bytes);
+        self.unasked = total;
+        if offer.bytes > self.eager.limit || total > self.eager.credit.into() || (offer.bytes as usize) < HEADER_LEN {
+            return Err(LinkError::Protocol(format!(
+                "{} bytes sent unasked, {total} in all; the limits are {} and {}",
+                offer.bytes, self.eager.limit, self.eager.credit
+            )));
+        }
+        if !self.fetches.contains_key(&offer.ticket) {
+            self.landings.insert(offer.ticket, Filling::new(vec![0; offer.bytes as usize]));
+        }
+        Ok(())
+    }
+
+    fn heard_data(
+        &mut self,
+        ticket: u64,
+        offset: u32,
+        piece: &[u8],
+        now: Duration,
+        said: &mut Vec<Heard>,
+    ) -> Result<(), LinkError> {
+        let bad = |text: &str| {
+            Err(LinkError::Protocol(format!("bytes {offset}+{} of ticket {ticket} were sent: {text}", piece.len())))
+        };
+        match self.offers.get(&ticket) {
+            Some((_, false)) => return bad("they were not asked for"),
+            Some((offer, true)) if offset as usize + piece.len() > offer.bytes as usize && offer.bytes > 0 => {
+                return bad("it has fewer");
+            }
+            _ => {}
+        }
+        if let Some(fetching) = self.fetches.get_mut(&ticket) {
+            if fetching.dropped {
+                return Ok(());
+            }
+            let Some(new) = fetching.filling.put(offset, piece) else { return bad("fewer were asked for") };
+            self.copied += piece.len() as u64;
+            if new > 0 {
+                self.data_at = now;
+                self.asked.1 = self.asked.1.max(fetching.number);
+                fetching.retry = Retry::from(now);
+            }
+            if fetching.filling.is_complete()
+                && let Some(fetching) = self.fetches.remove(&ticket)
+            {
+                said.push(Heard::Arrived(ticket, fetching.filling.place));
+            }
+        } else if let Some(landing) = self.landings.get_mut(&ticket) {
+            landing.put(offset, piece);
+            self.copied += piece.len() as u64;
+        }
+        // Otherwise it came a second time, or overtook its offer, or is released.
+        Ok(())
+    }
+
+    /// Time passes. What has waited too long for an answer is asked again.
+    pub(crate) fn time(&mut self, now: Duration) -> Result<(), LinkError> {
+        if now >= self.heard_at + GONE {
+            return Err(LinkError::Closed);
+        }
+        let said_release = Message::Release { below: self.released.0 }.encode();
+        if self.waits() && self.retry.is_due(now) {
+            self.retry.later(now);
+            self.say_standing();
+            if self.is_waiting_for_release() {
+                self.control.push_back(said_release.to_vec());
+            }
+        }
+        if self.next.is_some() && now >= self.spoke_at + SILENCE {
+            self.control.push_back(said_release.to_vec());
+        }
+        let Self { fetches, control, asked, data_at, .. } = self;
+        for (ticket, fetching) in fetches.iter_mut().filter(|(_, fetching)| !fetching.dropped) {
+            if now < fetching.due(asked.1, *data_at) {
+                continue;
+            }
+            fetching.retry.later(now);
+            let length = fetching.filling.place.len() as u64;
+            for gap in fetching.filling.got.gaps(length).take(AT_ONCE) {
+                #[expect(clippy::cast_possible_truncation, reason = "a place has a 32-bit length")]
+                let (offset, length) = (gap.start as u32, (gap.end - gap.start) as u32);
+                control.push_back(Message::Fetch { ticket: *ticket, offset, length }.encode().to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    fn waits(&self) -> bool {
+        !self.standing.is_empty() || self.is_waiting_for_release()
+    }
+
+    /// Whether the source has not echoed the latest release.
+    fn is_waiting_for_release(&self) -> bool {
+        self.released.0 != self.released.1
+    }
+
+    /// When [`time`](Self::time) has something to do next.
+    pub(crate) fn deadline(&self) -> Duration {
+        let mut deadline = self.heard_at + GONE;
+        if self.next.is_some() {
+            deadline = deadline.min(self.spoke_at + SILENCE);
+        }
+        if self.waits() {
+            deadline = deadline.min(self.retry.at);
+        }
+        let live = self.fetches.values().filter(|fetching| !fetching.dropped);
+        live.map(|fetching| fetching.due(self.asked.1, self.data_at)).fold(deadline, Duration::min)
+    }
+
+    /// The next datagram.
+    pub(crate) fn next_transmit(&mut self, now: Duration) -> Option<Vec<u8>> {
+        if let Some((offer, echo @ true)) = &mut self.latest {
+            *echo = false;
+            self.control.push_back(Message::Offer(*offer).encode().to_vec());
+        }
+        let datagram = self.control.pop_front()?;
+        self.spoke_at = now;
+        Some(datagram)
+    }
+}
+
+impl Fetching {
+    /// When to ask again. While bytes of earlier fetches come, this one waits for its turn.
+    fn due(&self, latest_answered: u64, data_at: Duration) -> Duration {
+        if self.number < latest_answered { self.retry.at } else { self.retry.at.max(data_at + PATIENCE.0) }
+    }
+}

@@ -1,0 +1,326 @@
+//! The source's half: offers until the builder has heard, serves fetches piece by piece.
+
+use super::{AT_ONCE, GONE, PART, PIECE, Retry, split};
+use crate::{LinkError, Outstanding};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+use thalweg_wire::{Announcement, Disposition, Hello, Message};
+
+/// What a source has to send.
+#[derive(Debug)]
+pub(crate) enum Transmit {
+    /// A datagram.
+    Control(Vec<u8>),
+    /// A message, followed by `length` bytes of the arena.
+    Piece { message: Message, arena_offset: u64, length: u32 },
+}
+
+/// The source's half.
+#[derive(Debug)]
+pub(crate) struct ReliableSource {
+    hello: Hello,
+    description: String,
+    welcomed: bool,
+    book: Option<Outstanding<Fate>>,
+    released: u64,
+    /// Said until echoed, the first of them now.
+    standing: VecDeque<Message>,
+    /// What the builder said that must not be reported twice.
+    reported: Vec<Message>,
+    control: VecDeque<Vec<u8>>,
+    /// What is being sent: ticket and range.
+    serving: VecDeque<(u64, Range<u32>)>,
+    most_serving: usize,
+    retry: Retry,
+    heard_at: Duration,
+}
+
+/// What the source knows of the builder's knowledge of an offer.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fate {
+    asked: bool,
+    /// The builder has it.
+    known: bool,
+    /// Dropped since: only an echo of just this shows that the builder knows.
+    changed: bool,
+}
+
+impl ReliableSource {
+    pub(crate) fn new(hello: Hello, description: String, now: Duration) -> Self {
+        let mut source = Self {
+            hello,
+            description,
+            welcomed: false,
+            book: None,
+            released: 0,
+            standing: VecDeque::new(),
+            reported: Vec::new(),
+            control: VecDeque::new(),
+            serving: VecDeque::new(),
+            most_serving: (hello.slots as usize).saturating_mul(4).saturating_add(64),
+            retry: Retry::from(now),
+            heard_at: now,
+        };
+        source.say_hello();
+        source
+    }
+
+    fn say_hello(&mut self) {
+        let cell = Message::Hello(self.hello).encode();
+        let text = self.description.as_bytes();
+        for offset in (0..text.len().max(1)).step_by(PART) {
+            let part = &text[offset..text.len().min(offset + PART)];
+            #[expect(clippy::cast_possible_truncation, reason = "a description has at most 16 KiB")]
+            let offset = (offset as u32).to_le_bytes();
+            self.control.push_back([&cell[..], &offset, part].concat());
+        }
+    }
+
+    pub(crate) fn offer(&mut self, offer: &Announcement, now: Duration) {
+        if !self.waits() {
+            self.retry = Retry::from(now);
+        }
+        let book = self.book.get_or_insert_with(|| Outstanding::starting_at(offer.ticket));
+        let eager = offer.disposition == Disposition::Eager;
+        if offer.ticket >= book.next_ticket() {
+            book.push(*offer, Fate { asked: eager, ..Fate::default() });
+        } else if let Some((known, fate)) = book.get_mut(offer.ticket) {
+            *known = *offer;
+            fate.changed = true;
+        } else {
+            return;
+        }
+        // Before the welcome there is nobody to hear it.
+        if self.welcomed {
+            self.send_offer(offer);
+        }
+    }
+
+    fn send_offer(&mut self, offer: &Announcement) {
+        self.control.push_back(Message::Offer(*offer).encode().to_vec());
+        if offer.disposition == Disposition::Eager {
+            self.serving.push_back((offer.ticket, 0..offer.bytes));
+        }
+    }
+
+    pub(crate) fn may_withdraw(&self, ticket: u64) -> bool {
+        self.book.as_ref().and_then(|book| book.get(ticket)).is_none_or(|(_, fate)| !fate.asked)
+    }
+
+    pub(crate) fn say(&mut self, message: &Message, now: Duration) {
+        if !self.waits() {
+            self.retry = Retry::from(now);
+        }
+        self.standing.push_back(*message);
+        if self.welcomed && self.standing.len() == 1 {
+            self.control.push_back(message.encode().to_vec());
+        }
+    }
+
+    /// A datagram from the builder.
+    pub(crate) fn heard(&mut self, datagram: &[u8], now: Duration, said: &mut Vec<Message>) -> Result<(), LinkError> {
+        let (message, body) = split(datagram)?;
+        self.heard_at = now;
+        match message {
+            Message::Refuse { reason, .. } => {
+                return Err(LinkError::Refused { reason, text: String::from_utf8_lossy(body).into_owned() });
+            }
+            Message::Welcome(welcome) => {
+                self.echo(&message);
+                if !self.welcomed {
+                    self.welcomed = true;
+                    self.release(welcome.released_below);
+                    said.push(message);
+                    let offers: Vec<Announcement> =
+                        self.book.iter().flat_map(Outstanding::iter).map(|(offer, _)| *offer).collect();
+                    offers.iter().for_each(|offer| self.send_offer(offer));
+                    self.control.extend(self.standing.front().map(|message| message.encode().to_vec()));
+                    self.retry = Retry::from(now);
+                }
+            }
+            Message::Start { .. } | Message::Pause | Message::StopAt { .. } | Message::Bye => {
+                self.echo(&message);
+                if !self.reported.contains(&message) {
+                    self.reported.push(message);
+                    said.push(message);
+                }
+            }
+            Message::Release { below } => {
+                if below > self.released {
+                    self.release(below);
+                    self.retry = Retry::from(now);
+                    said.push(message);
+                }
+                self.echo(&Message::Release { below: self.released });
+            }
+            Message::Fetch { ticket, offset, length } => self.serve(ticket, offset, length)?,
+            Message::Paused { .. } | Message::End(_) => {
+                if self.standing.front() == Some(&message) {
+                    self.standing.pop_front();
+                    self.control.extend(self.standing.front().map(|message| message.encode().to_vec()));
+                    self.retry = Retry::from(now);
+                }
+            }
+            Message::Offer(offer) => {
+                if self.book.as_ref().is_none_or(|book| offer.ticket >= book.next_ticket()) {
+                    return Err(LinkError::Protocol(format!("the builder echoed an offer never made: {offer:?}")));
+                }
+                if let Some((known, fate)) = self.book.as_mut().and_then(|book| book.get_mut(offer.ticket)) {
+                    fate.changed &= *known != offer;
+                }
+                self.knows(offer.ticket, now);
+            }
+            Message::Hello(_) | Message::Data { .. } => {
+                return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The builder knows this offer, and those before it.
+    fn knows(&mut self, ticket: u64, now: Duration) {
+        let Some(book) = &mut self.book else { return };
+        let first = book.next_ticket() - book.len() as u64;
+        for number in (first..=ticket).rev() {
+            match book.get_mut(number) {
+                Some((_, fate)) if !fate.known => fate.known = true,
+                _ => break,
+            }
+            self.retry = Retry::from(now);
+        }
+    }
+
+    fn echo(&mut self, message: &Message) {
+        self.control.push_back(message.encode().to_vec());
+    }
+
+    fn release(&mut self, below: u64) {
+        self.released = self.released.max(below);
+        if let Some(book) = &mut self.book {
+            book.release(below).for_each(drop);
+        }
+    }
+
+    fn serve(&mut self, ticket: u64, offset: u32, length: u32) -> Result<(), LinkError> {
+        let Some(book) = &mut self.book else { return Ok(()) };
+        // Released, or not offered yet over this connection: the builder will learn, or ask again.
+        let Some((offer, fate)) = book.get_mut(ticket) else { return Ok(()) };
+        if offer.disposition.is_dropped() {
+            return Ok(());
+        }
+        if offset.checked_add(length).is_none_or(|end| end > offer.bytes) {
+            return Err(LinkError::Protocol(format!(
+                "the builder asked for bytes {offset}+{length} of ticket {ticket}, which has {}",
+                offer.bytes
+            )));
+        }
+        // That does not show that the builder has heard the offer: it may know the ticket from an earlier connection.
+        fate.asked = true;
+        let range = offset..offset + length;
+        let under_way =
+            self.serving.iter().any(|(other, r)| *other == ticket && r.start <= range.start && range.end <= r.end);
+        // What there is no room for will be asked for again.
+        if !under_way && self.serving.len() < self.most_serving {
+            self.serving.push_back((ticket, range));
+        }
+        Ok(())
+    }
+
+    /// Time passes. What has waited too long for an answer is said again.
+    pub(crate) fn time(&mut self, now: Duration) -> Result<(), LinkError> {
+        if now >= self.heard_at + GONE {
+            return Err(LinkError::Closed);
+        }
+        if !self.waits() || !self.retry.is_due(now) {
+            return Ok(());
+        }
+        self.retry.later(now);
+        if !self.welcomed {
+            self.say_hello();
+            return Ok(());
+        }
+        self.control.extend(self.standing.front().map(|message| message.encode().to_vec()));
+        let again = self.unheard().take(AT_ONCE).map(|offer| Message::Offer(*offer).encode().to_vec());
+        let again: Vec<Vec<u8>> = again.collect();
+        self.control.extend(again);
+        Ok(())
+    }
+
+    fn unheard(&self) -> impl Iterator<Item = &Announcement> {
+        let offers = self.book.iter().flat_map(Outstanding::iter);
+        offers.filter(|(_, fate)| !fate.known || fate.changed).map(|(offer, _)| offer)
+    }
+
+    fn waits(&self) -> bool {
+        !self.welcomed || !self.standing.is_empty() || self.unheard().next().is_some()
+    }
+
+    /// When [`time`](Self::time) has something to do next.
+    pub(crate) fn deadline(&self) -> Duration {
+        let gone = self.heard_at + GONE;
+        if self.waits() { self.retry.at.min(gone) } else { gone }
+    }
+
+    /// The next datagram.
+    pub(crate) fn next_transmit(&mut self) -> Option<Transmit> {
+        if let Some(bytes) = self.control.pop_front() {
+            return Some(Transmit::Control(bytes));
+        }
+        loop {
+            let (ticket, range) = self.serving.front_mut()?;
+            let ticket = *ticket;
+            let offer = self.book.as_ref().and_then(|book| book.get(ticket)).map(|(offer, _)| *offer);
+            let Some(offer) = offer.filter(|offer| !offer.disposition.is_dropped() && range.start < range.end) else {
+                self.serving.pop_front();
+                continue;
+            };
+            let (offset, length) = (range.start, range.len().min(PIECE as usize) as u32);
+            range.start += length;
+            let arena_offset = offer.arena_offset + u64::from(offset);
+            return Some(Transmit::Piece { message: Message::Data { ticket, offset, length }, arena_offset, length });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reliable::PATIENCE;
+    use thalweg_wire::{EventId, RunNumber, SourceId, Welcome};
+
+    #[test]
+    fn a_fetch_does_not_show_that_the_offer_was_heard() {
+        let hello = Hello {
+            session: 1,
+            source: SourceId::new(1, 0),
+            builder: 0,
+            builders: 1,
+            slots: 4,
+            slot_bytes: 64,
+            max_payload: 0,
+            withdraws: false,
+            description: 0,
+        };
+        let welcome = Welcome { run: RunNumber(1), eager_credit: 0, eager_limit: 0, running: true, released_below: 7 };
+        let offer = Announcement {
+            ticket: 7,
+            first: EventId(7),
+            arena_offset: 0,
+            count: 1,
+            bytes: 64,
+            disposition: Disposition::Held,
+        };
+        let mut now = Duration::ZERO;
+        let mut source = ReliableSource::new(hello, String::new(), now);
+        source.heard(&Message::Welcome(welcome).encode(), now, &mut Vec::new()).unwrap();
+        source.offer(&offer, now);
+        // The builder knows the ticket from an earlier connection. What was said on this one is lost.
+        source.heard(&Message::Fetch { ticket: 7, offset: 0, length: 64 }.encode(), now, &mut Vec::new()).unwrap();
+        while source.next_transmit().is_some() {}
+        now += PATIENCE.0;
+        source.time(now).unwrap();
+        let Some(Transmit::Control(again)) = source.next_transmit() else { panic!("nothing is said again") };
+        assert_eq!(again, Message::Offer(offer).encode());
+    }
+}

@@ -1,0 +1,349 @@
+//! What a user meets after a run: `ls`, `info`, `verify` and `cat` on real runs, whole and damaged.
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// What a command said, and how it ended.
+#[derive(Debug)]
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    /// The last line of standard output.
+    fn json(&self) -> Value {
+        serde_json::from_str(self.out.lines().last().unwrap_or_default())
+            .unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Asserts that it was refused as a wrong use, and returns why.
+    fn refused(&self) -> &str {
+        assert_eq!((self.code, &self.out[..]), (2, ""), "{self:?}");
+        &self.err
+    }
+}
+
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+    command.env_remove("COLUMNS").env_remove("THALWEG_LOG");
+    command
+}
+
+fn thalweg(directory: &TempDir, words: &str) -> Said {
+    let output = command().args(words.split(' ')).current_dir(directory.path()).output().unwrap();
+    Said {
+        code: output.status.code().unwrap(),
+        out: String::from_utf8_lossy(&output.stdout).into(),
+        err: String::from_utf8_lossy(&output.stderr).into(),
+    }
+}
+
+/// A directory with a run of so many bytes in each fragment: 3 sources, about 150 events, in `runs/run-000001`.
+fn a_run(size: &str) -> (TempDir, Value) {
+    let directory = tempfile::tempdir().unwrap();
+    let said = thalweg(&directory, &format!("demo --size {size} --rate 500 --duration 300ms --out runs --json"));
+    assert_eq!(said.code, 0, "{said:?}");
+    let report = said.json();
+    (directory, report)
+}
+
+/// Changes a run's `run.json`, as its writer might have left it.
+fn rewrite(directory: &TempDir, run: &str, change: impl FnOnce(&mut Value)) {
+    let path = directory.path().join(run).join("run.json");
+    let mut info = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut info);
+    std::fs::write(path, info.to_string()).unwrap();
+}
+
+fn segment(directory: &TempDir) -> PathBuf {
+    directory.path().join("runs/run-000001/00000.seg")
+}
+
+/// Where the blocks of a segment begin: each says how long it is (docs/run-format.md).
+fn blocks(segment: &Path) -> Vec<usize> {
+    let bytes = std::fs::read(segment).unwrap();
+    let mut blocks = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() && bytes[at + 6] == 1 {
+        blocks.push(at);
+        at += u32::from_le_bytes(bytes[at + 24..at + 28].try_into().unwrap()) as usize;
+    }
+    blocks
+}
+
+#[test]
+fn a_run_is_listed_described_verified_and_printed() {
+    let (directory, report) = a_run("4KiB");
+    let events = report["events"]["built"].as_u64().unwrap();
+    assert!(events > 0);
+
+    let said = thalweg(&directory, "ls --json");
+    let listed = &said.json()["runs"];
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{said:?}");
+    assert_eq!(listed[0]["path"], "runs/run-000001");
+    assert_eq!((&listed[0]["state"], &listed[0]["events"]), (&json!("COMPLETE"), &json!(events)));
+    let said = thalweg(&directory, "ls runs");
+    let row: Vec<&str> = said.out.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!((row[0], row[1], row[row.len() - 1]), ("1", "COMPLETE", "runs/run-000001"), "{said:?}");
+
+    let said = thalweg(&directory, "info runs/run-000001 --json");
+    let seen = &said.json()["directories"][0];
+    assert_eq!(seen["info"]["ledger"][2]["recorded"], events, "{said:?}");
+    assert_eq!(seen["events"], json!({ "built": events, "incomplete": 0 }));
+    assert_eq!(seen["recovery"], Value::Null);
+    let said = thalweg(&directory, "info runs/run-000001");
+    assert!(said.out.starts_with("run 1: COMPLETE\n"), "{said:?}");
+    assert!(said.out.contains("  1.2 model-adc-2: model-adc, samples-i16, simulated\n"), "{said:?}");
+
+    let said = thalweg(&directory, "verify runs/run-000001");
+    assert_eq!((said.code, &said.err[..]), (0, ""), "{said:?}");
+    assert!(said.out.starts_with("runs/run-000001: COMPLETE, intact\n"), "{said:?}");
+    let said = thalweg(&directory, "verify runs/run-000001/run.json --json");
+    assert_eq!((said.code, &said.json()["ok"]), (0, &json!(true)), "{said:?}");
+    assert_eq!(said.json()["directories"][0]["fragments"], 3 * events);
+
+    let said = thalweg(&directory, "cat runs/run-000001 --json");
+    assert_eq!(said.out.lines().count() as u64, events);
+    let first: Value = serde_json::from_str(said.out.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["event"], &first["complete"]), (&json!(0), &json!(true)));
+    assert_eq!(first["fragments"][2]["status"], json!(["simulated"]));
+    assert_eq!(first["fragments"][2]["length"], 4096);
+}
+
+#[test]
+fn cat_picks_events_sources_and_values() {
+    let (directory, _) = a_run("4KiB");
+    let said = thalweg(&directory, "cat runs/run-000001 --event 3..5 --source 1.0,1.2 --data 2");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let lines: Vec<Vec<String>> = said.out.lines().map(words).collect();
+    assert_eq!(lines.len(), 10, "{said:?}");
+    assert_eq!((&lines[0][..], &lines[5][..]), (&words("event 3")[..], &words("event 4")[..]));
+    assert_eq!((&lines[1][0][..], &lines[3][0][..]), ("1.0", "1.2"));
+    assert_eq!((&lines[1][1][..], &lines[1][3..]), ("#3", &words("4096 samples-i16 simulated")[..]));
+    assert_eq!(lines[2][2..], words("... 2,046 samples more"));
+
+    // The payload itself begins with the samples that were printed.
+    let raw = command()
+        .args(["cat", "runs/run-000001", "--event", "3", "--source", "1.0", "--raw"])
+        .current_dir(directory.path())
+        .output()
+        .unwrap();
+    assert_eq!(raw.stdout.len(), 4096);
+    let sample = |at: usize| i16::from_le_bytes([raw.stdout[at], raw.stdout[at + 1]]).to_string();
+    assert_eq!(lines[2][..2], [sample(0), sample(2)]);
+}
+
+#[test]
+fn one_flipped_bit_is_found_and_named() {
+    let (directory, report) = a_run("64KiB");
+    let path = segment(&directory);
+    let second = blocks(&path)[1];
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[second + 1000] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+
+    let said = thalweg(&directory, "verify runs/run-000001 --json");
+    let verified = said.json();
+    let problem = &verified["directories"][0]["problems"][0];
+    assert_eq!((said.code, &verified["ok"]), (1, &json!(false)), "{said:?}");
+    assert_eq!((&problem["file"], &problem["offset"]), (&json!("00000.seg"), &json!(second)));
+    let said = thalweg(&directory, "verify runs/run-000001");
+    assert!(said.out.starts_with("runs/run-000001: DAMAGED, "), "{said:?}");
+    assert!(said.out.contains(&format!("00000.seg at byte {second}: block 1: ")), "{said:?}");
+
+    // Everything else can still be read, and what cannot is not passed over in silence.
+    let said = thalweg(&directory, "cat runs/run-000001 --json");
+    let lines: Vec<Value> = said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let damaged = lines.iter().filter(|line| line["error"].is_string()).count();
+    assert_eq!(lines.len(), report["events"]["built"]);
+    assert!(damaged > 0 && damaged < lines.len(), "{damaged} of {}", lines.len());
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("run `thalweg verify`"), "{said:?}");
+}
+
+#[test]
+fn a_run_whose_writer_died_is_recovered_to_its_last_whole_block() {
+    let (directory, report) = a_run("64KiB");
+    let path = segment(&directory);
+    let blocks = blocks(&path);
+    let last = blocks[blocks.len() - 1];
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(last as u64 + 5000).unwrap();
+
+    // The file was cut off after the run had ended: that is damage.
+    let said = thalweg(&directory, "verify runs/run-000001");
+    assert_eq!(said.code, 1);
+    assert!(said.out.starts_with("runs/run-000001: DAMAGED, "), "{said:?}");
+    assert!(said.out.contains(&format!("00000.seg at byte {last}: ")), "{said:?}");
+
+    // Its writer died while it wrote: that is what recovery is for.
+    rewrite(&directory, "runs/run-000001", |info| {
+        info["state"] = json!("OPEN");
+        info["ended"] = Value::Null;
+    });
+    let said = thalweg(&directory, "verify runs/run-000001");
+    let recovered = format!("runs/run-000001: OPEN, its writer died; recovered to block {}\n", blocks.len() - 1);
+    assert!(said.out.starts_with(&recovered), "{said:?}");
+    assert_eq!(said.code, 1);
+    let said = thalweg(&directory, "ls");
+    assert!(said.out.contains("OPEN, writer gone"), "{said:?}");
+    let said = thalweg(&directory, "info runs/run-000001");
+    assert!(said.out.starts_with("run 1: OPEN, its writer died\n"), "{said:?}");
+
+    let built = report["events"]["built"].as_u64().unwrap();
+    for words in ["cat runs/run-000001 --json", "cat runs/run-000001 --json --follow"] {
+        let said = thalweg(&directory, words);
+        let events = said.out.lines().count() as u64;
+        assert!(events > 0 && events < built, "{events} of {built}");
+        assert!(said.err.contains("its writer died"), "{said:?}");
+        assert_eq!(said.code, 0);
+    }
+}
+
+#[test]
+fn intact_is_not_yet_complete() {
+    let (directory, _) = a_run("4KiB");
+    rewrite(&directory, "runs/run-000001", |info| {
+        info["state"] = json!("INCOMPLETE");
+        info["reasons"] = json!(["source 1.1 (model-adc-1) did not end its books: it died, hung or was cut off"]);
+    });
+    let said = thalweg(&directory, "verify runs/run-000001");
+    assert_eq!(said.code, 1);
+    let begin = "runs/run-000001: intact, but the run is INCOMPLETE:\n  because: source 1.1 (model-adc-1) did not end";
+    assert!(said.out.starts_with(begin), "{said:?}");
+    assert_eq!(thalweg(&directory, "verify runs/run-000001 --json").json()["directories"][0]["consistent"], true);
+}
+
+#[test]
+fn one_broken_run_does_not_hide_the_others() {
+    let (directory, _) = a_run("4KiB");
+    let broken = directory.path().join("runs/run-000002");
+    std::fs::create_dir(&broken).unwrap();
+    std::fs::write(broken.join("run.json"), "{").unwrap();
+    let said = thalweg(&directory, "ls");
+    assert_eq!(said.code, 0);
+    assert!(
+        said.out.contains("  1  COMPLETE") && said.out.contains("\nBROKEN: runs/run-000002/run.json: "),
+        "{said:?}"
+    );
+    assert!(thalweg(&directory, "ls --json").json()["runs"][1]["error"].is_string());
+    let said = thalweg(&directory, "verify runs/run-000002 runs/run-000001");
+    assert_eq!(said.code, 1);
+    assert!(said.out.contains("runs/run-000002: DAMAGED: "), "{said:?}");
+    assert!(said.out.contains("runs/run-000001: COMPLETE, intact\n"), "{said:?}");
+    assert_eq!(thalweg(&directory, "info runs/run-000002").code, 1);
+}
+
+#[test]
+fn builders_of_one_run_are_judged_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let said = thalweg(&directory, "demo --size 4KiB --rate 500 --duration 300ms --out runs --print-topology");
+    let mut topology: toml::Table = said.out.parse().unwrap();
+    let builders = topology["builder"].as_array_mut().unwrap();
+    let mut second = builders[0].clone();
+    second["name"] = "builder-1".into();
+    builders.push(second);
+    std::fs::write(directory.path().join("two.toml"), topology.to_string()).unwrap();
+    let said = thalweg(&directory, "run two.toml --json");
+    assert_eq!(said.code, 0, "{said:?}");
+    let built = said.json()["events"]["built"].clone();
+
+    let said = thalweg(&directory, "verify runs/run-000001 --json");
+    let sum = &said.json()["runs"][0];
+    assert_eq!((said.code, &sum["ok"], &sum["present"]), (0, &json!(true), &json!([0, 1])), "{said:?}");
+    assert_eq!((&sum["events"]["built"], &sum["ledger"]["sources"][0]["recorded"]), (&built, &built));
+    let said = thalweg(&directory, "verify runs/run-000001-b1 runs/run-000001-b0");
+    assert!(said.out.contains("\nrun 1, all 2 builders together: COMPLETE, intact\n"), "{said:?}");
+    let said = thalweg(&directory, "info runs/run-000001 --json");
+    assert_eq!(said.json()["runs"][0]["events"]["built"], built);
+
+    // One builder alone is looked at by itself.
+    let said = thalweg(&directory, "info runs/run-000001-b1");
+    assert!(said.out.starts_with("run 1, builder 1 of 2: COMPLETE\n"), "{said:?}");
+    let said = thalweg(&directory, "cat runs/run-000001-b1 --event 2");
+    assert!(said.refused().contains("of builder 1 of 2"), "{said:?}");
+    let said = thalweg(&directory, "cat runs/run-000001");
+    assert!(said.refused().contains("name one, such as runs/run-000001-b0"), "{said:?}");
+}
+
+#[test]
+fn following_ends_with_the_run_and_misses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let demo = ["demo", "--size", "4KiB", "--rate", "500", "--duration", "300ms", "--out", "runs", "--json"];
+    let mut demo = command().args(demo).current_dir(directory.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !directory.path().join("runs/run-000001/run.json").exists() {
+        assert!(Instant::now() < deadline, "the run has not begun");
+        std::thread::yield_now();
+    }
+    let followed = thalweg(&directory, "cat runs/run-000001 --follow --json");
+    let mut report = String::new();
+    demo.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+    assert!(demo.wait().unwrap().success());
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((followed.code, &followed.err[..]), (0, ""));
+    assert_eq!(followed.out.lines().count(), report["events"]["built"]);
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_error() {
+    let (directory, _) = a_run("4KiB");
+    let mut cat = command()
+        .args(["cat", "runs/run-000001", "--data", "1000"])
+        .current_dir(directory.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = String::new();
+    BufReader::new(cat.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert_eq!(first, "event 0\n");
+    let ended = cat.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), ended.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_what_to_do() {
+    let (directory, _) = a_run("4KiB");
+    for words in
+        ["info nowhere", "verify nowhere", "cat nowhere", "cat nowhere --follow", "verify runs/run-000001 nowhere"]
+    {
+        let said = thalweg(&directory, words);
+        assert!(said.refused().contains("nowhere: no such directory; `thalweg ls DIR`"), "{said:?}");
+    }
+    for words in ["info runs", "verify runs", "cat runs"] {
+        let said = thalweg(&directory, words);
+        assert!(said.refused().contains("`thalweg ls runs` lists them"), "{said:?}");
+    }
+    for (words, hint) in [
+        ("ls nowhere", "nowhere: no such directory"),
+        ("ls runs/run-000001", "`thalweg info runs/run-000001` shows it"),
+        ("cat runs/run-000001 --event 999999", "it has"),
+        ("cat runs/run-000001 --event 5..5", "has no event"),
+        ("cat runs/run-000001 --event five", "is neither an event such as 7 nor a range"),
+        ("cat runs/run-000001 --source 9.9", "has no source 9.9; it has 1.0, 1.1, 1.2"),
+        ("cat runs/run-000001 --source nine", "write SUBSYSTEM.ELEMENT"),
+        ("cat runs/run-000001 --raw --data 5", "cannot be used with"),
+    ] {
+        let said = thalweg(&directory, words);
+        assert!(said.refused().contains(hint), "{said:?}");
+    }
+    let said = thalweg(&directory, "info nowhere --json");
+    assert!(said.json()["error"].as_str().unwrap().contains("no such directory"), "{said:?}");
+    assert_eq!(said.code, 2);
+}
+
+#[test]
+fn help_says_what_a_command_is_for_and_how_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let help = |command: &str| thalweg(&directory, &format!("{command} --help")).out;
+    insta::assert_snapshot!(help("ls"), @"");
+    insta::assert_snapshot!(help("info"), @"");
+    insta::assert_snapshot!(help("verify"), @"");
+    insta::assert_snapshot!(help("cat"), @"");
+}

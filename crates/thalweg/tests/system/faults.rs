@@ -1,0 +1,117 @@
+//! Nodes that die, connections that are cut.
+
+use crate::common::proxy::{Cut, Proxy};
+use crate::common::*;
+use thalweg_store::{Run, RunState, Verdict, WriterLife};
+use thalweg_wire::Message;
+
+/// Slow enough that a run lasts as long as a test wants it to.
+const PACED: &str = "rate = 2000.0";
+
+#[test]
+fn a_source_that_dies_is_named_and_the_others_lose_nothing() {
+    for link in LINKS {
+        let system = System::new(&Plan { link, source: PACED, run: "patience = \"5s\"", ..PLAN });
+        let mut builder = system.builder();
+        let mut sources = system.sources([0, 1, 2]);
+        builder.wait_for("recording");
+        await_events(&system.run_directory(), 100);
+
+        let victim = sources.remove(1).kill();
+        assert_eq!(victim.code(), None);
+        // The run goes on without it, and says of each event that it is missing.
+        let mut incomplete = 0;
+        follow_until(&system.run_directory(), |_, event| {
+            incomplete += u64::from(event.status == thalweg_store::EventStatus::Incomplete);
+            incomplete == 50
+        });
+        // One that is started anew knows nothing of this run.
+        system.node("source1").finish().failed_saying("can take part in the next");
+
+        builder.interrupt();
+        let report = builder.finish().report(1);
+        assert_eq!(report["state"], "INCOMPLETE");
+        assert!(reasons(&report).contains("source 1.1 (source1) did not end its books"), "{report:#}");
+        check_books(&report);
+        check_untouched(&report, "1.0");
+        check_untouched(&report, "1.2");
+        for source in sources {
+            source.finish().succeeded();
+        }
+        let verified = check_intact(&system.run_directory());
+        assert!(matches!(verified.verdict, Verdict::Incomplete { reasons } if reasons.concat().contains("source1")));
+        let contents = check_samples(&system.run_directory());
+        assert_eq!(contents.events, number(&report, "/events/built"));
+        assert_eq!(contents.incomplete, number(&report, "/events/incomplete"));
+        let recorded = ["1.0", "1.1", "1.2"].map(|source| entry(&report, source)["recorded"].as_u64().unwrap());
+        assert_eq!(contents.fragments, recorded.iter().sum::<u64>());
+    }
+}
+
+#[test]
+fn a_builder_that_dies_leaves_a_run_that_can_be_read_to_its_last_whole_block() {
+    for link in LINKS {
+        let system = System::new(&Plan { link, source: PACED, run: "patience = \"500ms\"", ..PLAN });
+        let mut builder = system.builder();
+        let sources = system.sources([0, 1, 2]);
+        builder.wait_for("recording");
+        await_events(&system.run_directory(), 200);
+        builder.kill();
+        for source in sources {
+            source.finish().failed_saying("no builder at");
+        }
+
+        let run = Run::open(system.run_directory()).unwrap();
+        assert_eq!(run.info().state, RunState::Open);
+        assert_eq!(run.writer(), Some(WriterLife::Gone));
+        assert!(run.recovery().is_some_and(|recovery| recovery.is_end), "{:?}", run.recovery());
+        let contents = check_samples(&system.run_directory());
+        assert!(contents.events >= 200, "what a reader saw is still there: {contents:?}");
+        let expected = Contents { incomplete: 0, first: 0, last: contents.events - 1, ..contents };
+        assert_eq!(contents, expected);
+        let verified = check_intact(&system.run_directory());
+        assert_eq!(verified.verdict, Verdict::Recovered);
+        assert_eq!(verified.events, contents.events);
+    }
+}
+
+/// Runs 300 events of 64 KiB, with the cuts between source 1 and the builder.
+fn cut(cuts: &[Cut]) {
+    // Long enough that a source which comes back is never given up on a busy machine.
+    let builder = "deadline = \"20s\"";
+    let system =
+        System::new(&Plan { sources: 2, size: "64KiB", run: "events = 300\npatience = \"20s\"", builder, ..PLAN });
+    let builder = system.builder();
+    let proxy = Proxy::new(system.tcp(), cuts.iter().copied());
+    let sources = [system.node("source0"), system.node_via("source1", &[proxy.address()])];
+    let report = builder.finish().report(0);
+    for source in sources {
+        assert_eq!(source.finish().report(0)["accepted"], 300);
+    }
+    assert_eq!(proxy.connections() as usize, cuts.len() + 1, "it was cut as often as planned");
+    assert_eq!(report["state"], "COMPLETE", "{report:#}");
+    check_books(&report);
+    check_untouched(&report, "1.0");
+    check_untouched(&report, "1.1");
+    check_intact(&system.run_directory());
+    let expected = Contents { events: 300, incomplete: 0, fragments: 600, first: 0, last: 299 };
+    assert_eq!(check_samples(&system.run_directory()), expected);
+}
+
+#[test]
+fn a_connection_that_is_cut_and_made_again_loses_nothing_and_doubles_nothing() {
+    // In the middle of payloads, of a message, and of the greeting.
+    cut(&[Cut::After(1_000_000), Cut::After(3_333_333)]);
+    cut(&[Cut::After(64 + 20), Cut::After(700_001), Cut::AtOnce, Cut::AtOnce, Cut::After(5_000_064)]);
+}
+
+#[test]
+fn what_a_builder_said_into_a_cut_connection_is_said_again() {
+    cut(&[Cut::Before(|message| matches!(message, Message::Welcome(_)))]);
+    cut(&[Cut::Before(|message| matches!(message, Message::Start { .. }))]);
+    cut(&[Cut::Before(|message| matches!(message, Message::StopAt { .. }))]);
+    cut(&[
+        Cut::Before(|message| matches!(message, Message::Fetch { .. })),
+        Cut::Before(|message| matches!(message, Message::Release { .. })),
+    ]);
+}
