@@ -74,10 +74,9 @@ pub(crate) fn binary_size(bytes: u64) -> String {
     }
 }
 
-/// How long something took: `0.46 s`, `83 s`, `2h 13m 5s`.
+/// How long something took: `0.5 s`, `183 s`, `2h 13m 5s`.
 pub(crate) fn seconds(seconds: f64) -> String {
     match seconds {
-        short if short < 9.995 => format!("{short:.2} s"),
         short if short < 99.95 => format!("{short:.1} s"),
         short if short < 600.0 => format!("{short:.0} s"),
         long => match Duration::try_from_secs_f64(long.round()) {
@@ -195,7 +194,7 @@ mod tests {
     #[test]
     fn sizes_keep_three_digits() {
         let bytes = [0, 999, 1000, 9_994, 9_995, 99_950, 286_670_848, 999_500_000, u64::MAX];
-        let sizes = ["0 B", "999 B", "1.00 kB", "9.99 kB", "9.99 kB", "100 kB", "287 MB", "1.00 GB", "18.4 EB"];
+        let sizes = ["0 B", "999 B", "1.00 kB", "9.99 kB", "10.0 kB", "100 kB", "287 MB", "1.00 GB", "18.4 EB"];
         assert_eq!(bytes.map(size), sizes);
         let chosen = [0, 1, 1000, 4096, 4 << 20, 3 << 30].map(binary_size);
         assert_eq!(chosen, ["0 bytes", "1 byte", "1,000 bytes", "4 KiB", "4 MiB", "3 GiB"]);
@@ -204,7 +203,7 @@ mod tests {
     #[test]
     fn lengths_of_time() {
         let lengths = [0.0, 0.4589, 12.34, 599.0, 7985.2, f64::INFINITY].map(seconds);
-        assert_eq!(lengths, ["0.00 s", "0.46 s", "12.3 s", "599 s", "2h 13m 5s", "inf s"]);
+        assert_eq!(lengths, ["0.0 s", "0.5 s", "12.3 s", "599 s", "2h 13m 5s", "inf s"]);
     }
 
     #[test]

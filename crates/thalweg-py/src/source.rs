@@ -1,0 +1,289 @@
+//! `thalweg.Source`: a source that a Python program feeds.
+
+use crate::content::{Content, Payload};
+use crate::{RunError, run_error};
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use thalweg_link::{Address, TcpOptions};
+use thalweg_node::{Feed, NodeError, Policy, PushSource, PushedFragment, SourceSettings, default_slot_bytes};
+use thalweg_wire::{EventId, SourceId, Status, TaiNanos};
+
+/// How long Ctrl-C may have to wait. What is waited for is not waited for in steps: it ends the wait at once.
+const STEP: Duration = Duration::from_millis(100);
+
+/// A source that this program feeds.
+#[pyclass(frozen, module = "thalweg")]
+pub(crate) struct Source {
+    /// Absent only while this object goes.
+    source: Option<PushSource>,
+    content: Content,
+    id: SourceId,
+    builders: Vec<Address>,
+    patience: Duration,
+    finished: AtomicBool,
+    /// A child made by `fork` has this object, but not the thread behind it.
+    process: u32,
+}
+
+#[pymethods]
+impl Source {
+    #[new]
+    #[pyo3(signature = (
+        builders, *, id, name = None, dtype = None, shape = None, max_bytes = None, payload_type = None,
+        description = None, slots = 16, slot = None, policy = "block", patience = 10.0,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "they are named where they are given")]
+    fn new(
+        py: Python<'_>,
+        builders: &Bound<'_, PyAny>,
+        id: &str,
+        name: Option<String>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        shape: Option<&Bound<'_, PyAny>>,
+        max_bytes: Option<usize>,
+        payload_type: Option<&str>,
+        description: Option<&Bound<'_, PyDict>>,
+        slots: u32,
+        slot: Option<usize>,
+        policy: &str,
+        patience: f64,
+    ) -> PyResult<Self> {
+        let builders = addresses(builders)?;
+        let id: SourceId = id.parse().map_err(PyValueError::new_err)?;
+        let content = Content::declared(dtype, shape, max_bytes, payload_type)?;
+        let patience = seconds("patience", patience)?;
+        if !(1..=65_536).contains(&slots) {
+            return Err(PyValueError::new_err(format!("slots={slots}: 1 to 65536 are possible")));
+        }
+        let slot_bytes = slot.unwrap_or_else(|| default_slot_bytes(content.max_bytes()));
+        if slot_bytes > 1 << 30 {
+            return Err(PyValueError::new_err(format!("slot={slot_bytes}: a slot has at most 1 GiB")));
+        }
+        let settings = SourceSettings {
+            name: name.unwrap_or_else(|| id.to_string()),
+            id,
+            feed: Feed::Pushed { max_payload: content.max_bytes(), description: describe(&content, description)? },
+            builders: builders.clone(),
+            tcp: TcpOptions::default(),
+            rate: None,
+            policy: policy_of(policy)?,
+            slots,
+            slot_bytes,
+            patience,
+            cpu: None,
+        };
+        let source = py.detach(|| PushSource::start(settings)).map_err(run_error)?;
+        let (finished, process) = (AtomicBool::new(false), std::process::id());
+        Ok(Self { source: Some(source), content, id, builders, patience, finished, process })
+    }
+
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let this = slf.get();
+        while !slf.py().detach(|| this.source()?.wait_for_start(STEP).map_err(run_error))? {
+            this.heed_signals(slf.py())?;
+        }
+        Ok(slf.clone())
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        match self.close(py) {
+            // What went wrong in the body comes first: this may be no more than its consequence.
+            Err(error) if !kind.is_none() && error.is_instance_of::<RunError>(py) => Ok(()),
+            ended => ended.map(|_| ()),
+        }
+    }
+
+    #[pyo3(signature = (data, event = None, *, timestamp = None, window = 0, status = None, timeout = None))]
+    #[expect(clippy::too_many_arguments, reason = "they are named where they are given")]
+    fn push(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        event: Option<u64>,
+        timestamp: Option<u64>,
+        window: u32,
+        status: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        let source = self.source()?;
+        let payload = Payload::of(data)?;
+        let fragment = PushedFragment {
+            payload_type: self.content.check(&payload)?,
+            payload: payload.bytes(),
+            status: status.map_or(Ok(Status::empty()), status_of)?,
+            timestamp: timestamp.map(TaiNanos),
+            window,
+        };
+        let until = match timeout {
+            Some(timeout) => Instant::now().checked_add(seconds("timeout", timeout)?),
+            None => None,
+        };
+        loop {
+            let left = until.map_or(STEP, |until| until.saturating_duration_since(Instant::now()).min(STEP));
+            match py.detach(|| source.push(event.map(EventId), &fragment, left)) {
+                Ok(Some(event)) => return Ok(event.0),
+                Ok(None) => py.check_signals()?,
+                Err(NodeError::Over) if self.finished.load(Ordering::Relaxed) => {
+                    return Err(RunError::new_err("nothing more can be pushed: this source was finished"));
+                }
+                Err(error) => return Err(run_error(error)),
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(PyTimeoutError::new_err(if source.is_running() {
+                    "nothing was pushed: no slot became free in time"
+                } else {
+                    "nothing was pushed: the run did not begin in time"
+                }));
+            }
+        }
+    }
+
+    fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let report = self.close(py)?;
+        py.import("json")?.call_method1("loads", (report,))
+    }
+
+    #[getter]
+    fn running(&self, py: Python<'_>) -> PyResult<bool> {
+        let source = self.source()?;
+        Ok(py.detach(|| source.is_running()))
+    }
+
+    fn __repr__(&self) -> String {
+        let builders: Vec<String> = self.builders.iter().map(ToString::to_string).collect();
+        format!("<thalweg.Source {} of {} to {}>", self.id, self.content, builders.join(", "))
+    }
+}
+
+impl Source {
+    fn source(&self) -> PyResult<&PushSource> {
+        self.source.as_ref().filter(|_| self.process == std::process::id()).ok_or_else(|| {
+            PyRuntimeError::new_err(
+                "a thalweg.Source stays in the process that made it: make another one in this process",
+            )
+        })
+    }
+
+    /// Ends this source's part of the run. Returns the report as JSON.
+    fn close(&self, py: Python<'_>) -> PyResult<String> {
+        let source = self.source()?;
+        self.finished.store(true, Ordering::Relaxed);
+        loop {
+            match py.detach(|| source.close(STEP)).map_err(run_error)? {
+                Some(report) => return serde_json::to_string(&report).map_err(run_error),
+                None => self.heed_signals(py)?,
+            }
+        }
+    }
+
+    /// Who interrupts a wait for the builders does not want it to be continued when this object goes.
+    fn heed_signals(&self, py: Python<'_>) -> PyResult<()> {
+        py.check_signals().inspect_err(|_| {
+            if let Ok(source) = self.source() {
+                source.abandon();
+            }
+        })
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let Some(source) = self.source.take() else { return };
+        if self.process != std::process::id() {
+            // The connections and the thread are the parent's.
+            std::mem::forget(source);
+            return;
+        }
+        let patience = self.patience;
+        let leave = move || {
+            if matches!(source.close(patience), Ok(None)) {
+                source.abandon();
+            }
+            drop(source);
+        };
+        // Other threads may run meanwhile, unless the interpreter is on its way out.
+        let mut leave = Some(leave);
+        Python::try_attach(|py| leave.take().map(|leave| py.detach(leave)));
+        if let Some(leave) = leave {
+            leave();
+        }
+    }
+}
+
+fn addresses(builders: &Bound<'_, PyAny>) -> PyResult<Vec<Address>> {
+    let texts: Vec<String> = match builders.extract::<String>() {
+        Ok(one) => vec![one],
+        Err(_) => {
+            builders.extract().map_err(|_| PyTypeError::new_err("builders: an address, or a list of addresses"))?
+        }
+    };
+    if texts.is_empty() {
+        return Err(PyValueError::new_err("builders: at least one address, tcp:HOST:PORT or shm:PATH"));
+    }
+    texts.iter().map(|text| text.parse().map_err(PyValueError::new_err)).collect()
+}
+
+/// What `run.json` will say of this source.
+fn describe(content: &Content, description: Option<&Bound<'_, PyDict>>) -> PyResult<Value> {
+    let mut described = match description {
+        Some(given) => {
+            let text: String = given.py().import("json")?.call_method1("dumps", (given,))?.extract()?;
+            serde_json::from_str(&text).map_err(|error| PyValueError::new_err(format!("description: {error}")))?
+        }
+        None => json!({}),
+    };
+    // Readers go by these, so that they say what is checked.
+    if let (Value::Object(all), Value::Object(known)) = (&mut described, content.description()) {
+        all.insert("kind".into(), "pushed".into());
+        all.extend(known);
+    }
+    Ok(described)
+}
+
+fn policy_of(name: &str) -> PyResult<Policy> {
+    match name {
+        "block" => Ok(Policy::Block),
+        "drop-newest" => Ok(Policy::DropNewest),
+        "drop-oldest" => Ok(Policy::DropOldest),
+        _ => Err(PyValueError::new_err(format!("policy='{name}': use 'block', 'drop-newest' or 'drop-oldest'"))),
+    }
+}
+
+/// The status bits that are a source's to set, by their names.
+fn status_of(status: &Bound<'_, PyAny>) -> PyResult<Status> {
+    const OURS: [Status; 7] = [
+        Status::TRUNCATED,
+        Status::CORRUPT,
+        Status::SIMULATED,
+        Status::REPLAYED,
+        Status::CLOCK_LOCKED,
+        Status::CLOCK_HOLDOVER,
+        Status::CLOCK_FREE_RUNNING,
+    ];
+    let names: Vec<String> = match status.extract::<String>() {
+        Ok(one) => vec![one],
+        Err(_) => status.extract().map_err(|_| PyTypeError::new_err("status: a name, or a list of names"))?,
+    };
+    names.iter().try_fold(Status::empty(), |all, name| match OURS.iter().find(|bit| bit.names() == [name.as_str()]) {
+        Some(bit) => Ok(all | *bit),
+        None => {
+            let known: Vec<&str> = OURS.iter().flat_map(|bit| bit.names()).collect();
+            Err(PyValueError::new_err(format!("status '{name}': a source can say {}", known.join(", "))))
+        }
+    })
+}
+
+fn seconds(name: &str, value: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|_| PyValueError::new_err(format!("{name}={value}: a number of seconds, 0 or more")))
+}
