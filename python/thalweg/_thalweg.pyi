@@ -1,16 +1,19 @@
 """Types of the extension module; what the names mean is told in ``thalweg``."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import TracebackType
 from typing import Any, Literal, final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
+from typing_extensions import Buffer, Self
 
 __version__: str
 
 class RunError(Exception):
-    """A run cannot be read: no run there, damaged bytes, an unknown version. The message names file and place."""
+    """A run cannot be read (no run there, damaged bytes, an unknown version), or takes no data (no builder there, refused,
+    over, too long a payload). The message says why, and names file and place or address."""
 
 def open(path: str | os.PathLike[str]) -> Run:
     """Opens a run directory, also one that is still being written or whose writer died."""
@@ -116,3 +119,92 @@ class Fragment:
         """Whether the payload is what its CRC was computed from; true where the source computed none."""
     def __len__(self) -> int:
         """Bytes in the payload."""
+
+@final
+class Source:
+    """A source of a run, which this program feeds.
+
+    In the topology it is a ``[[source]]`` with this ``id`` and without a ``device``. Making one begins to look for the
+    builders; a thread of its own then serves them, so that other threads of this program, and ``push``, only ever wait
+    for a free slot. As a context manager it waits for the run to begin, and finishes at the end of the block, also when
+    that is left by an exception.
+
+    ``builders`` is the address of the builder, or the addresses of all of them in the order of the topology:
+    ``tcp:HOST:PORT``, or ``shm:PATH`` on the builder's own host.
+
+    What will be pushed is said once, because readers are told in ``run.json``. Either with ``dtype`` and ``shape`` of the
+    largest array:
+
+    - ``int16`` with ``(samples,)`` or ``(samples, channels)``: samples of one or several channels. Each push may have
+      fewer samples.
+    - ``uint8`` or ``uint16`` with ``(height, width)``: images of that size.
+    - ``uint8`` with ``(bytes,)``: the same as ``max_bytes``.
+
+    Or with ``max_bytes``: bytes, of ``payload_type`` ``"raw"`` or ``"vdif"``, at most so many.
+
+    ``description`` goes into ``run.json`` too, as JSON; what is said by ``dtype`` and ``shape`` wins over it.
+
+    ``slots`` buffers of ``slot`` bytes are filled while builders ask for others; without ``slot`` one holds a fragment, or
+    as many as fit 256 KiB. When all are full ``policy`` decides: with ``"block"`` ``push`` waits, with ``"drop-newest"`` what
+    is pushed is dropped, with ``"drop-oldest"`` what has waited longest and was not asked for. Drops are counted, and
+    the run says so.
+
+    For ``patience`` seconds a builder that is not there is looked for, at the beginning or when the connection broke;
+    then everything raises ``RunError``.
+
+    Several threads may use one source. A child process made by ``fork`` must make its own. A source that goes without
+    ``finish`` finishes, but for no longer than ``patience``.
+    """
+
+    def __init__(
+        self,
+        builders: str | Sequence[str],
+        *,
+        id: str,
+        name: str | None = None,
+        dtype: DTypeLike | None = None,
+        shape: int | Sequence[int] | None = None,
+        max_bytes: int | None = None,
+        payload_type: Literal["raw", "vdif"] | None = None,
+        description: dict[str, Any] | None = None,
+        slots: int = 16,
+        slot: int | None = None,
+        policy: Literal["block", "drop-newest", "drop-oldest"] = "block",
+        patience: float = 10.0,
+    ) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+    def push(
+        self,
+        data: Buffer,
+        event: int | None = None,
+        *,
+        timestamp: int | None = None,
+        window: int = 0,
+        status: str | Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Pushes one fragment, an array or bytes, and returns the number of its event.
+
+        The bytes are copied once, into the slot from which they are sent: ``data`` may be changed when this returns.
+        Nothing is converted: what is not ``int16``, ``uint8`` or ``uint16`` in this machine's byte order and C order raises
+        ``TypeError`` or ``ValueError``. ``b""`` is an explicit *empty* fragment: this source has nothing to say of the event.
+
+        ``event`` is the next one, or any later one: those left out count as ``skipped`` in the ledger, and the run is
+        INCOMPLETE. ``timestamp`` is in TAI nanoseconds since 1970, now if left out; ``window`` the nanoseconds that the
+        payload covers. ``status`` is one or several of ``"truncated"``, ``"corrupt"``, ``"simulated"``, ``"replayed"``,
+        ``"clock-locked"``, ``"clock-holdover"``, ``"clock-free-running"``.
+
+        Waits for the run to begin and, with policy ``"block"``, for a free slot; after ``timeout`` seconds raises
+        ``TimeoutError``. Other threads run while it waits or copies, and Ctrl-C ends the wait. Raises ``RunError`` where
+        the run is over or cannot be reached.
+        """
+    def finish(self) -> dict[str, Any]:
+        """Ends this source's part of the run, waits until what was pushed is delivered, and reports: ``accepted``,
+        ``bytes``, ``dropped_newest``, ``dropped_oldest``, ``blocked``, ``copied_bytes``, ``seconds`` and more. May be called
+        again. Ctrl-C gives up: what was not delivered is lost, and the run says so."""
+    @property
+    def running(self) -> bool:
+        """Whether the run takes fragments: it has begun, and neither it nor this source's part of it is over."""

@@ -59,6 +59,8 @@ pub struct Arena {
     base: NonNull<u8>,
     len: usize,
     pages: Pages,
+    /// Made here, as against imported.
+    owned: bool,
 }
 
 // SAFETY: `base` is an address of a mapping that lives as long as the arena and belongs to no thread; all access goes
@@ -77,7 +79,7 @@ impl Arena {
             .map_err(os("memfd_create"))?;
         rustix::fs::ftruncate(&fd, rounded as u64).map_err(os("ftruncate"))?;
         let base = map(&fd, rounded, ProtFlags::READ | ProtFlags::WRITE).map_err(os("mmap"))?;
-        let mut arena = Self { fd, base, len: rounded, pages: Pages::Small };
+        let mut arena = Self { fd, base, len: rounded, pages: Pages::Small, owned: true };
         // FUTURE_WRITE: this mapping stays the only one that can be written; who gets the descriptor may read.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&arena.fd, seals).map_err(os("sealing"))?;
@@ -102,7 +104,7 @@ impl Arena {
         let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
         let base = map(&fd, len, ProtFlags::READ).map_err(os("mmap"))?;
         let pages = pages_of(base.as_ptr() as usize, len);
-        Ok(Arc::new(Self { fd, base, len, pages }))
+        Ok(Arc::new(Self { fd, base, len, pages, owned: false }))
     }
 
     /// The file descriptor, for `sendfile` and for handing over to another process.
@@ -125,9 +127,12 @@ impl Arena {
         self.pages
     }
 
-    /// A range of the arena, or nothing where the range is not inside it. Meant for an imported arena. In our own it
-    /// must only be read while whoever has the span over these bytes leaves them alone, see [`View`].
+    /// A range of an imported arena, or nothing where the range is not inside it. An arena of our own is reached through
+    /// its spans alone: a view would look at what a span has the exclusive right to.
     pub fn view(self: &Arc<Self>, offset: u64, len: usize) -> Option<View> {
+        if self.owned {
+            return None;
+        }
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(len).filter(|end| *end <= self.len)?;
         Some(View { arena: Arc::clone(self), range: start..end })
@@ -272,6 +277,7 @@ mod tests {
         assert_eq!(theirs.view(16, 2).unwrap()[1], 42);
         assert!(theirs.view(HUGE as u64 - 1, 2).is_none());
         assert!(theirs.view(u64::MAX, 1).is_none());
+        assert!(span.arena().view(16, 2).is_none(), "our own arena is reached through its spans");
     }
 
     #[test]

@@ -24,6 +24,8 @@ use thalweg_arena::{
 };
 use thalweg_wire::{Announcement, Disposition, Hello, MESSAGE_LEN, Message, Refusal};
 
+/// Arenas are made of whole huge pages.
+const ARENA_ROUNDING: u64 = 2 << 20;
 /// Arena, ring to the builder, ring to the source, the builder's doorbell, the source's doorbell.
 const HANDED_OVER: usize = 5;
 /// Messages taken from one link before others have their turn.
@@ -413,6 +415,13 @@ fn open(poller: &Poller, fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkEr
     let [arena, to_builder, to_source, mine, sources] = <[OwnedFd; HANDED_OVER]>::try_from(fds)
         .map_err(|fds| LinkError::Protocol(format!("{} descriptors were handed over, not {HANDED_OVER}", fds.len())))?;
     let arena = Arena::import(arena).map_err(theirs)?;
+    // A larger one would let the source make us touch, and the kernel allocate, memory that holds no slot.
+    let slot = u64::from(hello.slot_bytes).next_multiple_of(PAGE as u64) + 2 * PAGE as u64;
+    let most = (u64::from(hello.slots) * slot).next_multiple_of(ARENA_ROUNDING);
+    if arena.size() as u64 > most {
+        let text = format!("an arena of {} bytes was handed over; its slots need at most {most}", arena.size());
+        return Err(LinkError::Protocol(text));
+    }
     let receiver = Ring::import(to_builder).map_err(theirs)?.into_receiver();
     let sender = Ring::import(to_source).map_err(theirs)?.into_sender();
     let (mine, sources) = (Doorbell::import(mine).map_err(theirs)?, Doorbell::import(sources).map_err(theirs)?);

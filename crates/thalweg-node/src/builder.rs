@@ -20,6 +20,8 @@ const GREETING_TIME: Duration = Duration::from_secs(5);
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Connections that have not said who they are.
 const MOST_STRANGERS: usize = 64;
+/// For how long nobody is let in after that failed.
+const DEAF: Duration = Duration::from_secs(1);
 /// How often to look at what only time can change.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -40,6 +42,8 @@ pub struct BuilderNode {
     blocks: Blocks,
     pages: Pages,
     listeners: Vec<Listener>,
+    /// Listeners that are not listened to, and until when.
+    deaf: Vec<(usize, Duration)>,
     poller: Poller,
     connections: Vec<Option<Connection>>,
     sources: Vec<SourceState>,
@@ -47,6 +51,8 @@ pub struct BuilderNode {
     phase: Phase,
     run: RunNumber,
     first: EventId,
+    /// The event the run ends in front of, once that is known.
+    end: Option<EventId>,
     began: TaiNanos,
     began_at: Duration,
     unknown_sources: u64,
@@ -144,6 +150,7 @@ impl BuilderNode {
             phase: Phase::Gathering { since: start },
             run: RunNumber(0),
             first: EventId(0),
+            end: None,
             began: TaiNanos(0),
             began_at: start,
             unknown_sources: 0,
@@ -157,6 +164,7 @@ impl BuilderNode {
             count,
             builder,
             listeners,
+            deaf: Vec::new(),
             poller,
         })
     }
@@ -215,7 +223,9 @@ impl BuilderNode {
                 match *token {
                     STOP => self.heed(stop)?,
                     RECORDER => {}
-                    token if token >= LISTENER => self.accept(token - LISTENER)?,
+                    token if token >= LISTENER => {
+                        self.accept(usize::try_from(token - LISTENER).unwrap_or(usize::MAX))?
+                    }
                     token => self.serve(usize::try_from(token).unwrap_or(usize::MAX)),
                 }
             }
@@ -261,21 +271,23 @@ impl BuilderNode {
             Phase::Running if self.connections.iter().flatten().all(|c| c.source.is_some()) => now + ANSWER_TIME / 4,
             _ => now + TICK,
         };
-        [deadline, flush, duration, Some(watch)].into_iter().flatten().min().map(|at| at.saturating_sub(now))
+        let deaf = self.deaf.iter().map(|(_, until)| *until).min();
+        [deadline, flush, duration, deaf, Some(watch)].into_iter().flatten().min().map(|at| at.saturating_sub(now))
     }
 
     // ---- connections ------------------------------------------------------------------------------------------------
 
-    fn accept(&mut self, listener: u64) -> Result<(), NodeError> {
-        let Some(listener) = usize::try_from(listener).ok().and_then(|index| self.listeners.get(index)) else {
-            return Ok(());
-        };
+    fn accept(&mut self, at: usize) -> Result<(), NodeError> {
+        let Some(listener) = self.listeners.get(at) else { return Ok(()) };
         loop {
             let (link, peer): Accepted = match listener.accept() {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return Ok(()),
                 Err(error) => {
+                    // Out of descriptors, most likely. It is still waiting there: do not ask again at once.
                     tracing::warn!(%error, "a connection could not be accepted");
+                    self.poller.remove(listener.as_fd());
+                    self.deaf.push((at, now() + DEAF));
                     return Ok(());
                 }
             };
@@ -446,9 +458,8 @@ impl BuilderNode {
             running,
             released_below,
         }));
-        if running && matches!(self.phase, Phase::Pausing { .. }) && self.index == 0 {
-            connection.link.say(&Message::Pause);
-        }
+        // What was said before may have been lost with the old connection.
+        self.instruct(source);
         Ok(())
     }
 
@@ -495,6 +506,10 @@ impl BuilderNode {
 
     fn pass_time(&mut self) -> Result<(), NodeError> {
         let now = now();
+        while let Some(position) = self.deaf.iter().position(|(_, until)| *until <= now) {
+            let (at, _) = self.deaf.swap_remove(position);
+            self.poller.add(self.listeners[at].as_fd(), LISTENER + at as u64, Interest::READ)?;
+        }
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
             let silent = now.saturating_sub(connection.heard);
@@ -611,22 +626,32 @@ impl BuilderNode {
         self.builder = Builder::new(config);
         self.phase = Phase::Running;
         self.began_at = now();
-        let messages = [
-            Some(Message::Start { run: self.run, first: self.first, at: self.began }),
-            self.run_config.events.map(|events| Message::StopAt { end: EventId(self.first.0 + events) }),
-        ];
+        self.end = self.run_config.events.map(|events| EventId(self.first.0.saturating_add(events)));
         for source in 0..self.sources.len() {
-            let Some(connection) = self.sources[source].connection.and_then(|at| self.connections[at].as_mut()) else {
-                continue;
-            };
-            self.builder.connected(source, self.sources[source].slots);
-            for message in messages.iter().flatten() {
-                if self.index == 0 || matches!(message, Message::Start { .. }) {
-                    connection.link.say(message);
-                }
+            if self.sources[source].connection.is_some() {
+                self.builder.connected(source, self.sources[source].slots);
+                self.instruct(source);
             }
         }
         Ok(())
+    }
+
+    /// Tells a source all that it has to know of the run so far. Said again, it does no harm. Where to end is the first
+    /// builder's to say: the others see the sources end.
+    fn instruct(&mut self, source: usize) {
+        let Some(connection) = self.sources[source].connection.and_then(|at| self.connections[at].as_mut()) else {
+            return;
+        };
+        let started = !matches!(self.phase, Phase::Gathering { .. });
+        let pausing = matches!(self.phase, Phase::Pausing { .. });
+        let orders = [
+            (started, Message::Start { run: self.run, first: self.first, at: self.began }),
+            (self.index == 0 && self.end.is_some(), Message::StopAt { end: self.end.unwrap_or_default() }),
+            (self.index == 0 && pausing, Message::Pause),
+        ];
+        for (_, order) in orders.iter().filter(|(applies, _)| *applies) {
+            connection.link.say(order);
+        }
     }
 
     /// Asks every source how far it is. Only the first builder does: the others see the sources end.
@@ -645,6 +670,7 @@ impl BuilderNode {
         self.phase = Phase::Ending { since: now() };
         let furthest = self.sources.iter().filter_map(|source| source.paused_at).max();
         let end = furthest.unwrap_or_default().max(self.builder.highest_mentioned());
+        self.end = Some(end);
         if self.index == 0 {
             self.say_to_all(&Message::StopAt { end });
         }

@@ -299,7 +299,10 @@ impl SourceNode {
                 self.blocked = false;
             }
             Message::Start { run, first, .. } => {
-                builder.started = true;
+                if std::mem::replace(&mut builder.started, true) {
+                    // Said again after a reconnection.
+                    return Ok(());
+                }
                 if index == 0 {
                     self.next_event = first.0;
                 }

@@ -309,7 +309,20 @@ mod tests {
             ledger: books(vec![entry("1.0", "adc-0", 6_250, 6_250), entry("1.1", "adc-1", 6_250, 6_250)]),
             ..BuilderReport::default()
         };
-        insta::assert_snapshot!(run_text(&RunReport::new(&[builder])), @"");
+        insta::assert_snapshot!(run_text(&RunReport::new(&[builder])), @r"
+        run 42: COMPLETE
+          6,250 events (0 incomplete), 12,500 fragments, 12.500 GB in 5.00 s
+          20.00 Gbit/s, 2,500 fragments/s
+          copies per byte: 0.00 at the sources, 1.00 at the builder
+          CPU seconds per GB: 0.240 at the sources, 0.320 at the builder
+          back-pressure from the disk: once, 0.25 s in all
+          written by io_uring, O_DIRECT, registered buffers, space set aside ahead
+          on disk: runs/run-000042
+
+          source     accepted  recorded  unaccounted
+          1.0 adc-0     6,250     6,250            0
+          1.1 adc-1     6,250     6,250            0
+        ");
     }
 
     #[test]
@@ -328,7 +341,22 @@ mod tests {
             ledger,
             ..BuilderReport::default()
         };
-        insta::assert_snapshot!(run_text(&RunReport::new(&[builder])), @"");
+        insta::assert_snapshot!(run_text(&RunReport::new(&[builder])), @r"
+        run: INCOMPLETE
+          because: source 1.1 (adc-1): 50 fragments lost
+          because: source 1.1 (adc-1): 900 fragments dropped at the source
+          because: source 1.1 (adc-1): 50 fragments UNACCOUNTED for
+          1,000,000 events (1,000 incomplete), 1,999,000 fragments, 2.000 GB in 10.00 s
+          1.60 Gbit/s, 199,900 fragments/s
+          copies per byte: 0.00 at the sources, 0.00 at the builder
+          CPU seconds per GB: 0.000 at the sources, 0.000 at the builder
+          back-pressure from the disk: none
+          not recorded
+
+          source      accepted   recorded  dropped  lost  unaccounted
+          1.0 adc-0  1,000,000  1,000,000        0     0            0
+          1.1 adc-1  1,000,000    999,000      900    50           50
+        ");
     }
 
     #[test]
@@ -343,6 +371,10 @@ mod tests {
             blocked: 2,
             ..SourceReport::default()
         };
-        insta::assert_snapshot!(source_text(&report), @"");
+        insta::assert_snapshot!(source_text(&report), @r"
+        source 1.0 (adc-0)
+          1,000 fragments, 1,048,576,000 bytes in 5.00 s
+          dropped 12 as they came and 0 to make room; waited for a free slot: twice
+        ");
     }
 }

@@ -3,7 +3,7 @@
 use super::place::{explain, open};
 use crate::Failure;
 use crate::print::Output;
-use crate::print::text::{count, many, plain, tai, wrapped};
+use crate::print::text::{many, plain, tai, wrapped};
 use serde::Serialize;
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -260,8 +260,8 @@ impl Cat<'_> {
             }
             (_, _, Some(end)) => {
                 self.troubles += 1;
-                let place = format!("{} ends at byte {}", end.segment, end.offset);
-                eprintln!("thalweg: {path}: {place}: {}; run `thalweg verify {path}`", plain(&end.found));
+                let place = format!("{} can be read up to byte {}", end.segment, end.offset);
+                eprintln!("thalweg: {path}: {place}, not behind it; run `thalweg verify {path}` to see why");
             }
             _ => {}
         }
@@ -286,14 +286,14 @@ fn fragment_text(header: &FragmentHeader, payload: &[u8], data: Option<usize>) -
     let _ = writeln!(out, " {status}");
     if let Some(data) = data.filter(|_| !payload.is_empty()) {
         let Data { values, unit, left } = Data::decode(*payload_type, payload, data);
-        let mut text = match values {
-            Values::Numbers(numbers) => numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-            Values::Hex(hex) => hex.as_bytes().chunks(2).map(|byte| String::from_utf8_lossy(byte) + " ").collect(),
+        let mut words: Vec<String> = match values {
+            Values::Numbers(numbers) => numbers.iter().map(ToString::to_string).collect(),
+            Values::Hex(hex) => hex.as_bytes().chunks(2).map(|byte| String::from_utf8_lossy(byte).into()).collect(),
         };
         if left > 0 {
-            let _ = write!(text, " ... {} {unit} more", count(left));
+            words.push(format!("... {} more", many(left, unit)));
         }
-        out.push_str(&wrapped("    ", text.trim()));
+        out.push_str(&wrapped("    ", &words.join(" ")));
     }
     out
 }
@@ -344,7 +344,7 @@ struct Data {
     values: Values,
     unit: &'static str,
     /// How many follow.
-    left: usize,
+    left: u64,
 }
 
 /// Values in the terms of their payload type; bytes without a meaning in hexadecimal.
@@ -361,25 +361,25 @@ impl Data {
         let (values, unit, all) = match kind {
             PayloadType::SAMPLES_I16 => (
                 Values::Numbers(pairs().map(|pair| i16::from_le_bytes(pair).into()).collect()),
-                "samples",
+                "sample",
                 payload.len() / 2,
             ),
             PayloadType::IMAGE_U16 => (
                 Values::Numbers(pairs().map(|pair| u16::from_le_bytes(pair).into()).collect()),
-                "pixels",
+                "pixel",
                 payload.len() / 2,
             ),
             PayloadType::IMAGE_U8 => (
                 Values::Numbers(payload.iter().take(limit).map(|pixel| (*pixel).into()).collect()),
-                "pixels",
+                "pixel",
                 payload.len(),
             ),
             _ => {
                 let hex = payload.iter().take(limit).map(|byte| format!("{byte:02x}")).collect();
-                (Values::Hex(hex), "bytes", payload.len())
+                (Values::Hex(hex), "byte", payload.len())
             }
         };
-        Self { values, unit, left: all.saturating_sub(limit) }
+        Self { values, unit, left: all.saturating_sub(limit) as u64 }
     }
 }
 

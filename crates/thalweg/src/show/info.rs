@@ -126,7 +126,7 @@ impl Sight {
         line("events", &format!("{} ({} incomplete){fragments}", count(events.built), count(events.incomplete)));
         line("stored", &stored(self.bytes, self.blocks, self.segments));
         if let Some(end) = &self.recovery {
-            line("readable", &format!("up to byte {} of {}; there: {}", count(end.offset), end.segment, end.found));
+            line("readable", &format!("{} up to byte {}; behind it: {}", end.segment, end.offset, end.found));
             if info.state != RunState::Open {
                 line("", &format!("something is missing: run `thalweg verify {}`", self.path.display()));
             }
@@ -138,7 +138,7 @@ impl Sight {
         for note in &info.recorder.notes {
             line("", note);
         }
-        out.push_str("\nsources\n");
+        out.push_str(if info.sources.is_empty() { "" } else { "\nsources\n" });
         for source in &info.sources {
             out.push_str(&wrapped("  ", &plain(&format!("{} {}: {}", source.id, source.name, what(source)))));
             let details = details(source);

@@ -186,7 +186,11 @@ mod tests {
         let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
         let text = text(&runs, 0);
         assert!(text.lines().all(|line| line.len() <= crate::print::text::WIDTH), "{text}");
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text, @r"
+        run  state     began (UTC)        took  events   bytes  sources  path
+         41  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB        2  runs/run-000041
+         42  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB        2  runs/run-000042
+        ");
     }
 
     #[test]
@@ -203,6 +207,13 @@ mod tests {
             error: Some("runs/run-000003/run.json: expected value at line 1 column 1".into()),
             ..listed("runs/run-000003", 3, 0, json!({}))
         });
-        insta::assert_snapshot!(text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000), @"");
+        insta::assert_snapshot!(text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000), @r"
+         run  state              began (UTC)         took     events  incomplete   bytes  sources  path
+           1  INCOMPLETE         2026-11-21 20:19  83.0 s  1,000,000           7  287 MB        2  runs/run-000001
+        2-b0  OPEN, writing      2026-11-21 20:19   2.0 s          -           -  287 MB        2  runs/run-000002-b0
+        2-b1  OPEN, writer gone  2026-11-21 20:19       -          -           -  287 MB        2  runs/run-000002-b1
+           3  BROKEN             -                      -          -           -  287 MB        -  runs/run-000003
+        BROKEN: runs/run-000003/run.json: expected value at line 1 column 1
+        ");
     }
 }
