@@ -20,7 +20,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use thalweg_arena::{
-    Arena, Doorbell, HandoverError, MAX_CELLS, PushError, Ring, RingReceiver, RingSender, Span, recv_fds, send_fds,
+    Arena, Doorbell, HandoverError, MAX_CELLS, PAGE, PushError, Ring, RingReceiver, RingSender, Span, recv_fds,
+    send_fds,
 };
 use thalweg_wire::{Announcement, Disposition, Hello, MESSAGE_LEN, Message, Refusal};
 

@@ -357,27 +357,21 @@ enum Values {
 
 impl Data {
     fn decode(kind: PayloadType, payload: &[u8], limit: usize) -> Self {
+        let bytes = || payload.iter().take(limit);
         let pairs = || payload.chunks_exact(2).take(limit).map(|pair| [pair[0], pair[1]]);
         let (values, unit, all) = match kind {
-            PayloadType::SAMPLES_I16 => (
-                Values::Numbers(pairs().map(|pair| i16::from_le_bytes(pair).into()).collect()),
-                "sample",
-                payload.len() / 2,
-            ),
-            PayloadType::IMAGE_U16 => (
-                Values::Numbers(pairs().map(|pair| u16::from_le_bytes(pair).into()).collect()),
-                "pixel",
-                payload.len() / 2,
-            ),
-            PayloadType::IMAGE_U8 => (
-                Values::Numbers(payload.iter().take(limit).map(|pixel| (*pixel).into()).collect()),
-                "pixel",
-                payload.len(),
-            ),
-            _ => {
-                let hex = payload.iter().take(limit).map(|byte| format!("{byte:02x}")).collect();
-                (Values::Hex(hex), "byte", payload.len())
+            PayloadType::SAMPLES_I16 => {
+                let samples = pairs().map(|pair| i16::from_le_bytes(pair).into());
+                (Values::Numbers(samples.collect()), "sample", payload.len() / 2)
             }
+            PayloadType::IMAGE_U16 => {
+                let pixels = pairs().map(|pair| u16::from_le_bytes(pair).into());
+                (Values::Numbers(pixels.collect()), "pixel", payload.len() / 2)
+            }
+            PayloadType::IMAGE_U8 => {
+                (Values::Numbers(bytes().copied().map(i32::from).collect()), "pixel", payload.len())
+            }
+            _ => (Values::Hex(bytes().map(|byte| format!("{byte:02x}")).collect()), "byte", payload.len()),
         };
         Self { values, unit, left: all.saturating_sub(limit) as u64 }
     }
