@@ -629,7 +629,7 @@ fn what_a_builder_said_is_heard_after_its_death<M: Medium>(medium: M) {
 }
 
 fn more_is_said_than_there_is_room_for<M: Medium>(medium: M) {
-    let mut link = Link::with(medium, |hello| hello.slots = 1);
+    let mut link = Link::with(medium, |hello| (hello.slots, hello.slot_bytes) = (1, 1 << 30));
     let words: Vec<Message> = (0..2000).map(|next| Message::Paused { next: EventId(next) }).collect();
     let orders: Vec<Message> = (0..2000).map(|end| Message::StopAt { end: EventId(end) }).collect();
     link.heard.clear();

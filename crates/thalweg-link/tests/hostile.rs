@@ -4,7 +4,7 @@
 //! The peer is played by hand, with plain sockets and messages made one by one.
 
 use proptest::prelude::*;
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -366,8 +366,12 @@ fn what_is_handed_over_is_what_was_agreed() {
     rustix::fs::ftruncate(&loose, 1 << 20).unwrap();
     let file: OwnedFd = tempfile::tempfile().unwrap().into();
     let [arena, to_builder, to_source, theirs, ours] = good.fds();
-    let (loose, file) = (loose.as_fd(), file.as_fd());
-    let cases: [(&[BorrowedFd<'_>], &str); 9] = [
+    let huge = rustix::fs::memfd_create("huge", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&huge, 1 << 50).unwrap();
+    rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK).unwrap();
+    let (loose, file, huge) = (loose.as_fd(), file.as_fd(), huge.as_fd());
+    let cases: [(&[BorrowedFd<'_>], &str); 10] = [
+        (&[huge, to_builder, to_source, theirs, ours], "an arena of 1125899906842624 bytes was handed over"),
         (&[], "0 descriptors were handed over, not 5"),
         (&[arena, to_builder, to_source, theirs], "4 descriptors were handed over, not 5"),
         (&[arena, to_builder, to_source, theirs, ours, arena], "more file descriptors came than the 5 expected"),

@@ -644,12 +644,13 @@ impl BuilderNode {
         };
         let started = !matches!(self.phase, Phase::Gathering { .. });
         let pausing = matches!(self.phase, Phase::Pausing { .. });
+        let leads = self.index == 0;
         let orders = [
-            (started, Message::Start { run: self.run, first: self.first, at: self.began }),
-            (self.index == 0 && self.end.is_some(), Message::StopAt { end: self.end.unwrap_or_default() }),
-            (self.index == 0 && pausing, Message::Pause),
+            started.then_some(Message::Start { run: self.run, first: self.first, at: self.began }),
+            self.end.filter(|_| leads).map(|end| Message::StopAt { end }),
+            (leads && pausing).then_some(Message::Pause),
         ];
-        for (_, order) in orders.iter().filter(|(applies, _)| *applies) {
+        for order in orders.iter().flatten() {
             connection.link.say(order);
         }
     }

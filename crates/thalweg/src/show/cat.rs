@@ -422,7 +422,19 @@ mod tests {
             .iter()
             .map(|(kind, payload)| fragment_text(&header(*kind, Status::SIMULATED, payload.len()), payload, Some(3)))
             .collect();
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text, @r"
+        1.0 #7 2026-11-21T20:19:55.285473552 8 samples-i16 simulated
+          -1 300 -32768 ... 1 sample more
+        1.0 #7 2026-11-21T20:19:55.285473552 5 image-u16 simulated
+          65535 1
+        1.0 #7 2026-11-21T20:19:55.285473552 4 image-u8 simulated
+          0 255 7 ... 1 pixel more
+        1.0 #7 2026-11-21T20:19:55.285473552 7 raw simulated
+          54 68 61 ... 4 bytes more
+        1.0 #7 2026-11-21T20:19:55.285473552 1 unknown(77) simulated
+          3f
+        1.0 #7 2026-11-21T20:19:55.285473552 0 raw simulated
+        ");
     }
 
     #[test]
@@ -431,7 +443,11 @@ mod tests {
         let clock = Status::REPLAYED | Status::CLOCK_LOCKED;
         text.push_str(&fragment_text(&header(PayloadType::VDIF, clock, 5032), &[0; 5032], None));
         text.push_str(&fragment_text(&header(PayloadType::RAW, Status::MISSING | Status::TIMED_OUT, 0), &[], None));
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text, @r"
+        event 7: INCOMPLETE, 1 of 2 sources missing
+          1.0 #7 2026-11-21T20:19:55.285473552 5032 vdif replayed,clock-locked
+          1.0 missing,timed-out
+        ");
     }
 
     #[test]
@@ -444,7 +460,11 @@ mod tests {
             line(PayloadType::RAW, None),
         ];
         let event = EventLine { event: 7, complete: true, fragments };
-        insta::assert_snapshot!(serde_json::to_string(&event).unwrap().replace("},{", "},\n{"), @"");
+        insta::assert_snapshot!(serde_json::to_string(&event).unwrap().replace("},{", "},\n{"), @r#"
+        {"event":7,"complete":true,"fragments":[{"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"samples-i16","status":["simulated"],"data":[1]},
+        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"],"data":"01000200"},
+        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"]}]}
+        "#);
     }
 
     #[test]

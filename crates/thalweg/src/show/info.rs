@@ -307,7 +307,28 @@ mod tests {
     fn a_complete_run_is_described_on_one_page() {
         let text = sight(json!({})).text();
         assert!(text.lines().all(|line| line.chars().count() <= print::text::WIDTH), "{text}");
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text, @r"
+        run 42: COMPLETE
+          on disk     runs/run-000042
+          began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
+          ended       2026-11-21 20:19:23 UTC, 5.0 s later
+          events      22,869 (0 incomplete), 45,738 fragments
+          stored      286,670,848 bytes in 69 blocks, 1 segment
+          written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
+          recorder    io_uring, O_DIRECT, registered buffers, space set aside ahead;
+                      blocks of up to 4 MiB, segments of up to 4 GiB
+
+        sources
+          1.0 adc-0: model-adc, samples-i16, simulated
+              bits 12, channels 1, rate 500
+          2.0 camera: pgm, image-u8, replayed over and over
+              file a�[2J.pgm, width 512
+
+        ledger, in fragments
+          source      accepted  recorded  unaccounted
+          1.0 adc-0     22,869    22,869            0
+          2.0 camera    22,869    22,869            0
+        ");
     }
 
     #[test]
@@ -321,7 +342,18 @@ mod tests {
             found: "the block is cut off: 4096 of 65536 bytes are there".into(),
             is_end: false,
         });
-        insta::assert_snapshot!(sight.text(), @"");
+        insta::assert_snapshot!(sight.text(), @r"
+        run 42: OPEN, its writer died
+          on disk     runs/run-000042
+          began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
+          events      22,869 (0 incomplete)
+          stored      286,670,848 bytes in 69 blocks, 1 segment
+          readable    00000.seg up to byte 286670848; behind it: the block is cut off:
+                      4096 of 65536 bytes are there
+          written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
+          recorder    io_uring, O_DIRECT, registered buffers, space set aside ahead;
+                      blocks of up to 4 MiB, segments of up to 4 GiB
+        ");
     }
 
     #[test]
@@ -334,6 +366,15 @@ mod tests {
         let sights = [builder(0), builder(1)];
         let together = Together::find(sights.iter().map(|sight| (&*sight.path, &sight.info)));
         let sum = Sum::new(&together[0], &sights);
-        insta::assert_snapshot!(sum.text(&together[0].title()), @"");
+        insta::assert_snapshot!(sum.text(&together[0].title()), @r"
+        run 42, all 2 builders together: COMPLETE
+          events      45,738 (0 incomplete), 91,476 fragments
+          stored      573,341,696 bytes in 138 blocks, 2 segments
+
+        ledger, in fragments
+          source      accepted  recorded  unaccounted
+          1.0 adc-0     45,738    45,738            0
+          2.0 camera    45,738    45,738            0
+        ");
     }
 }

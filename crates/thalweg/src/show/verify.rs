@@ -258,7 +258,11 @@ mod tests {
 
     #[test]
     fn a_complete_run_that_agrees_with_itself() {
-        insta::assert_snapshot!(text("runs/run-000042", &report(Verdict::Complete, Vec::new())), @"");
+        insta::assert_snapshot!(text("runs/run-000042", &report(Verdict::Complete, Vec::new())), @r"
+        runs/run-000042: COMPLETE, intact
+          22,869 events (0 incomplete), 68,607 fragments
+          286,670,848 bytes in 69 blocks, 1 segment
+        ");
     }
 
     #[test]
@@ -266,7 +270,12 @@ mod tests {
         let reasons = vec!["source 1.0 (adc-0): 5 fragments dropped at the source".into()];
         let mut report = report(Verdict::Incomplete { reasons }, Vec::new());
         report.incomplete_events = 5;
-        insta::assert_snapshot!(text("runs/run-000042", &report), @"");
+        insta::assert_snapshot!(text("runs/run-000042", &report), @r"
+        runs/run-000042: intact, but the run is INCOMPLETE:
+          because: source 1.0 (adc-0): 5 fragments dropped at the source
+          22,869 events (5 incomplete), 68,607 fragments
+          286,670,848 bytes in 69 blocks, 1 segment
+        ");
     }
 
     #[test]
@@ -276,14 +285,27 @@ mod tests {
         let segment = "00000.seg".into();
         report.recovery = Some(Recovery { blocks: 69, segment, offset: 286_670_848, found, is_end: false });
         report.unfinished_events = 1;
-        insta::assert_snapshot!(text("runs/run-000042", &report), @"");
+        insta::assert_snapshot!(text("runs/run-000042", &report), @r"
+        runs/run-000042: OPEN, its writer died; recovered to block 69
+          00000.seg can be read up to byte 286670848; behind it: the block is cut off:
+          4096 of 65536 bytes are there
+          22,869 events (0 incomplete), 68,607 fragments
+          besides, 1 event of which not all had been written
+          286,670,848 bytes in 69 blocks, 1 segment
+        ");
     }
 
     #[test]
     fn damage_is_named_with_its_place_and_much_of_it_only_counted() {
         let payload = |event| ProblemKind::Payload { event, source_id: "1.0".into() };
         let few = report(Verdict::Complete, vec![payload(7)]);
-        insta::assert_snapshot!(text("runs/run-000042", &few), @"");
+        insta::assert_snapshot!(text("runs/run-000042", &few), @r"
+        runs/run-000042: DAMAGED, 1 problem; run.json says COMPLETE
+          00000.seg at byte 4194304: event 7, source 1.0: the payload does not match its
+          CRC32C
+          22,869 events (0 incomplete), 68,607 fragments
+          286,670,848 bytes in 69 blocks, 1 segment
+        ");
         let mut many = report(Verdict::Complete, (0..1000).map(payload).collect());
         many.problem_count = 4000;
         let text = text("runs/run-000042", &many);

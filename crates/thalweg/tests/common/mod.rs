@@ -8,7 +8,7 @@ pub(crate) mod hostile;
 pub(crate) mod node;
 pub(crate) mod proxy;
 
-pub(crate) use node::{Ended, Node};
+pub(crate) use node::Node;
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use serde_json::Value;
@@ -58,15 +58,8 @@ pub(crate) struct Plan<'a> {
 }
 
 /// Model sources whose every sample can be computed again, one builder, quick to notice what is missing.
-pub(crate) const PLAN: Plan<'static> = Plan {
-    link: Link::Tcp,
-    builders: 1,
-    sources: 3,
-    size: "16KiB",
-    run: "",
-    builder: QUICK,
-    source: "",
-};
+pub(crate) const PLAN: Plan<'static> =
+    Plan { link: Link::Tcp, builders: 1, sources: 3, size: "16KiB", run: "", builder: QUICK, source: "" };
 
 /// A builder that hurries: readers see events soon, and a source that is missing is missed soon.
 pub(crate) const QUICK: &str = "block = \"1MiB\"\nflush = \"20ms\"\ndeadline = \"300ms\"";
@@ -301,8 +294,7 @@ pub(crate) fn number(report: &Value, path: &str) -> u64 {
 
 /// The books balance: what every source accepted is in the buckets, to the fragment.
 pub(crate) fn check_books(report: &Value) {
-    const BUCKETS: [&str; 7] =
-        ["recorded", "discarded", "dropped_newest", "dropped_oldest", "late", "corrupt", "lost"];
+    const BUCKETS: [&str; 7] = ["recorded", "discarded", "dropped_newest", "dropped_oldest", "late", "corrupt", "lost"];
     assert_eq!(number(report, "/ledger/unaccounted"), 0, "{report:#}");
     for entry in report["ledger"]["sources"].as_array().unwrap() {
         let explained: u64 = BUCKETS.iter().map(|bucket| entry[bucket].as_u64().unwrap()).sum();

@@ -1,0 +1,386 @@
+//! Peers that do not keep to the rules: each is told why it is turned away, and the others notice nothing.
+
+use crate::common::hostile::{Impostor, SLOT, SLOTS, Stranger, hello, with_header};
+use crate::common::*;
+use serde_json::Value;
+use thalweg_wire::{
+    Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, MESSAGE_LEN, Message, Refusal,
+    RunNumber, SourceId,
+};
+
+const PACED: &str = "rate = 2000.0";
+
+#[test]
+fn strangers_are_turned_away_with_a_reason_and_change_nothing() {
+    let system = System::new(&Plan { source: PACED, ..PLAN });
+    let mut builder = system.builder();
+    let sources = system.sources([0, 1, 2]);
+    builder.wait_for("recording");
+    let stranger = || Stranger::connect(system.tcp());
+
+    let told = |(refusal, words): (Refusal, String), class: Refusal, part: &str| {
+        assert_eq!(refusal, class, "{words}");
+        assert!(words.contains(part), "expected '{part}': {words}");
+    };
+    let garbage: Vec<u8> = (0..9999u32).map(|i| (i * 7919 >> 3) as u8).collect();
+    told(stranger().send(&garbage).dismissed(), Refusal::Protocol, "does not speak the Thalweg protocol");
+    told(
+        stranger().send(b"GET / HTTP/1.1\r\nHost: lab\r\nUser-Agent: somebody else entirely\r\n\r\n").dismissed(),
+        Refusal::Protocol,
+        "does not speak the Thalweg protocol",
+    );
+    let mut newer = Message::Hello(hello("1.0")).encode();
+    newer[4] = 9;
+    told(stranger().send(&newer).dismissed(), Refusal::Protocol, "speaks protocol version 9");
+    let mut damaged = Message::Hello(hello("1.0")).encode();
+    damaged[20] ^= 1;
+    told(stranger().send(&damaged).dismissed(), Refusal::Protocol, "CRC32C");
+    told(stranger().say(&Message::Bye).dismissed(), Refusal::Protocol, "first message must be a hello");
+    told(stranger().greet(hello("7.7")).dismissed(), Refusal::UnknownSource, "7.7 is not in this run's topology");
+    let astray = Hello { builder: 3, builders: 4, ..hello("1.0") };
+    told(stranger().greet(astray).dismissed(), Refusal::Mismatch, "compare the topology files");
+    let enormous = Hello { slot_bytes: u32::MAX, ..hello("1.0") };
+    told(stranger().greet(enormous).dismissed(), Refusal::Mismatch, "does not fit a block");
+    told(stranger().greet(hello("1.1")).dismissed(), Refusal::AlreadyConnected, "1.1 is already connected, from");
+    told(
+        stranger()
+            .say(&Message::Hello(Hello { source: "1.1".parse().unwrap(), ..hello("7.7") }))
+            .send(b"{?")
+            .dismissed(),
+        Refusal::AlreadyConnected,
+        "already connected",
+    );
+
+    builder.interrupt();
+    let report = builder.finish().report(0);
+    assert_eq!(report["state"], "COMPLETE", "{report:#}");
+    assert_eq!(number(&report, "/ledger/unknown_sources"), 1);
+    check_books(&report);
+    for (source, id) in sources.into_iter().zip(["1.0", "1.1", "1.2"]) {
+        source.finish().succeeded();
+        check_untouched(&report, id);
+    }
+    check_intact(&system.run_directory());
+    check_samples(&system.run_directory());
+}
+
+#[test]
+fn a_source_that_is_started_twice_is_refused_the_second_time() {
+    for link in LINKS {
+        let system = System::new(&Plan { link, source: PACED, ..PLAN });
+        let mut builder = system.builder();
+        // Before the run has begun, and while it is under way.
+        let first = system.node("source1");
+        builder.wait_for("connected source=1.1");
+        system.node("source1").finish().failed_saying("source 1.1 is already connected");
+        let others = system.sources([0, 2]);
+        builder.wait_for("recording");
+        await_events(&system.run_directory(), 50);
+        system.node("source1").finish().failed_saying("source 1.1 is already connected");
+
+        builder.interrupt();
+        let report = builder.finish().report(0);
+        assert_eq!(report["state"], "COMPLETE", "{report:#}");
+        check_books(&report);
+        check_untouched(&report, "1.1");
+        for source in others.into_iter().chain([first]) {
+            source.finish().succeeded();
+        }
+        check_samples(&system.run_directory());
+    }
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_out() {
+    for link in LINKS {
+        let system = System::new(&Plan { link, run: "events = 100", ..PLAN });
+        let builder = system.builder();
+        let mut silent: Vec<std::os::fd::OwnedFd> = Vec::new();
+        for _ in 0..150 {
+            silent.push(match system.addresses[0].strip_prefix("shm:") {
+                Some(path) => std::os::unix::net::UnixStream::connect(path).unwrap().into(),
+                None => std::net::TcpStream::connect(system.tcp()).unwrap().into(),
+            });
+        }
+        let sources = system.sources([0, 1, 2]);
+        let report = builder.finish().report(0);
+        assert_eq!(report["state"], "COMPLETE", "{report:#}");
+        check_books(&report);
+        for source in sources {
+            source.finish().succeeded();
+        }
+        check_samples(&system.run_directory());
+    }
+}
+
+/// Runs two good sources, and beside them a third that does `mischief`. Whatever that is, the good ones lose nothing.
+/// Returns the report, and what the builder said.
+fn beside(link: Link, mischief: impl FnOnce(Impostor)) -> (Value, String) {
+    let system = System::new(&Plan { link, source: PACED, run: "patience = \"500ms\"", ..PLAN });
+    let mut builder = system.builder();
+    let sources = system.sources([0, 1]);
+    let impostor = Impostor::join(&system.addresses[0], "1.2").start();
+    builder.wait_for("recording");
+    mischief(impostor);
+    // Long after it, the others are still heard.
+    let mut complete_without_it = 0;
+    follow_until(&system.run_directory(), |_, event| {
+        complete_without_it +=
+            u64::from(event.fragment("1.2".parse().unwrap()).is_some_and(|f| f.payload().is_empty()));
+        complete_without_it == 100
+    });
+    builder.interrupt();
+    let ended = builder.finish();
+    let report = ended.report(1);
+    assert_eq!(report["state"], "INCOMPLETE");
+    assert!(reasons(&report).contains("source 1.2 (source2)"), "{report:#}");
+    for (source, id) in sources.into_iter().zip(["1.0", "1.1"]) {
+        source.finish().succeeded();
+        check_untouched(&report, id);
+    }
+    check_intact(&system.run_directory());
+    (report, ended.stderr)
+}
+
+/// A source that does this is expelled, and told so in these words, which are the run's reason, too.
+fn expelled(link: Link, mischief: impl FnOnce(&mut Impostor), words: &str) {
+    let (report, log) = beside(link, |mut impostor| {
+        mischief(&mut impostor);
+        let told = impostor.expelled();
+        assert!(told.contains(words), "expected '{words}': {told}");
+    });
+    assert!(reasons(&report).contains(words), "expected '{words}': {report:#}");
+    assert!(log.contains(words), "expected '{words}': {log}");
+    check_books(&report);
+}
+
+#[test]
+fn offers_that_cannot_be_end_the_conversation() {
+    for link in LINKS {
+        let offer = |change: fn(&mut Announcement)| {
+            move |impostor: &mut Impostor| {
+                let mut offer = impostor.announcement(0, 0, 128);
+                change(&mut offer);
+                impostor.say(&Message::Offer(offer));
+            }
+        };
+        expelled(link, offer(|offer| offer.count = u32::MAX), "offered 4294967295 fragments in 128 bytes");
+        expelled(link, offer(|offer| offer.bytes = 63), "offered 1 fragments in 63 bytes");
+        expelled(link, offer(|offer| offer.bytes = SLOT + 64), "65600 bytes");
+        expelled(link, offer(|offer| offer.bytes = u32::MAX), "4294967295 bytes");
+        expelled(link, offer(|offer| offer.first = EventId(u64::MAX)), "event numbers do not go so far");
+    }
+}
+
+#[test]
+fn offers_that_contradict_earlier_ones_end_the_conversation() {
+    for link in LINKS {
+        let again = |impostor: &mut Impostor| {
+            let record = impostor.record(5, b"five");
+            assert!(impostor.offer(5, &record));
+            impostor.say(&Message::Offer(impostor.announcement(3, 0, 128)));
+        };
+        expelled(link, again, "offered event 3 after later ones");
+        let endless = |impostor: &mut Impostor| {
+            // Tickets far ahead of one that never comes.
+            for ticket in 1..=100 {
+                impostor.say(&Message::Offer(Announcement { ticket, ..impostor.announcement(ticket, 0, 128) }));
+            }
+        };
+        expelled(link, endless, &format!("more than {} offers are open", 2 * SLOTS + 2));
+        let cooked = |impostor: &mut Impostor| {
+            let record = impostor.record(0, b"zero");
+            assert!(impostor.offer(0, &record));
+            impostor.say(&Message::End(Accounts::default()));
+        };
+        expelled(link, cooked, "its books count 0 tickets, but it offered 1");
+    }
+}
+
+#[test]
+fn bytes_that_nobody_asked_for_end_the_conversation() {
+    let data =
+        |ticket, offset, length| move |impostor: &mut Impostor| impostor.say(&Message::Data { ticket, offset, length });
+    expelled(Link::Tcp, data(0, 0, 128), "ticket 0 were sent without being asked for");
+    expelled(Link::Tcp, data(u64::MAX, u32::MAX - 1, 1), "without being asked for");
+    let eager = |bytes, then: Option<Message>| {
+        move |impostor: &mut Impostor| {
+            let offer = Announcement { disposition: Disposition::Eager, ..impostor.announcement(0, 0, bytes) };
+            impostor.say(&Message::Offer(offer));
+            if let Some(message) = then {
+                impostor.say(&message);
+            }
+        }
+    };
+    expelled(Link::Tcp, eager(32 << 10, None), "32768 bytes sent unasked");
+    expelled(Link::Tcp, eager(128, Some(Message::Paused { next: EventId(0) })), "must follow its eager offer");
+    expelled(
+        Link::Tcp,
+        eager(128, Some(Message::Data { ticket: 0, offset: 64, length: 128 })),
+        "bytes 64+128 of ticket 0 were sent behind the eager offer of ticket 0, 128 bytes",
+    );
+    expelled(Link::Shm, data(0, 0, 128), "ticket 0 was granted without being asked for");
+}
+
+#[test]
+fn memory_that_is_not_in_the_arena_is_not_read() {
+    let outside = |arena_offset| {
+        move |impostor: &mut Impostor| impostor.say(&Message::Offer(impostor.announcement(0, arena_offset, 128)))
+    };
+    expelled(Link::Shm, outside(1 << 40), "offered bytes 1099511627776+128 of an arena of");
+    expelled(Link::Shm, outside(u64::MAX - 64), "of an arena of");
+}
+
+#[test]
+fn a_builders_words_from_a_source_end_the_conversation() {
+    for link in LINKS {
+        for message in [
+            Message::StopAt { end: EventId(0) },
+            Message::Bye,
+            Message::Release { below: u64::MAX },
+            Message::Start { run: RunNumber(1), first: EventId(0), at: thalweg_wire::TaiNanos(0) },
+        ] {
+            expelled(link, |impostor| impostor.say(&message), "protocol error: ");
+        }
+    }
+}
+
+#[test]
+fn garbage_in_the_middle_of_a_conversation_ends_it() {
+    let system = System::new(&Plan { source: PACED, run: "patience = \"500ms\"", ..PLAN });
+    let mut builder = system.builder();
+    let sources = system.sources([0, 1]);
+    let stranger = Stranger::connect(system.tcp()).greet(hello("1.2"));
+    builder.wait_for("recording");
+    let (refusal, words) = stranger.send(&[0xa5; 7 * MESSAGE_LEN]).dismissed();
+    assert_eq!(refusal, Refusal::Protocol);
+    assert!(words.contains("does not speak the Thalweg protocol"), "{words}");
+    await_events(&system.run_directory(), 100);
+    builder.interrupt();
+    let report = builder.finish().report(1);
+    assert!(reasons(&report).contains("source 1.2 (source2): protocol error"), "{report:#}");
+    for (source, id) in sources.into_iter().zip(["1.0", "1.1"]) {
+        source.finish().succeeded();
+        check_untouched(&report, id);
+    }
+    check_intact(&system.run_directory());
+}
+
+#[test]
+fn records_that_are_not_what_was_offered_are_counted_corrupt() {
+    for link in LINKS {
+        let mut offered = 0;
+        let (report, _) = beside(link, |mut impostor| {
+            let run = impostor.run;
+            let header = |event| FragmentHeader {
+                run,
+                event: EventId(event),
+                source: SourceId::new(1, 2),
+                total_length: 4,
+                piece_length: 4,
+                payload_crc: thalweg_wire::crc32c(b"four"),
+                ..FragmentHeader::default()
+            };
+            let bad = [
+                vec![0xa5; 128],
+                with_header(&FragmentHeader { run: RunNumber(run.0 + 1), ..header(1) }, b"four"),
+                with_header(&FragmentHeader { source: SourceId::new(1, 0), ..header(2) }, b"four"),
+                with_header(&FragmentHeader { event: EventId(77), ..header(3) }, b"four"),
+                with_header(&FragmentHeader { payload_crc: 0, ..header(4) }, b"four"),
+                with_header(&FragmentHeader { total_length: u32::MAX, piece_length: u32::MAX, ..header(5) }, b"four"),
+            ];
+            for (event, record) in (0..).zip(&bad) {
+                assert!(impostor.offer(event, record));
+            }
+            offered = bad.len() as u64;
+            let good = impostor.record(offered, b"this one is good");
+            assert!(impostor.offer(offered, &good));
+        });
+        check_books(&report);
+        let entry = entry(&report, "1.2");
+        assert_eq!(entry["corrupt"].as_u64().unwrap(), offered, "{entry:#}");
+        assert_eq!(entry["recorded"], 1, "{entry:#}");
+    }
+}
+
+#[test]
+fn pieces_that_overlap_or_never_end_are_counted_and_survived() {
+    for link in LINKS {
+        let (report, _) = beside(link, |mut impostor| {
+            // Event 0: two pieces that lie on one another, and then the rest.
+            for (offset, bytes) in [(0, &[1; 100][..]), (50, &[2; 100]), (100, &[3; 100])] {
+                let piece = impostor.piece(0, 200, offset, bytes);
+                assert!(impostor.offer(0, &piece));
+            }
+            // Event 1: a piece that says that the fragment has another length.
+            for (total, offset) in [(200, 0), (999, 100)] {
+                let piece = impostor.piece(1, total, offset, &[4; 100]);
+                assert!(impostor.offer(1, &piece));
+            }
+            // Event 2: a fragment of 4 GiB, in pieces that go on for ever.
+            for offset in (0..500).map(|piece| piece * 64) {
+                let piece = impostor.piece(2, u32::MAX, offset, &[5; 64]);
+                assert!(impostor.offer(2, &piece));
+            }
+        });
+        check_books(&report);
+        let entry = entry(&report, "1.2");
+        assert_eq!(entry["recorded"], 1, "event 0 became whole: {entry:#}");
+        assert_eq!(entry["duplicates"], 1, "{entry:#}");
+        assert_eq!(entry["accepted"], 3, "{entry:#}");
+        assert!(entry["corrupt"].as_u64().unwrap() >= 1, "{entry:#}");
+    }
+}
+
+#[test]
+fn a_source_that_owes_bytes_and_never_sends_them_is_given_up() {
+    let (report, log) = beside(Link::Tcp, |mut impostor| {
+        // Offered, but never to be found when it is asked for.
+        impostor.say(&Message::Offer(impostor.announcement(0, 0, 128)));
+        let _ = impostor.listen(|_| false);
+    });
+    check_books(&report);
+    assert_eq!(entry(&report, "1.2")["lost"], 1);
+    assert!(log.contains("it owes data and is silent"), "{log}");
+}
+
+#[test]
+fn books_that_do_not_add_up_make_the_run_incomplete_and_say_so() {
+    for link in LINKS {
+        let (report, _) = beside(link, |mut impostor| {
+            let record = impostor.record(0, b"the only one");
+            assert!(impostor.offer(0, &record));
+            impostor.say(&Message::End(Accounts { accepted: 12, tickets: 1, ..Accounts::default() }));
+            impostor.listen(|message| matches!(message, Message::Bye)).unwrap();
+        });
+        assert_eq!(number(&report, "/ledger/unaccounted"), 11);
+        assert!(reasons(&report).contains("source 1.2 (source2): 11 fragments UNACCOUNTED for"), "{report:#}");
+        assert_eq!(report["state"], "INCOMPLETE");
+    }
+}
+
+#[test]
+fn a_hello_over_shared_memory_without_shared_memory_is_refused() {
+    use std::io::{Read, Write};
+    let system = System::new(&Plan { link: Link::Shm, run: "events = 100", ..PLAN });
+    let mut builder = system.builder();
+    let path = system.addresses[0].strip_prefix("shm:").unwrap();
+    let mut refused = |bytes: &[u8], words: &str| {
+        let mut socket = std::os::unix::net::UnixStream::connect(path).unwrap();
+        socket.write_all(bytes).unwrap();
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        builder.wait_for(words);
+    };
+    let mut greeting = Message::Hello(hello("1.0")).encode().to_vec();
+    greeting.extend(b"{}");
+    refused(&greeting, "0 descriptors were handed over, not 5");
+    refused(&[0x5a; 200], "does not speak the Thalweg protocol");
+    refused(&Message::Pause.encode(), "the first message must be a hello");
+    assert_eq!(HEADER_LEN, MESSAGE_LEN);
+    let sources = system.sources([0, 1, 2]);
+    assert_eq!(builder.finish().report(0)["state"], "COMPLETE");
+    for source in sources {
+        source.finish().succeeded();
+    }
+}
