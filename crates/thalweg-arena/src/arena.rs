@@ -70,25 +70,45 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Makes an arena of `len` bytes, rounded up to whole huge pages, and the one span that owns all of it. The memory is
-    /// touched, so that no page fault happens later on the data path.
+    /// Makes an arena of `len` bytes, rounded up to whole huge pages, and the one span that owns all of it. Its pages can be
+    /// spliced (`sendfile`). The memory is touched, so that no page fault happens later on the data path.
     pub fn create(name: &str, len: usize) -> Result<Span, ArenaError> {
+        Self::make(name, len, MemfdFlags::empty())
+    }
+
+    /// As [`create`](Self::create), for memory that is never spliced: made of reserved huge pages (`vm.nr_hugepages`) where
+    /// the system has enough of them. A file of such pages cannot be sent by `sendfile` (hugetlbfs has no `splice_read`).
+    pub fn create_local(name: &str, len: usize) -> Result<Span, ArenaError> {
+        match Self::make(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
+            Ok(span) => Ok(span),
+            // None reserved, or too few: the next rung.
+            Err(ArenaError::Os { .. }) => Self::make(name, len, MemfdFlags::empty()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn make(name: &str, len: usize, kind: MemfdFlags) -> Result<Span, ArenaError> {
         let rounded = len.checked_next_multiple_of(HUGE).filter(|len| *len > 0).ok_or(ArenaError::Size(len))?;
         let os = |doing| move |error| ArenaError::Os { doing, bytes: rounded, error };
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        let fd = rustix::fs::memfd_create(name, kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(os("memfd_create"))?;
         rustix::fs::ftruncate(&fd, rounded as u64).map_err(os("ftruncate"))?;
         let base = map(&fd, rounded, ProtFlags::READ | ProtFlags::WRITE).map_err(os("mmap"))?;
-        let mut arena = Self { fd, base, len: rounded, pages: Pages::Small, owned: true };
+        let mut arena = Self { fd, base, len: rounded, pages: Pages::Huge, owned: true };
         // FUTURE_WRITE: this mapping stays the only one that can be written; who gets the descriptor may read.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&arena.fd, seals).map_err(os("sealing"))?;
-        // SAFETY: the range is the mapping just made; the advice changes no content.
-        let _ = unsafe { rustix::mm::madvise(arena.base.as_ptr().cast(), rounded, Advice::LinuxHugepage) };
+        let reserved = kind.contains(MemfdFlags::HUGETLB);
+        if !reserved {
+            // SAFETY: the range is the mapping just made; the advice changes no content.
+            let _ = unsafe { rustix::mm::madvise(arena.base.as_ptr().cast(), rounded, Advice::LinuxHugepage) };
+        }
         // SAFETY: as above. Populating allocates zeroed pages; it reports a lack of memory here instead of by SIGBUS later.
         unsafe { rustix::mm::madvise(arena.base.as_ptr().cast(), rounded, Advice::LinuxPopulateWrite) }
             .map_err(os("allocating memory"))?;
-        arena.pages = pages_of(arena.base.as_ptr() as usize, rounded);
+        if !reserved {
+            arena.pages = pages_of(arena.base.as_ptr() as usize, rounded);
+        }
         Ok(Span { arena: Arc::new(arena), range: 0..rounded })
     }
 
@@ -295,6 +315,17 @@ mod tests {
         assert!(matches!(Arena::import(fd), Err(ArenaError::NotSealed)));
         let file = tempfile::tempfile().unwrap();
         assert!(matches!(Arena::import(file.into()), Err(ArenaError::NotSealed)));
+    }
+
+    #[test]
+    fn local_memory_is_there_whether_or_not_huge_pages_are_reserved() {
+        let mut span = Arena::create_local("test", 3 * HUGE).unwrap();
+        span[3 * HUGE - 1] = 1;
+        let reserved = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap().trim() != "0";
+        if !reserved {
+            eprintln!("skipped: reserved huge pages: vm.nr_hugepages is 0 here; only the rung below was tested");
+        }
+        assert_eq!(Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap().size(), 3 * HUGE);
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl BlockPool {
     pub fn new(name: &str, count: u32, block_bytes: usize) -> Result<Self, ArenaError> {
         let block_bytes = block_bytes.checked_next_multiple_of(PAGE).ok_or(ArenaError::Size(block_bytes))?;
         let total = block_bytes.checked_mul(count as usize).ok_or(ArenaError::Size(usize::MAX))?;
-        let mut rest = Arena::create(name, total)?;
+        let mut rest = Arena::create_local(name, total)?;
         let pages = rest.arena().pages();
         let mut free: Vec<Block> = (0..count)
             .map(|index| {

@@ -124,7 +124,6 @@ impl Builder {
                 events.missing(index, source, Why::Known(Status::empty()));
             }
         }
-        entry.early.clear();
         self.look(source);
         self.look_around();
     }

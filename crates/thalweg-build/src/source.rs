@@ -397,3 +397,26 @@ pub(crate) fn insert(queue: &mut VecDeque<Ticket>, ticket: Ticket) {
     let at = queue.partition_point(|other| other.offer.ticket < ticket.offer.ticket);
     queue.insert(at, ticket);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_to_come_is_kept_in_few_words() {
+        let (mut source, mut events) = (Source::new("1.0".into(), "s".into(), 0), OpenEvents::new(0, 8, 1));
+        for first in 0..1000 {
+            source.forgo(&mut events, 10 * first..10 * first + 10, Status::DROPPED, 0);
+        }
+        assert_eq!(source.forgone.len(), 1);
+        // With gaps between them, which mean something else, as long as there are not very many.
+        for first in 1001..5000 {
+            source.forgo(&mut events, 10 * first..10 * first + 9, Status::DROPPED, 0);
+        }
+        assert_eq!(source.forgone.len() as u64, Source::MOST_FORGONE);
+        assert_eq!(source.forgone.back().map(|(range, _)| range.end), Some(49_999));
+        // Those are passed over as they are looked at.
+        source.answer_silence(&mut events, 49_998, 0);
+        assert_eq!(source.first_mention(), Some(49_998));
+    }
+}

@@ -62,7 +62,6 @@ pub use error::LinkError;
 pub use listen::{Accepted, Listener, Peer, connect};
 pub use outstanding::Outstanding;
 pub use poller::{Interest, Poller};
-pub use tcp::TcpOptions;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;

@@ -1,6 +1,6 @@
 //! Where sources connect, and how they do.
 
-use crate::{Address, BuilderLink, Eager, LinkError, SourceGreeting, SourceLink, TcpOptions, shm, tcp};
+use crate::{Address, BuilderLink, Eager, LinkError, SourceGreeting, SourceLink, shm, tcp};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
 use std::io::ErrorKind;
@@ -9,15 +9,16 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
-/// Begins to connect a source to a builder. That there is nobody at the address may be found out only when the link is
+/// Begins to connect a source to a builder. `congestion` names the congestion control of a TCP link (those there are are
+/// listed in `/proc/sys/net/ipv4/tcp_available_congestion_control`), `system` the system's default; without it, cubic. That there is nobody at the address may be found out only when the link is
 /// driven.
 pub fn connect(
     address: &Address,
-    options: &TcpOptions,
+    congestion: Option<&str>,
     greeting: &SourceGreeting,
 ) -> Result<Box<dyn SourceLink>, LinkError> {
     match address {
-        Address::Tcp(host) => tcp::connect(host, options, greeting),
+        Address::Tcp(host) => tcp::connect(host, congestion, greeting),
         Address::Shm(path) => shm::connect(path, greeting),
     }
 }

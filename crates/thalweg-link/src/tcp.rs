@@ -11,7 +11,6 @@ use crate::offered::{Asked, Novelty, Offered};
 use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Said, SourceGreeting, SourceLink};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSliceMut;
@@ -22,17 +21,9 @@ use std::time::Duration;
 use thalweg_arena::{Arena, Span};
 use thalweg_wire::{Announcement, Disposition, HEADER_LEN, MESSAGE_LEN, Message, Refusal};
 
-/// How a TCP link is to be.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TcpOptions {
-    /// Congestion control of the sending side (`/proc/sys/net/ipv4/tcp_available_congestion_control`), or `system` for the
-    /// system's default. When absent it is cubic (RFC 9438): the builder's window bounds what is in flight already, so a
-    /// control that paces, as bbr does, spends timers on a burst that cannot happen (`make bench` compares).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub congestion: Option<String>,
-}
-
+/// Congestion control of the sending side where nothing else is asked for (RFC 9438). The builder's window bounds what is
+/// in flight already, so a control that paces, as bbr does, spends timers on a burst that cannot happen (`make bench`
+/// compares).
 const DEFAULT_CONGESTION: &str = "cubic";
 /// A peer that does not answer for so long is gone (`TCP_USER_TIMEOUT`, RFC 5482, and keep-alive).
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,7 +41,7 @@ const COPIED_AT_ONCE: usize = 64 << 10;
 /// Begins to connect; the greeting goes out as soon as the connection stands.
 pub(crate) fn connect(
     host: &str,
-    options: &TcpOptions,
+    congestion: Option<&str>,
     greeting: &SourceGreeting,
 ) -> Result<Box<dyn SourceLink>, LinkError> {
     let address = resolve(host)?;
@@ -58,7 +49,7 @@ pub(crate) fn connect(
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)
         .map_err(LinkError::io(doing()))?;
     settle(&socket).map_err(LinkError::io(doing()))?;
-    match options.congestion.as_deref() {
+    match congestion {
         Some("system") => {}
         Some(name) => socket
             .set_tcp_congestion(name.as_bytes())

@@ -11,7 +11,7 @@ use thalweg_arena::{Arena, Span};
 use thalweg_link::memory::{Network, Weather};
 use thalweg_link::{
     Address, BuilderLink, Bytes, Eager, Interest, LinkError, Listener, Poller, Said, SourceGreeting, SourceLink,
-    TcpOptions, connect,
+    connect,
 };
 use thalweg_wire::{
     Accounts, Announcement, Disposition, EventId, Hello, Message, Refusal, RunNumber, SourceId, TaiNanos, Welcome,
@@ -76,7 +76,7 @@ impl Medium for Shm {
 /// Opens a door, goes in by it, and closes it.
 fn over(address: &Address, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>) {
     let door = Listener::open(address, eager).unwrap();
-    let source = connect(&door.address(), &TcpOptions::default(), greeting).unwrap();
+    let source = connect(&door.address(), None, greeting).unwrap();
     let poller = Poller::new().unwrap();
     poller.add(door.as_fd(), 0, Interest::READ).unwrap();
     loop {

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use thalweg_arena::{Arena, Doorbell, Ring, RingReceiver, RingSender, Span, recv_fds, send_fds};
 use thalweg_link::{
     Address, BuilderLink, Bytes, Eager, Interest, LinkError, Listener, Poller, Said, SourceGreeting, SourceLink,
-    TcpOptions, connect,
+    connect,
 };
 use thalweg_wire::{
     Announcement, Disposition, EventId, Hello, MESSAGE_LEN, MESSAGE_MAGIC, Message, PROTOCOL_VERSION, Refusal,
@@ -641,7 +641,7 @@ fn accept(door: &Listener) -> Box<dyn BuilderLink> {
 fn raw_builder() -> (Box<dyn SourceLink>, TcpStream) {
     let door = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tcp(door.local_addr().unwrap().to_string());
-    let mut source = connect(&address, &TcpOptions::default(), &greeting()).unwrap();
+    let mut source = connect(&address, None, &greeting()).unwrap();
     let (mut builder, _) = door.accept().unwrap();
     source.flush().unwrap();
     builder.read_exact(&mut [0; MESSAGE_LEN]).unwrap();
@@ -738,7 +738,7 @@ fn raw_shm_builder() -> (Box<dyn SourceLink>, ShmBuilder, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("builder");
     let door = UnixListener::bind(&path).unwrap();
-    let source = connect(&Address::Shm(path), &TcpOptions::default(), &greeting()).unwrap();
+    let source = connect(&Address::Shm(path), None, &greeting()).unwrap();
     let (socket, _) = door.accept().unwrap();
     let (_, fds) = recv_fds(&socket, &mut [0; MESSAGE_LEN], 5).unwrap();
     let [_arena, _to_builder, to_source, _bell, sources_bell] = <[OwnedFd; 5]>::try_from(fds).unwrap();

@@ -106,6 +106,8 @@ pub struct RunReport {
     pub back_pressure: BackPressure,
     /// How blocks were written.
     pub recorder: Option<String>,
+    /// What the builders' blocks are made of: 2 MiB or 4 KiB pages.
+    pub pages: Option<String>,
     /// The books.
     pub ledger: Ledger,
 }
@@ -177,6 +179,7 @@ impl RunReport {
             },
             back_pressure: BackPressure { stalls: sum(|b| b.stalls), seconds: total(|b| b.stalled_seconds) },
             recorder: builders.iter().find_map(|b| b.recorder.clone()),
+            pages: builders.first().map(|b| b.pages.clone()),
             ledger,
         }
     }

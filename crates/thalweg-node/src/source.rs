@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Slot, SlotPool};
 use thalweg_device::Device;
-use thalweg_link::{
-    Address, Interest, LinkError, Outstanding, Poller, SourceGreeting, SourceLink, TcpOptions, connect,
-};
+use thalweg_link::{Address, Interest, LinkError, Outstanding, Poller, SourceGreeting, SourceLink, connect};
 use thalweg_wire::{
     Accounts, Announcement, Disposition, EventId, Hello, Message, RunNumber, SourceId, Welcome, record_len,
 };
@@ -25,8 +23,8 @@ pub struct SourceSettings {
     pub feed: Feed,
     /// The builders, in their order: event `e` goes to number `e` modulo their count.
     pub builders: Vec<Address>,
-    /// How TCP links are to be.
-    pub tcp: TcpOptions,
+    /// Congestion control of TCP links: see [`connect`].
+    pub congestion: Option<String>,
     /// Events per second; as fast as they are taken when absent.
     pub rate: Option<f64>,
     /// What happens when all slots are full.
@@ -405,7 +403,7 @@ impl SourceNode {
                 builder.away = Some((since, now + self.settings.patience));
                 continue;
             }
-            match connect(&builder.address, &self.settings.tcp, &builder.greeting) {
+            match connect(&builder.address, self.settings.congestion.as_deref(), &builder.greeting) {
                 Ok(link) => {
                     let interest = link.interest();
                     self.poller.add(link.fd(), index as u64, interest)?;

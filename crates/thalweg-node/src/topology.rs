@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_device::{ByteSize, DeviceConfig};
-use thalweg_link::{Address, TcpOptions};
+use thalweg_link::Address;
 use thalweg_wire::{HEADER_LEN, SourceId, record_len};
 use thiserror::Error;
 
@@ -16,9 +16,6 @@ pub struct Topology {
     /// What holds for the run as a whole.
     #[serde(default)]
     pub run: RunConfig,
-    /// What holds for TCP links.
-    #[serde(default)]
-    pub tcp: TcpOptions,
     /// Event builders. Event `e` is built by number `e` modulo their count.
     #[serde(rename = "builder")]
     pub builders: Vec<BuilderNodeConfig>,
@@ -164,6 +161,9 @@ pub struct SourceNodeConfig {
     /// Which of a builder's addresses it uses.
     #[serde(default)]
     pub link: LinkKind,
+    /// TCP congestion control of its links, or `system` for the system's default; cubic when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<String>,
     /// Events per second; as fast as they are taken when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,

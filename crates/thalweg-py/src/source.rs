@@ -8,7 +8,7 @@ use pyo3::types::PyDict;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use thalweg_link::{Address, TcpOptions};
+use thalweg_link::Address;
 use thalweg_node::{Feed, NodeError, Policy, PushSource, PushedFragment, SourceSettings, default_slot_bytes};
 use thalweg_wire::{EventId, SourceId, Status, TaiNanos};
 
@@ -68,7 +68,7 @@ impl Source {
             id,
             feed: Feed::Pushed { max_payload: content.max_bytes(), description: describe(&content, description)? },
             builders: builders.clone(),
-            tcp: TcpOptions::default(),
+            congestion: None,
             rate: None,
             policy: policy_of(policy)?,
             slots,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
-use thalweg_link::{Address, TcpOptions};
+use thalweg_link::Address;
 use thalweg_node::{BuilderNodeConfig, CheckConfig, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology};
 use thalweg_wire::{SourceId, record_len};
 
@@ -209,6 +209,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
             id: id.to_string(),
             device: Some(device),
             link: options.link,
+            congestion: options.congestion.clone(),
             rate: options.rate.or((!options.input.is_empty()).then_some(1000.0)),
             policy: Policy::Block,
             slots: slots(payload),
@@ -231,7 +232,6 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
             duration: Some(options.duration),
             ..RunConfig::default()
         },
-        tcp: TcpOptions { congestion: options.congestion.clone() },
         builders: vec![builder],
         sources,
     };

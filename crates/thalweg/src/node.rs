@@ -114,7 +114,7 @@ fn run(
         name: config.name.clone(),
         id: config.source_id(),
         builders: topology.builders.iter().filter_map(|b| topology.address(b, config.link).cloned()).collect(),
-        tcp: topology.tcp.clone(),
+        congestion: config.congestion.clone(),
         rate: config.rate,
         policy: config.policy,
         slots: config.slots,

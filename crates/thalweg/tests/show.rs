@@ -248,6 +248,7 @@ fn builders_of_one_run_are_judged_together() {
     let mut second = builders[0].clone();
     second["name"] = "builder-1".into();
     builders.push(second);
+    topology["run"].as_table_mut().unwrap().insert("number".into(), 1.into());
     std::fs::write(directory.path().join("two.toml"), topology.to_string()).unwrap();
     let said = thalweg(&directory, "run two.toml --json");
     assert_eq!(said.code, 0, "{said:?}");
@@ -342,8 +343,102 @@ fn what_cannot_be_is_refused_with_what_to_do() {
 fn help_says_what_a_command_is_for_and_how_it_ends() {
     let directory = tempfile::tempdir().unwrap();
     let help = |command: &str| thalweg(&directory, &format!("{command} --help")).out;
-    insta::assert_snapshot!(help("ls"), @"");
-    insta::assert_snapshot!(help("info"), @"");
-    insta::assert_snapshot!(help("verify"), @"");
-    insta::assert_snapshot!(help("cat"), @"");
+    insta::assert_snapshot!(help("ls"), @r"
+    List the runs in a directory
+
+    Usage: thalweg ls [OPTIONS] [DIR]
+
+    Arguments:
+      [DIR]  Where the runs' directories are [default: runs]
+
+    Options:
+          --json        Print one JSON object as the last line of standard output, instead of text for
+                        people
+      -v, --verbose...  Say more about what is going on, on standard error; twice for everything
+      -h, --help        Print help
+
+    An OPEN run is being written, or its writer died: the state says which. What its
+    run.json does not know yet is shown as '-', and its bytes include space that is
+    set aside for what comes. A run that cannot be read is listed as BROKEN, with the
+    reason below.
+
+    Exit code: 0; 2 where there is no such directory.
+    ");
+    insta::assert_snapshot!(help("info"), @r"
+    Show what a run is: its sources, how it ended, and what became of every fragment
+
+    Usage: thalweg info [OPTIONS] <RUN>...
+
+    Arguments:
+      <RUN>...  A run's directory, such as runs/run-000042
+
+    Options:
+          --json        Print one JSON object as the last line of standard output, instead of text for
+                        people
+      -v, --verbose...  Say more about what is going on, on standard error; twice for everything
+      -h, --help        Print help
+
+    A run of several builders has a directory for each, run-000042-b0, -b1, and so on.
+    Name several of them, or run-000042 for all, and their events and ledgers are added
+    up below.
+
+    Exit code: 0; 1 where a run cannot be read; 2 where there is no such run.
+    ");
+    insta::assert_snapshot!(help("verify"), @r"
+    Read everything in a run and say what does not agree
+
+    Usage: thalweg verify [OPTIONS] <RUN>...
+
+    Arguments:
+      <RUN>...  A run's directory, such as runs/run-000042
+
+    Options:
+          --json        Print one JSON object as the last line of standard output, instead of text for
+                        people
+      -v, --verbose...  Say more about what is going on, on standard error; twice for everything
+      -h, --help        Print help
+
+    Checked are every block's and every payload's CRC, that each closed event has one
+    record for each source, and that run.json says what the files hold.
+
+    A run of several builders has a directory for each, run-000042-b0, -b1, and so on.
+    Name several of them, or run-000042 for all, and they are also judged together.
+
+    Exit code: 0 where everything is intact and the run is COMPLETE; 1 where something
+    is damaged or missing, and also where what is on disk is intact, but the run is
+    INCOMPLETE or OPEN; 2 where there is no such run.
+    ");
+    insta::assert_snapshot!(help("cat"), @r"
+    Print a run's events and fragments
+
+    Usage: thalweg cat [OPTIONS] <RUN>
+
+    Arguments:
+      <RUN>  A run's directory, such as runs/run-000042; of several builders' runs, that of one builder
+
+    Options:
+          --event <E|A..B>   Only this event, or those from A on and before B; A or B may be left out
+          --source <SOURCE>  Only fragments of this source, such as 1.0; several with commas between
+          --data <N>         Also the first N values of each payload: samples, pixels, or bytes in
+                             hexadecimal
+          --raw              Only the payloads, as they are, one behind the other
+          --follow           Go on with what is being written, in the order in which events are closed,
+                             and end with the run
+          --json             Print one JSON object as the last line of standard output, instead of text
+                             for people
+      -v, --verbose...       Say more about what is going on, on standard error; twice for everything
+      -h, --help             Print help
+
+    Each event has a line of its own, and one for each of its fragments: source,
+    sequence number, timestamp (TAI), bytes and type of the payload, and what its
+    status says. With --json, each event is one JSON object on one line.
+
+    Examples:
+      thalweg cat runs/run-000042 --event 7 --data 16
+      thalweg cat runs/run-000042 --event 7 --source 1.0 --raw > payload.bin
+      thalweg cat runs/run-000042 --follow --json | my-monitor
+
+    Exit code: 0, also when the reader of a pipe has enough; 1 where something cannot be
+    read; 2 where there is no such run, event or source.
+    ");
 }

@@ -410,20 +410,6 @@ fn every_open_event_has_its_own_deadline() {
     assert_eq!(rig.closed().len(), 3);
 }
 
-/// Event 1 is complete while 0 and 2 wait: closing 0 lets the oldest open event jump over 1.
-#[test]
-fn a_deadline_is_not_forgotten_behind_an_event_that_was_complete() {
-    let mut rig = Rig::new(config(2));
-    rig.offer(0, 0, 3);
-    rig.fetch_all();
-    let offer = rig.announcement(1, 1, 1, Disposition::Held);
-    rig.announce(1, offer).unwrap();
-    rig.fetch_all();
-    rig.wait(DEADLINE);
-    let closed: Vec<u64> = rig.closed().into_iter().map(|(first, ..)| first).collect();
-    assert_eq!(closed, [0, 1, 2]);
-}
-
 #[test]
 fn no_deadline_passes_while_the_disk_is_behind() {
     let mut rig = Rig::new(config(2));
@@ -660,6 +646,18 @@ fn pieces_that_overlap_are_not_recorded_and_make_no_whole() {
 }
 
 #[test]
+fn no_event_waits_for_pieces_when_the_source_has_gone_on() {
+    let mut rig = Rig::new(config(1));
+    offer_pieces(&mut rig, &[0, 0, 1]);
+    rig.arrive(0, 0, &lay(&[piece(0, 0, 0..100, 300)]));
+    rig.arrive(0, 2, &slot(0, 1..2));
+    rig.arrive(0, 1, &lay(&[piece(0, 0, 100..200, 300)]));
+    assert_eq!(rig.closed(), [(0, 1, vec![(0, Status::CORRUPT)]), (1, 1, vec![])]);
+    rig.end(0, 2);
+    rig.assert_finished();
+}
+
+#[test]
 fn a_fragment_in_pieces_is_in_one_bucket_whatever_becomes_of_them() {
     let bucket = |act: &dyn Fn(&mut Rig)| {
         let mut rig = Rig::new(config(1));
@@ -870,6 +868,8 @@ fn slots_that_stay_where_they_are_are_held_until_their_events_are_closed() {
     rig.closed();
     assert_eq!(rig.builder.release(0), Some(1));
     assert_eq!(rig.builder.release(1), Some(1));
+    // Ticket 1 is in use: a source that says it made room with it is too late.
+    assert!(!rig.drop_oldest(0, 1, 1, 1));
     rig.end(0, 3);
     assert!(!rig.builder.is_settled(0));
     rig.builder.gone(0, rig.now);
@@ -945,6 +945,16 @@ fn tickets_far_ahead_and_more_than_the_slots_are_refused() {
     }
     let offer = rig.announcement(0, 10, 1, Disposition::Held);
     assert_eq!(rig.announce(0, offer), Err(Violation::TooMany(10)));
+}
+
+#[test]
+fn closed_events_that_nobody_takes_do_not_pile_up() {
+    let mut rig = Rig::new(config(1));
+    for event in 0..1000 {
+        rig.drop_newest(0, event, 1);
+    }
+    assert_eq!(rig.builder.counts(), (8, 8));
+    assert_eq!(rig.closed().len(), 1000);
 }
 
 /// A source says it dropped four thousand million fragments at a time, again and again, alone or with others.

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 use thalweg_arena::{Slot, SlotPool};
-use thalweg_link::{Address, LinkError, Poller, SourceGreeting, SourceLink, TcpOptions, connect};
+use thalweg_link::{Address, LinkError, Poller, SourceGreeting, SourceLink, connect};
 use thalweg_wire::{
     Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, MESSAGE_LEN, Message, PayloadType, Refusal,
     RunNumber, SourceId, Status, crc32c, record_len,
@@ -103,7 +103,7 @@ impl Impostor {
         let pool = SlotPool::new("impostor", SLOTS, SLOT as usize).unwrap();
         let hello = hello(source);
         let greeting = SourceGreeting { hello, description: "{}".into(), arena: Arc::clone(pool.arena()) };
-        let link = connect(&address, &TcpOptions::default(), &greeting).unwrap();
+        let link = connect(&address, None, &greeting).unwrap();
         let poller = Poller::new().unwrap();
         poller.add(link.fd(), 0, link.interest()).unwrap();
         let id = hello.source;
