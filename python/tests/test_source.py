@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import re
@@ -163,10 +164,9 @@ def test_an_array_may_be_changed_as_soon_as_it_is_pushed(builder: Callable[..., 
 
 def test_events_that_are_left_out_are_in_the_ledger(builder: Callable[..., Builder]) -> None:
     built = builder(trigger="1.0", tdc="1.1")
-    with (
-        thalweg.Source(built.tcp, id="1.0", max_bytes=8) as trigger,
-        thalweg.Source(built.tcp, id="1.1", max_bytes=8) as tdc,
-    ):
+    trigger = thalweg.Source(built.tcp, id="1.0", max_bytes=8)
+    tdc = thalweg.Source(built.tcp, id="1.1", max_bytes=8)
+    with trigger, tdc:
         for event in range(10):
             trigger.push(event.to_bytes(8, "little"))
         assert tdc.push(b"first") == 0
@@ -174,6 +174,8 @@ def test_events_that_are_left_out_are_in_the_ledger(builder: Callable[..., Build
         assert tdc.push(b"next") == 5
         with pytest.raises(thalweg.RunError, match="event 3 was pushed after event 5"):
             tdc.push(b"too late", event=3)
+        with pytest.raises(thalweg.RunError, match="event numbers do not go so far"):
+            tdc.push(b"too far", event=2**64 - 2)
         assert tdc.push(b"last", event=9) == 9
     report = built.report()
     ledger = {entry["source"]: entry for entry in report["ledger"]["sources"]}
@@ -283,7 +285,7 @@ def test_the_run_ends_where_the_topology_says(builder: Callable[..., Builder]) -
         while source.running:
             source.push(pushed.to_bytes(8, "little"))
             pushed += 1
-        with pytest.raises(thalweg.RunError, match="the run is over"):
+        with pytest.raises(thalweg.RunOver, match="the run is over"):
             source.push(b"more")
     assert pushed == 100
     report = built.report()
@@ -297,7 +299,7 @@ def test_an_event_behind_the_end_is_not_taken(builder: Callable[..., Builder]) -
     built = builder("events = 100", adc="1.0")
     with thalweg.Source(built.tcp, id="1.0", max_bytes=8) as source:
         source.push(b"inside", event=99 - 1)
-        with pytest.raises(thalweg.RunError, match="the run is over"):
+        with pytest.raises(thalweg.RunOver, match="the run is over"):
             source.push(b"outside", event=100)
     assert built.report()["ledger"]["sources"][0]["accepted"] == 1
 
@@ -305,8 +307,9 @@ def test_an_event_behind_the_end_is_not_taken(builder: Callable[..., Builder]) -
 def test_an_operator_ends_the_run_under_a_program_that_pushes(builder: Callable[..., Builder]) -> None:
     built = builder(adc="1.0")
     pushed = 0
-    with thalweg.Source(built.tcp, id="1.0", max_bytes=8) as source:
-        while source.running:
+    source = thalweg.Source(built.tcp, id="1.0", max_bytes=8)
+    with source, contextlib.suppress(thalweg.RunOver):
+        while True:
             source.push(b"data")
             pushed += 1
             if pushed == 500:

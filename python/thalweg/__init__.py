@@ -9,13 +9,14 @@
 Reading copies nothing: arrays look into the run's files, and keep them mapped for as long as they live. A program that
 has a device of its own pushes what it reads from it:
 
-    >>> with thalweg.Source("tcp:127.0.0.1:7700", id="2.0", dtype="uint8", shape=(800, 800)) as camera:
-    ...     while camera.running:
+    >>> camera = thalweg.Source("tcp:127.0.0.1:7700", id="2.0", dtype="uint8", shape=(800, 800))
+    >>> with camera, contextlib.suppress(thalweg.RunOver):
+    ...     while True:
     ...         camera.push(take_picture())
 
 Times are TAI nanoseconds since 1970.
 """
 
-from thalweg._thalweg import Event, Fragment, Run, RunError, Source, __version__, open
+from thalweg._thalweg import Event, Fragment, Run, RunError, RunOver, Source, __version__, open
 
-__all__ = ["Event", "Fragment", "Run", "RunError", "Source", "__version__", "open"]
+__all__ = ["Event", "Fragment", "Run", "RunError", "RunOver", "Source", "__version__", "open"]

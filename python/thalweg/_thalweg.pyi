@@ -15,6 +15,9 @@ class RunError(Exception):
     """A run cannot be read (no run there, damaged bytes, an unknown version), or takes no data (no builder there, refused,
     over, too long a payload). The message says why, and names file and place or address."""
 
+class RunOver(RunError):
+    """A run has ended as it should (its time was over, an operator stopped it), and takes no more data."""
+
 def open(path: str | os.PathLike[str]) -> Run:
     """Opens a run directory, also one that is still being written or whose writer died."""
 
@@ -127,7 +130,8 @@ class Source:
     In the topology it is a ``[[source]]`` with this ``id`` and without a ``device``. Making one begins to look for the
     builders; a thread of its own then serves them, so that other threads of this program, and ``push``, only ever wait
     for a free slot. As a context manager it waits for the run to begin, and finishes at the end of the block, also when
-    that is left by an exception.
+    that is left by an exception. Where one thread has several sources, it makes all of them before it enters the first:
+    the run begins when every source is there.
 
     ``builders`` is the address of the builder, or the addresses of all of them in the order of the topology:
     ``tcp:HOST:PORT``, or ``shm:PATH`` on the builder's own host.
@@ -198,8 +202,8 @@ class Source:
         ``"clock-locked"``, ``"clock-holdover"``, ``"clock-free-running"``.
 
         Waits for the run to begin and, with policy ``"block"``, for a free slot; after ``timeout`` seconds raises
-        ``TimeoutError``. Other threads run while it waits or copies, and Ctrl-C ends the wait. Raises ``RunError`` where
-        the run is over or cannot be reached.
+        ``TimeoutError``. Other threads run while it waits or copies, and Ctrl-C ends the wait. Raises ``RunOver`` where
+        the run has ended, and any other ``RunError`` where it cannot go on.
         """
     def finish(self) -> dict[str, Any]:
         """Ends this source's part of the run, waits until what was pushed is delivered, and reports: ``accepted``,
@@ -207,4 +211,5 @@ class Source:
         again. Ctrl-C gives up: what was not delivered is lost, and the run says so."""
     @property
     def running(self) -> bool:
-        """Whether the run takes fragments: it has begun, and neither it nor this source's part of it is over."""
+        """Whether the run takes fragments: it has begun, and neither it nor this source's part of it is over. It may end at
+        any time: a ``push`` that comes too late raises ``RunOver``."""

@@ -122,6 +122,11 @@ impl BuilderNode {
             Eager { credit: config.eager_credit.0 as u32, limit: config.eager_limit.0 as u32 },
         );
         let poller = Poller::new()?;
+        if count > 1 && topology.run.record && topology.run.number.is_none() {
+            return Err(NodeError::Config(
+                "run.number: several builders record one run, so it needs a number that all of them know".into(),
+            ));
+        }
         let mut listeners = Vec::new();
         for address in &config.listen {
             let listener = Listener::open(address, eager)?;
@@ -404,7 +409,7 @@ impl BuilderNode {
                 ),
             );
         }
-        let largest = self.largest_slot();
+        let largest = self.config.largest_slot();
         if hello.slot_bytes > largest {
             return refuse(
                 Refusal::Mismatch,
@@ -461,13 +466,6 @@ impl BuilderNode {
         // What was said before may have been lost with the old connection.
         self.instruct(source);
         Ok(())
-    }
-
-    /// The longest slot that fits an empty block with its index.
-    fn largest_slot(&self) -> u32 {
-        // Header, closing table, and 16 bytes of index for each 64 bytes of records in the worst case.
-        let room = self.config.block.0.saturating_sub(64 + 128 * 32 + 4096);
-        u32::try_from(room / 80 * 64).unwrap_or(u32::MAX).max(u32::try_from(room.saturating_sub(64 << 10)).unwrap_or(0))
     }
 
     fn close(&mut self, index: usize, error: &LinkError) {

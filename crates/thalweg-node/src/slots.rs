@@ -4,7 +4,8 @@ use crate::push::PushedFragment;
 use thalweg_arena::Slot;
 use thalweg_device::{Device, DeviceError};
 use thalweg_wire::{
-    EventId, FragmentHeader, HEADER_LEN, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c, record_len,
+    EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c,
+    record_len,
 };
 
 /// What stands in a slot from an earlier use, record by record: a device whose data repeat, as those of a DMA ring do,
@@ -87,7 +88,7 @@ impl Filling {
 
     /// Whether a fragment with so many payload bytes fits behind those that are there.
     pub(crate) fn has_room(&self, payload: usize) -> bool {
-        self.used + record_len(payload) <= self.slot.len()
+        self.count < MAX_RECORDS && self.used + record_len(payload) <= self.slot.len()
     }
 
     /// Bytes of records so far.

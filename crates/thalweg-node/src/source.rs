@@ -492,6 +492,10 @@ impl SourceNode {
                 self.next_event - 1
             )));
         }
+        // Behind the last fragment in a slot there is another event of the same builder.
+        if event.0.checked_add(self.builders.len() as u64 + 1).is_none() {
+            return Err(NodeError::Config(format!("event {} was pushed: event numbers do not go so far", event.0)));
+        }
         let len = fragment.payload.len();
         if len > self.settings.feed.max_payload() {
             return Err(NodeError::Config(format!(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_device::{ByteSize, DeviceConfig};
 use thalweg_link::Address;
-use thalweg_wire::{HEADER_LEN, SourceId, record_len};
+use thalweg_wire::{HEADER_LEN, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;
 
 /// A whole system: one run configuration, its builders, its sources.
@@ -120,6 +120,13 @@ impl BuilderNodeConfig {
             segment: defaults::segment(),
             cpu: None,
         }
+    }
+
+    /// The longest slot that fits a block with the index of its records.
+    pub fn largest_slot(&self) -> u32 {
+        // Beside it: 16 bytes of index for each record, the block's header, its closings, and the rounding to whole pages.
+        let beside = 16 * u64::from(MAX_RECORDS) + 64 + 128 * 32 + 4096;
+        u32::try_from(self.block.0.saturating_sub(beside)).unwrap_or(u32::MAX)
     }
 }
 
@@ -355,8 +362,8 @@ impl Topology {
             if builder.listen.is_empty() {
                 return wrong(field("listen"), "it needs at least one address, tcp:HOST:PORT or shm:PATH".into());
             }
-            if !(64 << 10..=1 << 30).contains(&block) {
-                return wrong(field("block"), format!("{block} bytes; a block has 64 KiB to 1 GiB"));
+            if !(256 << 10..=1 << 30).contains(&block) {
+                return wrong(field("block"), format!("{block} bytes; a block has 256 KiB to 1 GiB"));
             }
             if !(2..=4096).contains(&builder.blocks) {
                 return wrong(field("blocks"), format!("{}; 2 to 4096 are possible", builder.blocks));
@@ -390,6 +397,18 @@ impl Topology {
             }
             if !(1..=65_536).contains(&source.slots) {
                 return wrong(field("slots"), format!("{}; 1 to 65536 are possible", source.slots));
+            }
+            if let Some(ByteSize(slot)) = source.slot
+                && let Some(builder) = self.builders.iter().find(|builder| slot > u64::from(builder.largest_slot()))
+            {
+                return wrong(
+                    field("slot"),
+                    format!(
+                        "{slot} bytes do not fit a block of builder '{}', which takes {}: give the builder a larger `block`",
+                        builder.name,
+                        builder.largest_slot()
+                    ),
+                );
             }
             if let Some(ByteSize(slot)) = source.slot
                 && !(HEADER_LEN as u64..=1 << 30).contains(&slot)

@@ -14,6 +14,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
+create_exception!(thalweg, RunOver, RunError, "A run has ended as it should, and takes no more data.");
 create_exception!(
     thalweg,
     RunError,
@@ -26,6 +27,8 @@ create_exception!(
 mod _thalweg {
     #[pymodule_export]
     use crate::RunError;
+    #[pymodule_export]
+    use crate::RunOver;
     #[pymodule_export]
     use crate::event::Event;
     #[pymodule_export]

@@ -1,7 +1,7 @@
 //! `thalweg.Source`: a source that a Python program feeds.
 
 use crate::content::{Content, Payload};
-use crate::{RunError, run_error};
+use crate::{RunError, RunOver, run_error};
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -136,6 +136,7 @@ impl Source {
                 Err(NodeError::Over) if self.finished.load(Ordering::Relaxed) => {
                     return Err(RunError::new_err("nothing more can be pushed: this source was finished"));
                 }
+                Err(error @ NodeError::Over) => return Err(RunOver::new_err(error.to_string())),
                 Err(error) => return Err(run_error(error)),
             }
             if until.is_some_and(|until| Instant::now() >= until) {

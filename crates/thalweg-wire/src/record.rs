@@ -7,6 +7,9 @@ use thiserror::Error;
 /// Each record begins at a multiple of this many bytes, so that headers and payloads are cache-line aligned.
 pub const RECORD_ALIGN: usize = 64;
 
+/// The most records in one slot: bounds what a builder must keep room for beside a slot's bytes.
+pub const MAX_RECORDS: u32 = 4096;
+
 /// Bytes that a fragment with `payload` bytes takes: header, payload, and padding to [`RECORD_ALIGN`].
 pub const fn record_len(payload: usize) -> usize {
     (HEADER_LEN + payload).next_multiple_of(RECORD_ALIGN)

@@ -2,6 +2,7 @@
 
 use crate::supervise::{Watched, supervise};
 use crate::{Failure, print};
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -68,66 +69,70 @@ pub(crate) fn run(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Fail
 
 pub(crate) fn check(file: &Path, json: bool) -> Result<ExitCode, Failure> {
     let topology = Topology::load(file)?;
-    let mut devices = Vec::new();
+    let wrong = |source: &SourceNodeConfig, problem: String| {
+        Failure::Usage(format!("{}: source '{}': {problem}", file.display(), source.name))
+    };
+    let mut text = format!("{}: ok\n", file.display());
+    for builder in &topology.builders {
+        let listen: Vec<String> = builder.listen.iter().map(ToString::to_string).collect();
+        let _ = writeln!(
+            text,
+            "  builder {}: {}; {} blocks of {} bytes",
+            builder.name,
+            listen.join(", "),
+            builder.blocks,
+            builder.block.0
+        );
+    }
+    let mut sources = Vec::new();
     for source in &topology.sources {
         let Some(device) = &source.device else {
-            devices.push((source, None));
+            let _ = writeln!(text, "  source {} ({}): pushed by another program", source.name, source.id);
+            sources.push(serde_json::json!({ "name": source.name, "id": source.id, "device": null }));
             continue;
         };
-        let device = thalweg_device::open(device)
-            .map_err(|error| Failure::Usage(format!("{}: source '{}': {error}", file.display(), source.name)))?;
+        let device = thalweg_device::open(device).map_err(|error| wrong(source, error.to_string()))?;
         let slot = source.slot_bytes(device.max_payload());
         let needs = record_len(device.max_payload());
         if needs > slot {
-            return Err(Failure::Usage(format!(
-                "{}: source '{}': slot: {slot} bytes cannot hold a fragment of {} bytes and its header; set slot to at least {needs}",
-                file.display(),
-                source.name,
-                device.max_payload()
-            )));
+            let longest = device.max_payload();
+            return Err(wrong(
+                source,
+                format!(
+                    "slot: {slot} bytes cannot hold a fragment of {longest} bytes and its header; set slot to at least {needs}"
+                ),
+            ));
         }
-        devices.push((source, Some((device, slot))));
+        if let Some(builder) = topology.builders.iter().find(|builder| slot > builder.largest_slot() as usize) {
+            return Err(wrong(
+                source,
+                format!(
+                    "its slots of {slot} bytes do not fit a block of builder '{}', which takes {}: give the builder a larger `block`",
+                    builder.name,
+                    builder.largest_slot()
+                ),
+            ));
+        }
+        let description = device.description();
+        let truth = if description.simulated { "simulated" } else { "replayed" };
+        let _ = writeln!(
+            text,
+            "  source {} ({}): {}, {truth}; fragments of up to {} bytes, {} slots of {slot} bytes",
+            source.name,
+            source.id,
+            description.kind,
+            device.max_payload(),
+            source.slots
+        );
+        sources.push(serde_json::json!({
+            "name": source.name, "id": source.id, "slot_bytes": slot, "slots": source.slots, "device": description,
+        }));
     }
+    let mut output = print::Output::new();
     if json {
-        let sources: Vec<_> = devices
-            .iter()
-            .map(|(source, opened)| match opened {
-                Some((device, slot)) => serde_json::json!({
-                    "name": source.name, "id": source.id, "slot_bytes": slot, "slots": source.slots,
-                    "device": device.description(),
-                }),
-                None => serde_json::json!({ "name": source.name, "id": source.id, "device": null }),
-            })
-            .collect();
-        println!("{}", serde_json::json!({ "file": file, "ok": true, "sources": sources, "topology": topology }));
+        output.json(&serde_json::json!({ "file": file, "ok": true, "sources": sources, "topology": topology }))?;
     } else {
-        println!("{}: ok", file.display());
-        for builder in &topology.builders {
-            let listen: Vec<String> = builder.listen.iter().map(ToString::to_string).collect();
-            println!(
-                "  builder {}: {}; {} blocks of {} bytes",
-                builder.name,
-                listen.join(", "),
-                builder.blocks,
-                builder.block.0
-            );
-        }
-        for (source, opened) in &devices {
-            let Some((device, slot)) = opened else {
-                println!("  source {} ({}): pushed by another program", source.name, source.id);
-                continue;
-            };
-            let description = device.description();
-            let truth = if description.simulated { ", simulated" } else { ", replayed" };
-            println!(
-                "  source {} ({}): {}{truth}; fragments of up to {} bytes, {} slots of {slot} bytes",
-                source.name,
-                source.id,
-                description.kind,
-                device.max_payload(),
-                source.slots
-            );
-        }
+        output.text(&text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

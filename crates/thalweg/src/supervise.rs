@@ -65,6 +65,11 @@ pub(crate) fn supervise(mut topology: Topology, verbose: u8, line: &print::Line)
     watch_signals(sender.clone())?;
     let mut nodes = Nodes(Vec::new());
     let builders = topology.builders.len();
+    if builders > 1 && topology.run.record && topology.run.number.is_none() {
+        // One run for all of them: the next number that none has used.
+        let listed = thalweg_store::list(&topology.run.directory).unwrap_or_default();
+        topology.run.number = Some(listed.iter().map(|run| run.run).max().unwrap_or(0) + 1);
+    }
 
     // Builders first: the system may choose their ports.
     for index in 0..builders {

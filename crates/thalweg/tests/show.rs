@@ -270,6 +270,13 @@ fn builders_of_one_run_are_judged_together() {
     assert!(said.refused().contains("of builder 1 of 2"), "{said:?}");
     let said = thalweg(&directory, "cat runs/run-000001");
     assert!(said.refused().contains("name one, such as runs/run-000001-b0"), "{said:?}");
+
+    // A builder whose directory is lost is missed as soon as the whole run is meant.
+    std::fs::remove_dir_all(directory.path().join("runs/run-000001-b1")).unwrap();
+    assert_eq!(thalweg(&directory, "verify runs/run-000001-b0").code, 0);
+    let said = thalweg(&directory, "verify runs/run-000001");
+    assert!(said.out.contains("\nrun 1, only builder 0 of 2: INCOMPLETE, intact\n"), "{said:?}");
+    assert_eq!(said.code, 1);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `thalweg info`: what a run is.
 
-use super::place::{Together, directories, ledger, open, word, worst};
+use super::place::{Named, Together, directories, ledger, open, word, worst};
 use crate::Failure;
 use crate::print::text::{binary_size, count, many, plain, seconds, utc, wrapped};
 use crate::print::{self, Busy, Output};
@@ -28,7 +28,8 @@ pub(crate) struct Options {
 /// What there is to say of one directory.
 #[derive(Debug, Serialize)]
 struct Sight {
-    path: PathBuf,
+    #[serde(flatten)]
+    named: Named,
     /// Whether an OPEN run is being written.
     writer: Option<WriterLife>,
     /// Counted in the files, which an OPEN run's `run.json` does not know yet.
@@ -59,13 +60,13 @@ struct Sum {
 
 pub(super) fn info(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     let mut sights = Vec::new();
-    for directory in directories(&options.runs)? {
-        let busy = Busy::new(format!("reading {}", directory.display()));
-        let run = open(&directory)?;
+    for named in directories(&options.runs)? {
+        let busy = Busy::new(format!("reading {}", named.path.display()));
+        let run = open(&named.path)?;
         drop(busy);
-        sights.push(Sight::new(directory, &run));
+        sights.push(Sight::new(named, &run));
     }
-    let together = Together::find(sights.iter().map(|sight| (&*sight.path, &sight.info)));
+    let together = Together::find(sights.iter().map(|sight| (&sight.named, &sight.info)));
     let sums: Vec<(String, Sum)> = together.iter().map(|run| (run.title(), Sum::new(run, &sights))).collect();
     if json {
         let runs: Vec<&Sum> = sums.iter().map(|(_, sum)| sum).collect();
@@ -81,11 +82,11 @@ pub(super) fn info(options: &Options, json: bool, out: &mut Output) -> Result<Ex
 }
 
 impl Sight {
-    fn new(path: PathBuf, run: &Run) -> Self {
+    fn new(named: Named, run: &Run) -> Self {
         let incomplete = run.closings().iter().filter(|closing| closing.status == EventStatus::Incomplete);
         let incomplete = incomplete.fold(0, |sum: u64, closing| sum.saturating_add(closing.count.into()));
         Self {
-            path,
+            named,
             writer: run.writer(),
             events: EventCounts { built: run.len(), incomplete },
             blocks: run.blocks().len() as u64,
@@ -111,7 +112,8 @@ impl Sight {
         let mut out = format!("run {}{builder}: {}{life}\n", info.run, word(info.state));
         out.push_str(&print::because(&info.reasons));
         let mut line = |name: &str, text: &str| out.push_str(&wrapped(&format!("  {name:<11} "), &plain(text)));
-        line("on disk", &self.path.display().to_string());
+        let path = self.named.path.display();
+        line("on disk", &path.to_string());
         let offset = info.tai_utc_offset;
         line("began", &format!("{} UTC (TAI - UTC = {offset} s)", utc(info.began, offset)));
         if let Some(ended) = info.ended {
@@ -128,7 +130,7 @@ impl Sight {
         if let Some(end) = &self.recovery {
             line("readable", &format!("{} up to byte {}; behind it: {}", end.segment, end.offset, end.found));
             if info.state != RunState::Open {
-                line("", &format!("something is missing: run `thalweg verify {}`", self.path.display()));
+                line("", &format!("something is missing: run `thalweg verify {path}`"));
             }
         }
         let writer = &info.writer;
@@ -292,7 +294,7 @@ mod tests {
             *entry = whole;
         }
         Sight {
-            path: "runs/run-000042".into(),
+            named: Named { path: "runs/run-000042".into(), as_whole: false },
             writer: None,
             events: EventCounts { built: 22_869, incomplete: 0 },
             blocks: 69,
@@ -360,11 +362,11 @@ mod tests {
     fn builders_of_one_run_are_added_up() {
         let builder = |builder: u32| {
             let mut sight = sight(json!({ "builders": 2, "builder": builder }));
-            sight.path = format!("runs/run-000042-b{builder}").into();
+            sight.named.path = format!("runs/run-000042-b{builder}").into();
             sight
         };
         let sights = [builder(0), builder(1)];
-        let together = Together::find(sights.iter().map(|sight| (&*sight.path, &sight.info)));
+        let together = Together::find(sights.iter().map(|sight| (&sight.named, &sight.info)));
         let sum = Sum::new(&together[0], &sights);
         insta::assert_snapshot!(sum.text(&together[0].title()), @r"
         run 42, all 2 builders together: COMPLETE

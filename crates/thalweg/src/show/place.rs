@@ -1,26 +1,38 @@
 //! Where runs are: the directories that a RUN on the command line stands for, and those that belong together.
 
 use crate::Failure;
+use serde::Serialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use thalweg_build::Ledger;
 use thalweg_store::{Run, RunInfo, RunState, StoreError};
 
+/// A run's directory, as it was named.
+#[derive(Debug, Serialize)]
+pub(super) struct Named {
+    pub(super) path: PathBuf,
+    /// It was not named itself, but the whole run, without a builder.
+    #[serde(skip)]
+    pub(super) as_whole: bool,
+}
+
 /// The directories that each RUN stands for, each one once. A run of several builders may be named without its builder,
 /// and stands for the directories of all of them.
-pub(super) fn directories(runs: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
-    let mut found: Vec<PathBuf> = Vec::new();
+pub(super) fn directories(runs: &[PathBuf]) -> Result<Vec<Named>, Failure> {
+    let mut found: Vec<Named> = Vec::new();
     for run in runs {
         let several = if run.exists() { Vec::new() } else { builders_of(run) };
-        let directories = if several.is_empty() { vec![run.clone()] } else { several };
-        for directory in directories {
-            match RunInfo::read(&inside(&directory)) {
+        let as_whole = !several.is_empty();
+        for path in if as_whole { several } else { vec![run.clone()] } {
+            match RunInfo::read(&inside(&path)) {
                 Err(error @ (StoreError::NotARun(_) | StoreError::Version { .. })) => {
-                    return Err(explain(&directory, &error));
+                    return Err(explain(&path, &error));
                 }
                 // What else is wrong with it is for the command to say.
-                _ if found.contains(&directory) => {}
-                _ => found.push(directory),
+                _ => match found.iter_mut().find(|named| named.path == path) {
+                    Some(named) => named.as_whole |= as_whole,
+                    None => found.push(Named { path, as_whole }),
+                },
             }
         }
     }
@@ -63,15 +75,17 @@ pub(super) struct Together {
     pub(super) builders: u32,
     /// Those whose directories were named, in ascending order.
     pub(super) present: Vec<u32>,
-    /// Places of their directories among those that were named, in the same order.
+    /// Where their directories are among those that were named, in the same order.
     pub(super) members: Vec<usize>,
 }
 
 impl Together {
-    /// The runs that more than one directory was named of, or one of several if it is the only one there is.
-    pub(super) fn find<'a>(named: impl Iterator<Item = (&'a Path, &'a RunInfo)>) -> Vec<Self> {
+    /// The runs of several builders that were named as a whole, or by more than one directory.
+    pub(super) fn find<'a>(named: impl Iterator<Item = (&'a Named, &'a RunInfo)>) -> Vec<Self> {
         let mut runs: Vec<(&Path, Self)> = Vec::new();
-        for (place, (path, info)) in named.enumerate().filter(|(_, (_, info))| info.builders > 1) {
+        let mut whole = Vec::new();
+        for (place, (Named { path, as_whole }, info)) in named.enumerate().filter(|(_, (_, info))| info.builders > 1) {
+            whole.extend(as_whole.then_some(place));
             let parent = path.parent().unwrap_or(Path::new(""));
             let known = runs.iter_mut().find(|(there, run)| {
                 (*there, run.run, run.builders) == (parent, info.run, info.builders)
@@ -89,7 +103,8 @@ impl Together {
                 }
             }
         }
-        runs.into_iter().map(|(_, run)| run).filter(|run| run.members.len() > 1).collect()
+        let asked = |run: &Self| run.members.len() > 1 || run.members.iter().any(|at| whole.contains(at));
+        runs.into_iter().map(|(_, run)| run).filter(asked).collect()
     }
 
     /// Whether all builders' directories are among those that were named.
@@ -104,7 +119,8 @@ impl Together {
             true => format!("run {run}, all {builders} builders together"),
             false => {
                 let present: Vec<String> = self.present.iter().map(ToString::to_string).collect();
-                format!("run {run}, only builders {} of {builders} together", present.join(", "))
+                let noun = if present.len() == 1 { "builder" } else { "builders" };
+                format!("run {run}, only {noun} {} of {builders}", present.join(", "))
             }
         }
     }
@@ -177,17 +193,22 @@ mod tests {
             });
             serde_json::from_value::<RunInfo>(text).unwrap()
         };
+        let named = |path: &str, as_whole| Named { path: path.into(), as_whole };
         let named = [
-            ("runs/run-000001", info(1, 0, 1)),
-            ("runs/run-000042-b1", info(42, 1, 3)),
-            ("other/run-000042-b2", info(42, 2, 3)),
-            ("runs/run-000042-b0", info(42, 0, 3)),
-            ("runs/run-000043-b0", info(43, 0, 2)),
+            (named("runs/run-000001", false), info(1, 0, 1)),
+            (named("runs/run-000042-b1", false), info(42, 1, 3)),
+            (named("other/run-000042-b2", false), info(42, 2, 3)),
+            (named("runs/run-000042-b0", false), info(42, 0, 3)),
+            (named("runs/run-000043-b0", false), info(43, 0, 2)),
+            (named("runs/run-000044-b0", true), info(44, 0, 2)),
         ];
-        let runs = Together::find(named.iter().map(|(path, info)| (Path::new(*path), info)));
-        assert_eq!(runs.len(), 1);
-        assert_eq!((runs[0].run, &runs[0].members[..]), (42, &[3, 1][..]));
-        assert_eq!(runs[0].title(), "run 42, only builders 0, 1 of 3 together");
+        let runs = Together::find(named.iter().map(|(named, info)| (named, info)));
+        let found: Vec<_> = runs.iter().map(|run| (run.title(), &run.members[..])).collect();
+        let expected = [
+            ("run 42, only builders 0, 1 of 3".to_owned(), &[3, 1][..]),
+            ("run 44, only builder 0 of 2".to_owned(), &[5][..]),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! `thalweg verify`: everything in a run is read, and what does not agree is said.
 
 use super::info::stored;
-use super::place::{Together, directories, ledger, open, word, worst};
+use super::place::{Named, Together, directories, ledger, open, word, worst};
 use crate::Failure;
 use crate::print::text::{count, many, plain, size, wrapped};
 use crate::print::{self, Busy, Output};
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
 use thalweg_store::{EventCounts, RunInfo, RunState, Verdict, VerifyReport, WriterLife};
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 /// What was found in one directory.
 #[derive(Debug)]
 struct Verified {
-    path: PathBuf,
+    named: Named,
     /// The run and what is wrong with it; or why it cannot be read at all.
     result: Result<(RunInfo, VerifyReport), String>,
 }
@@ -56,17 +56,17 @@ struct Sum {
 
 pub(super) fn verify(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     let mut all = Vec::new();
-    for path in directories(&options.runs)? {
-        let verified = Verified::read(path)?;
+    for named in directories(&options.runs)? {
+        let verified = Verified::read(named)?;
         if !json {
             out.text(&verified.text())?;
             out.flush()?;
         }
         all.push(verified);
     }
-    let readable: Vec<(&Path, &(RunInfo, VerifyReport))> =
-        all.iter().filter_map(|one| Some((&*one.path, one.result.as_ref().ok()?))).collect();
-    let together = Together::find(readable.iter().map(|(path, (info, _))| (*path, info)));
+    let readable: Vec<(&Named, &(RunInfo, VerifyReport))> =
+        all.iter().filter_map(|one| Some((&one.named, one.result.as_ref().ok()?))).collect();
+    let together = Together::find(readable.iter().map(|(named, (info, _))| (*named, info)));
     let sums: Vec<Sum> = together.iter().map(|run| Sum::new(run, &readable)).collect();
     let ok = all.iter().all(Verified::is_ok) && sums.iter().all(|sum| sum.ok);
     if json {
@@ -81,9 +81,10 @@ pub(super) fn verify(options: &Options, json: bool, out: &mut Output) -> Result<
 }
 
 impl Verified {
-    fn read(path: PathBuf) -> Result<Self, Failure> {
+    fn read(named: Named) -> Result<Self, Failure> {
+        let path = &named.path;
         let busy = Busy::new(format!("opening {}", path.display()));
-        let result = match open(&path) {
+        let result = match open(path) {
             Ok(run) => {
                 busy.now(format!("verifying {}, {}", path.display(), size(run.bytes())));
                 Ok((run.info().clone(), thalweg_store::verify(&run)))
@@ -92,7 +93,8 @@ impl Verified {
             Err(Failure::Broken(error)) => Err(error),
             Err(usage) => return Err(usage),
         };
-        Ok(Self { path, result })
+        drop(busy);
+        Ok(Self { named, result })
     }
 
     /// Whether it is intact and complete.
@@ -104,16 +106,16 @@ impl Verified {
         match &self.result {
             Ok((_, report)) => {
                 let mut value = serde_json::json!(report);
-                value["path"] = serde_json::json!(self.path);
+                value["path"] = serde_json::json!(self.named.path);
                 value["ok"] = self.is_ok().into();
                 value
             }
-            Err(error) => serde_json::json!({ "path": self.path, "ok": false, "error": error }),
+            Err(error) => serde_json::json!({ "path": self.named.path, "ok": false, "error": error }),
         }
     }
 
     fn text(&self) -> String {
-        let path = plain(&self.path.display().to_string()).into_owned();
+        let path = plain(&self.named.path.display().to_string()).into_owned();
         match &self.result {
             Ok((_, report)) => text(&path, report),
             Err(error) => wrapped(&format!("{path}: "), &format!("DAMAGED: {}", plain(error))),
@@ -176,7 +178,7 @@ fn damaged(path: &str, report: &VerifyReport) -> String {
 }
 
 impl Sum {
-    fn new(run: &Together, readable: &[(&Path, &(RunInfo, VerifyReport))]) -> Self {
+    fn new(run: &Together, readable: &[(&Named, &(RunInfo, VerifyReport))]) -> Self {
         let members = || run.members.iter().map(|at| readable[*at].1);
         let mut sum = Self {
             run: run.run,
