@@ -74,7 +74,8 @@ fn main() -> ExitCode {
     result.unwrap_or_else(|failure| {
         eprintln!("thalweg: {failure}");
         if json {
-            println!("{}", serde_json::json!({ "error": failure.to_string() }));
+            // Where not even this can be written, the exit code still says it.
+            let _ = print::Output::new().json(&serde_json::json!({ "error": failure.to_string() }));
         }
         ExitCode::from(failure.code())
     })
