@@ -61,8 +61,8 @@ test-loom: setup ## Every interleaving of the shared-memory rings
 
 .PHONY: test-python
 test-python: setup-python release ## The Python package, against runs written by the program
-	$(PYTHON) -m ruff check python bench scripts
-	$(PYTHON) -m ruff format --check python bench scripts
+	$(PYTHON) -m ruff check python bench scripts examples
+	$(PYTHON) -m ruff format --check python bench scripts examples
 	$(PYTHON) -m pytest python/tests
 
 .PHONY: fuzz

@@ -87,7 +87,7 @@ need_venv() {
 need_package() {
     local wanted files
     # Whatever the extension module is built from: its own and lower floors' sources.
-    mapfile -d '' files < <(find pyproject.toml Cargo.toml Cargo.lock README.md crates python/thalweg -type f \
+    mapfile -d '' files < <(find pyproject.toml Cargo.toml Cargo.lock crates python/README.md python/thalweg -type f \
         -not -name '*.so' -not -path '*/__pycache__/*' -not -path '*/tests/*' -not -path 'crates/thalweg/*' -print0 | sort -z)
     wanted=$(digest "${files[@]}")
     if ! done_already .venv/.package "$wanted"; then

@@ -30,7 +30,9 @@ class Builder:
         listed = "".join(f'[[source]]\nname = "{name}"\nid = "{id}"\n' for name, id in sources.items())
         topology.write_text(
             f'[run]\ndirectory = "runs"\npatience = "30s"\n{more}\n'
-            f'[[builder]]\nname = "builder"\nlisten = ["tcp:127.0.0.1:0", "shm:{folder}/builder.sock"]\n{listed}'
+            f'[[builder]]\nname = "builder"\nlisten = ["tcp:127.0.0.1:0", "shm:{folder}/builder.sock"]\n'
+            # No event is given up because the other thread was not given the processor.
+            f'deadline = "60s"\n{listed}'
         )
         self.process = subprocess.Popen(
             [program, "node", "builder", topology, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -81,7 +83,9 @@ def image(event: int) -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("link", ["tcp", "shm"])
-def test_two_sources_pushed_by_two_threads_come_back_as_they_went_in(builder: Callable[..., Builder], link: str) -> None:
+def test_two_sources_pushed_by_two_threads_come_back_as_they_went_in(
+    builder: Callable[..., Builder], link: str
+) -> None:
     built = builder(adc="1.0", camera="2.0")
     address = getattr(built, link)
     adc = thalweg.Source(address, id="1.0", name="adc", dtype="int16", shape=(511, 2), description={"gain": 4})
@@ -269,7 +273,9 @@ def test_a_builder_that_is_not_there_is_looked_for_and_then_named() -> None:
 def test_the_builder_says_why_it_refuses(builder: Callable[..., Builder]) -> None:
     built = builder(adc="1.0", camera="2.0")
     source = thalweg.Source(built.tcp, id="9.9", max_bytes=8)
-    with pytest.raises(thalweg.RunError, match=r"tcp:127\.0\.0\.1:.*refused: source 9\.9 is not in this run's topology"):
+    with pytest.raises(
+        thalweg.RunError, match=r"tcp:127\.0\.0\.1:.*refused: source 9\.9 is not in this run's topology"
+    ):
         source.push(b"data")
     first = thalweg.Source(built.tcp, id="1.0", max_bytes=8)
     with pytest.raises(TimeoutError, match="the run did not begin in time"):
@@ -320,9 +326,9 @@ def test_an_operator_ends_the_run_under_a_program_that_pushes(builder: Callable[
 
 def test_an_exception_in_the_block_ends_the_run_cleanly(builder: Callable[..., Builder]) -> None:
     built = builder(adc="1.0")
-    with pytest.raises(ZeroDivisionError), thalweg.Source(built.tcp, id="1.0", max_bytes=8) as source:
-        source.push(b"data")
-        _ = 1 / 0
+    source = thalweg.Source(built.tcp, id="1.0", max_bytes=8)
+    with pytest.raises(ZeroDivisionError), source:
+        _ = source.push(b"data") / 0
     report = built.report()
     assert report["state"] == "COMPLETE"
     assert report["events"]["built"] == 1
@@ -332,20 +338,22 @@ def test_an_exception_in_the_block_ends_the_run_cleanly(builder: Callable[..., B
 def test_a_builder_that_dies_is_told_to_who_pushes(builder: Callable[..., Builder], link: str) -> None:
     built = builder(adc="1.0")
     source = thalweg.Source(getattr(built, link), id="1.0", max_bytes=100_000, slots=2, slot=200_000, patience=0.2)
-    with pytest.raises(thalweg.RunError, match="no builder at"), source:
-        source.push(b"data")
-        built.kill()
+    source.push(b"data")
+    built.kill()
+
+    def fill() -> None:
         while True:
             source.push(b"x" * 100_000)
+
+    with pytest.raises(thalweg.RunError, match="no builder at"), source:
+        fill()
     with pytest.raises(thalweg.RunError, match="no builder at"):
         source.finish()
 
 
 def test_drops_are_counted(builder: Callable[..., Builder]) -> None:
     built = builder(adc="1.0")
-    with thalweg.Source(
-        built.tcp, id="1.0", max_bytes=60_000, slots=1, slot=64_000, policy="drop-newest"
-    ) as source:
+    with thalweg.Source(built.tcp, id="1.0", max_bytes=60_000, slots=1, slot=64_000, policy="drop-newest") as source:
         for _ in range(200):
             source.push(b"x" * 60_000)
     report = source.finish()

@@ -12,10 +12,10 @@ from typing_extensions import Buffer, Self
 __version__: str
 
 class RunError(Exception):
-    """A run cannot be read (no run there, damaged bytes, an unknown version), or takes no data (no builder there, refused,
-    over, too long a payload). The message says why, and names file and place or address."""
+    """A run cannot be read (no run there, damaged bytes, an unknown version), or takes no data (no builder there,
+    refused, over, too long a payload). The message says why, and names file and place or address."""
 
-class RunOver(RunError):
+class RunOver(RunError):  # noqa: N818 - like StopIteration, it is no fault
     """A run has ended as it should (its time was over, an operator stopped it), and takes no more data."""
 
 def open(path: str | os.PathLike[str]) -> Run:
@@ -136,8 +136,8 @@ class Source:
     ``builders`` is the address of the builder, or the addresses of all of them in the order of the topology:
     ``tcp:HOST:PORT``, or ``shm:PATH`` on the builder's own host.
 
-    What will be pushed is said once, because readers are told in ``run.json``. Either with ``dtype`` and ``shape`` of the
-    largest array:
+    What will be pushed is said once, because readers are told in ``run.json``. Either with ``dtype`` and ``shape`` of
+    the largest array:
 
     - ``int16`` with ``(samples,)`` or ``(samples, channels)``: samples of one or several channels. Each push may have
       fewer samples.
@@ -148,10 +148,10 @@ class Source:
 
     ``description`` goes into ``run.json`` too, as JSON; what is said by ``dtype`` and ``shape`` wins over it.
 
-    ``slots`` buffers of ``slot`` bytes are filled while builders ask for others; without ``slot`` one holds a fragment, or
-    as many as fit 256 KiB. When all are full ``policy`` decides: with ``"block"`` ``push`` waits, with ``"drop-newest"`` what
-    is pushed is dropped, with ``"drop-oldest"`` what has waited longest and was not asked for. Drops are counted, and
-    the run says so.
+    ``slots`` buffers of ``slot`` bytes are filled while builders ask for others; without ``slot`` one holds a fragment,
+    or as many as fit 256 KiB. When all are full ``policy`` decides: with ``"block"`` ``push`` waits, with
+    ``"drop-newest"`` what is pushed is dropped, with ``"drop-oldest"`` what has waited longest and was not asked for.
+    Drops are counted, and the run says so.
 
     For ``patience`` seconds a builder that is not there is looked for, at the beginning or when the connection broke;
     then everything raises ``RunError``.
@@ -193,8 +193,9 @@ class Source:
         """Pushes one fragment, an array or bytes, and returns the number of its event.
 
         The bytes are copied once, into the slot from which they are sent: ``data`` may be changed when this returns.
-        Nothing is converted: what is not ``int16``, ``uint8`` or ``uint16`` in this machine's byte order and C order raises
-        ``TypeError`` or ``ValueError``. ``b""`` is an explicit *empty* fragment: this source has nothing to say of the event.
+        Nothing is converted: what is not ``int16``, ``uint8`` or ``uint16`` in this machine's byte order and C order
+        raises ``TypeError`` or ``ValueError``. ``b""`` is an explicit *empty* fragment: this source has nothing to say
+        of the event.
 
         ``event`` is the next one, or any later one: those left out count as ``skipped`` in the ledger, and the run is
         INCOMPLETE. ``timestamp`` is in TAI nanoseconds since 1970, now if left out; ``window`` the nanoseconds that the
@@ -207,9 +208,9 @@ class Source:
         """
     def finish(self) -> dict[str, Any]:
         """Ends this source's part of the run, waits until what was pushed is delivered, and reports: ``accepted``,
-        ``bytes``, ``dropped_newest``, ``dropped_oldest``, ``blocked``, ``copied_bytes``, ``seconds`` and more. May be called
-        again. Ctrl-C gives up: what was not delivered is lost, and the run says so."""
+        ``bytes``, ``dropped_newest``, ``dropped_oldest``, ``blocked``, ``copied_bytes``, ``seconds`` and more. May be
+        called again. Ctrl-C gives up: what was not delivered is lost, and the run says so."""
     @property
     def running(self) -> bool:
-        """Whether the run takes fragments: it has begun, and neither it nor this source's part of it is over. It may end at
-        any time: a ``push`` that comes too late raises ``RunOver``."""
+        """Whether the run takes fragments: it has begun, and neither it nor this source's part of it is over. It may
+        end at any time: a ``push`` that comes too late raises ``RunOver``."""

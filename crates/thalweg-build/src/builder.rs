@@ -41,7 +41,7 @@ pub struct Fetch {
 impl Builder {
     /// A builder at the beginning of a run.
     pub fn new(config: BuilderConfig) -> Self {
-        let first = share_index(config.first.0, config.builder, config.builders);
+        let first = share_index(config.first.0, config.builder, config.builders).min(NEVER - 1);
         let sources: Vec<Source> =
             config.sources.iter().map(|(id, name)| Source::new(id.to_string(), name.clone(), first)).collect();
         let events = OpenEvents::new(first, config.open_events, sources.len());

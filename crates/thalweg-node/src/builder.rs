@@ -16,8 +16,9 @@ use thalweg_wire::{Accounts, EventId, Hello, Message, Refusal, RunNumber, Source
 
 /// A connection that has not said who it is after this time is closed.
 const GREETING_TIME: Duration = Duration::from_secs(5);
-/// A source that owes bytes and sends none for this time is cut off.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// A source that owes bytes and sends none for this time, or for the deadline where that is longer, is cut off. Three
+/// losses in a row make TCP wait for nearly as long.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Connections that have not said who they are.
 const MOST_STRANGERS: usize = 64;
 /// For how long nobody is let in after that failed.
@@ -57,6 +58,8 @@ pub struct BuilderNode {
     began_at: Duration,
     unknown_sources: u64,
     copied_before: u64,
+    /// No block was free when one was last needed; and since when it is the disk that has them.
+    stalled: bool,
     stalled_at: Option<Duration>,
     shown: Snapshot,
     reasons: Vec<String>,
@@ -87,9 +90,12 @@ struct Connection {
     peer: String,
     source: Option<usize>,
     since: Duration,
-    /// Fetches under way, and when something last came.
-    fetching: usize,
+    /// When something was last said.
     heard: Duration,
+    /// Fetches under way, when a part of what they ask for last came, and how much had come by then.
+    fetching: usize,
+    delivered: Duration,
+    copied: u64,
     more: bool,
 }
 
@@ -99,6 +105,7 @@ struct SourceState {
     connection: Option<usize>,
     session: Option<u64>,
     slots: u32,
+    slot_bytes: u32,
     description: serde_json::Value,
     paused_at: Option<EventId>,
     dismissed: bool,
@@ -160,6 +167,7 @@ impl BuilderNode {
             began_at: start,
             unknown_sources: 0,
             copied_before: 0,
+            stalled: false,
             stalled_at: None,
             shown: Snapshot::default(),
             reasons: Vec::new(),
@@ -273,7 +281,9 @@ impl BuilderNode {
         // What only time changes: strangers, silence, patience. While a run just runs, there is none of it to watch
         // more closely than the answer time.
         let watch = match self.phase {
-            Phase::Running if self.connections.iter().flatten().all(|c| c.source.is_some()) => now + ANSWER_TIME / 4,
+            Phase::Running if self.connections.iter().flatten().all(|c| c.source.is_some()) => {
+                now + self.answer_time() / 4
+            }
             _ => now + TICK,
         };
         let deaf = self.deaf.iter().map(|(_, until)| *until).min();
@@ -283,8 +293,8 @@ impl BuilderNode {
     // ---- connections ------------------------------------------------------------------------------------------------
 
     fn accept(&mut self, at: usize) -> Result<(), NodeError> {
-        let Some(listener) = self.listeners.get(at) else { return Ok(()) };
         loop {
+            let Some(listener) = self.listeners.get(at) else { return Ok(()) };
             let (link, peer): Accepted = match listener.accept() {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return Ok(()),
@@ -296,11 +306,7 @@ impl BuilderNode {
                     return Ok(());
                 }
             };
-            let strangers = self.connections.iter().flatten().filter(|c| c.source.is_none()).count();
-            if strangers >= MOST_STRANGERS {
-                tracing::warn!(%peer, "turned away: {strangers} connections have not said who they are");
-                continue;
-            }
+            self.make_room_for_a_stranger();
             let free = self.connections.iter().position(Option::is_none);
             let index = free.unwrap_or_else(|| {
                 self.connections.push(None);
@@ -314,10 +320,26 @@ impl BuilderNode {
                 peer: peer.to_string(),
                 source: None,
                 since: now,
-                fetching: 0,
                 heard: now,
+                fetching: 0,
+                delivered: now,
+                copied: 0,
                 more: false,
             });
+        }
+    }
+
+    /// Where too many connections have not said who they are, the one that has had the most time for it has to go: a
+    /// source says it at once, so a crowd of silent ones keeps none out.
+    fn make_room_for_a_stranger(&mut self) {
+        let strangers = self.connections.iter().enumerate().filter_map(|(index, connection)| {
+            let stranger = connection.as_ref().filter(|connection| connection.source.is_none())?;
+            Some((stranger.since, index))
+        });
+        if strangers.clone().count() >= MOST_STRANGERS
+            && let Some((_, oldest)) = strangers.min()
+        {
+            self.close(oldest, &LinkError::Protocol("it did not say who it is, and others wait to".into()));
         }
     }
 
@@ -329,6 +351,11 @@ impl BuilderNode {
         connection.more = *result.as_ref().unwrap_or(&false);
         if !said.is_empty() {
             connection.heard = now();
+        }
+        let copied = connection.link.copied();
+        if copied != connection.copied {
+            connection.copied = copied;
+            connection.delivered = now();
         }
         for said in said {
             if let Err(error) = self.hear(index, said) {
@@ -353,11 +380,18 @@ impl BuilderNode {
             Said::Hello(..) => return Err(LinkError::Protocol("a second hello on one connection".into())),
             Said::Arrived { ticket, bytes } => {
                 connection.fetching = connection.fetching.saturating_sub(1);
-                self.arrived(source, ticket, bytes);
+                self.arrived(source, ticket, bytes)?;
             }
             Said::Message(Message::Offer(offer)) => {
                 if matches!(self.phase, Phase::Gathering { .. }) {
                     return Err(LinkError::Protocol("an offer before the start of the run".into()));
+                }
+                let slot_bytes = self.sources[source].slot_bytes;
+                if offer.bytes > slot_bytes {
+                    return Err(LinkError::Protocol(format!(
+                        "offered {} bytes in one slot, whose slots have {slot_bytes}",
+                        offer.bytes
+                    )));
                 }
                 let cancelled = self.builder.offered(source, offer, now()).map_err(violation)?;
                 if cancelled {
@@ -382,15 +416,24 @@ impl BuilderNode {
         self.builder.ended(source, accounts).map_err(violation)
     }
 
-    fn arrived(&mut self, source: usize, ticket: u64, bytes: Bytes) {
+    fn arrived(&mut self, source: usize, ticket: u64, bytes: Bytes) -> Result<(), LinkError> {
         let id = self.ids[source].0;
         let Self { builder, blocks, .. } = self;
+        let mut in_pieces = false;
         match bytes {
             Bytes::View(view) => builder.arrived(source, ticket, &view, |_, _| {}),
             Bytes::Place(span) => blocks.filled(span, |bytes, enter| {
-                builder.arrived(source, ticket, bytes, |event, offset| enter(event, id, offset));
+                builder.arrived(source, ticket, bytes, |event, offset| match is_whole(bytes, offset) {
+                    true => enter(event, id, offset),
+                    false => in_pieces = true,
+                });
             }),
         }
+        // A run has one record for each fragment.
+        if in_pieces && self.run_config.record {
+            return Err(LinkError::Protocol("sent a fragment in pieces, which cannot be recorded".into()));
+        }
+        Ok(())
     }
 
     fn greet(&mut self, index: usize, hello: Hello, description: &str) -> Result<(), LinkError> {
@@ -431,13 +474,11 @@ impl BuilderNode {
         }
         let running = !matches!(self.phase, Phase::Gathering { .. });
         if running && state.session != Some(hello.session) {
-            return refuse(
-                Refusal::Ended,
-                format!(
-                    "run {} is under way; source {} was restarted, and can take part in the next one",
-                    self.run.0, hello.source
-                ),
-            );
+            let (run, source) = (self.run.0, hello.source);
+            let happened = if state.session.is_some() { "restarted" } else { "cut off" };
+            let text =
+                format!("run {run} is under way; source {source} was {happened}, and can take part in the next one");
+            return refuse(Refusal::Ended, text);
         }
         let Ok(description) = serde_json::from_str::<serde_json::Value>(description) else {
             return refuse(Refusal::Protocol, "the description is not JSON".into());
@@ -451,6 +492,7 @@ impl BuilderNode {
         state.connection = Some(index);
         state.session = Some(hello.session);
         state.slots = hello.slots;
+        state.slot_bytes = hello.slot_bytes;
         state.description = description;
         let Some(connection) = &mut self.connections[index] else { return Ok(()) };
         connection.source = Some(source);
@@ -494,6 +536,8 @@ impl BuilderNode {
         }
         if error.is_violation() {
             self.reasons.push(format!("source {} ({}): {error}", self.ids[source].0, self.ids[source].1));
+            // It is not welcome again in this run.
+            self.sources[source].session = None;
             self.builder.give_up(source, now());
         } else {
             self.builder.gone(source, now());
@@ -510,17 +554,17 @@ impl BuilderNode {
         }
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
-            let silent = now.saturating_sub(connection.heard);
-            let error = match connection.source {
-                None if now > connection.since + GREETING_TIME => "it did not say who it is",
-                Some(_) if connection.fetching > 0 && silent > ANSWER_TIME => "it owes data and is silent",
-                _ => continue,
-            };
-            let error = LinkError::Protocol(error.into());
             match connection.source {
-                // A hung source may come to life again: that is not a breach of the rules.
-                Some(_) => self.close(index, &LinkError::Closed),
-                None => self.close(index, &error),
+                None if now > connection.since + GREETING_TIME => {
+                    self.close(index, &LinkError::Protocol("it did not say who it is".into()));
+                }
+                Some(source) if connection.fetching > 0 && now > connection.delivered + self.answer_time() => {
+                    let (source, peer) = (&self.ids[source].1, &connection.peer);
+                    tracing::warn!(source, peer, "connection cut: the source owes data and is silent");
+                    // A hung source may come to life again: that is not a breach of the rules.
+                    self.close(index, &LinkError::Closed);
+                }
+                _ => {}
             }
         }
         match self.phase {
@@ -549,9 +593,13 @@ impl BuilderNode {
                 }
             }
             Phase::Pausing { since } => {
-                let answered = (0..self.sources.len())
-                    .all(|source| self.is_out(source) || self.sources[source].paused_at.is_some());
-                if answered || now > since + self.run_config.patience {
+                // One that is away will be told when it comes back.
+                let waits = |source: usize| {
+                    let state = &self.sources[source];
+                    state.connection.is_some() && state.paused_at.is_none() && !self.is_out(source)
+                };
+                let patience = self.run_config.patience.min(self.answer_time());
+                if !(0..self.sources.len()).any(waits) || now > since + patience {
                     self.stop_at();
                 }
             }
@@ -573,6 +621,11 @@ impl BuilderNode {
             tracing::warn!(source = self.ids[source].1, "given up: it did not come back");
         }
         Ok(())
+    }
+
+    /// How long a source may owe bytes without sending any.
+    fn answer_time(&self) -> Duration {
+        self.config.deadline.max(ANSWER_TIME)
     }
 
     /// Whether a source has ended or was given up.
@@ -659,6 +712,7 @@ impl BuilderNode {
             return;
         }
         self.phase = Phase::Pausing { since: now() };
+        self.hold_clock(now());
         if self.index == 0 {
             self.say_to_all(&Message::Pause);
         }
@@ -667,6 +721,7 @@ impl BuilderNode {
     /// Tells every source to go on up to the same event.
     fn stop_at(&mut self) {
         self.phase = Phase::Ending { since: now() };
+        self.hold_clock(now());
         let furthest = self.sources.iter().filter_map(|source| source.paused_at).max();
         let end = furthest.unwrap_or_default().max(self.builder.highest_mentioned());
         self.end = Some(end);
@@ -708,8 +763,8 @@ impl BuilderNode {
         let Some(fetch) = self.builder.next_fetch(now) else { return false };
         let offer = fetch.offer;
         let Some(index) = self.sources[fetch.source].connection else { return false };
-        let Some(connection) = &mut self.connections[index] else { return false };
-        let place = if connection.link.maps() && !self.run_config.record {
+        let maps = self.connections[index].as_ref().is_some_and(|connection| connection.link.maps());
+        let place = if maps && !self.run_config.record {
             None
         } else {
             let place = self.blocks.reserve(offer.bytes as usize, offer.count, now);
@@ -720,28 +775,44 @@ impl BuilderNode {
             }
             place
         };
+        if std::mem::take(&mut self.stalled) {
+            self.hold_clock(now);
+        }
         if let Some(since) = self.stalled_at.take() {
-            self.builder.stalled(false, now);
             self.shown.stalled_nanos += u64::try_from((now - since).as_nanos()).unwrap_or(0);
         }
+        let Some(connection) = &mut self.connections[index] else { return false };
         if connection.fetching == 0 {
-            connection.heard = now;
+            connection.delivered = now;
         }
-        match connection.link.fetch(&offer, place) {
+        let result = match connection.link.fetch(&offer, place) {
             Ok(Some(bytes)) => self.arrived(fetch.source, offer.ticket, bytes),
-            Ok(None) => connection.fetching += 1,
-            Err(error) => self.close(index, &error),
+            Ok(None) => {
+                connection.fetching += 1;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = result {
+            self.close(index, &error);
         }
         true
     }
 
-    /// No block is free. While places are only waiting to be filled that is the pipeline being full; it is back-pressure
-    /// when it is the disk that has the blocks.
+    /// Lets no deadline pass while it is this builder that keeps sources from going on.
+    fn hold_clock(&mut self, now: Duration) {
+        self.builder.stalled(self.stalled || matches!(self.phase, Phase::Pausing { .. }), now);
+    }
+
+    /// No block is free. Whatever the reason, a source whose slots are full for lack of fetches must not be found silent.
+    /// While places are only waiting to be filled that is the pipeline being full; it is back-pressure when it is the disk
+    /// that has the blocks.
     fn stall(&mut self, now: Duration) {
+        self.stalled = true;
+        self.hold_clock(now);
         let disk = self.blocks.recorder().is_some_and(|recorder| recorder.in_flight() > 0);
         if disk && self.stalled_at.is_none() {
             self.stalled_at = Some(now);
-            self.builder.stalled(true, now);
             self.shown.stalls += 1;
         }
     }
@@ -862,6 +933,13 @@ impl BuilderNode {
             ledger,
         })
     }
+}
+
+/// Whether the record at `offset` is a whole fragment. It was checked: only the fields *total length* (byte 40) and
+/// *piece length* (byte 48) of its header are looked at here.
+fn is_whole(bytes: &[u8], offset: u32) -> bool {
+    let field = |at: usize| bytes.get(offset as usize + at..offset as usize + at + 4);
+    field(40) == field(48)
 }
 
 fn violation(violation: Violation) -> LinkError {

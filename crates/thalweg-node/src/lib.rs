@@ -26,6 +26,6 @@ pub use report::{BuilderReport, RunReport, SourceReport};
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use stop::{Stop, Urgency};
 pub use topology::{
-    BuilderNodeConfig, CheckConfig, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError,
-    default_slot_bytes,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology,
+    TopologyError, default_slot_bytes,
 };

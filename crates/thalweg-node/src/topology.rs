@@ -180,7 +180,7 @@ pub struct SourceNodeConfig {
     /// How many slots.
     #[serde(default = "defaults::slots")]
     pub slots: u32,
-    /// Bytes in a slot; when absent, one fragment or as many as fit 256 KiB.
+    /// Bytes in a slot; when absent, one fragment or as many as fit 512 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<ByteSize>,
     /// The processor its hot thread is bound to.
@@ -210,7 +210,7 @@ pub fn default_slot_bytes(max_payload: usize) -> usize {
 }
 
 /// Slots hold several fragments up to this size: large enough that requests cost little, small enough for the cache.
-const DEFAULT_SLOT: usize = 256 << 10;
+pub const DEFAULT_SLOT: usize = 512 << 10;
 
 /// Which kind of link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

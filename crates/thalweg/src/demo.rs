@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::Address;
-use thalweg_node::{BuilderNodeConfig, CheckConfig, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology};
+use thalweg_node::{
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology,
+};
 use thalweg_wire::{SourceId, record_len};
 
 #[derive(Debug, clap::Args)]
@@ -185,7 +187,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         // As many waveforms as the slots hold: after the first round a slot's content is there already, as with the
         // ring of buffers a digitizer writes by DMA, and the model costs nothing.
         let model = |_| {
-            let batch = ((256 << 10) / record_len(size)).max(1);
+            let batch = (DEFAULT_SLOT / record_len(size)).max(1);
             let period = u64::from(slots(size)) * batch as u64;
             DeviceConfig::ModelAdc(ModelAdcConfig { size: options.size, seed: 1, source: None, period })
         };
@@ -248,7 +250,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
 fn slots(payload: usize) -> u32 {
     match record_len(payload) {
         large if large > 64 << 20 => 3,
-        large if large > 256 << 10 => 4,
-        _ => 8,
+        large if large > DEFAULT_SLOT => 4,
+        _ => 6,
     }
 }

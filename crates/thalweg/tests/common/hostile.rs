@@ -1,6 +1,7 @@
 //! Peers that do not keep to the rules.
 
 use super::PATIENCE;
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -87,29 +88,52 @@ impl Stranger {
 /// One of the sources of the topology, played by the test: it keeps to the rules as long as it is told to.
 #[derive(Debug)]
 pub(crate) struct Impostor {
+    pub(crate) address: String,
     id: SourceId,
     link: Box<dyn SourceLink>,
     poller: Poller,
     pool: SlotPool,
     pub(crate) run: RunNumber,
     ticket: u64,
-    kept: Vec<Slot>,
+    /// Tickets that are not released, with their slots.
+    kept: VecDeque<(u64, Slot)>,
+    /// What the builder said and nobody listened to yet, and how the link ended behind that.
+    said: VecDeque<Message>,
+    end: Option<LinkError>,
+    words: Option<String>,
 }
 
 impl Impostor {
     /// Connects as this source, and is welcomed.
     pub(crate) fn join(address: &str, source: &str) -> Self {
-        let address: Address = address.parse().unwrap();
+        let mut joined = Self::connect(address, source);
+        joined.listen(|message| matches!(message, Message::Welcome(_))).expect("it is welcomed");
+        joined
+    }
+
+    /// Connects as this source.
+    pub(crate) fn connect(address: &str, source: &str) -> Self {
+        let to: Address = address.parse().unwrap();
         let pool = SlotPool::new("impostor", SLOTS, SLOT as usize).unwrap();
         let hello = hello(source);
         let greeting = SourceGreeting { hello, description: "{}".into(), arena: Arc::clone(pool.arena()) };
-        let link = connect(&address, None, &greeting).unwrap();
+        let link = connect(&to, None, &greeting).unwrap();
         let poller = Poller::new().unwrap();
         poller.add(link.fd(), 0, link.interest()).unwrap();
         let id = hello.source;
-        let mut joined = Self { id, link, poller, pool, run: RunNumber(0), ticket: 0, kept: Vec::new() };
-        joined.listen(|message| matches!(message, Message::Welcome(_))).expect("it is welcomed");
-        joined
+        Self {
+            address: address.to_owned(),
+            id,
+            link,
+            poller,
+            pool,
+            run: RunNumber(0),
+            ticket: 0,
+            kept: VecDeque::new(),
+            said: VecDeque::new(),
+            end: None,
+            words: None,
+        }
     }
 
     /// Waits for the beginning of the run.
@@ -149,18 +173,30 @@ impl Impostor {
     /// Offers these bytes as the records of one event. True where they were fetched and released; false where the
     /// builder had enough first.
     pub(crate) fn offer(&mut self, event: u64, records: &[u8]) -> bool {
-        let Some(mut slot) = self.pool.take() else { panic!("no slot is free") };
+        self.post(event, records) && self.settle()
+    }
+
+    /// As [`offer`](Self::offer), but waits only where no slot is free.
+    pub(crate) fn post(&mut self, event: u64, records: &[u8]) -> bool {
+        while self.kept.len() == SLOTS as usize {
+            if self.listen(|message| matches!(message, Message::Release { .. })).is_err() {
+                return false;
+            }
+        }
+        let mut slot = self.pool.take().expect("a slot that was released is free");
         slot[..records.len()].copy_from_slice(records);
         let offer = self.announcement(event, slot.offset() as u64, records.len() as u32);
+        self.kept.push_back((offer.ticket, slot));
         self.ticket += 1;
         self.link.offer(&offer);
-        let released = self.listen(|message| matches!(message, Message::Release { below } if *below > offer.ticket));
-        match released {
-            Ok(()) => self.pool.give_back(slot),
-            // The builder may still look at it.
-            Err(_) => self.kept.push(slot),
-        }
-        released.is_ok()
+        true
+    }
+
+    /// Waits until everything that was offered is released.
+    pub(crate) fn settle(&mut self) -> bool {
+        let all = self.ticket;
+        self.kept.is_empty()
+            || self.listen(|message| matches!(message, Message::Release { below } if *below >= all)).is_ok()
     }
 
     /// What an honest source would announce next.
@@ -178,31 +214,51 @@ impl Impostor {
     /// Listens until the builder says what is waited for. An error is how the link ended instead.
     pub(crate) fn listen(&mut self, mut is_it: impl FnMut(&Message) -> bool) -> Result<(), LinkError> {
         let deadline = Instant::now() + PATIENCE;
-        let mut said = Vec::new();
         loop {
+            while let Some(message) = self.said.pop_front() {
+                if is_it(&message) {
+                    return Ok(());
+                }
+            }
+            if let Some(error) = self.end.take() {
+                if let LinkError::Refused { text, .. } = &error {
+                    self.words = Some(text.clone());
+                }
+                return Err(error);
+            }
             self.link.flush()?;
             self.poller.change(self.link.fd(), 0, self.link.interest())?;
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "the builder did not say what was waited for");
             self.poller.wait(Some(left), |_| {})?;
-            let result = self.link.ready(&mut said);
-            for message in said.drain(..) {
-                if let Message::Start { run, .. } = message {
-                    self.run = run;
-                }
-                if is_it(&message) {
-                    return Ok(());
+            let mut said = Vec::new();
+            self.end = self.link.ready(&mut said).err();
+            for message in &said {
+                match message {
+                    Message::Start { run, .. } => self.run = *run,
+                    Message::Release { below } => {
+                        while let Some((_, slot)) = self.kept.pop_front_if(|(ticket, _)| *ticket < *below) {
+                            self.pool.give_back(slot);
+                        }
+                    }
+                    _ => {}
                 }
             }
-            result?;
+            self.said.extend(said);
         }
     }
 
     /// Listens until the builder ends the conversation, and returns its words.
     pub(crate) fn expelled(mut self) -> String {
-        match self.listen(|_| false) {
-            Err(LinkError::Refused { text, .. }) => text,
-            other => panic!("expected to be expelled with a reason, not {other:?}"),
+        loop {
+            if let Some(words) = self.words {
+                return words;
+            }
+            if let Err(error) = self.listen(|_| false)
+                && !matches!(error, LinkError::Refused { .. })
+            {
+                panic!("expected to be expelled with a reason, not {error:?}");
+            }
         }
     }
 }

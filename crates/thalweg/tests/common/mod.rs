@@ -62,7 +62,7 @@ pub(crate) const PLAN: Plan<'static> =
     Plan { link: Link::Tcp, builders: 1, sources: 3, size: "16KiB", run: "", builder: QUICK, source: "" };
 
 /// A builder that hurries: readers see events soon, and a source that is missing is missed soon.
-pub(crate) const QUICK: &str = "block = \"1MiB\"\nflush = \"20ms\"\ndeadline = \"300ms\"";
+pub(crate) const QUICK: &str = "block = \"1MiB\"\nflush = \"20ms\"\ndeadline = \"1s\"";
 
 /// A system that a plan stands for: its topology file, and the addresses its builders listen on. Builders are called
 /// `builder0` and so on, sources `source0` with the id 1.0 and so on.

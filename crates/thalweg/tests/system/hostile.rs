@@ -3,6 +3,7 @@
 use crate::common::hostile::{Impostor, SLOT, SLOTS, Stranger, hello, with_header};
 use crate::common::*;
 use serde_json::Value;
+use thalweg_link::LinkError;
 use thalweg_wire::{
     Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, MESSAGE_LEN, Message, Refusal,
     RunNumber, SourceId,
@@ -116,7 +117,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
 /// Runs two good sources, and beside them a third that does `mischief`. Whatever that is, the good ones lose nothing.
 /// Returns the report, and what the builder said.
 fn beside(link: Link, mischief: impl FnOnce(Impostor)) -> (Value, String) {
-    let system = System::new(&Plan { link, source: PACED, run: "patience = \"500ms\"", ..PLAN });
+    let system = System::new(&Plan { link, source: PACED, run: "patience = \"5s\"", ..PLAN });
     let mut builder = system.builder();
     let sources = system.sources([0, 1]);
     let impostor = Impostor::join(&system.addresses[0], "1.2").start();
@@ -145,9 +146,13 @@ fn beside(link: Link, mischief: impl FnOnce(Impostor)) -> (Value, String) {
 /// A source that does this is expelled, and told so in these words, which are the run's reason, too.
 fn expelled(link: Link, mischief: impl FnOnce(&mut Impostor), words: &str) {
     let (report, log) = beside(link, |mut impostor| {
+        let address = impostor.address.clone();
         mischief(&mut impostor);
         let told = impostor.expelled();
         assert!(told.contains(words), "expected '{words}': {told}");
+        // And it may not come back.
+        let told = Impostor::connect(&address, "1.2").expelled();
+        assert!(told.contains("source 1.2 was cut off, and can take part in the next one"), "{told}");
     });
     assert!(reasons(&report).contains(words), "expected '{words}': {report:#}");
     assert!(log.contains(words), "expected '{words}': {log}");
@@ -166,8 +171,12 @@ fn offers_that_cannot_be_end_the_conversation() {
         };
         expelled(link, offer(|offer| offer.count = u32::MAX), "offered 4294967295 fragments in 128 bytes");
         expelled(link, offer(|offer| offer.bytes = 63), "offered 1 fragments in 63 bytes");
-        expelled(link, offer(|offer| offer.bytes = SLOT + 64), "65600 bytes");
-        expelled(link, offer(|offer| offer.bytes = u32::MAX), "4294967295 bytes");
+        expelled(
+            link,
+            offer(|offer| offer.bytes = SLOT + 64),
+            "offered 65600 bytes in one slot, whose slots have 65536",
+        );
+        expelled(link, offer(|offer| offer.bytes = u32::MAX), "offered 4294967295 bytes in one slot");
         expelled(link, offer(|offer| offer.first = EventId(u64::MAX)), "event numbers do not go so far");
     }
 }
@@ -247,7 +256,7 @@ fn a_builders_words_from_a_source_end_the_conversation() {
 
 #[test]
 fn garbage_in_the_middle_of_a_conversation_ends_it() {
-    let system = System::new(&Plan { source: PACED, run: "patience = \"500ms\"", ..PLAN });
+    let system = System::new(&Plan { source: PACED, run: "patience = \"5s\"", ..PLAN });
     let mut builder = system.builder();
     let sources = system.sources([0, 1]);
     let stranger = Stranger::connect(system.tcp()).greet(hello("1.2"));
@@ -304,31 +313,56 @@ fn records_that_are_not_what_was_offered_are_counted_corrupt() {
 }
 
 #[test]
+fn fragments_in_pieces_cannot_be_recorded() {
+    for link in LINKS {
+        let piece = |impostor: &mut Impostor| {
+            let whole = impostor.record(0, b"this one is whole");
+            assert!(impostor.offer(0, &whole));
+            // Of a fragment of 4 GiB.
+            let piece = impostor.piece(1, u32::MAX, 0, &[5; 64]);
+            assert!(!impostor.offer(1, &piece));
+        };
+        expelled(link, piece, "sent a fragment in pieces, which cannot be recorded");
+    }
+}
+
+#[test]
 fn pieces_that_overlap_or_never_end_are_counted_and_survived() {
     for link in LINKS {
-        let (report, _) = beside(link, |mut impostor| {
-            // Event 0: two pieces that lie on one another, and then the rest.
-            for (offset, bytes) in [(0, &[1; 100][..]), (50, &[2; 100]), (100, &[3; 100])] {
-                let piece = impostor.piece(0, 200, offset, bytes);
-                assert!(impostor.offer(0, &piece));
-            }
-            // Event 1: a piece that says that the fragment has another length.
-            for (total, offset) in [(200, 0), (999, 100)] {
-                let piece = impostor.piece(1, total, offset, &[4; 100]);
-                assert!(impostor.offer(1, &piece));
-            }
-            // Event 2: a fragment of 4 GiB, in pieces that go on for ever.
-            for offset in (0..500).map(|piece| piece * 64) {
-                let piece = impostor.piece(2, u32::MAX, offset, &[5; 64]);
-                assert!(impostor.offer(2, &piece));
-            }
-        });
+        let system = System::new(&Plan { link, source: PACED, run: "record = false\npatience = \"5s\"", ..PLAN });
+        let builder = system.builder();
+        let sources = system.sources([0, 1]);
+        let mut impostor = Impostor::join(&system.addresses[0], "1.2").start();
+        // Event 0: two pieces that lie on one another, and then the rest.
+        for (offset, bytes) in [(0, &[1; 100][..]), (50, &[2; 100]), (100, &[3; 100])] {
+            let piece = impostor.piece(0, 200, offset, bytes);
+            assert!(impostor.post(0, &piece));
+        }
+        // Event 1: a piece that says that the fragment has another length.
+        for (total, offset) in [(200, 0), (999, 100)] {
+            let piece = impostor.piece(1, total, offset, &[4; 100]);
+            assert!(impostor.post(1, &piece));
+        }
+        // Event 2: a fragment of 4 GiB, in pieces that go on as long as anybody listens.
+        for offset in (0..1000).map(|piece| piece * 64) {
+            let piece = impostor.piece(2, u32::MAX, offset, &[5; 64]);
+            assert!(impostor.post(2, &piece));
+        }
+        assert!(impostor.settle());
+        builder.interrupt();
+        drop(impostor);
+        let report = builder.finish().report(1);
         check_books(&report);
-        let entry = entry(&report, "1.2");
-        assert_eq!(entry["recorded"], 1, "event 0 became whole: {entry:#}");
-        assert_eq!(entry["duplicates"], 1, "{entry:#}");
-        assert_eq!(entry["accepted"], 3, "{entry:#}");
-        assert!(entry["corrupt"].as_u64().unwrap() >= 1, "{entry:#}");
+        let evil = entry(&report, "1.2");
+        assert_eq!(evil["discarded"], 1, "event 0 became whole: {evil:#}");
+        assert_eq!(evil["duplicates"], 1, "{evil:#}");
+        assert_eq!(evil["accepted"], 3, "{evil:#}");
+        assert!(evil["corrupt"].as_u64().unwrap() >= 1, "{evil:#}");
+        for (source, id) in sources.into_iter().zip(["1.0", "1.1"]) {
+            source.finish().succeeded();
+            let entry = entry(&report, id);
+            assert_eq!(entry["accepted"], entry["discarded"], "{entry:#}");
+        }
     }
 }
 
@@ -337,11 +371,12 @@ fn a_source_that_owes_bytes_and_never_sends_them_is_given_up() {
     let (report, log) = beside(Link::Tcp, |mut impostor| {
         // Offered, but never to be found when it is asked for.
         impostor.say(&Message::Offer(impostor.announcement(0, 0, 128)));
-        let _ = impostor.listen(|_| false);
+        let ended = impostor.listen(|_| false);
+        assert!(matches!(ended, Err(LinkError::Closed)), "{ended:?}");
     });
     check_books(&report);
     assert_eq!(entry(&report, "1.2")["lost"], 1);
-    assert!(log.contains("it owes data and is silent"), "{log}");
+    assert!(log.contains("the source owes data and is silent"), "{log}");
 }
 
 #[test]

@@ -1,0 +1,57 @@
+"""Two sources pushed by one program, each by a thread of its own: a digitizer and a camera.
+
+Start `thalweg run examples/push.toml` first. The data are simulated here; put your own device's in their place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+import thalweg
+
+EVENTS = 1000
+
+
+def main(builder: str = "tcp:127.0.0.1:7700") -> None:
+    """Connects both sources, feeds them, and says what became of the data."""
+    # The run begins when every source is there: so make them all, then enter the first.
+    digitizer = thalweg.Source(builder, id="1.0", name="digitizer", dtype="int16", shape=(4096, 2))
+    camera = thalweg.Source(builder, id="2.0", name="camera", dtype="uint8", shape=(480, 640))
+    with ThreadPoolExecutor() as threads:
+        fed = [threads.submit(feed, digitizer, waveform), threads.submit(feed, camera, picture)]
+        for report in (thread.result() for thread in fed):
+            print(f"{report['name']}: {report['accepted']} fragments, {report['bytes'] / 1e6:.1f} MB")
+
+
+def feed(source: thalweg.Source, read: Callable[[int], np.ndarray]) -> dict[str, Any]:
+    """Pushes a thousand events into one source."""
+    with source:  # waits for the run to begin
+        try:
+            for event in range(EVENTS):
+                source.push(read(event), status="simulated")  # dated now; waits where the builder is behind
+        except thalweg.RunOver:
+            pass  # an operator ended the run
+    return source.finish()
+
+
+def waveform(event: int) -> np.ndarray:
+    """A pulse in noise, on two channels: 16-bit samples, channel beside channel."""
+    noise = np.random.default_rng(event).normal(0, 20, (4096, 2))
+    noise[1000:1400] += 1500 * np.exp(-np.arange(400) / 80)[:, np.newaxis]
+    return noise.astype(np.int16)
+
+
+def picture(event: int) -> np.ndarray:
+    """A spot that wanders: rows of pixels."""
+    y, x = np.ogrid[:480, :640]
+    spot = np.exp(-((x - 320 - 100 * np.cos(event / 50)) ** 2 + (y - 240 - 100 * np.sin(event / 50)) ** 2) / 800)
+    return (200 * spot).astype(np.uint8)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,86 @@
+"""The files in `examples/` are what they say they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import thalweg
+
+EXAMPLES = ROOT / "examples"
+
+
+def check(program: Path, topology: Path) -> dict:
+    """What `thalweg check` says of a topology."""
+    ended = subprocess.run([program, "check", topology, "--json"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "sources"),
+    [
+        ("one-host", ["adc-0", "adc-1", "adc-2"]),
+        ("many-hosts", ["adc-0", "adc-1", "adc-2"]),
+        ("push", ["digitizer", "camera"]),
+    ],
+)
+def test_a_topology_passes_its_check(name: str, sources: list[str], program: Path) -> None:
+    checked = check(program, EXAMPLES / f"{name}.toml")
+    assert checked["ok"]
+    assert [source["name"] for source in checked["sources"]] == sources
+
+
+def test_the_replay_plays_what_is_put_beside_it(program: Path, tmp_path: Path) -> None:
+    topology = Path(shutil.copy(EXAMPLES / "replay.toml", tmp_path))
+    np.arange(20_000, dtype="<i2").tofile(tmp_path / "recording.sigmf-data")
+    about = {"core:datatype": "ri16_le", "core:sample_rate": 1e6, "core:num_channels": 2, "core:version": "1.2.0"}
+    meta = {"global": about, "captures": [{"core:sample_start": 0}], "annotations": []}
+    (tmp_path / "recording.sigmf-meta").write_text(json.dumps(meta))
+    (source,) = check(program, topology)["sources"]
+    assert source["device"]["channels"] == 2
+    assert source["device"]["replayed"]
+
+
+def test_every_topology_is_tested() -> None:
+    assert {file.name for file in EXAMPLES.glob("*.toml")} == {
+        "one-host.toml",
+        "many-hosts.toml",
+        "replay.toml",
+        "push.toml",
+    }
+
+
+def test_the_program_pushes_both_sources(program: Path, tmp_path: Path) -> None:
+    # Port 7700 may be somebody else's here.
+    text = (EXAMPLES / "push.toml").read_text().replace(":7700", ":0")
+    (tmp_path / "push.toml").write_text(text)
+    builder = subprocess.Popen(
+        [program, "node", "builder", tmp_path / "push.toml", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert builder.stderr is not None
+        address = builder.stderr.readline().split()[-1]
+        command = [sys.executable, EXAMPLES / "push.py", address]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        report = json.loads(builder.communicate(timeout=60)[0].splitlines()[-1])
+    finally:
+        builder.kill()
+    assert said.splitlines() == ["digitizer: 1000 fragments, 16.4 MB", "camera: 1000 fragments, 307.2 MB"]
+    assert report["state"] == "COMPLETE"
+    run = thalweg.open(report["directory"])
+    assert len(run) == 1000
+    event = run.event(7)
+    assert event["1.0"].array.shape == (4096, 2)
+    assert event["2.0"].array.shape == (480, 640)
+    assert event["2.0"].status == ["simulated"]
