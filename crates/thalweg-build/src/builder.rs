@@ -5,7 +5,7 @@ use crate::events::{Answer, OpenEvents, Why};
 use crate::source::{self, Due, NEVER, Piece, Presence, Source, Ticket};
 use crate::{Closed, Ledger, Violation};
 use std::time::Duration;
-use thalweg_wire::{Accounts, Announcement, Disposition, EventId, HEADER_LEN, Records, SourceId, Status};
+use thalweg_wire::{Accounts, Announcement, Disposition, EventId, HEADER_LEN, MAX_RECORDS, Records, SourceId, Status};
 
 /// Builds events; see the crate's documentation.
 ///
@@ -178,7 +178,7 @@ impl Builder {
     fn take_offer(&mut self, source: usize, offer: Announcement) -> Result<(), Violation> {
         let BuilderConfig { builder, builders, .. } = self.config;
         let Self { events, sources, .. } = self;
-        let (entry, most) = (&mut sources[source], events.most());
+        let (entry, most) = (&mut sources[source], events.most().min(MAX_RECORDS));
         let Announcement { first: EventId(event), count, bytes, .. } = offer;
         let stride = u64::from(builders);
         if event % stride != u64::from(builder) {
@@ -264,7 +264,7 @@ impl Builder {
             let fits = entry.parked.front().filter(|ticket| ticket.end() <= events.limit()).copied();
             match fits {
                 Some(ticket) => events.open_until(ticket.end(), now),
-                None if entry.has_forgone(known).is_some() => {
+                None if entry.has_forgone(known).is_some_and(|first| first < events.limit()) => {
                     events.open_until(known.min(entry.mentioned).min(events.limit()), now);
                 }
                 None => {}

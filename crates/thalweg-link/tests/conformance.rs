@@ -168,6 +168,7 @@ impl<M: Medium> Link<M> {
             run: RunNumber(42),
             eager_credit: credit,
             eager_limit: limit,
+            most_records: 4096,
             running: released_below > 0,
             released_below,
         });

@@ -575,7 +575,7 @@ fn arena() -> &'static Span {
 }
 
 fn welcome() -> Welcome {
-    Welcome { run: RunNumber(1), eager_credit: 0, eager_limit: 0, running: false, released_below: 0 }
+    Welcome { run: RunNumber(1), eager_credit: 0, eager_limit: 0, most_records: 1, running: false, released_below: 0 }
 }
 
 /// An offer of 4096 bytes.

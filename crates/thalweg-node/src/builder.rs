@@ -12,7 +12,7 @@ use thalweg_arena::{BlockPool, Pages};
 use thalweg_build::{Builder, BuilderConfig, Check, Hold, Violation};
 use thalweg_link::{Accepted, Address, BuilderLink, Bytes, Eager, Interest, LinkError, Listener, Poller, Said};
 use thalweg_store::{EventCounts, Recorder, RecorderConfig, RunBegin, RunEnd, RunState, SourceInfo};
-use thalweg_wire::{Accounts, EventId, Hello, Message, Refusal, RunNumber, SourceId, TaiNanos, Welcome};
+use thalweg_wire::{Accounts, EventId, Hello, MAX_RECORDS, Message, Refusal, RunNumber, SourceId, TaiNanos, Welcome};
 
 /// A connection that has not said who it is after this time is closed.
 const GREETING_TIME: Duration = Duration::from_secs(5);
@@ -502,6 +502,7 @@ impl BuilderNode {
             run: self.run,
             eager_credit: self.config.eager_credit.0 as u32,
             eager_limit: self.config.eager_limit.0 as u32,
+            most_records: self.config.open_events.min(MAX_RECORDS),
             running,
             released_below,
         }));

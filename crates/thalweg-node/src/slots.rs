@@ -4,8 +4,7 @@ use crate::push::PushedFragment;
 use thalweg_arena::Slot;
 use thalweg_device::{Device, DeviceError};
 use thalweg_wire::{
-    EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c,
-    record_len,
+    EventId, FragmentHeader, HEADER_LEN, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c, record_len,
 };
 
 /// What stands in a slot from an earlier use, record by record: a device whose data repeat, as those of a DMA ring do,
@@ -86,9 +85,9 @@ impl Filling {
         Self { slot, first, count: 0, used: 0 }
     }
 
-    /// Whether a fragment with so many payload bytes fits behind those that are there.
-    pub(crate) fn has_room(&self, payload: usize) -> bool {
-        self.count < MAX_RECORDS && self.used + record_len(payload) <= self.slot.len()
+    /// Whether a fragment with so many payload bytes fits behind those that are there, of which there may be so many.
+    pub(crate) fn has_room(&self, payload: usize, most_records: u32) -> bool {
+        self.count < most_records && self.used + record_len(payload) <= self.slot.len()
     }
 
     /// Bytes of records so far.
@@ -96,7 +95,7 @@ impl Filling {
         self.used
     }
 
-    /// Takes the next fragment from the device.
+    /// Takes the next fragment from the device. False where the device has none for this event: its recording has a gap.
     #[expect(clippy::too_many_arguments, reason = "what a header needs comes from as many places")]
     pub(crate) fn take(
         &mut self,
@@ -107,7 +106,7 @@ impl Filling {
         sequence: u32,
         len: usize,
         now: TaiNanos,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<bool, DeviceError> {
         let traces = &mut traces.0[self.slot.index() as usize];
         let at = self.count as usize;
         let record = &mut self.slot[self.used..self.used + record_len(len)];
@@ -126,14 +125,17 @@ impl Filling {
                 (filled, crc)
             }
         };
-        let empty = if len == 0 && !filled.status.contains(Status::MISSING) { Status::EMPTY } else { Status::empty() };
+        if len == 0 && filled.status.contains(Status::MISSING) {
+            return Ok(false);
+        }
+        let empty = if len == 0 { Status::EMPTY } else { Status::empty() };
         let status = filled.status | empty;
         let timestamp = filled.timestamp.unwrap_or(now);
         let header = stamp.header(event, sequence, timestamp, len, crc, filled.payload_type, status, filled.window);
         record[..HEADER_LEN].copy_from_slice(&header.encode());
         self.used += record_len(len);
         self.count += 1;
-        Ok(())
+        Ok(true)
     }
 
     /// Lays a pushed fragment behind those that are there.

@@ -9,7 +9,7 @@ use thalweg_arena::{Slot, SlotPool};
 use thalweg_device::Device;
 use thalweg_link::{Address, Interest, LinkError, Outstanding, Poller, SourceGreeting, SourceLink, connect};
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, Hello, Message, RunNumber, SourceId, Welcome, record_len,
+    Accounts, Announcement, Disposition, EventId, Hello, MAX_RECORDS, Message, RunNumber, SourceId, Welcome, record_len,
 };
 
 /// What a source node is made from.
@@ -126,6 +126,7 @@ struct Builder {
     accounts: Accounts,
     copied_before: u64,
     eager: u32,
+    most_records: u32,
 }
 
 impl SourceNode {
@@ -175,6 +176,7 @@ impl SourceNode {
                 accounts: Accounts::default(),
                 copied_before: 0,
                 eager: 0,
+                most_records: MAX_RECORDS,
             }
         });
         let builders: Vec<Builder> = builders.collect();
@@ -280,6 +282,7 @@ impl SourceNode {
         match message {
             Message::Welcome(welcome) => {
                 builder.away = None;
+                builder.most_records = welcome.most_records;
                 builder.welcome = Some(welcome);
                 self.release(index, welcome.released_below);
                 let builder = &mut self.builders[index];
@@ -452,8 +455,11 @@ impl SourceNode {
                     else {
                         break;
                     };
-                    filling.take(&mut **device, traces, stamp, event, sequence, len, date)?;
-                    offered = self.taken(index, len);
+                    if filling.take(&mut **device, traces, stamp, event, sequence, len, date)? {
+                        offered = self.taken(index, len);
+                    } else {
+                        offered = self.passed_over(index);
+                    }
                 }
                 Place::Dropped => {
                     let Feed::Device(device) = &mut self.settings.feed else { break };
@@ -562,6 +568,11 @@ impl SourceNode {
         }
     }
 
+    /// How many records may share a slot: what every builder takes. A builder that is away for the moment said so before.
+    fn most_records(&self) -> u32 {
+        self.builders.iter().map(|builder| builder.most_records).min().unwrap_or(MAX_RECORDS).max(1)
+    }
+
     fn stamp(&self) -> Stamp {
         Stamp { run: self.run, source: self.settings.id }
     }
@@ -571,7 +582,8 @@ impl SourceNode {
         let event = EventId(self.next_event);
         let count = self.builders.len() as u64;
         let index = usize::try_from(event.0 % count).unwrap_or(0);
-        if self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len)) {
+        let most = self.most_records();
+        if self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len, most)) {
             self.offer(index);
         }
         if self.builders[index].filling.is_none() {
@@ -596,11 +608,27 @@ impl SourceNode {
         self.builders[index].accounts.accepted += 1;
         self.step(len);
         // A slot that cannot take another such fragment need not wait for it.
-        let full = self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len));
+        let most = self.most_records();
+        let full = self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len, most));
         if full {
             self.offer(index);
         }
         full
+    }
+
+    /// The device has nothing for this event, because its recording has a gap. Nothing was accepted, so nothing is said: the
+    /// builder sees this source go on to the next event. A slot holds consecutive events, so this one ends here.
+    fn passed_over(&mut self, index: usize) -> bool {
+        self.next_event += 1;
+        self.wait_for_next();
+        let Some(filling) = self.builders[index].filling.take() else { return false };
+        if filling.count == 0 {
+            self.pool.give_back(filling.slot);
+            return false;
+        }
+        self.builders[index].filling = Some(filling);
+        self.offer(index);
+        true
     }
 
     /// Where little is under way, what is there need not wait for company.
@@ -620,6 +648,10 @@ impl SourceNode {
         self.sequence = self.sequence.wrapping_add(1);
         self.shown.bytes += len as u64;
         self.shown.fragments += 1;
+        self.wait_for_next();
+    }
+
+    fn wait_for_next(&mut self) {
         if let (Some(due), Some(rate)) = (&mut self.due, self.settings.rate) {
             *due += Duration::from_secs_f64(1.0 / rate);
         }

@@ -355,6 +355,22 @@ fn numbers_that_no_source_mentions_are_no_events() {
 }
 
 #[test]
+fn drops_far_ahead_of_what_anyone_mentions_are_gone_to_at_once() {
+    let far = 1 << 60;
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 1);
+    rig.drop_newest(0, far, 3);
+    rig.offer(1, 0, 1);
+    rig.end(1, 1);
+    rig.fetch_all();
+    let missing = vec![(0, Status::DROPPED), (1, SILENT)];
+    let expected = (far..far + 3).map(|event| (event, 1, missing.clone()));
+    assert_eq!(rig.closed(), [(0, 1, vec![])].into_iter().chain(expected).collect::<Vec<_>>());
+    rig.end(0, 4);
+    rig.assert_finished();
+}
+
+#[test]
 fn a_source_far_ahead_waits_for_a_silent_one_no_longer_than_the_deadline() {
     let mut rig = Rig::new(config(2));
     rig.offer(0, 1 << 40, 1);

@@ -302,7 +302,14 @@ mod tests {
             withdraws: false,
             description: 0,
         };
-        let welcome = Welcome { run: RunNumber(1), eager_credit: 0, eager_limit: 0, running: true, released_below: 7 };
+        let welcome = Welcome {
+            run: RunNumber(1),
+            eager_credit: 0,
+            eager_limit: 0,
+            most_records: 1,
+            running: true,
+            released_below: 7,
+        };
         let offer = Announcement {
             ticket: 7,
             first: EventId(7),

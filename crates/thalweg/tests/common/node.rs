@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A process that runs. Killed if a test drops it.
 pub(crate) struct Node {
@@ -98,6 +98,19 @@ impl Node {
     /// What Ctrl-C does.
     pub(crate) fn interrupt(&self) {
         self.signal(Signal::INT);
+    }
+
+    /// What somebody does who has no patience: Ctrl-C, until it is gone.
+    pub(crate) fn interrupt_until_gone(mut self) -> Ended {
+        for _ in 0..100 {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                break;
+            }
+            self.interrupt();
+            let pause = Instant::now() + Duration::from_millis(100);
+            while self.next(pause).is_some() {}
+        }
+        self.finish()
     }
 
     pub(crate) fn pid(&self) -> Pid {

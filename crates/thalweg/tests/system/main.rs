@@ -3,6 +3,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod disk;
+mod ends;
 mod faults;
+mod hang;
 mod hostile;
+mod memory;
 mod whole;

@@ -1,0 +1,145 @@
+//! Disks that are full, and disks that are slow.
+
+use crate::common::disk::{Disk, skipped};
+use crate::common::*;
+use serde_json::Value;
+
+/// Writes until the disk is full.
+fn fill(system: &System) {
+    let builder = system.builder();
+    let sources = system.sources([0, 1, 2]);
+    let report = builder.finish().report(1);
+    for source in sources {
+        source.finish().succeeded();
+    }
+    assert_eq!(report["state"], "INCOMPLETE");
+    assert!(reasons(&report).contains("No space left on device"), "{report:#}");
+    check_books(&report);
+    for source in ["1.0", "1.1", "1.2"] {
+        let entry = entry(&report, source);
+        assert!(entry["recorded"].as_u64().unwrap() > 0 && entry["lost"].as_u64().unwrap() > 0, "{entry:#}");
+        assert_eq!(entry["closed_books"], true, "{entry:#}");
+    }
+    let verified = check_intact(&system.run_directory());
+    assert!(matches!(&verified.verdict, thalweg_store::Verdict::Incomplete { reasons }
+        if reasons.concat().contains("No space left on device")));
+    let recorded = ["1.0", "1.1", "1.2"].map(|source| entry(&report, source)["recorded"].as_u64().unwrap());
+    assert_eq!(check_samples_of_closed_events(system), recorded.iter().sum::<u64>());
+}
+
+/// Fragments that are on disk, whether their events were closed on disk or not.
+fn check_samples_of_closed_events(system: &System) -> u64 {
+    let contents = check_samples(&system.run_directory());
+    let verified = check_intact(&system.run_directory());
+    let recorded: u64 = verified.sources.iter().map(|source| source.recorded).sum();
+    assert!(contents.fragments <= recorded);
+    recorded
+}
+
+#[test]
+fn a_disk_that_is_full_ends_the_run_and_every_fragment_is_accounted_for() {
+    for link in LINKS {
+        let system = System::new(&Plan { link, ..PLAN });
+        match Disk::in_memory(&system.path("runs"), 8) {
+            Ok(_disk) => fill(&system),
+            Err(reason) => skipped("a full disk in memory", &reason),
+        }
+        let system = System::new(&Plan { link, ..PLAN });
+        match Disk::in_file(&system.path("disk"), &system.path("runs"), 24) {
+            Ok(_disk) => fill(&system),
+            Err(reason) => skipped("a full disk", &reason),
+        }
+    }
+}
+
+/// How far a node that is supervised is.
+fn progress(line: &str) -> Option<Value> {
+    let word: Value = serde_json::from_str(line).ok()?;
+    word.get("progress").cloned()
+}
+
+fn count(progress: &Value, what: &str) -> u64 {
+    progress[what].as_u64().unwrap()
+}
+
+/// A run on a disk that stands still for a while in its midst. Returns the builder's report and the sources'.
+fn slow_disk(link: Link, source: &str) -> Option<(Value, Vec<Value>)> {
+    let builder = format!("{QUICK}\nblocks = 4");
+    let system = System::new(&Plan { link, sources: 2, builder: &builder, source, ..PLAN });
+    let mut disk = match Disk::in_file(&system.path("disk"), &system.path("runs"), 1024) {
+        Ok(disk) => disk,
+        Err(reason) => {
+            skipped("a slow disk", &reason);
+            return None;
+        }
+    };
+    let mut builder = system.supervised("builder0");
+    builder.wait_for("listening");
+    let mut sources = [system.supervised("source0"), system.supervised("source1")];
+    builder.wait_next("events", |line| progress(line).filter(|now| count(now, "events") > 100));
+
+    disk.freeze();
+    let stalls = |line: &str| progress(line).filter(|now| count(now, "stalls") > 0);
+    let mut held = builder.wait_next("a stall", stalls);
+    // Nothing moves: until then blocks may come back that were written before.
+    builder.wait_next("a stand-still", |line| {
+        let now = progress(line)?;
+        let still = now["events"] == held["events"] && count(&now, "stalls") > 0;
+        held = now;
+        still.then_some(())
+    });
+    if source.contains("drop") {
+        // Far more than all slots hold.
+        for source in &mut sources {
+            let before = source.wait_next("progress", progress);
+            let enough = count(&before, "fragments") + 1500;
+            source.wait_next("drops", |line| progress(line).filter(|now| count(now, "fragments") > enough));
+        }
+    }
+    disk.thaw();
+
+    let enough = count(&held, "events") + 1000;
+    builder.wait_next("recovery", |line| progress(line).filter(|now| count(now, "events") > enough));
+    builder.tell("stop");
+    let said = |ended: node::Ended, what: &str| -> Value {
+        ended.succeeded();
+        serde_json::from_str::<Value>(ended.stdout.lines().last().unwrap()).unwrap()[what].clone()
+    };
+    let report = said(builder.finish(), "builder");
+    let sources = sources.into_iter().map(|source| said(source.finish(), "source")).collect();
+    check_books(&report);
+    assert!(number(&report, "/stalls") > 0);
+    check_intact(&system.run_directory());
+    check_samples(&system.run_directory());
+    Some((report, sources))
+}
+
+#[test]
+fn a_slow_disk_holds_sources_back_and_nothing_is_lost() {
+    for link in LINKS {
+        let Some((report, _)) = slow_disk(link, "rate = 2000.0") else { return };
+        assert_eq!(report["state"], "COMPLETE", "{report:#}");
+        check_untouched(&report, "1.0");
+        check_untouched(&report, "1.1");
+    }
+}
+
+#[test]
+fn what_is_dropped_for_a_slow_disk_is_counted_to_the_fragment() {
+    for link in LINKS {
+        for (policy, bucket) in [("drop-newest", "dropped_newest"), ("drop-oldest", "dropped_oldest")] {
+            let source = format!("rate = 2000.0\npolicy = \"{policy}\"");
+            let Some((report, sources)) = slow_disk(link, &source) else { return };
+            assert_eq!(report["state"], "INCOMPLETE", "{report:#}");
+            assert!(reasons(&report).contains("dropped at the source"), "{report:#}");
+            for (said, id) in sources.iter().zip(["1.0", "1.1"]) {
+                let entry = entry(&report, id);
+                assert!(entry[bucket].as_u64().unwrap() > 0, "{entry:#}");
+                assert_eq!(entry[bucket], said[bucket], "the source says the same: {entry:#}");
+                assert_eq!(entry["accepted"], said["accepted"]);
+                let (accepted, dropped) = (entry["accepted"].as_u64().unwrap(), entry[bucket].as_u64().unwrap());
+                assert_eq!(entry["recorded"], accepted - dropped, "nothing else is missing: {entry:#}");
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! How a run is ended from outside: politely, impatiently, and by accident.
+
+use crate::common::*;
+use rustix::process::Signal;
+use serde_json::Value;
+use thalweg_store::{Run, RunState, Verdict, WriterLife};
+
+/// Each a little faster than the other would be noticed in their event numbers.
+const PACED: &str = "rate = 2000.0";
+
+#[test]
+fn an_interrupt_ends_the_run_at_the_same_event_everywhere() {
+    for link in LINKS {
+        for source in [PACED, "rate = 50.0", ""] {
+            let system = System::new(&Plan { link, source, ..PLAN });
+            let mut run = system.run();
+            run.wait_for("recording");
+            await_events(&system.run_directory(), 10);
+            run.interrupt();
+            let report = run.finish().report(0);
+            assert_eq!(report["state"], "COMPLETE", "{report:#}");
+            check_books(&report);
+            let events = number(&report, "/events/built");
+            for source in ["1.0", "1.1", "1.2"] {
+                assert_eq!(entry(&report, source)["accepted"], events, "every source stopped at the same event");
+                check_untouched(&report, source);
+            }
+            let contents = check_samples(&system.run_directory());
+            let expected = Contents { events, incomplete: 0, fragments: 3 * events, first: 0, last: events - 1 };
+            assert_eq!(contents, expected);
+            assert_eq!(check_intact(&system.run_directory()).verdict, Verdict::Complete);
+        }
+    }
+}
+
+#[test]
+fn a_time_limit_ends_the_run_at_the_same_event_everywhere() {
+    for link in LINKS {
+        let system = System::new(&Plan { link, source: PACED, run: "duration = \"200ms\"", ..PLAN });
+        let report = system.run().finish().report(0);
+        assert_eq!(report["state"], "COMPLETE", "{report:#}");
+        check_books(&report);
+        assert!(report["seconds"].as_f64().unwrap() >= 0.2);
+        let events = number(&report, "/events/built");
+        for source in ["1.0", "1.1", "1.2"] {
+            assert_eq!(entry(&report, source)["accepted"], events);
+        }
+    }
+}
+
+#[test]
+fn a_terminated_source_ends_its_own_books_and_the_run_goes_on() {
+    let system = System::new(&Plan { source: PACED, ..PLAN });
+    let mut builder = system.builder();
+    let mut sources = system.sources([0, 1, 2]);
+    builder.wait_for("recording");
+    await_events(&system.run_directory(), 10);
+    let left = sources.remove(1);
+    left.signal(Signal::TERM);
+    left.finish().succeeded();
+    let mut without = 0;
+    follow_until(&system.run_directory(), |_, event| {
+        without += u64::from(event.status == thalweg_store::EventStatus::Incomplete);
+        without == 50
+    });
+    builder.interrupt();
+    let report = builder.finish().report(1);
+    check_books(&report);
+    for source in ["1.0", "1.1", "1.2"] {
+        check_untouched(&report, source);
+    }
+    for source in sources {
+        source.finish().succeeded();
+    }
+}
+
+#[test]
+fn asked_twice_a_builder_ends_at_once_and_leaves_the_run_open() {
+    for link in LINKS {
+        let system = System::new(&Plan { link, source: PACED, run: "patience = \"30s\"", ..PLAN });
+        let mut builder = system.supervised("builder0");
+        builder.wait_for("listening");
+        let sources = system.sources([0, 1, 2]);
+        builder.wait_for("recording");
+        await_events(&system.run_directory(), 10);
+        // One that hangs keeps a clean end waiting.
+        sources[1].signal(Signal::STOP);
+        builder.tell("stop");
+        builder.wait_for("\"phase\":2");
+        builder.tell("stop");
+        builder.finish().report(1);
+        sources[1].signal(Signal::CONT);
+        for source in sources {
+            source.finish().failed_saying("stopped");
+        }
+        let run = Run::open(system.run_directory()).unwrap();
+        assert_eq!((run.info().state, run.writer()), (RunState::Open, Some(WriterLife::Gone)));
+        assert_eq!(check_intact(&system.run_directory()).verdict, Verdict::Recovered);
+        assert!(check_samples(&system.run_directory()).events >= 10);
+    }
+}
+
+#[test]
+fn interrupted_again_and_again_nothing_stays_behind() {
+    for link in LINKS {
+        let system = System::new(&Plan { link, source: PACED, run: "patience = \"30s\"", ..PLAN });
+        let mut run = system.run();
+        run.wait_for("recording");
+        await_events(&system.run_directory(), 10);
+        let children = run.children();
+        assert_eq!(children.len(), 4, "a builder and three sources");
+        // A source that hangs keeps a clean end waiting, and does not hear that it should end at once.
+        rustix::process::kill_process(children[2], Signal::STOP).unwrap();
+        let ended = run.interrupt_until_gone();
+        assert!(ended.code().is_some_and(|code| code != 0), "{ended:?}");
+        for child in children {
+            assert!(rustix::process::test_kill_process(child).is_err(), "process {child:?} is left behind");
+        }
+        let info = Run::open(system.run_directory()).unwrap();
+        assert_ne!(info.info().state, RunState::Complete);
+        check_samples(&system.run_directory());
+    }
+}
+
+#[test]
+fn nodes_end_when_the_one_that_started_them_dies() {
+    for link in LINKS {
+        let system = System::new(&Plan { link, source: PACED, ..PLAN });
+        let mut run = system.run();
+        run.wait_for("recording");
+        await_events(&system.run_directory(), 10);
+        assert_eq!(run.children().len(), 4);
+        // Returns when nobody is left who could write to its standard error: its children are gone.
+        assert_eq!(run.kill().code(), None);
+        let run = Run::open(system.run_directory()).unwrap();
+        assert_eq!((run.info().state, run.writer()), (RunState::Open, Some(WriterLife::Gone)));
+        check_samples(&system.run_directory());
+    }
+}
+
+#[test]
+fn a_node_that_dies_under_a_run_is_named_and_the_run_ends() {
+    let system = System::new(&Plan { source: PACED, run: "duration = \"2s\"\npatience = \"5s\"", ..PLAN });
+    let mut run = system.run();
+    run.wait_for("recording");
+    await_events(&system.run_directory(), 10);
+    let source = run.children()[2];
+    rustix::process::kill_process(source, Signal::KILL).unwrap();
+    let ended = run.finish();
+    let report: Value = ended.report(1);
+    assert!(ended.stderr.contains("source1: the process was killed"), "{ended:?}");
+    assert!(reasons(&report).contains("source 1.1 (source1) did not end its books"), "{report:#}");
+    check_books(&report);
+    check_untouched(&report, "1.0");
+    check_untouched(&report, "1.2");
+}
+
+#[test]
+fn sources_that_do_not_come_are_named() {
+    for link in LINKS {
+        let system = System::new(&Plan { link, run: "patience = \"300ms\"", ..PLAN });
+        let builder = system.builder();
+        let source = system.node("source1");
+        builder.finish().failed_saying("these sources did not connect within 300ms: 1.0 (source0), 1.2 (source2)");
+        source.finish().failed_saying("other sources did not come");
+        assert!(!system.run_directory().exists(), "nothing was recorded");
+    }
+}

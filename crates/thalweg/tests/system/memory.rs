@@ -1,0 +1,71 @@
+//! What a node needs is what it was given at the beginning.
+
+use crate::common::*;
+use serde_json::Value;
+
+/// What the allocator may do as it likes, in KiB: far less than a hundredth of what passes through.
+const TOLERANCE: u64 = 2048;
+
+fn progress(line: &str) -> Option<u64> {
+    let word: Value = serde_json::from_str(line).ok()?;
+    word.pointer("/progress/fragments")?.as_u64().filter(|fragments| *fragments > 0)
+}
+
+#[test]
+fn a_run_ends_with_the_memory_it_began_with() {
+    for link in LINKS {
+        for run in ["record = false", "events = 300000"] {
+            let system = System::new(&Plan { link, size: "1KiB", run, ..PLAN });
+            let mut nodes = vec![system.supervised("builder0")];
+            nodes[0].wait_for("listening");
+            nodes.extend((0..3).map(|number| system.supervised(&format!("source{number}"))));
+            let mut sizes = Vec::new();
+            for node in &mut nodes {
+                let fragments = node.wait_next("progress", progress);
+                sizes.push((node.resident(), fragments));
+            }
+            for (node, (before, fragments)) in nodes.iter_mut().zip(sizes) {
+                let enough = fragments + 100_000;
+                node.wait_next("progress", |line| progress(line).filter(|now| *now > enough));
+                let after = node.resident();
+                assert!(after <= before + TOLERANCE, "{before} KiB became {after} KiB: {node:?}");
+            }
+            nodes[0].tell("stop");
+            for node in nodes {
+                node.finish().succeeded();
+            }
+        }
+    }
+}
+
+#[test]
+fn no_source_runs_ahead_of_the_slowest_further_than_events_may_be_open() {
+    const OPEN: u64 = 1000;
+    // Slots of 256 KiB in which records of 1088 bytes lie, 16 of them.
+    const IN_SLOTS: u64 = 16 * (256 << 10) / 1088;
+    for link in LINKS {
+        let builder = format!("{QUICK}\nopen_events = {OPEN}");
+        let plan = Plan { link, size: "1KiB", builder: &builder, run: "record = false", ..PLAN };
+        let system = System::new(&plan);
+        let text = std::fs::read_to_string(system.path("topology.toml")).unwrap();
+        // The first is a hundred times slower than it could be.
+        system.file("topology.toml", text.replacen("id = \"1.0\"", "id = \"1.0\"\nrate = 3000.0", 1));
+        let mut builder = system.supervised("builder0");
+        builder.wait_for("listening");
+        let mut sources: Vec<Node> = (0..3).map(|number| system.supervised(&format!("source{number}"))).collect();
+        let mut before = None;
+        for _ in 0..3 {
+            let fast = sources[1].wait_next("progress", progress).max(sources[2].wait_next("progress", progress));
+            let slow =
+                sources[0].wait_next("progress", |line| progress(line).filter(|now| *now + OPEN + IN_SLOTS >= fast));
+            assert!(slow > 0);
+            before.get_or_insert_with(|| builder.resident());
+        }
+        assert!(builder.resident() <= before.unwrap() + TOLERANCE);
+        builder.tell("stop");
+        builder.finish().succeeded();
+        for source in sources {
+            source.finish().succeeded();
+        }
+    }
+}
