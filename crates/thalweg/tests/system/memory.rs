@@ -22,12 +22,12 @@ fn a_run_ends_with_the_memory_it_began_with() {
             let mut sizes = Vec::new();
             for node in &mut nodes {
                 let fragments = node.wait_next("progress", progress);
-                sizes.push((node.resident(), fragments));
+                sizes.push((node.memory(), fragments));
             }
             for (node, (before, fragments)) in nodes.iter_mut().zip(sizes) {
                 let enough = fragments + 100_000;
                 node.wait_next("progress", |line| progress(line).filter(|now| *now > enough));
-                let after = node.resident();
+                let after = node.memory();
                 assert!(after <= before + TOLERANCE, "{before} KiB became {after} KiB: {node:?}");
             }
             nodes[0].tell("stop");
@@ -59,9 +59,9 @@ fn no_source_runs_ahead_of_the_slowest_further_than_events_may_be_open() {
             let slow =
                 sources[0].wait_next("progress", |line| progress(line).filter(|now| *now + OPEN + IN_SLOTS >= fast));
             assert!(slow > 0);
-            before.get_or_insert_with(|| builder.resident());
+            before.get_or_insert_with(|| builder.memory());
         }
-        assert!(builder.resident() <= before.unwrap() + TOLERANCE);
+        assert!(builder.memory() <= before.unwrap() + TOLERANCE);
         builder.tell("stop");
         builder.finish().succeeded();
         for source in sources {
