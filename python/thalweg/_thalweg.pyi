@@ -149,7 +149,7 @@ class Source:
     ``description`` goes into ``run.json`` too, as JSON; what is said by ``dtype`` and ``shape`` wins over it.
 
     ``slots`` buffers of ``slot`` bytes are filled while builders ask for others; without ``slot`` one holds a fragment,
-    or as many as fit 256 KiB. When all are full ``policy`` decides: with ``"block"`` ``push`` waits, with
+    or as many as fit 512 KiB. When all are full ``policy`` decides: with ``"block"`` ``push`` waits, with
     ``"drop-newest"`` what is pushed is dropped, with ``"drop-oldest"`` what has waited longest and was not asked for.
     Drops are counted, and the run says so.
 

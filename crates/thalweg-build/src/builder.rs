@@ -94,7 +94,6 @@ impl Builder {
             return;
         }
         entry.presence = Presence::Gone(self.clock.active());
-        entry.fetching = 0;
         let (arrived, fetching): (Vec<Ticket>, Vec<Ticket>) = entry.taken.drain(..).partition(|ticket| ticket.arrived);
         entry.taken.extend(arrived);
         for ticket in fetching {
@@ -236,7 +235,6 @@ impl Builder {
         let Some((mut ticket, fetching)) = entry.withdraw(offer.ticket) else { return Ok(false) };
         if fetching {
             self.in_flight -= ticket.bytes();
-            entry.fetching -= 1;
         }
         ticket.offer = offer;
         Self::dropped(events, entry, &ticket, source);
@@ -369,10 +367,6 @@ impl Builder {
         }
         let ticket = entry.ready.pop_front()?;
         source::insert(&mut entry.taken, ticket);
-        if entry.fetching == 0 {
-            entry.asked = self.clock.active();
-        }
-        entry.fetching += 1;
         self.in_flight += bytes;
         self.renew(source);
         Some(Fetch { source, offer: ticket.offer })
@@ -391,7 +385,6 @@ impl Builder {
         let entry = &mut self.sources[source];
         let at = source::position(&entry.taken, number).filter(|at| !entry.taken[*at].arrived)?;
         let ticket = entry.taken.remove(at)?;
-        entry.fetching -= 1;
         self.in_flight -= ticket.bytes();
         Some(ticket)
     }
@@ -405,7 +398,6 @@ impl Builder {
         let id = self.config.sources[source].0;
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
-        entry.asked = self.clock.active();
 
         let mut index = ticket.first;
         let mut event = ticket.offer.first;
@@ -530,23 +522,9 @@ impl Builder {
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let stalled = self.clock.stalled()?;
         let deadline = self.config.deadline;
-        let active = self.clock.at(now);
         let oldest = self.events.opened(self.expired.max(self.events.base()));
-        let sources = self.due.iter().filter_map(|due| {
-            // That a source has stopped delivering is worth waking for once.
-            let asked = due.asked.filter(|asked| asked.saturating_add(deadline) > active);
-            due.given_up.into_iter().chain(asked).min()
-        });
-        let begun = sources.chain(oldest).chain(self.ahead).min()?;
-        Some(begun.saturating_add(deadline).saturating_add(stalled))
-    }
-
-    /// Sources that are connected and have delivered nothing of what they were asked for, for as long as the deadline:
-    /// they hang. Events wait for them until the node ends the connection.
-    pub fn overdue(&self, now: Duration) -> impl Iterator<Item = usize> + '_ {
-        let (active, deadline) = (self.clock.at(now), self.config.deadline);
-        let hangs = move |due: &Due| due.asked.is_some_and(|asked| asked.saturating_add(deadline) <= active);
-        self.due.iter().enumerate().filter(move |(_, due)| hangs(due)).map(|(source, _)| source)
+        let begun = self.due.iter().filter_map(|due| due.given_up).chain(oldest).chain(self.ahead).min()?;
+        Some(begun.saturating_add(deadline).saturating_add(stalled).max(now))
     }
 
     /// Whether something behind the builder (no free block) keeps it from fetching. Meanwhile no deadline passes.

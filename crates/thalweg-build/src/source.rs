@@ -99,10 +99,6 @@ pub(crate) struct Source {
     pub(crate) pieces: BTreeMap<u64, Pieces>,
     /// When it last offered something or ended.
     pub(crate) heard: Duration,
-    /// When it was last asked, having nothing else to do, or delivered: the later.
-    pub(crate) asked: Duration,
-    /// Tickets asked for and not yet arrived.
-    pub(crate) fetching: u32,
     pub(crate) accounts: Option<Accounts>,
     pub(crate) books: LedgerEntry,
     /// Fragments built.
@@ -122,8 +118,6 @@ pub(crate) struct Due {
     pub(crate) end: u64,
     /// It is to be given up when it has been so for a deadline.
     pub(crate) given_up: Option<Duration>,
-    /// It has delivered nothing of what it was asked for since then.
-    pub(crate) asked: Option<Duration>,
 }
 
 /// An index no event has.
@@ -148,8 +142,6 @@ impl Source {
             forgone: VecDeque::new(),
             pieces: BTreeMap::new(),
             heard: Duration::ZERO,
-            asked: Duration::ZERO,
-            fetching: 0,
             accounts: None,
             books: LedgerEntry { source: id, name, ..LedgerEntry::default() },
             built: 0,
@@ -232,7 +224,6 @@ impl Source {
                 Presence::Here if books_lack_offers => Some(self.heard),
                 _ => None,
             },
-            asked: (here && self.fetching > 0).then_some(self.asked),
         }
     }
 

@@ -198,9 +198,9 @@ impl Blocks {
         self.since.filter(|_| waits).map(|since| since + flush)
     }
 
-    /// Whether closings wait for a block, or blocks for bytes.
-    pub(crate) fn is_behind(&self) -> bool {
-        !self.closed.is_empty() || self.filling.len() > 1
+    /// Whether closings wait for a block.
+    pub(crate) fn has_closings(&self) -> bool {
+        !self.closed.is_empty()
     }
 
     /// Whether anything has not been sent on.

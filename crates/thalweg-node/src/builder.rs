@@ -747,10 +747,7 @@ impl BuilderNode {
         let mono = now();
         let tai = self.clock.now();
         loop {
-            while let Some(closed) = self.builder.next_closed() {
-                self.blocks.close(closed);
-            }
-            self.blocks.write_closings(&self.ids, tai, mono);
+            self.write_down(tai, mono);
             self.blocks.send_on(tai, mono, self.config.flush, false);
             if !self.fetch(mono) {
                 break;
@@ -759,11 +756,27 @@ impl BuilderNode {
         Ok(())
     }
 
+    /// Writes down what is closed, as far as there are blocks for it. The rest stays with the event builder, which opens
+    /// no more events while too many closed ones wait.
+    fn write_down(&mut self, tai: TaiNanos, mono: Duration) {
+        loop {
+            self.blocks.write_closings(&self.ids, tai, mono);
+            if self.blocks.has_closings() {
+                return;
+            }
+            let Some(closed) = self.builder.next_closed() else { return };
+            self.blocks.close(closed);
+        }
+    }
+
     /// Makes one fetch. False where there is none to make, or no room.
     fn fetch(&mut self, now: Duration) -> bool {
         let Some(fetch) = self.builder.next_fetch(now) else { return false };
         let offer = fetch.offer;
-        let Some(index) = self.sources[fetch.source].connection else { return false };
+        let Some(index) = self.sources[fetch.source].connection else {
+            self.builder.unfetch(fetch.source, offer.ticket);
+            return false;
+        };
         let maps = self.connections[index].as_ref().is_some_and(|connection| connection.link.maps());
         let place = if maps && !self.run_config.record {
             None
@@ -871,13 +884,13 @@ impl BuilderNode {
     /// Everything is built: gets it onto the disk and closes the books.
     fn finish(mut self, progress: &Progress) -> Result<BuilderReport, NodeError> {
         let ended_at = now();
-        while self.blocks.is_behind() || self.blocks.has_unsent() {
-            while let Some(closed) = self.builder.next_closed() {
-                self.blocks.close(closed);
-            }
+        loop {
             let (tai, mono) = (self.clock.now(), now());
-            self.blocks.write_closings(&self.ids, tai, mono);
+            self.write_down(tai, mono);
             self.blocks.send_on(tai, mono, Duration::ZERO, true);
+            if !self.blocks.has_closings() && !self.blocks.has_unsent() {
+                break;
+            }
             self.blocks.wait()?;
         }
         let (events, incomplete) = self.builder.counts();

@@ -45,7 +45,7 @@ fn a_disk_that_is_full_ends_the_run_and_every_fragment_is_accounted_for() {
             Err(reason) => skipped("a full disk in memory", &reason),
         }
         let system = System::new(&Plan { link, ..PLAN });
-        match Disk::in_file(&system.path("disk"), &system.path("runs"), 24) {
+        match Disk::in_file(&system.path("disk"), &system.path("runs"), 320) {
             Ok(_disk) => fill(&system),
             Err(reason) => skipped("a full disk", &reason),
         }
@@ -84,7 +84,7 @@ fn slow_disk(link: Link, source: &str) -> Option<(Value, Vec<Value>)> {
     // Nothing moves: until then blocks may come back that were written before.
     builder.wait_next("a stand-still", |line| {
         let now = progress(line)?;
-        let still = now["events"] == held["events"] && count(&now, "stalls") > 0;
+        let still = now["fragments"] == held["fragments"] && count(&now, "stalls") > 0;
         held = now;
         still.then_some(())
     });
@@ -98,8 +98,8 @@ fn slow_disk(link: Link, source: &str) -> Option<(Value, Vec<Value>)> {
     }
     disk.thaw();
 
-    let enough = count(&held, "events") + 1000;
-    builder.wait_next("recovery", |line| progress(line).filter(|now| count(now, "events") > enough));
+    let enough = count(&held, "fragments") + 2000;
+    builder.wait_next("recovery", |line| progress(line).filter(|now| count(now, "fragments") > enough));
     builder.tell("stop");
     let said = |ended: node::Ended, what: &str| -> Value {
         ended.succeeded();
