@@ -192,6 +192,7 @@ impl Builder {
         if behind.is_none_or(|behind| behind == NEVER) {
             return Err(Violation::Range { first: event, count });
         }
+        entry.spoke = self.clock.active();
         let first = event / stride;
         // A fragment too long for one slot comes in several offers of the same event.
         let continues = first + 1 == entry.mentioned && entry.offered > 0;
@@ -473,7 +474,9 @@ impl Builder {
         self.sources[source].is_settled()
     }
 
-    /// Time passes: events whose deadline is over no longer wait for sources that have not mentioned them. Sources that
+    /// Time passes: events whose deadline is over no longer wait for sources that have not mentioned them and have been
+    /// silent for as long. A source that is merely slower than others is not: its offers come in order, so as long as it
+    /// goes on it has not missed the event. Sources that
     /// have been away for as long, or ended with books that count offers which do not come, are given up. Returns the
     /// sources given up now.
     pub fn time(&mut self, now: Duration) -> Vec<usize> {
@@ -500,10 +503,19 @@ impl Builder {
         let before = self.expired;
         let mut index = self.expired.max(self.events.base());
         while self.events.opened(index).is_some_and(&is_over) {
+            let mut waits = false;
             for (source, entry) in self.sources.iter().enumerate() {
-                if index >= entry.mentioned {
-                    self.events.missing(index, source, Why::Silent(Status::TIMED_OUT));
+                if index < entry.mentioned {
+                    continue;
                 }
+                if is_over(entry.spoke) {
+                    self.events.missing(index, source, Why::Silent(Status::TIMED_OUT));
+                } else {
+                    waits |= self.events.answer(index, source) == Answer::None;
+                }
+            }
+            if waits {
+                break;
             }
             index = self.events.base().max(index + 1);
         }
@@ -518,11 +530,21 @@ impl Builder {
         }
     }
 
+    /// Since when event `index` waits for a source that is silent; since it was opened, where it waits for none.
+    fn overdue(&self, index: u64) -> Option<Duration> {
+        let opened = self.events.opened(index)?;
+        let silent =
+            self.sources.iter().enumerate().filter(|(source, entry)| {
+                index >= entry.mentioned && self.events.answer(index, *source) == Answer::None
+            });
+        Some(silent.map(|(_, entry)| entry.spoke.max(opened)).min().unwrap_or(opened))
+    }
+
     /// When [`time`](Self::time) should next be called, at the latest; nothing where nothing waits for time.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let stalled = self.clock.stalled()?;
         let deadline = self.config.deadline;
-        let oldest = self.events.opened(self.expired.max(self.events.base()));
+        let oldest = self.overdue(self.expired.max(self.events.base()));
         let begun = self.due.iter().filter_map(|due| due.given_up).chain(oldest).chain(self.ahead).min()?;
         Some(begun.saturating_add(deadline).saturating_add(stalled).max(now))
     }

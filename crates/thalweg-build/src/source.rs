@@ -99,6 +99,8 @@ pub(crate) struct Source {
     pub(crate) pieces: BTreeMap<u64, Pieces>,
     /// When it last offered something or ended.
     pub(crate) heard: Duration,
+    /// When it last made an offer that was next in order.
+    pub(crate) spoke: Duration,
     pub(crate) accounts: Option<Accounts>,
     pub(crate) books: LedgerEntry,
     /// Fragments built.
@@ -142,6 +144,7 @@ impl Source {
             forgone: VecDeque::new(),
             pieces: BTreeMap::new(),
             heard: Duration::ZERO,
+            spoke: Duration::ZERO,
             accounts: None,
             books: LedgerEntry { source: id, name, ..LedgerEntry::default() },
             built: 0,

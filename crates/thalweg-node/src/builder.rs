@@ -136,7 +136,9 @@ impl BuilderNode {
         }
         let mut listeners = Vec::new();
         for address in &config.listen {
-            let listener = Listener::open(address, eager)?;
+            let listener = Listener::open(address, eager).map_err(|error| {
+                NodeError::Config(format!("{error}; end what listens there, or choose another address for `listen`"))
+            })?;
             poller.add(listener.as_fd(), LISTENER + listeners.len() as u64, Interest::READ)?;
             listeners.push(listener);
         }
@@ -663,7 +665,7 @@ impl BuilderNode {
             let recorder = match Recorder::create(config, self.blocks.pool_mut()) {
                 Ok(recorder) => recorder,
                 Err(error) => {
-                    self.refuse_all(Refusal::Ended, "the run could not be opened");
+                    self.refuse_all(Refusal::Ended, &format!("the run could not be opened: {error}"));
                     return Err(error.into());
                 }
             };
@@ -963,7 +965,10 @@ fn violation(violation: Violation) -> LinkError {
 /// Whether runs can be written there: found out before any source is kept waiting.
 fn check_directory(directory: &std::path::Path) -> Result<(), NodeError> {
     let wrong = |error: std::io::Error| {
-        NodeError::Config(format!("run.directory: runs cannot be written to {}: {error}", directory.display()))
+        NodeError::Config(format!(
+            "run.directory: runs cannot be written to {}: {error}; choose another",
+            directory.display()
+        ))
     };
     std::fs::create_dir_all(directory).map_err(wrong)?;
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)

@@ -5,6 +5,7 @@ use thalweg_arena::{ArenaError, DoorbellError};
 use thalweg_device::DeviceError;
 use thalweg_link::LinkError;
 use thalweg_store::StoreError;
+use thalweg_wire::Refusal;
 use thiserror::Error;
 
 /// Why a node ended before its work was done.
@@ -61,7 +62,19 @@ impl NodeError {
             Self::Wait(LinkError::Io { doing, .. }) => {
                 doing.starts_with("listening") || doing.starts_with("resolving") || doing.starts_with("selecting")
             }
+            // Two nodes whose topologies, or whose sizes, do not go together.
+            Self::Link { error: LinkError::Refused { reason: Refusal::Mismatch, .. }, .. } => true,
+            Self::Store(StoreError::Exists(_) | StoreError::NoNumber(_)) => true,
             Self::Ended(error) => error.is_usage(),
+            _ => false,
+        }
+    }
+
+    /// Whether it only follows from the end of another node, which has a better reason.
+    pub fn is_consequence(&self) -> bool {
+        match self {
+            Self::Link { error: LinkError::Refused { reason: Refusal::Ended, .. }, .. } => true,
+            Self::Ended(error) => error.is_consequence(),
             _ => false,
         }
     }

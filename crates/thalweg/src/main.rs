@@ -88,13 +88,15 @@ enum Failure {
     Usage(String),
     /// It went wrong while it was done: exit code 1.
     Broken(String),
+    /// It went wrong because another node ended, which knows why: exit code 1.
+    Consequence(String),
 }
 
 impl Failure {
     fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
-            Self::Broken(_) => 1,
+            Self::Broken(_) | Self::Consequence(_) => 1,
         }
     }
 
@@ -109,14 +111,18 @@ impl Failure {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Self::Usage(text) | Self::Broken(text)) = self;
+        let (Self::Usage(text) | Self::Broken(text) | Self::Consequence(text)) = self;
         f.write_str(text)
     }
 }
 
 impl From<thalweg_node::NodeError> for Failure {
     fn from(error: thalweg_node::NodeError) -> Self {
-        if error.is_usage() { Self::usage(error) } else { Self::broken(error) }
+        match error.to_string() {
+            text if error.is_usage() => Self::Usage(text),
+            text if error.is_consequence() => Self::Consequence(text),
+            text => Self::Broken(text),
+        }
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) enum Word {
         error: String,
         /// Whether it was asked for the impossible.
         usage: bool,
+        /// Whether it only follows from the end of another node.
+        follows: bool,
     },
 }
 
@@ -146,7 +148,8 @@ fn supervised(name: &str) -> ExitCode {
         Ok(Done::Builder(report)) => say(&Word::Builder(report)),
         Err(failure) => {
             let usage = matches!(failure, Failure::Usage(_));
-            say(&Word::Failed { error: failure.to_string(), usage });
+            let follows = matches!(failure, Failure::Consequence(_));
+            say(&Word::Failed { error: failure.to_string(), usage, follows });
             return ExitCode::from(failure.code());
         }
     }

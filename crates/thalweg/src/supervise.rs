@@ -100,7 +100,7 @@ pub(crate) fn supervise(mut topology: Topology, verbose: u8, line: &print::Line)
     }
     drop(nodes);
     let reports: Vec<BuilderReport> = watch.builders.into_iter().flatten().collect();
-    match watch.fatal {
+    match watch.fatal.or(watch.follows) {
         Some(failure) if reports.len() < builders => Err(failure),
         _ => Ok(Watched { report: RunReport::new(&reports), failures: watch.failures }),
     }
@@ -112,6 +112,8 @@ struct Watch {
     builders: Vec<Option<BuilderReport>>,
     failures: Vec<String>,
     fatal: Option<Failure>,
+    /// A failure that another, still to be heard of, is the reason for.
+    follows: Option<Failure>,
     begun: bool,
     told: u32,
 }
@@ -124,6 +126,7 @@ impl Watch {
             builders: vec![None; builders],
             failures: Vec::new(),
             fatal: None,
+            follows: None,
             begun: false,
             told: 0,
         }
@@ -163,10 +166,14 @@ impl Watch {
             }
             // What it has to say is in the builders' books too.
             Word::Source(_) => {}
-            Word::Failed { error, usage } => {
+            Word::Failed { error, usage, follows } => {
                 let text = format!("{}: {error}", nodes.0[index].name);
                 self.failures.push(text.clone());
-                self.fatal.get_or_insert(if usage { Failure::Usage(text) } else { Failure::Broken(text) });
+                match (usage, follows) {
+                    (true, _) => self.fatal.get_or_insert(Failure::Usage(text)),
+                    (false, true) => self.follows.get_or_insert(Failure::Consequence(text)),
+                    (false, false) => self.fatal.get_or_insert(Failure::Broken(text)),
+                };
             }
         }
     }

@@ -102,6 +102,27 @@ fn what_comes_after_the_deadline_is_late() {
 }
 
 #[test]
+fn a_source_that_is_behind_but_goes_on_is_not_late() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 3);
+    rig.fetch_all();
+    // Source 1 takes most of a deadline for each event: twice as long as the youngest of them may wait for a silent source.
+    for event in 0..3 {
+        rig.wait(DEADLINE - ms(1));
+        assert_eq!(rig.closed(), []);
+        rig.offer(1, event, 1);
+        rig.fetch_all();
+        assert_eq!(rig.closed(), [(event, 1, vec![])]);
+    }
+    // Then it falls silent: an event waits for it one deadline from then on.
+    rig.offer(0, 3, 1);
+    rig.fetch_all();
+    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + DEADLINE));
+    rig.wait(DEADLINE);
+    assert_eq!(rig.closed(), [(3, 1, vec![(1, Status::TIMED_OUT)])]);
+}
+
+#[test]
 fn a_late_fragment_of_an_event_that_others_keep_open_is_late_too() {
     let mut rig = Rig::new(config(2));
     rig.offer(0, 0, 1);

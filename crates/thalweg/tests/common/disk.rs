@@ -27,6 +27,11 @@ impl Disk {
         Self::mount(at, &["-o", "loop", image])
     }
 
+    /// One that takes no writes.
+    pub(crate) fn read_only(at: &Path) -> Result<Self, String> {
+        Self::mount(at, &["-t", "tmpfs", "-o", "ro", "tmpfs"])
+    }
+
     fn mount(at: &Path, arguments: &[&str]) -> Result<Self, String> {
         std::fs::create_dir_all(at).map_err(|error| error.to_string())?;
         let path = at.to_str().ok_or("a path that is not UTF-8")?;

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bad_input;
 mod disk;
 mod ends;
 mod faults;
