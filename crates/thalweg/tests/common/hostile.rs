@@ -74,15 +74,6 @@ impl Stranger {
             }
         }
     }
-
-    /// Whether the builder has closed the connection. Waits for it.
-    pub(crate) fn is_cut_off(mut self) -> bool {
-        let mut rest = Vec::new();
-        match self.0.read_to_end(&mut rest) {
-            Ok(_) => true,
-            Err(error) => error.kind() == ErrorKind::ConnectionReset,
-        }
-    }
 }
 
 /// One of the sources of the topology, played by the test: it keeps to the rules as long as it is told to.
@@ -237,9 +228,8 @@ impl Impostor {
                 match message {
                     Message::Start { run, .. } => self.run = *run,
                     Message::Release { below } => {
-                        while let Some((_, slot)) = self.kept.pop_front_if(|(ticket, _)| *ticket < *below) {
-                            self.pool.give_back(slot);
-                        }
+                        let done = self.kept.partition_point(|(ticket, _)| ticket < below);
+                        self.kept.drain(..done).for_each(|(_, slot)| self.pool.give_back(slot));
                     }
                     _ => {}
                 }

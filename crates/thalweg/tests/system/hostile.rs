@@ -23,7 +23,7 @@ fn strangers_are_turned_away_with_a_reason_and_change_nothing() {
         assert_eq!(refusal, class, "{words}");
         assert!(words.contains(part), "expected '{part}': {words}");
     };
-    let garbage: Vec<u8> = (0..9999u32).map(|i| (i * 7919 >> 3) as u8).collect();
+    let garbage: Vec<u8> = (0..9999u32).map(|i| ((i * 7919) >> 3) as u8).collect();
     told(stranger().send(&garbage).dismissed(), Refusal::Protocol, "does not speak the Thalweg protocol");
     told(
         stranger().send(b"GET / HTTP/1.1\r\nHost: lab\r\nUser-Agent: somebody else entirely\r\n\r\n").dismissed(),
