@@ -51,9 +51,10 @@ pub(crate) fn connect(
     settle(&socket).map_err(LinkError::io(doing()))?;
     match congestion {
         Some("system") => {}
-        Some(name) => socket
-            .set_tcp_congestion(name.as_bytes())
-            .map_err(LinkError::io(format!("selecting congestion control '{name}'")))?,
+        Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(LinkError::io(format!(
+            "selecting congestion control '{name}' (there are: {})",
+            congestion_controls()
+        )))?,
         None => {
             if let Err(error) = socket.set_tcp_congestion(DEFAULT_CONGESTION.as_bytes()) {
                 tracing::warn!(
@@ -83,6 +84,12 @@ pub(crate) fn connect(
     link.say(&Message::Hello(greeting.hello));
     link.queue(greeting.description.as_bytes());
     Ok(Box::new(link))
+}
+
+/// What the kernel offers, for people who asked for something else.
+fn congestion_controls() -> String {
+    let list = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+    list.map_or_else(|_| "unknown".to_owned(), |list| list.trim().replace(' ', ", "))
 }
 
 /// The first address a host and port resolve to.

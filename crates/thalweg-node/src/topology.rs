@@ -223,6 +223,15 @@ pub enum LinkKind {
     Shm,
 }
 
+impl std::fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Shm => "shared memory",
+        })
+    }
+}
+
 impl std::str::FromStr for LinkKind {
     type Err = String;
 

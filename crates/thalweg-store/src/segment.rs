@@ -102,6 +102,9 @@ impl Segment {
             }
             Err(error) => {
                 self.allocated_enough = true;
+                // What ext4 could allocate of it before the disk was full stays with the file otherwise, and nothing is
+                // left for anybody.
+                rustix::fs::ftruncate(&self.file, 0)?;
                 if error == Errno::NOSPC { Ok(()) } else { Err(error) }
             }
         }

@@ -159,7 +159,7 @@ fn introduce(options: &Options, topology: &Topology) {
     let to =
         if options.no_record { "not recorded".to_owned() } else { format!("recorded in {}", options.out.display()) };
     println!(
-        "{} sources ({what}) -> 1 builder over {:?}, {}, {to}",
+        "{} sources ({what}) -> 1 builder over {}, {}, {to}",
         topology.sources.len(),
         options.link,
         humantime::format_duration(options.duration)

@@ -329,7 +329,9 @@ fn fragments_in_pieces_cannot_be_recorded() {
 #[test]
 fn pieces_that_overlap_or_never_end_are_counted_and_survived() {
     for link in LINKS {
-        let system = System::new(&Plan { link, source: PACED, run: "record = false\npatience = \"5s\"", ..PLAN });
+        // Slowly: their slots are held as long as their events wait for the third.
+        let source = "rate = 200.0";
+        let system = System::new(&Plan { link, source, run: "record = false\npatience = \"5s\"", ..PLAN });
         let builder = system.builder();
         let sources = system.sources([0, 1]);
         let mut impostor = Impostor::join(&system.addresses[0], "1.2").start();
