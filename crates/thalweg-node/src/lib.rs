@@ -21,8 +21,9 @@ pub use builder::BuilderNode;
 pub use clock::{TaiClock, cpu, now};
 pub use error::NodeError;
 pub use progress::{Progress, Snapshot};
-pub use push::{PushSource, PushedFragment};
+pub use push::PushSource;
 pub use report::{BuilderReport, RunReport, SourceReport};
+pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use stop::{Stop, Urgency};
 pub use topology::{

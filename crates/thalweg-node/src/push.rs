@@ -1,6 +1,7 @@
 //! A source whose fragments a program pushes, from any thread, while another thread serves the builders.
 
-use crate::source::bind;
+use crate::slots::PushedFragment;
+use crate::source::{Standing, bind};
 use crate::{NodeError, Progress, SourceNode, SourceReport, SourceSettings, Stop, now};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,31 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thalweg_link::Poller;
-use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
-
-/// One fragment as a program has it.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct PushedFragment<'a> {
-    /// Its bytes.
-    pub payload: &'a [u8],
-    /// What they are.
-    pub payload_type: PayloadType,
-    /// What is to be known of them. *Empty* is set by itself where there are none.
-    pub status: Status,
-    /// When it happened; now, when absent.
-    pub timestamp: Option<TaiNanos>,
-    /// How much time it covers, in nanoseconds.
-    pub window: u32,
-}
-
-/// Whether a run takes fragments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    Before,
-    Open,
-    Paused,
-    Over,
-}
+use thalweg_wire::EventId;
 
 /// A source that a program feeds. Dropping it ends its part of the run as [`finish`](Self::finish) does.
 pub struct PushSource {

@@ -1,6 +1,5 @@
 //! Filling slots: fragments laid one behind the other, each header in place, and what is already there used again.
 
-use crate::push::PushedFragment;
 use thalweg_arena::Slot;
 use thalweg_device::{Device, DeviceError};
 use thalweg_wire::{
@@ -29,6 +28,21 @@ impl Traces {
     pub(crate) fn begins_with(&self, slot: u32, key: Option<u64>) -> bool {
         key.is_some() && self.0.get(slot as usize).and_then(|t| t.first()).map(|trace| trace.key) == key
     }
+}
+
+/// One fragment as a program has it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PushedFragment<'a> {
+    /// Its bytes.
+    pub payload: &'a [u8],
+    /// What they are.
+    pub payload_type: PayloadType,
+    /// What is to be known of them. *Empty* is set by itself where there are none.
+    pub status: Status,
+    /// When it happened; now, when absent.
+    pub timestamp: Option<TaiNanos>,
+    /// How much time it covers, in nanoseconds.
+    pub window: u32,
 }
 
 /// A slot that is being filled.

@@ -1,0 +1,373 @@
+//! Taking fragments, from the device or from the program that pushes them, into slots, and offering these.
+
+use super::{Feed, Phase, SourceNode, Standing};
+use crate::slots::{Filling, PushedFragment, Stamp};
+use crate::{NodeError, Policy, clock, now};
+use std::time::Duration;
+use thalweg_arena::Slot;
+use thalweg_wire::{Announcement, Disposition, EventId, MAX_RECORDS, Message};
+
+/// Whether there is a place for the next fragment.
+enum Place {
+    /// In the slot that is being filled for this builder.
+    Slot(usize),
+    /// There is none, and by policy it was dropped, counted, and will be announced.
+    Dropped,
+    /// There is none yet.
+    Blocked,
+}
+
+impl SourceNode {
+    /// Takes fragments from the device, at most a slot full, so that the builders do not wait for long.
+    pub(super) fn produce(&mut self) -> Result<(), NodeError> {
+        if self.phase != Phase::Running {
+            return Ok(());
+        }
+        if self.end_at.is_some_and(|end| self.next_event >= end) {
+            self.end();
+            return Ok(());
+        }
+        let mut offered = false;
+        let mut date = None;
+        while !offered {
+            let Feed::Device(device) = &mut self.settings.feed else { break };
+            let Some(len) = device.next_len() else {
+                self.end();
+                return Ok(());
+            };
+            if self.due.is_some_and(|due| due > now()) {
+                break;
+            }
+            let event = EventId(self.next_event);
+            let key = device.content_key(event);
+            match self.place(len, key)? {
+                Place::Slot(index) => {
+                    let (stamp, sequence) = (self.stamp(), self.sequence);
+                    // Without a rate the fragments of a slot are taken in one go, within microseconds: one date for all.
+                    let date = match date {
+                        Some(date) if self.due.is_none() => date,
+                        _ => *date.insert(self.clock.now()),
+                    };
+                    let Self { builders, settings, traces, .. } = self;
+                    let (Some(filling), Feed::Device(device)) = (&mut builders[index].filling, &mut settings.feed)
+                    else {
+                        break;
+                    };
+                    if filling.take(&mut **device, traces, stamp, event, sequence, len, date)? {
+                        offered = self.taken(index, len);
+                    } else {
+                        offered = self.passed_over(index);
+                    }
+                }
+                Place::Dropped => {
+                    let Feed::Device(device) = &mut self.settings.feed else { break };
+                    device.skip(event);
+                    self.step(len);
+                }
+                Place::Blocked => {
+                    // The device waits: what it would have produced meanwhile does not come in a burst afterwards.
+                    self.due = self.due.map(|due| due.max(now()));
+                    break;
+                }
+            }
+            if self.end_at.is_some_and(|end| self.next_event >= end) {
+                self.end();
+                return Ok(());
+            }
+        }
+        if !offered {
+            self.offer_partial();
+        }
+        Ok(())
+    }
+
+    /// Takes one fragment from the program that pushes, for event `event` or else the next. Nothing where there is no
+    /// place for it yet. May be called from another thread than the one that takes [turns](Self::turn).
+    pub(crate) fn push(
+        &mut self,
+        event: Option<EventId>,
+        fragment: &PushedFragment<'_>,
+    ) -> Result<Option<EventId>, NodeError> {
+        let event = event.unwrap_or(EventId(self.next_event));
+        if event.0 < self.next_event {
+            return Err(NodeError::Config(format!(
+                "event {} was pushed after event {}: events must come in order",
+                event.0,
+                self.next_event - 1
+            )));
+        }
+        // Behind the last fragment in a slot there is another event of the same builder.
+        if event.0.checked_add(self.builders.len() as u64 + 1).is_none() {
+            return Err(NodeError::Config(format!("event {} was pushed: event numbers do not go so far", event.0)));
+        }
+        let len = fragment.payload.len();
+        if len > self.settings.feed.max_payload() {
+            return Err(NodeError::Config(format!(
+                "a payload of {len} bytes was pushed; this source said it would push at most {}",
+                self.settings.feed.max_payload()
+            )));
+        }
+        if self.end_at.is_some_and(|end| event.0 >= end) {
+            self.end();
+            self.send()?;
+            return Err(NodeError::Over);
+        }
+        let before = self.next_event;
+        if event.0 > self.next_event {
+            // A slot holds consecutive events.
+            for index in 0..self.builders.len() {
+                self.offer(index);
+            }
+            self.next_event = event.0;
+        }
+        match self.place(len, None)? {
+            Place::Slot(index) => {
+                let (stamp, clock, sequence) = (self.stamp(), self.clock, self.sequence);
+                if let Some(filling) = &mut self.builders[index].filling {
+                    filling.put(&mut self.traces, stamp, event, sequence, fragment, clock.now());
+                }
+                self.taken(index, len);
+            }
+            Place::Dropped => self.step(len),
+            Place::Blocked => {
+                // Nothing is skipped before something is accepted behind it.
+                self.next_event = before;
+                return Ok(None);
+            }
+        }
+        if self.end_at.is_some_and(|end| self.next_event >= end) {
+            self.end();
+        }
+        self.offer_partial();
+        self.send()?;
+        Ok(Some(event))
+    }
+
+    /// The program that pushes has nothing more to say.
+    pub(crate) fn push_end(&mut self) -> Result<(), NodeError> {
+        if matches!(self.phase, Phase::Running | Phase::Paused) {
+            self.end();
+        }
+        self.send()
+    }
+
+    /// Whether there is something that only a [turn](Self::turn) puts right.
+    pub(crate) fn needs_turn(&self) -> bool {
+        self.builders.iter().any(|builder| builder.broken.is_some())
+    }
+
+    /// Whether fragments can be pushed: not before the run has begun, nor while it is about to stop.
+    pub(crate) fn standing(&self) -> Standing {
+        match self.phase {
+            Phase::Waiting => Standing::Before,
+            Phase::Running if self.end_at.is_none_or(|end| self.next_event < end) => Standing::Open,
+            Phase::Paused => Standing::Paused,
+            Phase::Running | Phase::Ending => Standing::Over,
+        }
+    }
+
+    /// How many records may share a slot: what every builder takes. A builder that is away for the moment said so before.
+    fn most_records(&self) -> u32 {
+        self.builders.iter().map(|builder| builder.most_records).min().unwrap_or(MAX_RECORDS).max(1)
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp { run: self.run, source: self.settings.id }
+    }
+
+    /// Finds a place for the next fragment, of `len` bytes. `key` is the content it will have.
+    fn place(&mut self, len: usize, key: Option<u64>) -> Result<Place, NodeError> {
+        let event = EventId(self.next_event);
+        let count = self.builders.len() as u64;
+        let index = usize::try_from(event.0 % count).unwrap_or(0);
+        let most = self.most_records();
+        if self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len, most)) {
+            self.offer(index);
+        }
+        if self.builders[index].filling.is_none() {
+            match self.slot(index, key) {
+                Some(slot) => self.builders[index].filling = Some(Filling::new(slot, event)),
+                None if self.settings.policy == Policy::Block => {
+                    self.shown.stalls += u64::from(!self.blocked);
+                    self.blocked = true;
+                    return Ok(Place::Blocked);
+                }
+                None => {
+                    self.drop_newest(index, event);
+                    return Ok(Place::Dropped);
+                }
+            }
+        }
+        Ok(Place::Slot(index))
+    }
+
+    /// A fragment was laid into the slot for a builder. True where the slot is full and was offered.
+    fn taken(&mut self, index: usize, len: usize) -> bool {
+        self.builders[index].accounts.accepted += 1;
+        self.step(len);
+        // A slot that cannot take another such fragment need not wait for it.
+        let most = self.most_records();
+        let full = self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len, most));
+        if full {
+            self.offer(index);
+        }
+        full
+    }
+
+    /// The device has nothing for this event, because its recording has a gap. Nothing was accepted, so nothing is said: the
+    /// builder sees this source go on to the next event. A slot holds consecutive events, so this one ends here.
+    fn passed_over(&mut self, index: usize) -> bool {
+        self.next_event += 1;
+        self.wait_for_next();
+        let Some(filling) = self.builders[index].filling.take() else { return false };
+        if filling.count == 0 {
+            self.pool.give_back(filling.slot);
+            return false;
+        }
+        self.builders[index].filling = Some(filling);
+        self.offer(index);
+        true
+    }
+
+    /// Where little is under way, what is there need not wait for company.
+    pub(super) fn offer_partial(&mut self) {
+        for index in 0..self.builders.len() {
+            if self.builders[index].book.len() < 2 {
+                self.offer(index);
+                if self.builders[index].book.is_empty() {
+                    self.announce_drops(index);
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, len: usize) {
+        self.next_event += 1;
+        self.sequence = self.sequence.wrapping_add(1);
+        self.shown.bytes += len as u64;
+        self.shown.fragments += 1;
+        self.wait_for_next();
+    }
+
+    fn wait_for_next(&mut self) {
+        if let (Some(due), Some(rate)) = (&mut self.due, self.settings.rate) {
+            *due += Duration::from_secs_f64(1.0 / rate);
+        }
+    }
+
+    /// A free slot, one with the right content already in it if there is one; by policy also one that is not free.
+    fn slot(&mut self, index: usize, key: Option<u64>) -> Option<Slot> {
+        let Self { pool, traces, builders, .. } = self;
+        if let Some(slot) = pool.take_preferred(|slot| traces.begins_with(slot, key)) {
+            return Some(slot);
+        }
+        if self.settings.policy != Policy::DropOldest {
+            return None;
+        }
+        let builder = &mut builders[index];
+        let oldest = builder.book.iter().find(|(offer, slot)| {
+            slot.is_some() && builder.link.as_ref().is_none_or(|_| offer.disposition == Disposition::Held)
+        });
+        let mut candidate = oldest.map(|(offer, _)| offer.ticket);
+        while let Some(ticket) = candidate {
+            let withdrawn = builder.link.as_mut().is_none_or(|(link, _)| link.withdraw(ticket));
+            match builder.book.get_mut(ticket) {
+                Some((offer, slot)) if withdrawn && slot.is_some() => {
+                    offer.disposition = Disposition::DroppedOldest;
+                    offer.bytes = 0;
+                    builder.accounts.dropped_oldest += u64::from(offer.count);
+                    if let Some((link, _)) = &mut builder.link {
+                        link.offer(offer);
+                    }
+                    return slot.take();
+                }
+                // Asked for already, or no slot of its own: the next one.
+                Some(_) => candidate = Some(ticket + 1),
+                None => candidate = None,
+            }
+        }
+        None
+    }
+
+    fn drop_newest(&mut self, index: usize, event: EventId) {
+        let count = self.builders.len() as u64;
+        let builder = &mut self.builders[index];
+        builder.accounts.accepted += 1;
+        builder.accounts.dropped_newest += 1;
+        match &mut builder.dropping {
+            Some((first, run)) if *first + u64::from(*run) * count == event.0 && *run < u32::MAX => *run += 1,
+            _ => {
+                self.announce_drops(index);
+                self.builders[index].dropping = Some((event.0, 1));
+            }
+        }
+    }
+
+    fn announce_drops(&mut self, index: usize) {
+        let builder = &mut self.builders[index];
+        let Some((first, count)) = builder.dropping.take() else { return };
+        let offer = Announcement {
+            ticket: builder.book.next_ticket(),
+            first: EventId(first),
+            arena_offset: 0,
+            count,
+            bytes: 0,
+            disposition: Disposition::DroppedNewest,
+        };
+        builder.book.push(offer, None);
+        builder.accounts.tickets = builder.book.next_ticket();
+        if let Some((link, _)) = &mut builder.link
+            && builder.welcome.is_some()
+        {
+            link.offer(&offer);
+        }
+    }
+
+    /// Offers what is in the slot that is being filled.
+    fn offer(&mut self, index: usize) {
+        let Some(filling) = self.builders[index].filling.take() else { return };
+        if self.builders[index].dropping.is_some_and(|(first, _)| first < filling.first.0) {
+            self.announce_drops(index);
+        }
+        let builder = &mut self.builders[index];
+        #[expect(clippy::cast_possible_truncation, reason = "a slot has at most 1 GiB")]
+        let bytes = filling.used() as u32;
+        let eager = builder.welcome.is_some_and(|welcome| {
+            bytes <= welcome.eager_limit && builder.eager + bytes <= welcome.eager_credit && builder.link.is_some()
+        });
+        let offer = Announcement {
+            ticket: builder.book.next_ticket(),
+            first: filling.first,
+            arena_offset: filling.slot.offset() as u64,
+            count: filling.count,
+            bytes,
+            disposition: if eager { Disposition::Eager } else { Disposition::Held },
+        };
+        builder.eager += if eager { bytes } else { 0 };
+        builder.book.push(offer, Some(filling.slot));
+        builder.accounts.tickets = builder.book.next_ticket();
+        if let Some((link, _)) = &mut builder.link
+            && builder.welcome.is_some()
+        {
+            link.offer(&offer);
+        }
+    }
+
+    pub(super) fn end(&mut self) {
+        self.phase = Phase::Ending;
+        for index in 0..self.builders.len() {
+            self.offer(index);
+            self.announce_drops(index);
+            let builder = &mut self.builders[index];
+            let copied = builder.copied_before + builder.link.as_ref().map_or(0, |(link, _)| link.copied());
+            builder.accounts.copied_bytes = copied;
+            builder.accounts.next_sequence = self.sequence;
+            // All builders are told the same: it is one process.
+            builder.accounts.cpu_nanos = u64::try_from(clock::cpu().as_nanos()).unwrap_or(u64::MAX);
+            let accounts = builder.accounts;
+            if builder.welcome.is_some() {
+                self.say(index, &Message::End(accounts));
+            }
+        }
+    }
+}
