@@ -46,6 +46,9 @@ pub(crate) enum Why {
     Known(Status),
 }
 
+/// Events for which memory is set aside at the beginning: 64 bytes each, and 16 for each 64 sources.
+const TOUCHED: u32 = 1 << 16;
+
 /// A window of consecutive events, by their *index* (event number divided by the number of builders).
 #[derive(Debug)]
 pub(crate) struct OpenEvents {
@@ -61,7 +64,7 @@ pub(crate) struct OpenEvents {
     built: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Event {
     opened: Duration,
     waiting: u32,
@@ -71,13 +74,20 @@ struct Event {
 
 impl OpenEvents {
     pub(crate) fn new(first: u64, most: u32, sources: usize) -> Self {
+        // Made and touched now, up to the default bound: a run then ends with the memory it began with.
+        let (ahead, words) = (most.min(TOUCHED) as usize, sources.div_ceil(64));
+        let idle = Event { opened: Duration::ZERO, waiting: 0, mentioned: false, missing: Vec::new() };
+        let mut events = VecDeque::from(vec![idle; ahead]);
+        let mut bits = VecDeque::from(vec![u64::MAX; 2 * words * ahead]);
+        events.clear();
+        bits.clear();
         Self {
             base: first,
             most: most.max(1),
             sources,
-            words: sources.div_ceil(64),
-            events: VecDeque::new(),
-            bits: VecDeque::new(),
+            words,
+            events,
+            bits,
             closed: VecDeque::new(),
             incomplete: 0,
             built: 0,
