@@ -26,6 +26,15 @@ pub(crate) struct Blocks {
     builders: u32,
 }
 
+/// What became of the blocks of a run.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) recorder: Option<Recorder>,
+    /// Per source: fragments the disk did not take, and why it did not.
+    pub(crate) unwritten: Vec<(SourceId, u64)>,
+    pub(crate) failure: Option<String>,
+}
+
 /// Closed events that are not written down yet.
 #[derive(Debug)]
 struct Closing {
@@ -220,8 +229,12 @@ impl Blocks {
         Ok(())
     }
 
-    /// The recorder, once everything has been sent on, and what the disk did not take, per source.
-    pub(crate) fn finish(self) -> (Option<Recorder>, Vec<(SourceId, u64)>, Option<String>) {
-        (self.recorder, self.unwritten, self.failure)
+    /// Waits for everything that was sent on.
+    pub(crate) fn finish(mut self) -> Result<Sent, StoreError> {
+        // The books depend on what becomes of the last block, too.
+        while let Some(finished) = self.recorder.as_mut().map(Recorder::wait).transpose()?.flatten() {
+            self.take_back(finished);
+        }
+        Ok(Sent { recorder: self.recorder, unwritten: self.unwritten, failure: self.failure })
     }
 }

@@ -2,7 +2,7 @@
 
 mod connections;
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, Sent};
 use crate::source::bind;
 use crate::{
     BuilderNodeConfig, BuilderReport, CheckConfig, NodeError, Progress, RunConfig, Snapshot, Stop, TaiClock, Topology,
@@ -644,7 +644,7 @@ impl BuilderNode {
         let (bytes, fragments) = self.builder.progress_counts();
         let (source_cpu, source_copied) = self.builder.source_costs();
         let copied: u64 = self.connections.iter().flatten().map(|c| c.link.copied()).sum();
-        let (recorder, unwritten, failure) = self.blocks.finish();
+        let Sent { recorder, unwritten, failure } = self.blocks.finish()?;
         let unwritten: Vec<u64> =
             self.ids.iter().map(|(id, _)| unwritten.iter().find(|(at, _)| at == id).map_or(0, |(_, n)| *n)).collect();
         let ledger = self.builder.ledger(recorder.is_some(), &unwritten, self.unknown_sources);
