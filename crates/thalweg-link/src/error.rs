@@ -24,6 +24,14 @@ pub enum LinkError {
     /// The peer broke a rule of the conversation.
     #[error("protocol error: {0}")]
     Protocol(String),
+    /// What was asked for is not to be had here: an address, a congestion control. Trying again does not help.
+    #[error("{doing}: {error}")]
+    Unusable {
+        /// What was being done.
+        doing: String,
+        /// The kernel's answer.
+        error: io::Error,
+    },
     /// The kernel's answer while something was being done.
     #[error("{doing}: {error}")]
     Io {
@@ -35,6 +43,11 @@ pub enum LinkError {
 }
 
 impl LinkError {
+    /// For `map_err` on a system call that does what the configuration asks for.
+    pub(crate) fn unusable(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Unusable { doing: doing.into(), error }
+    }
+
     /// For `map_err` on a system call.
     pub(crate) fn io<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |error| Self::Io { doing: doing.into(), error: error.into() }

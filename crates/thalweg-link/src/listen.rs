@@ -50,7 +50,7 @@ impl Listener {
                     socket.listen(256)?;
                     Ok(socket)
                 };
-                Door::Tcp(open().map_err(LinkError::io::<std::io::Error>(failed()))?)
+                Door::Tcp(open().map_err(LinkError::unusable(failed()))?)
             }
             Address::Shm(path) => {
                 let open = || {
@@ -64,7 +64,7 @@ impl Listener {
                     listener.set_nonblocking(true)?;
                     Ok(listener)
                 };
-                let listener = open().map_err(LinkError::io::<std::io::Error>(failed()))?;
+                let listener = open().map_err(LinkError::unusable(failed()))?;
                 Door::Shm { listener, path: path.clone() }
             }
         };

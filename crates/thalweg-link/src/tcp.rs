@@ -51,7 +51,7 @@ pub(crate) fn connect(
     settle(&socket).map_err(LinkError::io(doing()))?;
     match congestion {
         Some("system") => {}
-        Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(LinkError::io(format!(
+        Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(LinkError::unusable(format!(
             "selecting congestion control '{name}' (there are: {})",
             congestion_controls()
         )))?,
@@ -94,7 +94,7 @@ fn congestion_controls() -> String {
 
 /// The first address a host and port resolve to.
 pub(crate) fn resolve(host: &str) -> Result<SocketAddr, LinkError> {
-    let mut addresses = host.to_socket_addrs().map_err(LinkError::io(format!("resolving '{host}'")))?;
+    let mut addresses = host.to_socket_addrs().map_err(LinkError::unusable(format!("resolving '{host}'")))?;
     addresses.next().ok_or_else(|| LinkError::Protocol(format!("'{host}' has no address")))
 }
 

@@ -59,9 +59,7 @@ impl NodeError {
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Config(_) | Self::Device(_) | Self::Arena(_) => true,
-            Self::Wait(LinkError::Io { doing, .. }) => {
-                doing.starts_with("listening") || doing.starts_with("resolving") || doing.starts_with("selecting")
-            }
+            Self::Wait(LinkError::Unusable { .. }) => true,
             // Two nodes whose topologies, or whose sizes, do not go together.
             Self::Link { error: LinkError::Refused { reason: Refusal::Mismatch, .. }, .. } => true,
             Self::Store(StoreError::Exists(_) | StoreError::NoNumber(_)) => true,

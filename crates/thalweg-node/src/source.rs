@@ -413,7 +413,8 @@ impl SourceNode {
                     builder.link = Some((link, interest));
                     builder.away = Some((since, now + self.settings.patience));
                 }
-                Err(error @ LinkError::Io { .. }) if is_configuration(&error) => return Err(NodeError::Wait(error)),
+                // A mistake in the configuration is not cured by trying again.
+                Err(error @ LinkError::Unusable { .. }) => return Err(NodeError::Wait(error)),
                 Err(error) => self.lost(index, error)?,
             }
         }
@@ -484,11 +485,6 @@ impl SourceNode {
             pages: self.pool.arena().pages().to_string(),
         }
     }
-}
-
-/// A mistake in the configuration is not cured by trying again.
-fn is_configuration(error: &LinkError) -> bool {
-    matches!(error, LinkError::Io { doing, .. } if doing.starts_with("selecting") || doing.starts_with("resolving"))
 }
 
 fn describe(settings: &SourceSettings) -> Result<String, NodeError> {
