@@ -1,7 +1,9 @@
 //! `thalweg`: detector data, from the buffer a device writes into, N-to-1 into built events on disk.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod demo;
+mod doctor;
 mod node;
 mod print;
 mod show;
@@ -21,7 +23,7 @@ struct Arguments {
     #[command(subcommand)]
     command: Command,
     /// Print one JSON object as the last line of standard output, instead of text for people
-    #[arg(long, global = true)]
+    #[arg(long)]
     json: bool,
     /// Say more about what is going on, on standard error; twice for everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -31,21 +33,49 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show the whole path at work: sources, one builder, a run on disk. Needs no file
-    Demo(demo::Options),
+    Demo(Json<demo::Options>),
     /// Run every node of a topology on this machine
-    Run {
-        /// The topology
-        file: PathBuf,
-    },
+    Run(Json<File>),
     /// Run one node of a topology: one of many hosts
-    Node(node::Options),
+    Node(Json<node::Options>),
     /// Check a topology, and that its devices can be opened here, without running it
-    Check {
-        /// The topology
-        file: PathBuf,
-    },
+    Check(Json<File>),
+    /// Examine this machine: what it can do, and what would lose data or cost speed. Changes nothing
+    Doctor(Json<doctor::Options>),
     #[command(flatten)]
     Show(show::Command),
+    /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
+    Bench(bench::Options),
+}
+
+#[derive(Debug, clap::Args)]
+struct File {
+    /// The topology
+    file: PathBuf,
+}
+
+/// A command with `--json` among its own options, where people write it too. `bench`, whose `--json` names a file, is
+/// why the program's own does not reach into every command.
+#[derive(Debug, clap::Args)]
+struct Json<T: clap::Args> {
+    #[command(flatten)]
+    options: T,
+    /// Print one JSON object as the last line of standard output, instead of text for people
+    #[arg(long)]
+    json: bool,
+}
+
+impl Command {
+    fn json(&self) -> bool {
+        match self {
+            Self::Demo(options) => options.json,
+            Self::Run(options) | Self::Check(options) => options.json,
+            Self::Node(options) => options.json,
+            Self::Doctor(options) => options.json,
+            Self::Show(command) => command.json(),
+            Self::Bench(options) => options.json(),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -63,13 +93,15 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
 
-    let json = arguments.json;
+    let json = arguments.json || arguments.command.json();
     let result = match arguments.command {
-        Command::Demo(options) => demo::demo(&options, json, arguments.verbose),
-        Command::Run { file } => demo::run(&file, json, arguments.verbose),
-        Command::Node(options) => node::node(&options, json),
-        Command::Check { file } => demo::check(&file, json),
+        Command::Demo(Json { options, .. }) => demo::demo(&options, json, arguments.verbose),
+        Command::Run(Json { options, .. }) => demo::run(&options.file, json, arguments.verbose),
+        Command::Node(Json { options, .. }) => node::node(&options, json),
+        Command::Check(Json { options, .. }) => demo::check(&options.file, json),
+        Command::Doctor(Json { options, .. }) => doctor::doctor(&options, json),
         Command::Show(command) => show::show(command, json),
+        Command::Bench(options) => bench::bench(&options, json),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("thalweg: {failure}");

@@ -6,29 +6,40 @@ mod ls;
 mod place;
 mod verify;
 
-use crate::Failure;
 use crate::print::Output;
+use crate::{Failure, Json};
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the runs in a directory
-    Ls(ls::Options),
+    Ls(Json<ls::Options>),
     /// Show what a run is: its sources, how it ended, and what became of every fragment
-    Info(info::Options),
+    Info(Json<info::Options>),
     /// Read everything in a run and say what does not agree
-    Verify(verify::Options),
+    Verify(Json<verify::Options>),
     /// Print a run's events and fragments
-    Cat(cat::Options),
+    Cat(Json<cat::Options>),
+}
+
+impl Command {
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            Self::Ls(options) => options.json,
+            Self::Info(options) => options.json,
+            Self::Verify(options) => options.json,
+            Self::Cat(options) => options.json,
+        }
+    }
 }
 
 pub(crate) fn show(command: Command, json: bool) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
     let code = match command {
-        Command::Ls(options) => ls::ls(&options, json, &mut out),
-        Command::Info(options) => info::info(&options, json, &mut out),
-        Command::Verify(options) => verify::verify(&options, json, &mut out),
-        Command::Cat(options) => cat::cat(&options, json, &mut out),
+        Command::Ls(Json { options, .. }) => ls::ls(&options, json, &mut out),
+        Command::Info(Json { options, .. }) => info::info(&options, json, &mut out),
+        Command::Verify(Json { options, .. }) => verify::verify(&options, json, &mut out),
+        Command::Cat(Json { options, .. }) => cat::cat(&options, json, &mut out),
     }?;
     out.flush()?;
     Ok(code)

@@ -5,6 +5,7 @@ mod common;
 
 mod bad_input;
 mod disk;
+mod doctor;
 mod ends;
 mod faults;
 mod hang;

@@ -1,0 +1,373 @@
+//! Events built from N sources: the whole path, by the very processes that `thalweg run` starts.
+
+use crate::drive::{Instrument, PATIENCE, Stop};
+use crate::options::Timing;
+use crate::peers::program::{Ended, Program};
+use crate::{BenchError, Cpu, Figures, Key, Sizes, Usage};
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::Deserialize;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig};
+use thalweg_link::Address;
+use thalweg_node::{
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology,
+};
+use thalweg_wire::{SourceId, record_len};
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) timing: Timing,
+    /// Bytes in each fragment's payload
+    #[arg(short = 'l', long, visible_alias = "size", value_name = "BYTES", default_value = "1KiB,64KiB,1MiB")]
+    sizes: Sizes,
+    /// How many sources, each a process of its own
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=256))]
+    sources: u16,
+    /// How many builders, each a process of its own: event e is built by number e modulo so many
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    builders: u16,
+    /// What carries the fragments
+    #[arg(long, value_name = "tcp|shm", value_delimiter = ',', default_value = "tcp,shm")]
+    link: Vec<LinkKind>,
+    /// TCP congestion control of the sources' links, or 'system' for the system's default. Without it: cubic
+    #[arg(short = 'C', long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// What is checked of each fragment before it counts as built
+    #[arg(long, value_name = "header|payload", default_value = "header")]
+    check: CheckConfig,
+    /// The same as --check payload
+    #[arg(long, conflicts_with = "check")]
+    check_data: bool,
+    /// Record the events below this directory, and delete them when they are counted. Without it they are let go
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
+    /// The program to run, where it is not this one.
+    #[arg(skip)]
+    program: Option<PathBuf>,
+}
+
+impl Options {
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        if let Some(wrong) = self.sizes.0.iter().find(|size| !(1..=1 << 29).contains(*size)) {
+            return Err(BenchError::Usage(format!("--sizes {wrong}: fragments of 1 byte to 512 MiB are possible")));
+        }
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().map_err(BenchError::os("finding this program's file"))?,
+        };
+        let record = match &self.record {
+            // The nodes' working directory is their own business.
+            Some(directory) => Some(std::path::absolute(directory).map_err(file_error(directory))?),
+            None => None,
+        };
+        let check = if self.check_data { CheckConfig::Payload } else { self.check };
+        Ok(Box::new(Building { options: Self { record, check, ..self.clone() }, program, recorder: None }))
+    }
+}
+
+struct Building {
+    options: Options,
+    program: PathBuf,
+    /// How the last run was written.
+    recorder: Option<String>,
+}
+
+impl Instrument for Building {
+    fn keys(&self) -> Vec<Key> {
+        let Options { sources, builders, congestion, check, record, .. } = &self.options;
+        let of = |link: LinkKind, size: u64| {
+            let name = if link == LinkKind::Tcp { "tcp" } else { "shm" };
+            let mut key = Key::new(name, "build", size)
+                .with("sources", sources)
+                .with("builders", builders)
+                .with("recorded", if record.is_some() { "yes" } else { "no" });
+            if let (LinkKind::Tcp, Some(congestion)) = (link, congestion) {
+                key = key.with("congestion", congestion);
+            }
+            if *check == CheckConfig::Payload { key.with("checked", "header and payload") } else { key }
+        };
+        self.options.link.iter().flat_map(|link| self.options.sizes.0.iter().map(|size| of(*link, *size))).collect()
+    }
+
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let link = if key.link == "tcp" { LinkKind::Tcp } else { LinkKind::Shm };
+        let directory = match &self.options.record {
+            Some(directory) => Some(Scratch::below(directory, "build")?),
+            None => None,
+        };
+        let mut topology = topology(&self.options, link, key.size)?;
+        topology.run.duration = Some(timing.min_time);
+        topology.run.record = directory.is_some();
+        topology.run.directory = directory.as_ref().map_or_else(std::env::temp_dir, |scratch| scratch.0.clone());
+        let text = toml::to_string(&topology).map_err(|error| BenchError::Usage(error.to_string()))?;
+
+        let before = Usage::now();
+        let mut command = Command::new(&self.program);
+        command.args(["--json", "run", "/dev/stdin"]).stdin(file_of(&text)?);
+        let mut program = Program::start("thalweg run", &mut command)?;
+        // It is itself patient with its nodes, at the beginning and at the end.
+        let ended = program.wait(timing.min_time + 3 * PATIENCE, stop)?;
+        let used = before.used();
+
+        let run = ran(&ended)?;
+        self.recorder = run.recorder.clone();
+        let percent = |seconds: f64| 100.0 * seconds / used.wall;
+        let seconds_per_gigabyte = run.cpu_seconds_per_gigabyte.source + run.cpu_seconds_per_gigabyte.builder;
+        Ok(Figures {
+            goodput_bits_per_second: Some(run.goodput_bits_per_second),
+            messages_per_second: Some(run.fragments_per_second),
+            copies_per_byte: Some(run.copies_per_byte.source + run.copies_per_byte.builder),
+            cpu: Some(Cpu {
+                process_percent: 100.0 * seconds_per_gigabyte * run.bytes as f64 / 1e9 / run.seconds,
+                system_percent: percent(used.system),
+                seconds_per_gigabyte: Some(seconds_per_gigabyte),
+            }),
+            seconds: run.seconds,
+            steal_percent: percent(used.steal),
+            ..Figures::default()
+        })
+    }
+
+    fn notes(&self, _key: &Key) -> Vec<String> {
+        let mut notes = vec![
+            "a run is measured from its start to its end: there is no warm-up to leave out; processor time is that of \
+             the nodes' whole lives, with the allocation of their memory"
+                .to_owned(),
+        ];
+        notes.extend(self.recorder.iter().map(|recorder| format!("written by {recorder}")));
+        notes
+    }
+}
+
+/// What is used of the last line that `thalweg --json run` prints ([`thalweg_node::RunReport`]).
+#[derive(Debug, Deserialize)]
+struct Ran {
+    state: String,
+    reasons: Vec<String>,
+    seconds: f64,
+    bytes: u64,
+    fragments_per_second: f64,
+    goodput_bits_per_second: f64,
+    copies_per_byte: Ends,
+    cpu_seconds_per_gigabyte: Ends,
+    recorder: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Ends {
+    source: f64,
+    builder: f64,
+}
+
+/// The run's own words. One that is not complete, or built nothing, is no measurement.
+fn ran(ended: &Ended) -> Result<Ran, BenchError> {
+    let wrong = |why: String| BenchError::Program { program: "thalweg run".to_owned(), why };
+    let line = ended.out.trim_end().lines().last().unwrap_or_default();
+    let Ok(run) = serde_json::from_str::<Ran>(line) else { return Err(wrong(ended.last_words())) };
+    if run.state != "COMPLETE" {
+        return Err(wrong(format!("the run ended {}: {}", run.state, run.reasons.join("; "))));
+    }
+    if run.bytes == 0 || run.seconds <= 0.0 {
+        return Err(wrong("the run was over before anything was built: give it longer with --min-time".to_owned()));
+    }
+    Ok(run)
+}
+
+/// N model sources and M builders with the defaults of `thalweg demo`.
+fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, BenchError> {
+    let payload = usize::try_from(size).unwrap_or(usize::MAX);
+    let builders = u32::from(options.builders);
+    // Enough to keep the link busy, few enough to stay in the cache, and as many for each builder.
+    let slots = if record_len(payload) > DEFAULT_SLOT { 4 } else { 6u32 }.next_multiple_of(builders);
+    let batch = (DEFAULT_SLOT / record_len(payload)).max(1) as u64;
+    // As many waveforms as the slots hold: after the first round a slot's content is there already, as with the ring of
+    // buffers that a digitizer writes by DMA, and the model costs nothing.
+    let model = ModelAdcConfig { size: ByteSize(size), seed: 1, source: None, period: u64::from(slots) * batch };
+    let source = |index: u16| SourceNodeConfig {
+        name: format!("source-{index}"),
+        id: SourceId::new(1, index).to_string(),
+        device: Some(DeviceConfig::ModelAdc(model.clone())),
+        link,
+        congestion: options.congestion.clone().filter(|_| link == LinkKind::Tcp),
+        rate: None,
+        policy: Policy::Block,
+        slots,
+        slot: None,
+        cpu: None,
+    };
+    let sources: Vec<SourceNodeConfig> = (0..options.sources).map(source).collect();
+    let slot = sources[0].slot_bytes(payload) as u64;
+    let builder = |index: u16| {
+        let listen = match link {
+            LinkKind::Tcp => "tcp:127.0.0.1:0".parse().map_err(BenchError::Usage)?,
+            LinkKind::Shm => {
+                Address::Shm(std::env::temp_dir().join(format!("thalweg-bench-{}-{index}.sock", std::process::id())))
+            }
+        };
+        let mut builder = BuilderNodeConfig::new(&format!("builder-{index}"), vec![listen]);
+        builder.check = options.check;
+        builder.block = ByteSize(builder.block.0.max((slot + (1 << 17)).next_multiple_of(1 << 20)));
+        // Several fetches under way, however large they are.
+        builder.window = ByteSize(builder.window.0.max(4 * slot));
+        Ok(builder)
+    };
+    let builders = (0..options.builders).map(builder).collect::<Result<_, BenchError>>()?;
+    let topology = Topology { run: RunConfig::default(), builders, sources };
+    topology.check().map_err(|(field, problem)| BenchError::Usage(format!("{field}: {problem}")))?;
+    Ok(topology)
+}
+
+/// A directory of our own, deleted with what is in it.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn below(parent: &Path, what: &str) -> Result<Self, BenchError> {
+        std::fs::create_dir_all(parent).map_err(file_error(parent))?;
+        let path = parent.join(format!("thalweg-{what}-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(file_error(&path))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A file without a name that holds `text`.
+fn file_of(text: &str) -> Result<File, BenchError> {
+    let file = memfd_create("topology", MemfdFlags::CLOEXEC).map_err(BenchError::os("memfd_create"))?;
+    let mut file = File::from(file);
+    file.write_all(text.as_bytes()).map_err(BenchError::os("writing the topology"))?;
+    Ok(file)
+}
+
+fn file_error(path: &Path) -> impl FnOnce(std::io::Error) -> BenchError {
+    let path = path.to_owned();
+    move |error| BenchError::File { path, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Plan;
+    use std::time::Duration;
+
+    fn options(words: &[&str]) -> Options {
+        let words: Vec<String> = ["build"].iter().chain(words).map(ToString::to_string).collect();
+        match Plan::parse(&words).unwrap() {
+            Plan::Build(options) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The program, where it was built into the folder that this test was built into.
+    fn thalweg() -> Option<PathBuf> {
+        let test = std::env::current_exe().unwrap();
+        test.ancestors().nth(2).map(|folder| folder.join("thalweg")).filter(|program| program.exists())
+    }
+
+    fn measure(words: &[&str], timing: Duration) -> Option<Result<Figures, BenchError>> {
+        let Some(program) = thalweg() else {
+            println!("skipped: the program thalweg is not built");
+            return None;
+        };
+        let mut options = options(words);
+        (options.program, options.timing.min_time) = (Some(program), timing);
+        let mut building = options.instrument().unwrap();
+        let key = building.keys().remove(0);
+        Some(building.measure(&key, &options.timing, &Stop::default()))
+    }
+
+    #[test]
+    fn every_link_and_size_is_a_point() {
+        let building = options(&["--sizes", "1KiB,1MiB", "-C", "cubic", "--check-data", "--builders", "2"]);
+        let keys = building.instrument().unwrap().keys();
+        let names: Vec<_> = keys.iter().map(|key| (key.link.as_str(), key.size)).collect();
+        assert_eq!(names, [("tcp", 1024), ("tcp", 1 << 20), ("shm", 1024), ("shm", 1 << 20)]);
+        let settings = |index: usize| keys[index].settings.iter().map(|(name, value)| format!("{name} {value}"));
+        assert_eq!(
+            settings(0).collect::<Vec<_>>(),
+            ["builders 2", "checked header and payload", "congestion cubic", "recorded no", "sources 3"]
+        );
+        assert!(!settings(2).any(|setting| setting.starts_with("congestion")));
+    }
+
+    #[test]
+    fn a_fragment_that_no_run_could_have_is_refused_at_once() {
+        for size in ["0", "1GiB"] {
+            let refused = options(&["--sizes", size]).instrument().err().unwrap();
+            assert!(refused.is_usage() && refused.to_string().contains("512 MiB"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn topologies_of_any_shape_are_sound() {
+        for (sources, builders, size) in
+            [("1", "1", 1), ("3", "2", 64 << 10), ("256", "64", 1 << 20), ("2", "5", 64 << 20)]
+        {
+            let options = options(&["--sources", sources, "--builders", builders]);
+            for link in [LinkKind::Tcp, LinkKind::Shm] {
+                topology(&options, link, size).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_measured_by_its_own_report() {
+        let Some(figures) =
+            measure(&["--link", "shm", "--sizes", "64KiB", "--builders", "2"], Duration::from_millis(50))
+        else {
+            return;
+        };
+        let figures = figures.unwrap();
+        assert!(figures.goodput_bits_per_second > Some(0.0) && figures.messages_per_second > Some(0.0));
+        assert_eq!(figures.copies_per_byte, Some(0.0));
+        assert!(figures.cpu.unwrap().seconds_per_gigabyte > Some(0.0));
+    }
+
+    #[test]
+    fn what_was_recorded_is_deleted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_str().unwrap();
+        let words = ["--link", "tcp", "--sizes", "64KiB", "--record", path];
+        let Some(figures) = measure(&words, Duration::from_millis(50)) else { return };
+        assert!(figures.unwrap().copies_per_byte >= Some(1.0));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_is_an_error_in_its_own_words() {
+        let words = ["--link", "tcp", "-C", "no-such-control"];
+        let Some(figures) = measure(&words, Duration::from_millis(50)) else { return };
+        let error = figures.unwrap_err().to_string();
+        assert!(error.starts_with("thalweg run: ") && error.contains("no-such-control"), "{error}");
+    }
+
+    #[test]
+    fn only_a_complete_run_is_a_measurement() {
+        let ended =
+            |out: &str, err: &str| Ended { status: Default::default(), out: out.into(), err: err.into(), cpu: 0.0 };
+        let error = |out: &str, err: &str| ran(&ended(out, err)).unwrap_err().to_string();
+        let report = r#"{"state":"COMPLETE","reasons":[],"seconds":2.0,"bytes":8,"fragments_per_second":1.0,
+            "goodput_bits_per_second":32.0,"copies_per_byte":{"source":0.0,"builder":1.0},
+            "cpu_seconds_per_gigabyte":{"source":0.1,"builder":0.2},"recorder":null,"run":1}"#
+            .replace('\n', "");
+        assert_eq!(ran(&ended(&report, "")).unwrap().bytes, 8);
+        let incomplete =
+            report.replace("COMPLETE", "INCOMPLETE").replace("[]", r#"["source 1.0: 5 fragments lost","the disk"]"#);
+        assert_eq!(
+            error(&incomplete, ""),
+            "thalweg run: the run ended INCOMPLETE: source 1.0: 5 fragments lost; the disk"
+        );
+        assert!(error(&report.replace(r#""bytes":8"#, r#""bytes":0"#), "").contains("--min-time"));
+        assert_eq!(error("", "thalweg: no more memory\n"), "thalweg run: thalweg: no more memory");
+        assert_eq!(error("{", ""), "thalweg run: {");
+    }
+}

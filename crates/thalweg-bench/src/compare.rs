@@ -1,0 +1,477 @@
+//! Two reports side by side: what changed between them, point by point.
+
+use crate::point::{Figures, Key, Point, Report};
+use crate::render::columns::group;
+use crate::render::markdown::{list, table};
+use crate::render::sections::facts;
+use crate::render::text::{NOTHING, number, plain, size, wrapped};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why two reports cannot be compared.
+#[derive(Debug, Error)]
+pub enum CompareError {
+    /// A file cannot be read.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+    /// A file is longer than any report.
+    #[error("{}: more than {MOST} bytes, which is no report of `thalweg bench`", path.display())]
+    TooLong {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A file holds something else.
+    #[error("{}: no report of `thalweg bench … --json FILE`: {error}", path.display())]
+    Garbage {
+        /// Which.
+        path: PathBuf,
+        /// Where it departs from one.
+        #[source]
+        error: serde_json::Error,
+    },
+    /// A report of a Thalweg that writes them in another way.
+    #[error("{}: its format is '{format}', this Thalweg reads '{}'", path.display(), Report::FORMAT)]
+    Format {
+        /// Which file.
+        path: PathBuf,
+        /// What it says it is.
+        format: String,
+    },
+    /// Two instruments measure different things.
+    #[error("one is a report of '{a}', the other of '{b}'; they measure different things")]
+    Instruments {
+        /// Of the first.
+        a: String,
+        /// Of the second.
+        b: String,
+    },
+}
+
+/// The longest file that is read. A thousand points of a thousand repeats each are less.
+const MOST: u64 = 1 << 30;
+
+/// Reads a report: a file that `--json FILE` wrote, or what was printed on standard output, of which it is the last line.
+pub fn read(path: &Path) -> Result<Report, CompareError> {
+    let failed = |error| CompareError::File { path: path.to_owned(), error };
+    let file = File::open(path).map_err(failed)?;
+    let mut text = Vec::new();
+    file.take(MOST + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > MOST {
+        return Err(CompareError::TooLong { path: path.to_owned() });
+    }
+    let report: Report = match serde_json::from_slice(&text) {
+        Ok(report) => report,
+        Err(error) => {
+            let lines = text.trim_ascii_end();
+            let last = lines.iter().rposition(|byte| *byte == b'\n').map(|at| &lines[at + 1..]);
+            let last = last.and_then(|line| serde_json::from_slice(line).ok());
+            last.ok_or_else(|| CompareError::Garbage { path: path.to_owned(), error })?
+        }
+    };
+    match report.format.as_str() {
+        Report::FORMAT => Ok(report),
+        other => Err(CompareError::Format { path: path.to_owned(), format: plain(other).into_owned() }),
+    }
+}
+
+/// What changed from A to B.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// The instrument of both.
+    pub instrument: String,
+    /// What is not the same about the two machines and commands.
+    pub differences: Vec<Difference>,
+    /// Points that both have.
+    pub pairs: Vec<Pair>,
+    /// Points that cannot be paired, and why.
+    pub unpaired: Vec<Unpaired>,
+}
+
+/// Something that is not the same in both.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// What.
+    pub what: String,
+    /// In A; empty where A does not say.
+    pub a: String,
+    /// In B; empty where B does not say.
+    pub b: String,
+}
+
+/// A point in both.
+#[derive(Debug, Clone, Serialize)]
+pub struct Pair {
+    /// Which.
+    #[serde(flatten)]
+    pub key: Key,
+    /// What is compared, with its unit.
+    pub figure: &'static str,
+    /// In A.
+    pub a: f64,
+    /// In B.
+    pub b: f64,
+    /// B / A; absent where A is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// From the least to the greatest in A, in percent of its median; absent where it was taken once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread_a_percent: Option<f64>,
+    /// The same for B.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread_b_percent: Option<f64>,
+    /// What that means.
+    pub verdict: Verdict,
+    /// How much worse it got, in percent of A; 0 where it did not.
+    pub worse_percent: f64,
+}
+
+/// What a ratio means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The ranges over the repeats overlap: no difference that the measurement could tell from chance.
+    Same,
+    /// B is better, by more than the repeats differ.
+    Better,
+    /// B is worse, by more than the repeats differ.
+    Worse,
+}
+
+/// A point that is in one report only, or has no figures in one of them.
+#[derive(Debug, Clone, Serialize)]
+pub struct Unpaired {
+    /// Which.
+    #[serde(flatten)]
+    pub key: Key,
+    /// Why: `only in A`, `only in B`, `failed in A: …`, `failed in B: …`.
+    pub why: String,
+    /// Whether something that A could measure failed in B.
+    pub lost: bool,
+}
+
+/// Compares the principal figures of the points that two reports of one instrument have in common.
+pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
+    if a.instrument != b.instrument {
+        let name = |report: &Report| plain(&report.instrument).into_owned();
+        return Err(CompareError::Instruments { a: name(a), b: name(b) });
+    }
+    let mut others: BTreeMap<&Key, &Point> = BTreeMap::new();
+    for point in &b.points {
+        others.entry(&point.key).or_insert(point);
+    }
+    let (mut pairs, mut unpaired) = (Vec::new(), Vec::new());
+    for point in &a.points {
+        match others.remove(&point.key) {
+            Some(other) => match pair(point, other) {
+                Ok(pair) => pairs.push(pair),
+                Err(one) => unpaired.push(one),
+            },
+            None => unpaired.push(Unpaired { key: point.key.clone(), why: "only in A".to_owned(), lost: false }),
+        }
+    }
+    let only_b = b.points.iter().filter(|point| others.remove(&point.key).is_some());
+    unpaired
+        .extend(only_b.map(|point| Unpaired { key: point.key.clone(), why: "only in B".to_owned(), lost: false }));
+    Ok(Comparison { instrument: a.instrument.clone(), differences: differences(a, b), pairs, unpaired })
+}
+
+impl Comparison {
+    /// Whether something got worse by more than `percent`, or cannot be measured any more.
+    pub fn is_worse_than(&self, percent: f64) -> bool {
+        let worse = |pair: &Pair| pair.verdict == Verdict::Worse && pair.worse_percent > percent;
+        self.pairs.iter().any(worse) || self.unpaired.iter().any(|one| one.lost)
+    }
+
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for difference in &self.differences {
+            out.push_str(&wrapped("differs: ", &difference.to_string()));
+        }
+        if !self.differences.is_empty() {
+            out.push('\n');
+        }
+        if self.pairs.is_empty() {
+            out.push_str("no point is in both\n");
+        } else {
+            let _ = writeln!(
+                out,
+                "  {:>9}  {:>9}  {:>9}  {:>7}  {:>8}  {:>8}  verdict\n  {:>9}  {:>9}  {:>9}  {:>7}  {:>8}  {:>8}",
+                "", "", "", "", "spread A", "spread B", "size", "A", "B", "B/A", "%", "%"
+            );
+        }
+        let mut last = None;
+        for pair in &self.pairs {
+            let group = self.group(pair);
+            if last.as_ref() != Some(&group) {
+                out.push_str(&wrapped("", &group));
+                last = Some(group);
+            }
+            let [size, a, b, ratio, spread_a, spread_b, verdict] = pair.cells();
+            let _ =
+                writeln!(out, "  {size:>9}  {a:>9}  {b:>9}  {ratio:>7}  {spread_a:>8}  {spread_b:>8}  {verdict}");
+        }
+        if !self.unpaired.is_empty() {
+            out.push('\n');
+        }
+        for one in &self.unpaired {
+            out.push_str(&wrapped("not compared: ", &one.to_string()));
+        }
+        out
+    }
+
+    /// In Markdown.
+    pub fn markdown(&self) -> String {
+        let mut out = format!("# thalweg bench compare: {}\n\n", crate::render::markdown::escaped(&self.instrument));
+        let differences: Vec<String> = self.differences.iter().map(|one| format!("Differs: {one}")).collect();
+        out.push_str(&list(&differences));
+        let headings = ["", "size", "A", "B", "B/A", "spread A %", "spread B %", "verdict"].map(str::to_owned);
+        let rows = self.pairs.iter().map(|pair| [self.group(pair)].into_iter().chain(pair.cells()).collect());
+        out.push_str(&table(&headings, "--:", rows));
+        out.push_str(&list(&self.unpaired.iter().map(|one| format!("Not compared: {one}")).collect::<Vec<_>>()));
+        out.truncate(out.trim_end().len());
+        out.push('\n');
+        out
+    }
+
+    fn group(&self, pair: &Pair) -> String {
+        format!("{}: {}", group("", &pair.key), pair.figure)
+    }
+}
+
+impl Pair {
+    fn cells(&self) -> [String; 7] {
+        let maybe = |value: Option<f64>| value.map_or_else(|| NOTHING.to_owned(), number);
+        let verdict = match self.verdict {
+            Verdict::Same => "same",
+            Verdict::Better => "better",
+            Verdict::Worse => "worse",
+        };
+        [
+            size(self.key.size),
+            number(self.a),
+            number(self.b),
+            maybe(self.ratio),
+            maybe(self.spread_a_percent),
+            maybe(self.spread_b_percent),
+            verdict.to_owned(),
+        ]
+    }
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let said = |text: &str| if text.is_empty() { NOTHING.to_owned() } else { text.to_owned() };
+        write!(f, "{}: {} in A, {} in B", self.what, said(&self.a), said(&self.b))
+    }
+}
+
+impl std::fmt::Display for Unpaired {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}: {}", group("", &self.key), size(self.key.size), self.why)
+    }
+}
+
+/// What points are compared by: its name with unit, how large it is in that unit, and whether less of it is better.
+type Principal = (&'static str, fn(&Figures) -> Option<f64>, bool);
+
+const PRINCIPALS: [Principal; 3] = [
+    ("p50, µs", |f| Some(f.latency_us?.p50), true),
+    ("Gbit/s", |f| Some(f.goodput_bits_per_second? * 1e-9), false),
+    ("1/s", |f| f.messages_per_second, false),
+];
+
+fn pair(a: &Point, b: &Point) -> Result<Pair, Unpaired> {
+    let both = |(_, get, _): &Principal| get(&a.figures).is_some() && get(&b.figures).is_some();
+    let unpaired = |why: String, lost| Unpaired { key: a.key.clone(), why, lost };
+    let Some((figure, get, less)) = PRINCIPALS.into_iter().find(both) else {
+        return Err(match (&a.error, &b.error) {
+            (Some(error), _) => unpaired(format!("failed in A: {error}"), false),
+            (None, Some(error)) => unpaired(format!("failed in B: {error}"), true),
+            (None, None) => unpaired("they have no figure in common".to_owned(), false),
+        });
+    };
+    let value = |point: &Point| get(&point.figures).unwrap_or(f64::NAN);
+    let range = |point: &Point| {
+        let own = value(point);
+        let all = point.repeats.iter().filter_map(get);
+        all.fold((own, own), |(least, most), value| (least.min(value), most.max(value)))
+    };
+    let (least_a, most_a) = range(a);
+    let (least_b, most_b) = range(b);
+    let verdict = match least_a <= most_b && least_b <= most_a {
+        true => Verdict::Same,
+        false if (value(b) < value(a)) == less => Verdict::Better,
+        false => Verdict::Worse,
+    };
+    let ratio = (value(a) > 0.0).then(|| value(b) / value(a));
+    let change = ratio.map_or(0.0, |ratio| 100.0 * if less { ratio - 1.0 } else { 1.0 - ratio });
+    let spread = |point: &Point, least: f64, most: f64| {
+        (point.repeats.len() > 1 && value(point) > 0.0).then(|| 100.0 * (most - least) / value(point))
+    };
+    Ok(Pair {
+        key: a.key.clone(),
+        figure,
+        a: value(a),
+        b: value(b),
+        ratio,
+        spread_a_percent: spread(a, least_a, most_a),
+        spread_b_percent: spread(b, least_b, most_b),
+        verdict,
+        worse_percent: change.max(0.0),
+    })
+}
+
+/// What is not the same about hosts and commands.
+fn differences(a: &Report, b: &Report) -> Vec<Difference> {
+    let all = |report: &Report| {
+        let mut all = vec![("options".to_owned(), options(&report.command_line))];
+        all.extend(facts(&report.host).into_iter().map(|(name, value)| (name.to_owned(), value)));
+        let peer = report.peer.iter().flat_map(facts);
+        all.extend(peer.map(|(name, value)| (format!("{name} of the other end"), value)));
+        all
+    };
+    let (a, b) = (all(a), all(b));
+    let value = |all: &[(String, String)], name: &str| {
+        all.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone()).unwrap_or_default()
+    };
+    let only_b = b.iter().filter(|(name, _)| a.iter().all(|(own, _)| own != name));
+    let names = a.iter().chain(only_b).map(|(name, _)| name);
+    let both = names.map(|name| Difference { what: name.clone(), a: value(&a, name), b: value(&b, name) });
+    both.filter(|difference| difference.a != difference.b).collect()
+}
+
+/// The words of a command behind `bench`, but not where its report went.
+fn options(command_line: &[String]) -> String {
+    const OUTPUT: [&str; 4] = ["--json", "--markdown", "--plot", "--html"];
+    let mut words = command_line.iter().skip_while(|word| *word != "bench").skip(1);
+    let mut out = Vec::new();
+    while let Some(word) = words.next() {
+        match word.split_once('=') {
+            Some((name, _)) if OUTPUT.contains(&name) => {}
+            None if OUTPUT.contains(&word.as_str()) => {
+                words.next();
+            }
+            _ => out.push(word.as_str()),
+        }
+    }
+    out.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Host, Latency};
+
+    fn point(key: Key, latencies: &[f64]) -> Point {
+        let figures = |p50: &f64| Figures {
+            latency_us: Some(Latency { p50: *p50, ..Latency::default() }),
+            seconds: 1.0,
+            ..Figures::default()
+        };
+        Point::new(key, latencies.iter().map(figures).collect(), vec![], None)
+    }
+
+    fn failed(key: Key, why: &str) -> Point {
+        Point::new(key, vec![], vec![], Some(why.to_owned()))
+    }
+
+    /// Made up.
+    fn report(kernel: &str, command: &str, points: Vec<Point>) -> Report {
+        Report {
+            format: Report::FORMAT.to_owned(),
+            instrument: "latency".to_owned(),
+            command_line: command.split(' ').map(str::to_owned).collect(),
+            began: "2026-11-21T00:00:00Z".to_owned(),
+            host: Host { name: "made-up".to_owned(), kernel: kernel.to_owned(), ..Host::default() },
+            peer: None,
+            points,
+            warnings: vec![],
+        }
+    }
+
+    #[test]
+    fn what_changed_is_told_with_what_else_is_different() {
+        let key = |size| Key::new("tcp", "write", size);
+        let a = report(
+            "6.1",
+            "thalweg bench latency --json a.json -t 1s",
+            vec![
+                point(key(1), &[10.0, 10.5, 11.0]),
+                point(key(64), &[10.0, 10.5, 11.0]),
+                point(key(1024), &[20.0, 20.5, 21.0]),
+                point(key(4096), &[30.0]),
+                point(key(65536), &[60.0, 61.0]),
+            ],
+        );
+        let b = report(
+            "6.18",
+            "thalweg bench latency -t 1s --json=b.json -w 64KiB",
+            vec![
+                point(key(1), &[10.9, 11.5, 12.0]),
+                point(key(64), &[12.0, 12.5, 13.0]),
+                point(key(1024), &[18.0, 18.5, 19.0]),
+                failed(key(65536), "the other end is gone"),
+                point(key(1 << 20), &[100.0]),
+            ],
+        );
+        let both = compare(&a, &b).unwrap();
+        insta::assert_snapshot!(both.text(), @"");
+        assert!(both.is_worse_than(1000.0), "a point that fails now");
+        let only_slower = compare(&a, &report("6.1", "", b.points[..3].to_vec())).unwrap();
+        assert!(only_slower.is_worse_than(19.0) && !only_slower.is_worse_than(20.0));
+        insta::assert_snapshot!(only_slower.markdown(), @"");
+    }
+
+    #[test]
+    fn more_goodput_is_better() {
+        let point = |gbps: f64| {
+            let figures = Figures { goodput_bits_per_second: Some(gbps * 1e9), ..Figures::default() };
+            Point::new(Key::new("tcp", "write", 1), vec![figures], vec![], None)
+        };
+        let verdict = |a, b| pair(&point(a), &point(b)).unwrap().verdict;
+        assert_eq!(verdict(10.0, 11.0), Verdict::Better);
+        assert_eq!(verdict(10.0, 9.0), Verdict::Worse);
+        assert_eq!(verdict(10.0, 10.0), Verdict::Same);
+        assert_eq!(pair(&point(0.0), &point(9.0)).unwrap().ratio, None);
+    }
+
+    #[test]
+    fn instruments_that_measure_different_things_are_not_compared() {
+        let a = report("6.1", "", vec![]);
+        let b = Report { instrument: "copy\u{1b}[2J".to_owned(), ..a.clone() };
+        let error = compare(&a, &b).unwrap_err().to_string();
+        assert_eq!(error, "one is a report of 'latency', the other of 'copy\u{fffd}[2J'; they measure different things");
+    }
+
+    #[test]
+    fn a_report_is_found_in_a_file_or_at_the_end_of_what_was_printed_and_nowhere_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
+        let error = |text: &[u8]| {
+            std::fs::write(&path, text).unwrap();
+            let said = read(&path).map(|report| report.points.len()).map_err(|error| error.to_string());
+            said.map_err(|error| error.replace(&*directory.path().to_string_lossy(), ""))
+        };
+        let good = serde_json::to_string(&report("6.1", "", vec![point(Key::new("tcp", "write", 1), &[1.0])])).unwrap();
+        assert_eq!(error(good.as_bytes()), Ok(1));
+        assert_eq!(error(format!("{{\"type\":\"point\"}}\n{good}\n").as_bytes()), Ok(1));
+        let other = good.replace(Report::FORMAT, "thalweg-bench/9\u{7}");
+        assert_eq!(error(other.as_bytes()).unwrap_err().lines().count(), 1);
+        for nonsense in [&b""[..], b"\n", b"{}", b"null", b"\xff\xfe", b"{\"format\":1}\n{\"format\":", &[b'['; 100_000]] {
+            assert!(error(nonsense).unwrap_err().starts_with("/a.json: no report of"), "{nonsense:?}");
+        }
+        assert!(read(directory.path()).is_err());
+    }
+}

@@ -1,0 +1,395 @@
+//! Memory: copies, reads and checksums, from the caches and from memory. What a copy costs is what a path without copies
+//! saves.
+//!
+//! - *hot*: the same source and destination again and again; what fits into a cache stays in it.
+//! - *cold*: source and destination wander through far more memory than the caches hold (at least four times the last
+//!   level, and at least 256 MiB, together over all threads), in ascending order, as a ring of buffers does: every byte
+//!   comes from memory, with the help of the processor's prefetchers.
+//! - *copy* is `memcpy` of the C library, *read* adds up 64-bit words, *crc32c* is [`thalweg_wire::crc32c`].
+//!
+//! Each thread has its own memory, touched by itself, for which transparent huge pages are asked.
+
+use crate::BenchError;
+use crate::clock::Clock;
+use crate::cpu::Usage;
+use crate::drive::{Instrument, Stop};
+use crate::memory::{Memory, PageKind, available, must_fit, transparent_mode};
+use crate::options::Timing;
+use crate::point::{Figures, Key, Latency};
+use crate::sizes::Sizes;
+use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
+use std::fs;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+use thalweg_device::ByteSize;
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) timing: Timing,
+    /// Bytes in one copy, read or checksum
+    #[arg(long, value_name = "SIZES", default_value = "4KiB..64MiB:x4")]
+    sizes: Sizes,
+    /// What to measure (default: everything)
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Method::ALL)]
+    method: Vec<Method>,
+    /// Threads that do it at once, each in its own memory
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Method {
+    /// Copies, from cache to cache where they fit
+    CopyHot,
+    /// Copies, from memory to memory
+    CopyCold,
+    /// Reads, from memory
+    ReadCold,
+    /// Checksums, from the cache where they fit
+    Crc32cHot,
+    /// Checksums, from memory
+    Crc32cCold,
+}
+
+impl Method {
+    const ALL: [Self; 5] = [Self::CopyHot, Self::CopyCold, Self::ReadCold, Self::Crc32cHot, Self::Crc32cCold];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::CopyHot => "copy hot",
+            Self::CopyCold => "copy cold",
+            Self::ReadCold => "read cold",
+            Self::Crc32cHot => "crc32c hot",
+            Self::Crc32cCold => "crc32c cold",
+        }
+    }
+
+    fn copies(self) -> bool {
+        matches!(self, Self::CopyHot | Self::CopyCold)
+    }
+
+    fn cold(self) -> bool {
+        matches!(self, Self::CopyCold | Self::ReadCold | Self::Crc32cCold)
+    }
+
+    fn once(self, from: &[u8], to: &mut [u8]) {
+        match self {
+            Self::CopyHot | Self::CopyCold => {
+                to.copy_from_slice(from);
+                black_box(to);
+            }
+            Self::ReadCold => {
+                black_box(sum(from));
+            }
+            Self::Crc32cHot | Self::Crc32cCold => {
+                black_box(thalweg_wire::crc32c(black_box(from)));
+            }
+        }
+    }
+}
+
+/// Reads every byte, eight at a time.
+fn sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));
+    rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)))
+}
+
+impl Options {
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        if self.sizes.0.contains(&0) {
+            return Err(BenchError::Usage("--sizes: 0 bytes cannot be copied".to_owned()));
+        }
+        Ok(Box::new(Copying { options: self.clone(), clock: Clock::new(), notes: BTreeMap::new() }))
+    }
+}
+
+struct Copying {
+    options: Options,
+    clock: Clock,
+    notes: BTreeMap<Key, Vec<String>>,
+}
+
+impl Copying {
+    fn key(&self, method: Method, size: u64) -> Key {
+        let key = Key::new("memory", method.name(), size);
+        if self.options.threads > 1 { key.with("threads", self.options.threads) } else { key }
+    }
+}
+
+impl Instrument for Copying {
+    fn keys(&self) -> Vec<Key> {
+        let sizes = &self.options.sizes.0;
+        self.options.method.iter().flat_map(|method| sizes.iter().map(|size| self.key(*method, *size))).collect()
+    }
+
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let method = Method::ALL.into_iter().find(|method| method.name() == key.method).expect("a key of ours");
+        let threads = u64::from(self.options.threads);
+        let sides = if method.copies() { 2 } else { 1 };
+        let region = Region::of(method, key.size, sides * threads)?;
+        let kind = if transparent_mode().is_some_and(|mode| mode != "never") {
+            PageKind::Transparent
+        } else {
+            PageKind::Small
+        };
+        let mut workers = Vec::new();
+        for _ in 0..threads {
+            let from = Memory::untouched(region.bytes, kind)?;
+            let to = method.copies().then(|| Memory::untouched(region.bytes, kind)).transpose()?;
+            let (size, span) = (as_len(key.size), as_len(region.bytes));
+            workers.push(Worker { method, size, span, from, to, at: 0, clock: self.clock.clone() });
+        }
+        let ready = Barrier::new(workers.len() + 1);
+        let (done, used) = std::thread::scope(|scope| {
+            let workers: Vec<_> =
+                workers.iter_mut().map(|worker| scope.spawn(|| worker.work(timing, stop, &ready))).collect();
+            ready.wait();
+            let usage = Usage::now();
+            let done: Vec<Done> = workers.into_iter().map(|worker| worker.join().expect("memory is there")).collect();
+            (done, usage.used())
+        });
+        if done.iter().any(|done| done.operations == 0) {
+            return Err(BenchError::Stopped);
+        }
+        self.notes.insert(key.clone(), region.notes(&workers[0].from, kind));
+        let operations: u64 = done.iter().map(|done| done.operations).sum();
+        let per_second: f64 = done.iter().map(|done| done.operations as f64 / done.seconds).sum();
+        let mut times = Histogram::<u64>::new(3).expect("three digits");
+        for times_of_one in done.iter().filter_map(|done| done.times.as_ref()) {
+            times.add(times_of_one).expect("histograms that grow");
+        }
+        Ok(Figures {
+            latency_us: (!times.is_empty()).then(|| Latency::of(&times, 1.0)),
+            goodput_bits_per_second: Some(per_second * key.size as f64 * 8.0),
+            messages_per_second: Some(per_second),
+            copies_per_byte: Some(if method.copies() { 1.0 } else { 0.0 }),
+            cpu: Some(used.cpu(operations * key.size)),
+            seconds: used.wall,
+            steal_percent: used.steal_percent(),
+            ..Figures::default()
+        })
+    }
+
+    fn notes(&self, key: &Key) -> Vec<String> {
+        self.notes.get(key).cloned().unwrap_or_default()
+    }
+}
+
+/// How much memory one side of one thread has.
+struct Region {
+    bytes: u64,
+    short: Option<String>,
+}
+
+impl Region {
+    /// For one of `sides` of them altogether.
+    fn of(method: Method, size: u64, sides: u64) -> Result<Self, BenchError> {
+        must_fit(size.saturating_mul(sides))?;
+        if !method.cold() {
+            return Ok(Self { bytes: size, short: None });
+        }
+        let caches = last_level_cache().map(|bytes| bytes.saturating_mul(COLD_CACHES));
+        let wanted = caches.unwrap_or(0).max(COLD_LEAST);
+        let all = wanted.min(available() / 2);
+        let short = (all < wanted).then(|| {
+            let (all, wanted) = (ByteSize(all >> 20 << 20), ByteSize(wanted >> 20 << 20));
+            format!("memory is short: cold wandered through {all} instead of {wanted}, part of which the caches may hold")
+        });
+        // A whole number of operations, in as much memory as all sides together are to have.
+        Ok(Self { bytes: (all / sides).max(1).next_multiple_of(size), short })
+    }
+
+    fn notes(&self, memory: &Memory, kind: PageKind) -> Vec<String> {
+        let huge = match memory.transparent_fraction() {
+            _ if memory.len() < crate::memory::HUGE => None,
+            Some(fraction) if kind == PageKind::Transparent && fraction > 0.99 => None,
+            Some(fraction) => Some(format!("{:.0} % of the memory was in huge pages", 100.0 * fraction)),
+            None => Some("how much of the memory was in huge pages is not known".to_owned()),
+        };
+        self.short.iter().cloned().chain(huge).collect()
+    }
+}
+
+/// Memory for cold operations, in last-level caches, and at least.
+const COLD_CACHES: u64 = 4;
+const COLD_LEAST: u64 = 256 << 20;
+
+/// Bytes in the largest cache of the first processor, as `/sys` tells.
+fn last_level_cache() -> Option<u64> {
+    let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
+    let size = |cache: fs::DirEntry| fs::read_to_string(cache.path().join("size")).ok();
+    caches.filter_map(Result::ok).filter_map(size).filter_map(|text| cache_size(&text)).max()
+}
+
+/// `32768K`, as the kernel writes it.
+fn cache_size(text: &str) -> Option<u64> {
+    text.trim().strip_suffix('K')?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn as_len(size: u64) -> usize {
+    usize::try_from(size).expect("as much memory was mapped")
+}
+
+struct Worker {
+    method: Method,
+    size: usize,
+    /// Bytes that operations wander through.
+    span: usize,
+    from: Memory,
+    to: Option<Memory>,
+    /// Where the next operation is done.
+    at: usize,
+    clock: Clock,
+}
+
+struct Done {
+    operations: u64,
+    seconds: f64,
+    /// Of single operations, where they are long enough for the clock.
+    times: Option<Histogram<u64>>,
+}
+
+/// Operations at least this long are timed one by one; shorter ones in batches of about [`BATCH`].
+const SINGLE: Duration = Duration::from_micros(1);
+/// Reading the clock, some 20 ns, is to be nothing beside it.
+const BATCH: Duration = Duration::from_micros(20);
+
+impl Worker {
+    fn work(&mut self, timing: &Timing, stop: &Stop, ready: &Barrier) -> Done {
+        self.from.touch();
+        if let Some(to) = &mut self.to {
+            to.touch();
+        }
+        let began = Instant::now();
+        let mut warm = 0;
+        // Twice at least: the first one may bring in code and page tables.
+        while (warm < 2 || began.elapsed() < timing.warmup) && !stop.pressed() {
+            self.once();
+            warm += 1;
+        }
+        let each = self.time_of_one();
+        let batch = if each >= SINGLE { 1 } else { BATCH.as_nanos().div_ceil(each.as_nanos().max(1)) };
+        let mut times = (batch == 1).then(|| Histogram::new(3).expect("three digits"));
+        let (mut operations, mut nanos) = (0, 0);
+        ready.wait();
+        let mut before = self.clock.raw();
+        while u128::from(nanos) < timing.min_time.as_nanos().max(1) && !stop.pressed() {
+            for _ in 0..batch {
+                self.once();
+            }
+            let now = self.clock.raw();
+            let passed = self.clock.nanos(before, now);
+            before = now;
+            nanos += passed;
+            operations += u64::try_from(batch).expect("BATCH nanoseconds at most");
+            if let Some(times) = &mut times {
+                times.saturating_record(passed);
+            }
+        }
+        Done { operations, seconds: nanos.max(1) as f64 * 1e-9, times }
+    }
+
+    /// The shortest of a few.
+    fn time_of_one(&mut self) -> Duration {
+        let time = |worker: &mut Self| {
+            let before = worker.clock.raw();
+            worker.once();
+            worker.clock.nanos(before, worker.clock.raw())
+        };
+        Duration::from_nanos((0..8).map(|_| time(self)).min().unwrap_or(0))
+    }
+
+    #[inline]
+    fn once(&mut self) {
+        let end = self.at + self.size;
+        let from = &self.from[self.at..end];
+        match &mut self.to {
+            Some(to) => self.method.once(from, &mut to[self.at..end]),
+            None => self.method.once(from, &mut []),
+        }
+        self.at = if end + self.size > self.span { 0 } else { end };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(words: &str) -> Options {
+        let short = ["-t", "1ms", "-O", "0", "--repeat", "1"];
+        Line::try_parse_from(short.into_iter().chain(words.split_whitespace())).unwrap().options
+    }
+
+    #[test]
+    fn every_method_moves_or_reads_its_bytes() {
+        for words in ["--sizes 1,4096,1MiB", "--sizes 64KiB --threads 2"] {
+            let options = options(words);
+            let mut instrument = options.instrument().unwrap();
+            let keys = instrument.keys();
+            assert_eq!(keys.len(), options.sizes.0.len() * 5);
+            for key in keys {
+                let figures = instrument.measure(&key, &options.timing, &Stop::default()).unwrap();
+                let bits = figures.messages_per_second.unwrap() * key.size as f64 * 8.0;
+                assert!((figures.goodput_bits_per_second.unwrap() / bits - 1.0).abs() < 1e-9);
+                assert_eq!(figures.copies_per_byte, Some(f64::from(u8::from(key.method.starts_with("copy")))));
+                assert_eq!(key.settings.contains_key("threads"), options.threads > 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_is_a_copy_and_wanders_through_all_of_the_memory() {
+        let mut from = Memory::untouched(3 * 4096, PageKind::Small).unwrap();
+        let to = Memory::untouched(3 * 4096, PageKind::Small).unwrap();
+        (1u8..).zip(from.chunks_mut(4096)).for_each(|(number, page)| page.fill(number));
+        let method = Method::CopyCold;
+        let mut worker = Worker { method, size: 4096, span: from.len(), from, to: Some(to), at: 0, clock: Clock::new() };
+        for _ in 0..3 {
+            worker.once();
+        }
+        assert_eq!(worker.at, 0);
+        assert!(worker.to.as_ref().unwrap()[..] == worker.from[..]);
+    }
+
+    #[test]
+    fn cold_memory_is_a_whole_number_of_operations_and_more_than_the_caches_hold() {
+        let region = Region::of(Method::CopyCold, 3000, 2).unwrap();
+        assert!(region.bytes.is_multiple_of(3000));
+        let caches = last_level_cache().unwrap_or(0);
+        assert!(region.short.is_some() || region.bytes * 2 >= (caches * COLD_CACHES).max(COLD_LEAST));
+        assert_eq!(Region::of(Method::CopyHot, 3000, 2).unwrap().bytes, 3000);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        assert!(options("--sizes 0").instrument().is_err_and(|error| error.is_usage()));
+        let options = options("--sizes 1024GiB");
+        let mut instrument = options.instrument().unwrap();
+        let key = instrument.keys().remove(0);
+        let error = instrument.measure(&key, &options.timing, &Stop::default()).unwrap_err().to_string();
+        assert!(error.contains("of memory cannot be had here"), "{error}");
+        let stop = Stop::default();
+        stop.press();
+        let small = Key::new("memory", "copy hot", 4096);
+        assert!(matches!(instrument.measure(&small, &options.timing, &stop), Err(BenchError::Stopped)));
+    }
+
+    #[test]
+    fn every_byte_is_read() {
+        assert_eq!(sum(&[1; 19]), 2 * 0x0101_0101_0101_0101 + 3);
+        assert_eq!((cache_size("32768K\n"), cache_size("1M"), cache_size("K")), (Some(32 << 20), None, None));
+    }
+}

@@ -1,0 +1,152 @@
+//! What the processors did meanwhile, by three stated definitions.
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Use of processors while a point was measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// User and system time of the processes that measured, all their threads, in percent of one processor. Time that the
+    /// kernel spends in softirqs it charges to whoever was running.
+    pub process_percent: f64,
+    /// Everything that the asking host's processors did but idle (softirqs, steal, and whatever else ran), in percent of
+    /// one processor: a host with two can reach 200. From `/proc/stat`, which counts in ticks of 10 ms. With two hosts,
+    /// both of them together.
+    pub system_percent: f64,
+    /// The processes' time for 10⁹ payload bytes that arrived, in seconds; none where nothing is carried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_per_gigabyte: Option<f64>,
+}
+
+/// One reading of all counters.
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
+    at: Instant,
+    process: Duration,
+    stat: Option<Stat>,
+}
+
+/// What happened between two readings.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Used {
+    /// Seconds between them.
+    pub wall: f64,
+    /// User and system time of this process, in seconds.
+    pub process: f64,
+    /// Time of all processors that was not idle, in seconds.
+    pub system: f64,
+    /// Of that, time that the hypervisor gave to others.
+    pub steal: f64,
+}
+
+impl Usage {
+    /// Reads them: two system calls and a file of `/proc`.
+    pub fn now() -> Self {
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a time since the process began")]
+        let process = Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32);
+        Self { at: Instant::now(), process, stat: fs::read_to_string("/proc/stat").ok().and_then(|text| stat(&text)) }
+    }
+
+    /// What happened since.
+    pub fn used(&self) -> Used {
+        let now = Self::now();
+        let mut used = Used {
+            wall: (now.at - self.at).as_secs_f64(),
+            process: now.process.saturating_sub(self.process).as_secs_f64(),
+            ..Used::default()
+        };
+        if let (Some(before), Some(after)) = (self.stat, now.stat) {
+            let seconds = |before: u64, after: u64| after.saturating_sub(before) as f64 / ticks_per_second();
+            used.system = seconds(before.busy, after.busy);
+            used.steal = seconds(before.steal, after.steal);
+        }
+        used
+    }
+}
+
+impl Used {
+    /// Two ends that measured together: processor time adds up, wall time does not. On one host, `/proc/stat` has counted
+    /// both of them already.
+    #[must_use]
+    pub fn with(self, other: Self, same_host: bool) -> Self {
+        let theirs = if same_host { Self::default() } else { other };
+        Self {
+            wall: self.wall,
+            process: self.process + other.process,
+            system: self.system + theirs.system,
+            steal: self.steal + theirs.steal,
+        }
+    }
+
+    /// Time that the hypervisor gave to others, in percent of one processor.
+    pub fn steal_percent(&self) -> f64 {
+        if self.wall > 0.0 { 100.0 * self.steal / self.wall } else { 0.0 }
+    }
+
+    /// The three figures, for so many payload bytes.
+    pub fn cpu(&self, bytes: u64) -> Cpu {
+        let percent = |seconds: f64| if self.wall > 0.0 { 100.0 * seconds / self.wall } else { 0.0 };
+        Cpu {
+            process_percent: percent(self.process),
+            system_percent: percent(self.system),
+            seconds_per_gigabyte: (bytes > 0).then(|| self.process * 1e9 / bytes as f64),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Stat {
+    busy: u64,
+    steal: u64,
+}
+
+/// The first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice (proc_stat(5)); guest
+/// time is part of user time.
+fn stat(text: &str) -> Option<Stat> {
+    let fields = text.lines().next()?.strip_prefix("cpu ")?;
+    let fields: Vec<u64> = fields.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = fields[..] else { return None };
+    let busy = [user, nice, system, irq, softirq, steal].into_iter().fold(0, u64::saturating_add);
+    Some(Stat { busy, steal })
+}
+
+fn ticks_per_second() -> f64 {
+    rustix::param::clock_ticks_per_second() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_but_idle_and_waiting_for_disks_is_busy() {
+        let text = "cpu  100 20 300 4000 500 6 70 8 90 10\ncpu0 1 2 3\n";
+        assert_eq!(stat(text), Some(Stat { busy: 100 + 20 + 300 + 6 + 70 + 8, steal: 8 }));
+    }
+
+    #[test]
+    fn what_is_no_stat_is_none() {
+        for text in ["", "cpu", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8", "intr 5"] {
+            assert_eq!(stat(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn seconds_per_gigabyte_are_for_ten_to_the_nine() {
+        let used = Used { wall: 2.0, process: 1.0, system: 3.0, steal: 0.0 };
+        let cpu = used.cpu(4_000_000_000);
+        assert_eq!((cpu.process_percent, cpu.system_percent, cpu.seconds_per_gigabyte), (50.0, 150.0, Some(0.25)));
+        assert_eq!(used.cpu(0).seconds_per_gigabyte, None);
+    }
+
+    #[test]
+    fn work_is_charged_to_this_process() {
+        let before = Usage::now();
+        let sum = (0..5_000_000u64).fold(0u64, |sum, one| std::hint::black_box(sum ^ one.wrapping_mul(31)));
+        std::hint::black_box(sum);
+        assert!(before.used().process > 0.0);
+    }
+}

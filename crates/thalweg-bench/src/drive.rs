@@ -1,0 +1,147 @@
+//! Takes the points of an instrument, one after the other, and says what makes their figures less certain.
+
+use crate::options::Timing;
+use crate::point::{Figures, Key, Point, Report};
+use crate::{BenchError, Host, Plan};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// One way to measure: which points it has, and how one repeat of one of them is taken.
+pub(crate) trait Instrument {
+    /// Its points, in order.
+    fn keys(&self) -> Vec<Key>;
+
+    /// Measures one of them once. An error is this point's; the others are still taken.
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError>;
+
+    /// What is to be known of a point after it was measured.
+    fn notes(&self, _key: &Key) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The other end, where that is another host.
+    fn peer(&self) -> Option<Host> {
+        None
+    }
+}
+
+/// Watches a measurement go on.
+pub trait Observer {
+    /// So many points of so many are done, and so many repeats of this one.
+    fn progress(&mut self, done: usize, of: usize, now: &Key, repeat: u32);
+
+    /// A point is done.
+    fn point(&mut self, point: &Point);
+}
+
+/// Ends a measurement early, from another thread or a signal handler.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Ends it: what is done stays done.
+    pub fn press(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is to end.
+    pub fn pressed(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// For those who only know of flags.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+}
+
+/// Measures everything that `plan` asks for. Points that fail say so and the others are taken; it is an error where
+/// nothing can be measured at all. A report that was [stopped](Stop) holds what was done until then.
+pub fn run(
+    plan: &Plan,
+    command_line: Vec<String>,
+    observer: &mut dyn Observer,
+    stop: &Stop,
+) -> Result<Report, BenchError> {
+    let mut instrument = plan.instrument()?;
+    let timing = plan.timing();
+    let began = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let keys = instrument.keys();
+    let mut points = Vec::with_capacity(keys.len());
+    for (done, key) in keys.iter().enumerate() {
+        let mut repeats = Vec::new();
+        let mut error = None;
+        for repeat in 0..timing.repeat {
+            if stop.pressed() {
+                break;
+            }
+            observer.progress(done, keys.len(), key, repeat);
+            match instrument.measure(key, &timing, stop) {
+                Ok(figures) => repeats.push(figures),
+                Err(BenchError::Stopped) => break,
+                Err(failed) if failed.is_usage() => return Err(failed),
+                Err(failed) => {
+                    error = Some(failed.to_string());
+                    break;
+                }
+            }
+        }
+        if repeats.is_empty() && error.is_none() {
+            break;
+        }
+        let point = Point::new(key.clone(), repeats, instrument.notes(key), error);
+        observer.point(&point);
+        points.push(point);
+    }
+    let mut warnings = warnings(&points, timing.repeat);
+    if stop.pressed() {
+        warnings.insert(0, format!("stopped after {} of {} points", points.len(), keys.len()));
+    }
+    Ok(Report {
+        format: Report::FORMAT.to_owned(),
+        instrument: plan.name().to_owned(),
+        command_line,
+        began,
+        host: Host::probe(plan.interface().as_deref()),
+        peer: instrument.peer(),
+        points,
+        warnings,
+    })
+}
+
+/// Steal above so much is worth a word: percent of one processor.
+const STEAL: f64 = 1.0;
+/// Spread above so much is: percent.
+const SPREAD: f64 = 10.0;
+
+fn warnings(points: &[Point], repeat: u32) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let steal = points.iter().map(|point| point.figures.steal_percent).fold(0.0, f64::max);
+    if steal > STEAL {
+        warnings.push(format!("the hypervisor took up to {steal:.1} % of a processor away (steal)"));
+    }
+    let wide: Vec<&Point> = points.iter().filter(|point| point.spread_percent > SPREAD).collect();
+    if let Some(widest) = wide.iter().max_by(|a, b| a.spread_percent.total_cmp(&b.spread_percent)) {
+        warnings.push(format!(
+            "{} of {} points spread by more than {SPREAD:.0} % over their repeats, the widest by {:.0} % ({} {} {})",
+            wide.len(),
+            points.len(),
+            widest.spread_percent,
+            widest.key.link,
+            widest.key.method,
+            widest.key.size
+        ));
+    }
+    if repeat == 1 {
+        warnings.push("each point was taken once: its spread is not known".to_owned());
+    }
+    let failed = points.iter().filter(|point| point.error.is_some()).count();
+    if failed > 0 {
+        warnings.push(format!("{failed} of {} points failed", points.len()));
+    }
+    warnings
+}
+
+/// How long the other end, or a program, may be silent beyond the time it was asked to measure for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);

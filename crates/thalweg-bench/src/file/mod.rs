@@ -1,0 +1,260 @@
+//! A disk, by block size: sequential and random reads and writes, through the page cache and past it.
+//!
+//! One temporary file without a name serves all points. It is written before it is read, so that no read is of a hole, and
+//! writes go over what is there; reads and writes are of whole blocks, at multiples of their size. *Random* takes every
+//! block once, in an order of no order, before it takes one again.
+//!
+//! - *buffered*: `pread`, `pwrite` through the page cache, one after the other. Reads are *cold* (the file's pages are
+//!   dropped before every pass over it, outside of the time) or *warm* (the file is read once before). The kernel is told
+//!   whether access is sequential or random (`posix_fadvise`), as fio tells it.
+//! - *uncached*: the same with `RWF_DONTCACHE` (Linux 6.14): through the page cache, which keeps nothing.
+//! - *direct*: `pread`, `pwrite` with `O_DIRECT`, one after the other.
+//! - *`io_uring`*: `O_DIRECT` with registered buffers and a registered file, so many blocks under way at once.
+//!
+//! Writes through the page cache end with `fdatasync`, after each pass over the file and at the end, inside the time.
+//! Direct writes end where the disk says they do: it may have a cache of its own.
+//!
+//! Latency is the time of one block; messages are blocks.
+
+mod target;
+mod work;
+
+use crate::BenchError;
+use crate::clock::Clock;
+use crate::drive::{Instrument, Stop};
+use crate::memory::{PageKind, must_fit};
+use crate::options::Timing;
+use crate::point::{Figures, Key, Latency};
+use crate::sizes::Sizes;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+use target::Target;
+use thalweg_device::ByteSize;
+use work::Work;
+pub(crate) use work::{no_ring, not_registered};
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) timing: Timing,
+    /// Directory on the disk, for a temporary file
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    path: PathBuf,
+    /// Bytes in that file
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    file_size: ByteSize,
+    /// Bytes in a block
+    #[arg(long, value_name = "SIZES", default_value = "4KiB,64KiB,1MiB,4MiB")]
+    sizes: Sizes,
+    /// In which order
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Pattern::Sequential])]
+    pattern: Vec<Pattern>,
+    /// Which way
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Direction::Read, Direction::Write])]
+    direction: Vec<Direction>,
+    /// By which calls
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Method::Buffered, Method::Direct, Method::Uncached, Method::IoUring])]
+    method: Vec<Method>,
+    /// Whether buffered reads find the file in the page cache
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Cache::Cold])]
+    cache: Vec<Cache>,
+    /// Blocks under way at once, with io_uring
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    depth: u32,
+    /// Compare every byte that is read, and read back what was written; the comparison is part of the time
+    #[arg(long)]
+    check_data: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Pattern {
+    Sequential,
+    Random,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Direction {
+    Read,
+    Write,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Method {
+    /// Through the page cache
+    Buffered,
+    /// Past it, one after the other
+    Direct,
+    /// Through it, without leaving anything there
+    Uncached,
+    /// Past it, many at once
+    #[value(name = "io_uring", alias = "io-uring")]
+    IoUring,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Cache {
+    Cold,
+    Warm,
+}
+
+impl Method {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Buffered => "buffered",
+            Self::Direct => "direct",
+            Self::Uncached => "uncached",
+            Self::IoUring => "io_uring",
+        }
+    }
+
+    /// Past the page cache.
+    fn is_direct(self) -> bool {
+        matches!(self, Self::Direct | Self::IoUring)
+    }
+}
+
+/// A point, as its key says it.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    pattern: Pattern,
+    direction: Direction,
+    method: Method,
+    cache: Cache,
+    size: u64,
+    depth: u32,
+}
+
+impl Case {
+    fn key(self) -> Key {
+        let access = match (self.pattern, self.direction) {
+            (Pattern::Sequential, Direction::Read) => "sequential read",
+            (Pattern::Sequential, Direction::Write) => "sequential write",
+            (Pattern::Random, Direction::Read) => "random read",
+            (Pattern::Random, Direction::Write) => "random write",
+        };
+        let key = Key::new("file", self.method.name(), self.size).with("access", access);
+        match (self.method, self.direction, self.cache) {
+            (Method::IoUring, ..) => key.with("depth", self.depth),
+            (Method::Buffered, Direction::Read, Cache::Cold) => key.with("cache", "cold"),
+            (Method::Buffered, Direction::Read, Cache::Warm) => key.with("cache", "warm"),
+            _ => key,
+        }
+    }
+
+    /// Reads that are to come from the disk, through the page cache.
+    fn reads_cold(self) -> bool {
+        self.direction == Direction::Read && !self.method.is_direct() && self.cache == Cache::Cold
+    }
+
+    /// Writes that are not at the disk when the call returns.
+    fn writes_behind(self) -> bool {
+        self.direction == Direction::Write && !self.method.is_direct()
+    }
+}
+
+impl Options {
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        if self.sizes.0.contains(&0) {
+            return Err(BenchError::Usage("--sizes: a block has at least 1 byte".to_owned()));
+        }
+        if self.sizes.largest() > self.file_size.0 {
+            return Err(BenchError::Usage(format!(
+                "a file of {} holds no block of {}; ask for a larger --file-size or smaller --sizes",
+                self.file_size,
+                ByteSize(self.sizes.largest())
+            )));
+        }
+        let target = Target::create(&self.path, self.file_size.0)?;
+        Ok(Box::new(Disk { options: self.clone(), target, clock: Clock::new(), notes: BTreeMap::new() }))
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for &pattern in &self.pattern {
+            for &direction in &self.direction {
+                for &method in &self.method {
+                    let both = direction == Direction::Read && method == Method::Buffered;
+                    for &cache in if both { &self.cache[..] } else { &[Cache::Cold] } {
+                        let depth = self.depth;
+                        let case = |&size| Case { pattern, direction, method, cache, size, depth };
+                        cases.extend(self.sizes.0.iter().map(case));
+                    }
+                }
+            }
+        }
+        cases
+    }
+}
+
+struct Disk {
+    options: Options,
+    target: Target,
+    clock: Clock,
+    notes: BTreeMap<Key, Vec<String>>,
+}
+
+impl Instrument for Disk {
+    fn keys(&self) -> Vec<Key> {
+        self.options.cases().into_iter().map(Case::key).collect()
+    }
+
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let case = self.options.cases().into_iter().find(|case| case.key() == *key).expect("a key of ours");
+        let check = self.options.check_data;
+        self.target.fill(check, stop)?;
+        if case.method.is_direct() {
+            self.target.can_be_direct(case.size)?;
+        }
+        if case.direction == Direction::Read && case.method == Method::Buffered && case.cache == Cache::Warm {
+            must_fit(self.target.size())?;
+            self.target.warm(stop)?;
+        }
+        self.target.advise(case.pattern == Pattern::Random)?;
+        self.target.set_direct(case.method.is_direct())?;
+        let mut work = Work::new(case, &mut self.target, &self.clock, check)?;
+        work.run(timing.warmup, stop)?;
+        let tally = if check && case.direction == Direction::Write {
+            work.target().clear(stop)?;
+            let tally = work.run(timing.min_time.max(Duration::from_nanos(1)), stop)?;
+            work.read_back(tally.operations, stop)?;
+            tally
+        } else {
+            work.run(timing.min_time.max(Duration::from_nanos(1)), stop)?
+        };
+        if tally.operations == 0 {
+            return Err(BenchError::Stopped);
+        }
+        let notes = work.notes();
+        self.notes.insert(key.clone(), notes);
+        let (seconds, bytes) = (tally.nanos.max(1) as f64 * 1e-9, tally.operations * case.size);
+        Ok(Figures {
+            latency_us: Some(Latency::of(&tally.times, 1.0)),
+            goodput_bits_per_second: Some(bytes as f64 * 8.0 / seconds),
+            messages_per_second: Some(tally.operations as f64 / seconds),
+            copies_per_byte: Some(if case.method.is_direct() { 0.0 } else { 1.0 }),
+            system_calls_per_megabyte: Some(tally.calls as f64 * 1e6 / bytes as f64),
+            cpu: Some(tally.used.cpu(bytes)),
+            seconds,
+            steal_percent: tally.used.steal_percent(),
+            ..Figures::default()
+        })
+    }
+
+    fn notes(&self, key: &Key) -> Vec<String> {
+        self.notes.get(key).cloned().unwrap_or_default()
+    }
+}
+
+/// Memory for so many blocks, each beginning at a page's boundary.
+fn buffers(size: u64, count: u32) -> Result<(crate::memory::Memory, usize), BenchError> {
+    let stride = size.next_multiple_of(4096);
+    let all = stride.saturating_mul(u64::from(count));
+    must_fit(all)?;
+    let memory = crate::memory::Memory::touched(all, PageKind::Small)?;
+    Ok((memory, usize::try_from(stride).expect("as much memory was mapped")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+use super::*;
+use crate::point::Point;
+use clap::Parser;
+use std::fs;
+
+#[derive(clap::Parser)]
+#[command(no_binary_name = true)]
+struct Line {
+    #[command(flatten)]
+    options: Options,
+}
+
+fn options(dir: &std::path::Path, words: &str) -> Options {
+    let short = ["-t", "1ms", "-O", "1ms", "--repeat", "1", "--path", dir.to_str().unwrap()];
+    Line::try_parse_from(short.into_iter().chain(words.split_whitespace())).unwrap().options
+}
+
+fn measure(dir: &std::path::Path, words: &str) -> Vec<Point> {
+    let options = options(dir, words);
+    let mut instrument = options.instrument().unwrap();
+    let mut measured = |key: Key| match instrument.measure(&key, &options.timing, &Stop::default()) {
+        Ok(figures) => Point::new(key.clone(), vec![figures], instrument.notes(&key), None),
+        Err(error) => Point::new(key, vec![], vec![], Some(error.to_string())),
+    };
+    options.cases().into_iter().map(|case| measured(case.key())).collect()
+}
+
+/// A directory on a disk: beside the tests themselves, since the one for temporary files may be in memory.
+fn disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap()
+}
+
+fn is_unavailable(error: &str) -> bool {
+    error.contains("cannot be had here")
+}
+
+#[test]
+fn what_was_written_is_read_back_by_every_method_in_every_order() {
+    let dir = disk();
+    let every = "--file-size 300KiB --sizes 4KiB,64KiB --pattern sequential,random --cache cold,warm --check-data";
+    let points = measure(dir.path(), every);
+    // Two orders, two sizes, and (five ways to read, four to write).
+    assert_eq!(points.len(), 2 * 2 * 9);
+    for point in &points {
+        match &point.error {
+            Some(error) => {
+                assert!(is_unavailable(error), "{point:?}");
+                println!("skipped: {error}");
+            }
+            None => {
+                let figures = &point.figures;
+                let bits = figures.messages_per_second.unwrap() * point.key.size as f64 * 8.0;
+                assert!((figures.goodput_bits_per_second.unwrap() / bits - 1.0).abs() < 1e-9, "{point:?}");
+                let calls = figures.system_calls_per_megabyte.unwrap() * point.key.size as f64 / 1e6;
+                // One call a block at most, but for writing back what is in the page cache.
+                assert!(calls > 0.0 && calls <= 2.0, "{point:?}");
+                let direct = matches!(point.key.method.as_str(), "direct" | "io_uring");
+                assert_eq!(figures.copies_per_byte, Some(if direct { 0.0 } else { 1.0 }));
+                assert_eq!(figures.latency_us.unwrap().count > 0, true);
+            }
+        }
+    }
+    assert!(points.iter().any(|point| point.error.is_none()));
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_write_that_got_lost_is_found() {
+    let dir = disk();
+    let options = options(dir.path(), "--file-size 64KiB --sizes 4KiB --direction write --method buffered");
+    let (stop, clock) = (Stop::default(), Clock::new());
+    let mut target = Target::create(dir.path(), 64 << 10).unwrap();
+    target.clear(&stop).unwrap();
+    let mut work = Work::new(options.cases()[0], &mut target, &clock, true).unwrap();
+    // Nothing was written, and four blocks are said to be.
+    let error = work.read_back(4, &stop).unwrap_err();
+    assert!(matches!(error, BenchError::Corrupt { message: 0, .. }), "{error}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_written() {
+    let dir = disk();
+    let refused = |words: &str| options(dir.path(), words).instrument().err().unwrap();
+    let error = refused("--file-size 4KiB --sizes 64KiB");
+    assert!(error.is_usage());
+    assert_eq!(
+        error.to_string(),
+        "a file of 4 KiB holds no block of 64 KiB; ask for a larger --file-size or smaller --sizes"
+    );
+    assert!(refused("--sizes 0").is_usage());
+    let error = refused("--file-size 1048576GiB").to_string();
+    assert!(is_unavailable(&error) && error.contains("ask for a smaller --file-size"), "{error}");
+    let nowhere = dir.path().join("nowhere");
+    let error = options(&nowhere, "").instrument().err().unwrap().to_string();
+    assert!(error.starts_with(&format!("making a temporary file in {}: ", nowhere.display())), "{error}");
+}
+
+#[test]
+fn blocks_that_do_not_fit_the_disk_are_refused_by_direct_access_alone() {
+    let dir = disk();
+    for point in measure(dir.path(), "--file-size 100000 --sizes 1000 --method buffered,direct,io_uring") {
+        match (point.key.method.as_str(), &point.error) {
+            ("buffered", error) => assert_eq!(*error, None),
+            (_, error) => assert!(is_unavailable(error.as_ref().unwrap()), "{error:?}"),
+        }
+    }
+}
+
+#[test]
+fn where_files_are_in_memory_only_there_is_nothing_direct_and_nothing_cold() {
+    let shm = std::path::Path::new("/dev/shm");
+    let points = match Target::create(shm, 1 << 20) {
+        Err(error) => return println!("skipped: {error}"),
+        Ok(_) => measure(shm, "--file-size 1MiB --sizes 64KiB --cache cold,warm"),
+    };
+    for point in points {
+        let of = |name: &str| point.key.settings.get(name).map(String::as_str);
+        let had = point.key.method == "buffered" && of("cache") != Some("cold");
+        assert_eq!(point.error.is_none(), had, "{point:?}");
+        assert!(point.error.is_none_or(|error| is_unavailable(&error)));
+    }
+}
+
+#[test]
+fn a_file_has_no_fewer_blocks_under_way_than_it_holds_or_says_so() {
+    let dir = disk();
+    let points = measure(dir.path(), "--file-size 64KiB --sizes 16KiB --method io_uring --direction read");
+    match &points[0].error {
+        Some(error) => println!("skipped: {error}"),
+        None => assert_eq!(points[0].notes, ["4 blocks were under way at once: the file has no more"]),
+    }
+}
+
+#[test]
+fn it_ends_when_it_is_stopped() {
+    let dir = disk();
+    let options = options(dir.path(), "--file-size 64KiB --sizes 4KiB");
+    let mut instrument = options.instrument().unwrap();
+    let stop = Stop::default();
+    stop.press();
+    for key in instrument.keys() {
+        assert!(matches!(instrument.measure(&key, &options.timing, &stop), Err(BenchError::Stopped)));
+    }
+}

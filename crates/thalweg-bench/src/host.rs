@@ -1,0 +1,164 @@
+//! The machine a report was taken on.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::path::Path;
+
+/// What is known of a machine. What cannot be found out is absent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Version of its kernel.
+    pub kernel: String,
+    /// Version of Thalweg.
+    pub thalweg: String,
+    /// Model of its processors.
+    pub cpu: String,
+    /// How many there are.
+    pub cpus: u32,
+    /// Those this process may run on, as in `Cpus_allowed_list`: `0-3,8`.
+    pub affinity: String,
+    /// Frequency governor of the first, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub governor: Option<String>,
+    /// The hypervisor it runs under, where it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<String>,
+    /// The clock source of its kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_source: Option<String>,
+    /// Memory in bytes.
+    pub memory: u64,
+    /// Default TCP congestion control.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub congestion_control: Option<String>,
+    /// Processor vulnerabilities that the kernel works around, and how: it costs time in every system call.
+    pub mitigations: Vec<String>,
+    /// The interface that was measured over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<Interface>,
+}
+
+/// A network interface.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its name: `lo`, `eth0`.
+    pub name: String,
+    /// Its driver; none for loopback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// Bytes in its longest packet.
+    pub mtu: u32,
+    /// Its line rate, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits_per_second: Option<f64>,
+}
+
+impl Host {
+    /// This machine. `peer` is the host at the other end: the interface is the one that leads there, and loopback
+    /// without one.
+    pub fn probe(peer: Option<&str>) -> Self {
+        let uname = rustix::system::uname();
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kib = field(&meminfo, "MemTotal").and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+        Self {
+            name: uname.nodename().to_string_lossy().into_owned(),
+            kernel: uname.release().to_string_lossy().into_owned(),
+            thalweg: env!("CARGO_PKG_VERSION").to_owned(),
+            cpu: field(&cpuinfo, "model name").unwrap_or_else(|| uname.machine().to_string_lossy().into_owned()),
+            cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+            affinity: field(&status, "Cpus_allowed_list").unwrap_or_default(),
+            governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            hypervisor: hypervisor(&cpuinfo),
+            clock_source: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            memory: kib.unwrap_or(0) * 1024,
+            congestion_control: line("/proc/sys/net/ipv4/tcp_congestion_control"),
+            mitigations: mitigations(),
+            interface: interface_towards(peer),
+        }
+    }
+}
+
+/// The rest of the first line that begins with `name` and a colon.
+fn field(text: &str, name: &str) -> Option<String> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
+    Some(value.trim().to_owned())
+}
+
+fn line(path: impl AsRef<Path>) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+fn hypervisor(cpuinfo: &str) -> Option<String> {
+    let guest = field(cpuinfo, "flags")?.split_whitespace().any(|flag| flag == "hypervisor");
+    guest.then(|| line("/sys/class/dmi/id/sys_vendor").unwrap_or_else(|| "a hypervisor that gives no name".to_owned()))
+}
+
+fn mitigations() -> Vec<String> {
+    let Ok(all) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else { return Vec::new() };
+    let mut found: Vec<String> = all
+        .flatten()
+        .filter_map(|entry| {
+            let how = line(entry.path())?;
+            let how = how.strip_prefix("Mitigation: ")?;
+            Some(format!("{}: {how}", entry.file_name().to_string_lossy()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// The interface that packets to a host leave by: the kernel says from which address it would send, and connecting a
+/// datagram socket sends nothing.
+fn interface_towards(peer: Option<&str>) -> Option<Interface> {
+    let Some(peer) = peer else { return interface("lo") };
+    let to = (peer, 9).to_socket_addrs().ok()?.next()?;
+    let unspecified: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
+    let socket = UdpSocket::bind((unspecified, 0)).ok()?;
+    socket.connect(to).ok()?;
+    let from = socket.local_addr().ok()?.ip();
+    let here = if_addrs::get_if_addrs().ok()?;
+    interface(&here.into_iter().find(|one| one.ip() == from)?.name)
+}
+
+fn interface(name: &str) -> Option<Interface> {
+    let sys = Path::new("/sys/class/net").join(name);
+    let driver = fs::read_link(sys.join("device/driver")).ok();
+    // In Mbit/s; -1, or an error, where there is no such thing.
+    let speed = line(sys.join("speed")).and_then(|text| text.parse::<i64>().ok()).filter(|speed| *speed > 0);
+    Some(Interface {
+        name: name.to_owned(),
+        driver: driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
+        mtu: line(sys.join("mtu"))?.parse().ok()?,
+        bits_per_second: speed.map(|megabits| megabits as f64 * 1e6),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_described_and_loopback_has_no_line_rate() {
+        let host = Host::probe(None);
+        assert!(!host.kernel.is_empty() && host.cpus > 0 && host.memory > 0, "{host:?}");
+        let loopback = host.interface.unwrap();
+        assert_eq!((loopback.name.as_str(), loopback.bits_per_second, loopback.driver), ("lo", None, None));
+        assert_eq!(interface_towards(Some("127.0.0.1")).unwrap().name, "lo");
+        assert_eq!(interface_towards(Some("no such host.invalid")), None);
+    }
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "model\t\t: 1\nmodel name\t: AMD EPYC\nempty:\n";
+        assert_eq!(field(text, "model name").as_deref(), Some("AMD EPYC"));
+        assert_eq!(field(text, "empty").as_deref(), Some(""));
+        assert_eq!(field(text, "mod"), None);
+    }
+}

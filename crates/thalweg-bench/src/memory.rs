@@ -1,0 +1,319 @@
+//! Memory to measure with: fresh, page-aligned, of the pages that were asked for, and of nobody else.
+
+use crate::BenchError;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::fs;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use thalweg_arena::PAGE;
+use thalweg_device::ByteSize;
+
+/// Bytes in a huge page.
+pub(crate) const HUGE: usize = 2 << 20;
+
+/// What pages memory is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PageKind {
+    /// Ordinary ones of 4 KiB, whatever the system would rather give.
+    Small,
+    /// Ordinary memory for which the kernel is asked to take huge pages.
+    Transparent,
+    /// Reserved huge pages of 2 MiB.
+    Huge,
+}
+
+impl PageKind {
+    /// As in tables.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Small => "4 KiB",
+            Self::Transparent => "transparent",
+            Self::Huge => "2 MiB",
+        }
+    }
+}
+
+/// A range of addresses that nothing is mapped to yet. It begins at a huge page's boundary, and the pages on both sides
+/// of it stay unmapped, so that the kernel merges it with no neighbour.
+#[derive(Debug)]
+pub(crate) struct Room {
+    all: NonNull<u8>,
+    all_len: usize,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a range of addresses of this process belongs to no thread.
+unsafe impl Send for Room {}
+// SAFETY: as above; there is nothing to reach through a shared reference.
+unsafe impl Sync for Room {}
+
+/// Anonymous private memory, all zeros at first.
+#[derive(Debug)]
+pub(crate) struct Memory(Room);
+
+impl Room {
+    /// Room for `len` bytes, rounded up to whole pages of `kind`.
+    pub(crate) fn new(len: u64, kind: PageKind) -> Result<Self, BenchError> {
+        let page = if kind == PageKind::Huge { HUGE } else { PAGE };
+        let doing = || format!("setting aside addresses for {}", ByteSize(len));
+        let lengths = usize::try_from(len).ok().filter(|len| *len > 0).and_then(|len| {
+            let len = len.checked_next_multiple_of(page)?;
+            Some((len, len.checked_add(2 * HUGE).filter(|all| isize::try_from(*all).is_ok())?))
+        });
+        let (len, all_len) = lengths.ok_or_else(|| BenchError::os(doing())(io::Error::from(io::ErrorKind::InvalidInput)))?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
+        let all = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), all_len, ProtFlags::empty(), flags) };
+        let all = NonNull::new(all.map_err(BenchError::os(doing()))?.cast::<u8>()).expect("Linux maps nothing at 0");
+        let skip = (all.as_ptr() as usize + PAGE).next_multiple_of(HUGE) - all.as_ptr() as usize;
+        // SAFETY: `skip` is at most HUGE + PAGE, and the range is `len` + 2 HUGE long.
+        let start = unsafe { all.add(skip) };
+        Ok(Self { all, all_len, start, len })
+    }
+
+    /// Maps memory there, with its pages brought in at once (`MAP_POPULATE`) or when they are touched.
+    pub(crate) fn map(self, kind: PageKind, populate: bool) -> Result<Memory, BenchError> {
+        let mut flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        if kind == PageKind::Huge {
+            // 21: pages of 2^21 bytes, whatever size the system prefers (mmap(2), MAP_HUGE_2MB).
+            flags |= MapFlags::HUGETLB | MapFlags::from_bits_retain(21 << 26);
+        }
+        // The choice between small and transparent pages can be made only of what is mapped: populate after it.
+        let choose = match kind {
+            PageKind::Small if always_huge() => Some(Advice::LinuxNoHugepage),
+            PageKind::Transparent => Some(Advice::LinuxHugepage),
+            PageKind::Small | PageKind::Huge => None,
+        };
+        if populate && choose.is_none() {
+            flags |= MapFlags::POPULATE;
+        }
+        let (start, len) = (self.start.as_ptr().cast(), self.len);
+        // SAFETY: the range is this room's own, and nothing refers to it yet.
+        unsafe { rustix::mm::mmap_anonymous(start, len, ProtFlags::READ | ProtFlags::WRITE, flags) }
+            .map_err(|error| not_mapped(kind, len, error))?;
+        if let Some(advice) = choose {
+            // SAFETY: the range is mapped; the advice changes no content.
+            let advised = unsafe { rustix::mm::madvise(start, len, advice) };
+            match advised {
+                // A kernel without transparent huge pages has nothing but small ones.
+                Err(rustix::io::Errno::INVAL) if kind == PageKind::Small => {}
+                advised => advised.map_err(|error| not_mapped(kind, len, error))?,
+            }
+            if populate {
+                // SAFETY: the range is mapped; populating it changes no content.
+                unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateWrite) }
+                    .map_err(BenchError::os(format!("populating {} (MADV_POPULATE_WRITE)", ByteSize(len as u64))))?;
+            }
+        }
+        Ok(Memory(self))
+    }
+}
+
+/// Whether every mapping gets huge pages without being asked.
+fn always_huge() -> bool {
+    transparent_mode().is_some_and(|mode| mode == "always")
+}
+
+/// What `/sys/kernel/mm/transparent_hugepage/enabled` says: `always`, `madvise` or `never`.
+pub(crate) fn transparent_mode() -> Option<String> {
+    let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
+    Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
+}
+
+fn not_mapped(kind: PageKind, len: usize, error: rustix::io::Errno) -> BenchError {
+    let bytes = ByteSize(len as u64);
+    match (kind, error) {
+        (PageKind::Huge, rustix::io::Errno::NOMEM | rustix::io::Errno::INVAL) => {
+            let pages = len / HUGE;
+            BenchError::Unavailable {
+                what: format!("{bytes} of reserved huge pages"),
+                why: format!("too few of 2 MiB are free; reserve {pages} with `sysctl vm.nr_hugepages={pages}`"),
+            }
+        }
+        (PageKind::Transparent, rustix::io::Errno::INVAL) => BenchError::Unavailable {
+            what: "transparent huge pages".to_owned(),
+            why: "the kernel is built without them".to_owned(),
+        },
+        _ => BenchError::os(format!("mapping {bytes} of memory"))(error),
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this address and length; whoever refers to it borrows the room.
+        let _ = unsafe { rustix::mm::munmap(self.all.as_ptr().cast(), self.all_len) };
+    }
+}
+
+impl Memory {
+    /// Memory that nothing has touched yet.
+    pub(crate) fn untouched(len: u64, kind: PageKind) -> Result<Self, BenchError> {
+        Room::new(len, kind)?.map(kind, false)
+    }
+
+    /// Memory whose pages were all written once.
+    pub(crate) fn touched(len: u64, kind: PageKind) -> Result<Self, BenchError> {
+        let mut memory = Self::untouched(len, kind)?;
+        memory.touch();
+        Ok(memory)
+    }
+
+    /// Writes to every page.
+    pub(crate) fn touch(&mut self) {
+        for page in self.chunks_mut(PAGE) {
+            page[0] = 1;
+        }
+    }
+
+    /// Which fraction of it lies in transparent huge pages, as `/proc/self/smaps` tells; nothing where it does not.
+    pub(crate) fn transparent_fraction(&self) -> Option<f64> {
+        let smaps = fs::read_to_string("/proc/self/smaps").ok()?;
+        Some((anon_huge_bytes(&smaps, self.0.start.as_ptr() as usize, self.0.len)? as f64 / self.0.len as f64).min(1.0))
+    }
+}
+
+/// Bytes in transparent huge pages, of the mappings that begin inside a range: `mlock` and `madvise` may have split it.
+fn anon_huge_bytes(smaps: &str, start: usize, len: usize) -> Option<u64> {
+    let (mut inside, mut bytes) = (false, None);
+    for line in smaps.lines() {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        let begins = first.split_once('-').and_then(|(from, _)| usize::from_str_radix(from, 16).ok());
+        if let Some(begins) = begins {
+            inside = (start..start + len).contains(&begins);
+        } else if inside && first == "AnonHugePages:" {
+            let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+            bytes = Some(bytes.unwrap_or(0) + kib * 1024);
+        }
+    }
+    bytes
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `Room::map` mapped the range for reading and writing; anonymous memory is zeros until it is written,
+        // nobody else knows it, and it is unmapped only when `self` is dropped.
+        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), self.0.len) }
+    }
+}
+
+impl DerefMut for Memory {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes this the only slice.
+        unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.len) }
+    }
+}
+
+/// Bytes that can be taken without pushing anybody out: what `/proc/meminfo` calls available, or less where a control
+/// group has less.
+pub(crate) fn available() -> u64 {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let system = read("/proc/meminfo").and_then(|text| mem_available(&text)).unwrap_or(u64::MAX);
+    let group = read("/proc/self/cgroup").and_then(|text| text.lines().find_map(|line| line.strip_prefix("0::/").map(str::to_owned)));
+    let number = |path: String| read(&path).and_then(|text| text.trim().parse::<u64>().ok());
+    let mut least = system;
+    // A limit may be set on any group above ours; "max" is no number and no limit.
+    let mut group = group.as_deref();
+    while let Some(name) = group {
+        let file = |file: &str| format!("/sys/fs/cgroup/{name}/{file}");
+        if let (Some(limit), Some(used)) = (number(file("memory.max")), number(file("memory.current"))) {
+            least = least.min(limit.saturating_sub(used));
+        }
+        group = if name.is_empty() { None } else { Some(name.rsplit_once('/').map_or("", |(above, _)| above)) };
+    }
+    least
+}
+
+fn mem_available(meminfo: &str) -> Option<u64> {
+    let rest = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// An error where `bytes` more would leave the machine short of memory.
+pub(crate) fn must_fit(bytes: u64) -> Result<(), BenchError> {
+    // A sixteenth is left for page tables and for everybody else.
+    let (available, needed) = (available(), bytes.saturating_add(bytes / 16));
+    if needed <= available {
+        return Ok(());
+    }
+    Err(BenchError::Unavailable {
+        what: format!("{} of memory", ByteSize(bytes)),
+        why: format!("{} are available", ByteSize(available >> 20 << 20)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zero_and_begins_at_a_huge_page_whatever_its_length() {
+        for len in [1, 4096, 4097, 3 << 20] {
+            let mut memory = Memory::untouched(len, PageKind::Small).unwrap();
+            assert_eq!(memory.len() as u64, len.next_multiple_of(4096));
+            assert_eq!(memory.as_ptr() as usize % HUGE, 0);
+            assert!(memory.iter().all(|byte| *byte == 0));
+            memory.touch();
+            assert_eq!(memory.iter().map(|byte| u64::from(*byte)).sum::<u64>(), len.div_ceil(4096));
+        }
+    }
+
+    #[test]
+    fn lengths_that_cannot_be_are_errors() {
+        for len in [0, u64::MAX, 1 << 62] {
+            assert!(matches!(Room::new(len, PageKind::Small), Err(BenchError::Os { .. })), "{len}");
+        }
+    }
+
+    #[test]
+    fn small_pages_are_small_and_transparent_ones_are_counted() {
+        assert_eq!(Memory::touched(4 << 20, PageKind::Small).unwrap().transparent_fraction(), Some(0.0));
+        let memory = match Memory::touched(4 << 20, PageKind::Transparent) {
+            Err(error) => return println!("skipped: {error}"),
+            memory => memory.unwrap(),
+        };
+        assert!((0.0..=1.0).contains(&memory.transparent_fraction().unwrap()));
+    }
+
+    #[test]
+    fn populated_memory_is_there_before_it_is_touched() {
+        for kind in [PageKind::Small, PageKind::Transparent] {
+            let memory = match Room::new(4 << 20, kind).unwrap().map(kind, true) {
+                Err(error) => return println!("skipped: {error}"),
+                memory => memory.unwrap(),
+            };
+            let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+            let start = format!("{:x}-", memory.as_ptr() as usize);
+            let rss = smaps.lines().skip_while(|line| !line.starts_with(&start)).find_map(|line| line.strip_prefix("Rss:"));
+            assert_eq!(rss.unwrap().trim(), "4096 kB");
+        }
+    }
+
+    #[test]
+    fn huge_pages_that_nobody_reserved_say_how_to() {
+        let error = Memory::untouched(1 << 40, PageKind::Huge).unwrap_err().to_string();
+        assert!(error.contains("sysctl vm.nr_hugepages="), "{error}");
+    }
+
+    #[test]
+    fn mappings_that_were_split_are_added_up() {
+        let smaps = "1000-3000 rw-p 0 00:00 0 \nRss: 8 kB\nAnonHugePages:  4 kB\n3000-4000 rw-p 0 00:00 0\nAnonHugePages: 2 kB\n\
+                     9000-a000 r--p 0 00:00 0\nAnonHugePages: 64 kB\n";
+        assert_eq!(anon_huge_bytes(smaps, 0x1000, 0x3000), Some(6 * 1024));
+        assert_eq!(anon_huge_bytes(smaps, 0x5000, 0x1000), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_says_what_there_is() {
+        assert!(must_fit(1).is_ok());
+        let error = must_fit(1 << 60).unwrap_err().to_string();
+        assert!(error.starts_with("1073741824 GiB of memory cannot be had here: ") && error.ends_with("are available"), "{error}");
+        assert_eq!(mem_available("MemFree: 1 kB\nMemAvailable:   23 kB\n"), Some(23 * 1024));
+        assert_eq!(mem_available("MemAvailable: x kB"), None);
+    }
+}

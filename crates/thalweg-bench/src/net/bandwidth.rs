@@ -1,0 +1,85 @@
+//! A stream: messages one way, as fast as the link takes them.
+
+use super::latency::{Net, figures};
+use super::session::Work;
+use super::{Ends, Exchange, Link, Path, Phase};
+use crate::drive::{Instrument, Stop};
+use crate::options::Timing;
+use crate::point::{Figures, Key, Loss};
+use crate::{BenchError, Clock, Host, Sizes, Usage};
+use std::time::Duration;
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) path: Path,
+    /// Bytes in a message: 1, 64KiB, 1,1KiB, 1..128KiB:x2, 1KiB..8KiB:+1KiB
+    #[arg(short = 'l', long, visible_alias = "size", value_name = "BYTES", default_value = "1,64,1KiB,8KiB,64KiB,128KiB,1MiB")]
+    pub(crate) sizes: Sizes,
+    #[command(flatten)]
+    pub(crate) timing: Timing,
+    #[command(flatten)]
+    pub(crate) ends: Ends,
+}
+
+impl Options {
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        Ok(Box::new(Stream { net: Net::new(&self.path, &self.ends, &self.sizes)?, line_rate: self.line_rate() }))
+    }
+
+    /// What the interface towards the other end carries at best.
+    fn line_rate(&self) -> Option<f64> {
+        Host::probe(self.ends.peer.as_deref()).interface.and_then(|interface| interface.bits_per_second)
+    }
+}
+
+/// Sends for so long.
+fn stream(exchange: &mut dyn Exchange, clock: &Clock, lasting: Duration, stop: &Stop) -> Result<(), BenchError> {
+    let lasting = u64::try_from(lasting.as_nanos()).unwrap_or(u64::MAX);
+    let begun = clock.raw();
+    while clock.nanos(begun, clock.raw()) < lasting && !stop.pressed() {
+        exchange.send(Phase::Ordinary)?;
+    }
+    exchange.flush()
+}
+
+struct Stream {
+    net: Net,
+    line_rate: Option<f64>,
+}
+
+impl Instrument for Stream {
+    fn keys(&self) -> Vec<Key> {
+        self.net.keys()
+    }
+
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let line_rate = self.line_rate;
+        self.net.measure(key, Work::Receive, |other, exchange, job, clock| {
+            stream(exchange, clock, timing.warmup, stop)?;
+            other.mark(exchange, job)?;
+            let before = (Usage::now(), exchange.tally());
+            stream(exchange, clock, timing.min_time, stop)?;
+            let sent = exchange.tally().sent - before.1.sent;
+            let done = other.end(exchange, job)?;
+            let ours = (exchange.tally() - before.1, before.0.used());
+            if sent == 0 || done.seconds <= 0.0 {
+                return Err(BenchError::Stopped);
+            }
+            let bytes = done.tally.received_bytes;
+            let mut figures = figures(job, ours, done, other.same_host(), bytes);
+            let goodput = bytes as f64 * 8.0 / done.seconds;
+            figures.goodput_bits_per_second = Some(goodput);
+            figures.messages_per_second = Some(bytes as f64 / key.size as f64 / done.seconds);
+            figures.percent_of_line_rate = line_rate.filter(|_| job.link != Link::Shm).map(|rate| 100.0 * goodput / rate);
+            figures.seconds = done.seconds;
+            figures.loss = (job.link == Link::Udp).then_some(Loss { sent, received: done.tally.received.min(sent) });
+            Ok(figures)
+        })
+    }
+
+    fn peer(&self) -> Option<Host> {
+        self.net.host.clone()
+    }
+}

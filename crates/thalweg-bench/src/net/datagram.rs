@@ -1,0 +1,156 @@
+//! Messages over UDP. One that is longer than a datagram goes in several.
+
+use super::exchange::{Messages, stamped};
+use super::session::{Job, Patience, Work};
+use super::stream::failed;
+use super::{Exchange, Method, PATIENCE, Phase, Tally, Wait};
+use crate::BenchError;
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::io::{IoSlice, IoSliceMut};
+use std::net::UdpSocket;
+
+/// The longest payload of a UDP datagram over IPv4: 65,535 less 20 of IP (RFC 791) and 8 of UDP (RFC 768).
+pub(super) const LONGEST: usize = 65_507;
+
+/// One end of a pair of connected UDP sockets.
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    socket: UdpSocket,
+    method: Method,
+    poll: bool,
+    check: bool,
+    /// In a stream every datagram is told at once; in a conversation, every whole message.
+    whole: bool,
+    size: usize,
+    messages: Messages,
+    received: Vec<u8>,
+    tally: Tally,
+}
+
+impl Datagrams {
+    /// In a conversation only whole messages count as received. A datagram carries the phase in its first byte, and the pattern has
+    /// none of their values where the second and third datagram of a message begin.
+    pub(super) fn new(socket: UdpSocket, job: &Job) -> Result<Self, BenchError> {
+        let failed = || BenchError::os("setting up a UDP socket");
+        socket.set_read_timeout(Some(PATIENCE)).map_err(failed())?;
+        socket.set_write_timeout(Some(PATIENCE)).map_err(failed())?;
+        Ok(Self {
+            socket,
+            method: job.method,
+            poll: job.wait == Wait::Poll,
+            check: job.check_data,
+            whole: job.work == Work::Answer,
+            size: job.size,
+            messages: Messages::new(job.size),
+            received: vec![0; job.size.min(LONGEST)],
+            tally: Tally::default(),
+        })
+    }
+
+    fn send_one(&mut self, phase: Phase, at: usize, length: usize) -> Result<(), Errno> {
+        let piece = &self.messages.get(phase)[at..at + length];
+        self.tally.calls += 1;
+        if self.method == Method::Sendmsg {
+            let (first, second) = piece.split_at(piece.len() / 2);
+            let pieces = [IoSlice::new(first), IoSlice::new(second)];
+            rustix::net::sendmsg(&self.socket, &pieces, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?;
+        } else {
+            rustix::io::write(&self.socket, piece)?;
+        }
+        Ok(())
+    }
+
+    fn receive_one(&mut self) -> Result<usize, Errno> {
+        let into = &mut self.received[..];
+        self.tally.calls += 1;
+        let flags = if self.poll { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+        if self.method == Method::Sendmsg {
+            let half = into.len() / 2;
+            let (first, second) = into.split_at_mut(half);
+            let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
+            return rustix::net::recvmsg(&self.socket, &mut pieces, &mut RecvAncillaryBuffer::default(), flags)
+                .map(|message| message.bytes);
+        }
+        match self.poll {
+            true => rustix::net::recv(&self.socket, into, flags).map(|(count, _)| count),
+            false => rustix::io::read(&self.socket, into),
+        }
+    }
+}
+
+impl Exchange for Datagrams {
+    #[inline]
+    fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
+        let mut at = 0;
+        while at < self.size {
+            let length = (self.size - at).min(LONGEST);
+            match self.send_one(phase, at, length) {
+                Ok(()) => {
+                    at += length;
+                    self.tally.sent += 1;
+                }
+                // The peer's socket was not there when an earlier datagram arrived: that one is lost, this one was not sent.
+                Err(Errno::INTR | Errno::CONNREFUSED) => {}
+                Err(error) => return Err(failed("sending over UDP", error)),
+            }
+        }
+        self.tally.copied += self.size as u64;
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<Phase, BenchError> {
+        let mut at = 0;
+        let mut phase = Phase::Ordinary;
+        let mut patience = Patience::default();
+        loop {
+            let count = match self.receive_one() {
+                Ok(count) => count,
+                Err(Errno::INTR | Errno::CONNREFUSED) => continue,
+                Err(Errno::AGAIN) if self.poll => {
+                    patience.look("waiting for a message over UDP")?;
+                    continue;
+                }
+                Err(error) => return Err(failed("receiving over UDP", error)),
+            };
+            if self.whole && count != (self.size - at).min(LONGEST) {
+                // A piece was lost: this one begins the next message, or belongs to none.
+                if count != self.size.min(LONGEST) {
+                    continue;
+                }
+                at = 0;
+            }
+            if at == 0 {
+                phase = Phase::of(self.received[0]);
+            }
+            if self.check && (self.whole || self.size <= LONGEST) {
+                self.messages.check(&self.received[..count], at, self.tally.received)?;
+            }
+            self.tally.received += 1;
+            self.tally.received_bytes += count as u64;
+            self.tally.copied += count as u64;
+            at += count;
+            if !self.whole || at >= self.size {
+                return Ok(phase);
+            }
+        }
+    }
+
+    fn waiting(&mut self) -> Result<bool, BenchError> {
+        self.tally.calls += 1;
+        super::session::waiting(&self.socket)
+    }
+
+    fn stamp(&mut self, number: u64) {
+        self.messages.stamp(number);
+    }
+
+    fn stamped(&self) -> Option<u64> {
+        stamped(&self.received)
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally
+    }
+}

@@ -1,0 +1,293 @@
+//! Latency against offered load: messages leave when their time has come, whatever became of those before.
+//!
+//! A conversation measures only as fast as it is answered: while the link is held up it asks nothing, and the waiting
+//! that others would have had is never seen (*coordinated omission*, Gil Tene, "How NOT to Measure Latency", 2013).
+//! Here each message has a time at which it should leave, and its latency counts from then, also where it left late.
+
+use super::latency::{Net, figures, histogram, mark};
+use super::session::{Patience, Work};
+use super::datagram::LONGEST;
+use super::exchange::SHORTEST_STAMPED;
+use super::{Ends, Exchange, Link, Path, Phase};
+use crate::drive::{Instrument, Stop};
+use crate::options::Timing;
+use crate::point::{Figures, Key, Latency, Loss};
+use crate::{BenchError, Clock, Host, Sizes};
+use hdrhistogram::Histogram;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) path: Path,
+    /// Bytes in a message
+    #[arg(short = 'l', long, visible_alias = "size", value_name = "BYTES", default_value = "64")]
+    pub(crate) sizes: Sizes,
+    /// Offered loads, in percent of the messages per second that a conversation of one message at a time reaches
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "10,25,50,75,90,100,150,200")]
+    pub(crate) load: Vec<f64>,
+    /// Offered loads in messages per second, in place of --load
+    #[arg(long, value_name = "HZ", value_delimiter = ',', conflicts_with = "load")]
+    pub(crate) rate: Vec<f64>,
+    /// When messages are due: each so long after the last, or at random with that mean (Poisson)
+    #[arg(long, value_enum, default_value = "constant")]
+    pub(crate) arrivals: Arrivals,
+    #[command(flatten)]
+    pub(crate) timing: Timing,
+    #[command(flatten)]
+    pub(crate) ends: Ends,
+}
+
+/// How messages are spread over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Arrivals {
+    /// Evenly
+    Constant,
+    /// Independently of each other
+    Poisson,
+}
+
+/// Bytes that may be under way at a time, or one message: less than any socket's buffer, so that neither end ever waits in
+/// a send for the other to receive. A message that is due when there is no more room leaves late, and that counts.
+const UNDER_WAY: usize = 64 << 10;
+
+/// How long answers are waited for at the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+impl Options {
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        let percent: Vec<Load> = self.load.iter().map(|percent| Load::Percent(*percent)).collect();
+        let absolute: Vec<Load> = self.rate.iter().map(|rate| Load::Rate(*rate)).collect();
+        let loads = if absolute.is_empty() { percent } else { absolute };
+        if loads.iter().any(|load| !load.makes_sense()) {
+            return Err(BenchError::Usage("a load is a number above 0, and at most 10⁹ messages per second".to_owned()));
+        }
+        let net = Net::new(&self.path, &self.ends, &self.sizes)?;
+        let odd = |key: &&Key| key.link == "udp" && !(SHORTEST_STAMPED..=LONGEST as u64).contains(&key.size);
+        if let Some(key) = net.keys().iter().find(odd) {
+            return Err(BenchError::Usage(format!(
+                "under load over udp each message needs its number and a datagram: {SHORTEST_STAMPED} to {LONGEST} bytes, not {}",
+                key.size
+            )));
+        }
+        Ok(Box::new(UnderLoad { net, loads, arrivals: self.arrivals, alone: BTreeMap::new() }))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Load {
+    Percent(f64),
+    Rate(f64),
+}
+
+impl Load {
+    fn makes_sense(self) -> bool {
+        let (Self::Percent(number) | Self::Rate(number)) = self;
+        number > 0.0 && number <= 1e9
+    }
+
+    fn name(self) -> (&'static str, String) {
+        match self {
+            Self::Percent(percent) => ("load", format!("{percent} %")),
+            Self::Rate(rate) => ("rate", format!("{rate} Hz")),
+        }
+    }
+}
+
+struct UnderLoad {
+    net: Net,
+    loads: Vec<Load>,
+    arrivals: Arrivals,
+    /// Messages per second of a conversation of one at a time, which loads are in percent of.
+    alone: BTreeMap<Key, f64>,
+}
+
+impl Instrument for UnderLoad {
+    fn keys(&self) -> Vec<Key> {
+        let with = |key: &Key, load: &Load| {
+            let (name, value) = load.name();
+            let key = key.clone().with(name, value);
+            if self.arrivals == Arrivals::Poisson { key.with("arrivals", "poisson") } else { key }
+        };
+        self.net.keys().iter().flat_map(|key| self.loads.iter().map(move |load| with(key, load))).collect()
+    }
+
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let wanted = |load: &&Load| key.settings.get(load.name().0) == Some(&load.name().1);
+        let load = *self.loads.iter().find(wanted).ok_or_else(|| BenchError::Usage("no such load".to_owned()))?;
+        let mut way = key.clone();
+        way.settings.remove("load");
+        let alone = self.alone.get(&way).copied();
+        let arrivals = self.arrivals;
+        let (figures, alone) = self.net.measure(key, Work::Answer, |other, exchange, job, clock| {
+            let found = converse(exchange, clock, timing.warmup.max(Duration::from_millis(50)), stop)?;
+            let alone = alone.unwrap_or(found);
+            let rate = match load {
+                Load::Percent(percent) => alone * percent / 100.0,
+                Load::Rate(rate) => rate,
+            };
+            let before = mark(exchange)?;
+            let schedule = Schedule::new(rate, arrivals);
+            let room = (UNDER_WAY / job.size).clamp(1, 16);
+            let seen = offer(exchange, clock, schedule, room, timing.min_time, job.link == Link::Udp, stop)?;
+            exchange.send(Phase::End)?;
+            exchange.receive()?;
+            exchange.finish()?;
+            let ours = (exchange.tally() - before.1, before.0.used());
+            let done = other.done()?;
+            let arrived = seen.histogram.len();
+            if arrived == 0 {
+                return Err(BenchError::Stopped);
+            }
+            let mut figures = figures(job, ours, done, other.same_host(), 2 * arrived * key.size);
+            figures.latency_us = Some(Latency::of(&seen.histogram, 2.0));
+            figures.offered_per_second = Some(rate);
+            figures.messages_per_second = Some(arrived as f64 / seen.seconds);
+            figures.goodput_bits_per_second = Some(arrived as f64 * key.size as f64 * 8.0 / seen.seconds);
+            figures.loss = (job.link == Link::Udp).then_some(Loss { sent: seen.sent, received: arrived });
+            Ok((figures, alone))
+        })?;
+        self.alone.insert(way, alone);
+        Ok(figures)
+    }
+
+    fn notes(&self, _key: &Key) -> Vec<String> {
+        vec!["the asking end never sleeps: its processor time is that of waiting".to_owned()]
+    }
+
+    fn peer(&self) -> Option<Host> {
+        self.net.host.clone()
+    }
+}
+
+/// One message at a time; returns how many of them fit a second.
+fn converse(exchange: &mut dyn Exchange, clock: &Clock, lasting: Duration, stop: &Stop) -> Result<f64, BenchError> {
+    let (begun, mut count) = (clock.raw(), 0u64);
+    loop {
+        exchange.send(Phase::Ordinary)?;
+        exchange.receive()?;
+        count += 1;
+        let seconds = clock.nanos(begun, clock.raw()) as f64 * 1e-9;
+        if seconds >= lasting.as_secs_f64() || stop.pressed() {
+            return Ok(count as f64 / seconds);
+        }
+    }
+}
+
+struct Seen {
+    histogram: Histogram<u64>,
+    sent: u64,
+    /// From the first that was due to the last that arrived, or to the end.
+    seconds: f64,
+}
+
+/// Sends what is due and receives what comes, until the time is over; then only receives.
+fn offer(
+    exchange: &mut dyn Exchange,
+    clock: &Clock,
+    mut schedule: Schedule,
+    room: usize,
+    lasting: Duration,
+    may_lose: bool,
+    stop: &Stop,
+) -> Result<Seen, BenchError> {
+    let mut seen = Seen { histogram: histogram(), sent: 0, seconds: 0.0 };
+    // Number and time of what was sent and not answered, in order.
+    let mut under_way = VecDeque::with_capacity(room);
+    let lasting = lasting.as_nanos() as f64;
+    let mut patience = Patience::default();
+    let begun = clock.raw();
+    let mut due = schedule.next();
+    loop {
+        let now = clock.nanos(begun, clock.raw()) as f64;
+        if !under_way.is_empty() && exchange.waiting()? {
+            exchange.receive()?;
+            let now = clock.nanos(begun, clock.raw()) as f64;
+            let number = exchange.stamped();
+            // What was sent before the one that is answered, and was not answered, is lost.
+            while let Some((sent, at)) = under_way.pop_front() {
+                if number.is_none_or(|number| number == sent) {
+                    seen.histogram.saturating_record((now - at) as u64);
+                    seen.seconds = now * 1e-9;
+                    break;
+                }
+                if number.is_some_and(|number| number < sent) {
+                    under_way.push_front((sent, at));
+                    break;
+                }
+            }
+            patience = Patience::default();
+            continue;
+        }
+        let over = now >= lasting || stop.pressed();
+        if over && (under_way.is_empty() || now >= lasting + LAST_WORDS.as_nanos() as f64) {
+            seen.seconds = seen.seconds.max(lasting.min(now) * 1e-9);
+            return Ok(seen);
+        }
+        if !over && now >= due && under_way.len() < room {
+            exchange.stamp(seen.sent);
+            exchange.send(Phase::Ordinary)?;
+            exchange.flush()?;
+            under_way.push_back((seen.sent, due));
+            seen.sent += 1;
+            due = schedule.next();
+            continue;
+        }
+        // A link that may lose does not hold up what comes after for ever.
+        if may_lose && under_way.len() == room && under_way.front().is_some_and(|(_, at)| now - at > lasting.max(1e9)) {
+            under_way.pop_front();
+        }
+        patience.look("waiting for answers under load")?;
+    }
+}
+
+/// When messages are due, in nanoseconds since the beginning.
+struct Schedule {
+    at: f64,
+    mean: f64,
+    random: Option<u64>,
+}
+
+impl Schedule {
+    fn new(rate: f64, arrivals: Arrivals) -> Self {
+        // Any seed will do; the same one makes runs alike.
+        Self { at: 0.0, mean: 1e9 / rate, random: (arrivals == Arrivals::Poisson).then_some(0x9e37_79b9_7f4a_7c15) }
+    }
+
+    fn next(&mut self) -> f64 {
+        let due = self.at;
+        let gap = match &mut self.random {
+            None => 1.0,
+            Some(state) => {
+                // xorshift64 (Marsaglia, "Xorshift RNGs", 2003); exponential gaps by inversion.
+                *state ^= *state << 13;
+                *state ^= *state >> 7;
+                *state ^= *state << 17;
+                let uniform = ((*state >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+                -uniform.ln()
+            }
+        };
+        self.at += gap * self.mean;
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn due_times_have_the_rate_that_was_asked_for() {
+        for arrivals in [Arrivals::Constant, Arrivals::Poisson] {
+            let mut schedule = Schedule::new(1e6, arrivals);
+            let times: Vec<f64> = (0..100_000).map(|_| schedule.next()).collect();
+            assert!(times.is_sorted() && times[0] == 0.0);
+            let mean = times[99_999] / 99_999.0;
+            assert!((mean - 1000.0).abs() < 15.0, "{arrivals:?}: {mean}");
+            let even = times.windows(2).all(|pair| (pair[1] - pair[0] - 1000.0).abs() < 1e-3);
+            assert_eq!(even, arrivals == Arrivals::Constant);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! From one process to another: by kernel sockets as programs use them, and by shared memory as Thalweg does.
+//!
+//! One end asks and the other serves. The other end is a second process of this program on the same host, or
+//! `thalweg bench serve` on another; only the asking end chooses options. Over a control connection it sends a [job],
+//! one for each repeat of each point; the bytes that are measured go over a connection of their own.
+//!
+//! Messages of one size are exchanged ([`Exchange`]); the first byte of each says whether it counts. Before the first
+//! that counts comes a mark, at which both ends read what they have used so far; the last is marked too.
+//!
+//! [job]: session::Job
+
+pub mod bandwidth;
+mod datagram;
+mod exchange;
+pub mod latency;
+pub mod load;
+pub mod serve;
+mod session;
+mod shm;
+mod stream;
+mod uring;
+mod verbs;
+
+pub(crate) use exchange::{Exchange, Phase, Tally};
+
+use crate::options::Cpus;
+use crate::point::Key;
+use crate::{BenchError, Sizes};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use thalweg_device::ByteSize;
+
+/// The longest message: it is kept in memory several times at both ends.
+const LONGEST: u64 = 1 << 30;
+
+/// Where the two ends are.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Ends {
+    /// The other end: a host where `thalweg bench serve` runs. Without it, a second process on this one
+    #[arg(short = 'c', long, value_name = "HOST[:PORT]")]
+    pub peer: Option<String>,
+    /// Processors that the two ends are bound to; may be given several times, also as 'none', to compare
+    #[arg(short = 'A', long, value_name = "N/M")]
+    pub cpu: Vec<Cpus>,
+}
+
+/// What carries messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    /// Kernel TCP sockets
+    Tcp,
+    /// Kernel UDP sockets
+    Udp,
+    /// Thalweg's shared-memory rings and arenas; on one host
+    Shm,
+}
+
+/// How a message is handed to the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    /// tcp, udp: write(2) and read(2)
+    Write,
+    /// tcp, udp: sendmsg(2) and recvmsg(2), the message in two pieces
+    Sendmsg,
+    /// tcp: send(2) with MSG_ZEROCOPY
+    Zerocopy,
+    /// tcp: sendfile(2) from a memfd, as Thalweg's sources do
+    Sendfile,
+    /// tcp, udp: send and receive through io_uring
+    #[value(name = "io_uring")]
+    #[serde(rename = "io_uring")]
+    IoUring,
+    /// shm: copied into shared memory, and out of it at the other end
+    Copy,
+    /// shm: read where the device wrote it, as Thalweg's builders do
+    Handover,
+    /// tcp, shm: Thalweg's own link: offered, fetched, released
+    Verbs,
+}
+
+/// How an end waits for a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Wait {
+    /// Asleep, to be woken by the kernel: the default of tcp and udp
+    Sleep,
+    /// Awake, looking again and again: the default of shm
+    Poll,
+}
+
+/// What latency, bandwidth and under-load have in common.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Path {
+    /// What carries the messages
+    #[arg(long, value_delimiter = ',', default_value = "tcp,udp,shm")]
+    pub link: Vec<Link>,
+    /// How they are handed over; by default write for tcp and udp, and copy for shm
+    #[arg(long, value_delimiter = ',')]
+    pub method: Vec<Method>,
+    /// How each end waits
+    #[arg(long)]
+    pub wait: Option<Wait>,
+    /// Socket buffers, sending and receiving; without it, as the kernel chooses
+    #[arg(short = 'w', long, value_name = "BYTES", value_delimiter = ',')]
+    pub socket_buffer: Vec<ByteSize>,
+    /// TCP congestion control; without it, the system's
+    #[arg(short = 'C', long, value_name = "NAME")]
+    pub congestion: Option<String>,
+    /// Check every byte that arrives, which costs time
+    #[arg(long)]
+    pub check_data: bool,
+}
+
+impl Link {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Shm => "shm",
+        }
+    }
+
+    /// The ways it knows, the usual one first.
+    fn methods(self) -> &'static [Method] {
+        use Method::{Copy, Handover, IoUring, Sendfile, Sendmsg, Verbs, Write, Zerocopy};
+        match self {
+            Self::Tcp => &[Write, Sendmsg, Zerocopy, Sendfile, IoUring, Verbs],
+            Self::Udp => &[Write, Sendmsg, IoUring],
+            Self::Shm => &[Copy, Handover, Verbs],
+        }
+    }
+}
+
+impl Method {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Sendmsg => "sendmsg",
+            Self::Zerocopy => "zerocopy",
+            Self::Sendfile => "sendfile",
+            Self::IoUring => "io_uring",
+            Self::Copy => "copy",
+            Self::Handover => "handover",
+            Self::Verbs => "verbs",
+        }
+    }
+}
+
+/// One way to carry messages, of all that were asked for; a point is this and a size.
+#[derive(Debug, Clone)]
+struct Way {
+    link: Link,
+    method: Method,
+    wait: Wait,
+    socket_buffer: Option<u32>,
+    cpu: Option<Cpus>,
+}
+
+/// Everything that [`Path`], [`Ends`] and sizes ask for: the points, each with what it needs.
+fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, BenchError> {
+    if let Some(size) = sizes.0.iter().find(|size| !(1..=LONGEST).contains(*size)) {
+        return Err(BenchError::Usage(format!("a message of {size} bytes: from 1 byte to 1 GiB can be sent")));
+    }
+    let buffers = match &path.socket_buffer[..] {
+        [] => vec![None],
+        some => some.iter().map(|size| u32::try_from(size.0).map(Some)).collect::<Result<_, _>>().map_err(|_| {
+            BenchError::Usage("socket buffers of 4 GiB and more cannot be asked for".to_owned())
+        })?,
+    };
+    let cpus = match &ends.cpu[..] {
+        [] => vec![None],
+        some => some.iter().copied().map(Some).collect(),
+    };
+    let mut points = Vec::new();
+    for link in &path.link {
+        let known = link.methods();
+        let methods: Vec<Method> = match &path.method[..] {
+            [] => vec![known[0]],
+            some => some.iter().copied().filter(|method| known.contains(method)).collect(),
+        };
+        if let Some(never) = path.method.iter().find(|method| !path.link.iter().any(|link| link.methods().contains(method)))
+        {
+            let links: Vec<&str> = path.link.iter().map(|link| link.name()).collect();
+            return Err(BenchError::Usage(format!("--method {} is none of --link {}", never.name(), links.join(","))));
+        }
+        let wait = path.wait.unwrap_or(if *link == Link::Shm { Wait::Poll } else { Wait::Sleep });
+        // Only sockets have buffers; a link without is measured once.
+        let buffers = if *link == Link::Shm { &[None][..] } else { &buffers[..] };
+        for method in methods {
+            for socket_buffer in buffers {
+                for cpu in &cpus {
+                    let way = Way { link: *link, method, wait, socket_buffer: *socket_buffer, cpu: *cpu };
+                    points.extend(sizes.0.iter().map(|size| (way.key(*size, path), way.clone())));
+                }
+            }
+        }
+    }
+    Ok(points)
+}
+
+impl Way {
+    fn key(&self, size: u64, path: &Path) -> Key {
+        let mut key = Key::new(self.link.name(), self.method.name(), size);
+        if self.wait == Wait::Poll {
+            key = key.with("wait", "poll");
+        }
+        if let Some(bytes) = self.socket_buffer {
+            key = key.with("socket_buffer", bytes);
+        }
+        if let (Some(name), Link::Tcp) = (&path.congestion, self.link) {
+            key = key.with("congestion", name);
+        }
+        if let Some(cpu) = self.cpu {
+            key = key.with("cpu", cpu);
+        }
+        if path.check_data {
+            key = key.with("check_data", "yes");
+        }
+        key
+    }
+}
+
+/// How long nothing may come, on any connection, before the other end is given up.
+const PATIENCE: Duration = Duration::from_secs(10);

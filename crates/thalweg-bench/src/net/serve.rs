@@ -1,0 +1,150 @@
+//! `thalweg bench serve`: the other end, on this host or another.
+
+use super::session::{Control, ControlStream, serve as serve_one};
+use super::{LONGEST, PATIENCE};
+use crate::BenchError;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Where `thalweg bench serve` listens unless told otherwise.
+pub const PORT: u16 = 5255;
+
+/// How long an asking end may say nothing before others get their turn.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Address to listen on. Anybody who reaches it may measure: nothing is encrypted, nobody is asked who they are
+    #[arg(long, value_name = "ADDRESS[:PORT]", default_value = "[::]")]
+    pub listen: String,
+    /// End after the first asking end has gone
+    #[arg(short = '1', long)]
+    pub one_off: bool,
+    /// Serve the one process that is connected to standard input
+    #[arg(long, hide = true, conflicts_with_all = ["listen", "one_off"])]
+    pub local: bool,
+}
+
+/// Serves asking ends, one at a time, until the program is ended. `listening` hears the address once it is open, and what
+/// becomes of each asking end.
+pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), BenchError> {
+    if options.local {
+        let socket = io::stdin().as_fd().try_clone_to_owned().map_err(BenchError::os("taking over standard input"))?;
+        let control = Control::new(ControlStream::Unix(UnixStream::from(socket)), "the asking process".into(), None)?;
+        return serve_one(control, None);
+    }
+    let address = resolve(&options.listen)?;
+    let listener = TcpListener::bind(address).map_err(BenchError::os(format!("listening on {address}")))?;
+    let address = listener.local_addr().unwrap_or(address);
+    say(&format!("listening on {address}, messages of up to {LONGEST} bytes"));
+    let say = std::sync::Mutex::new(say);
+    let tell = |text: String| say.lock().unwrap_or_else(std::sync::PoisonError::into_inner)(&text);
+    let busy = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        loop {
+            let (stream, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => return Err(BenchError::os("accepting a connection")(error)),
+            };
+            if busy.swap(true, Ordering::Acquire) {
+                refuse(stream);
+                continue;
+            }
+            let busy = Arc::clone(&busy);
+            let serve_it = move || {
+                tell(format!("{peer} measures"));
+                let control = Control::new(ControlStream::Tcp(stream), peer.to_string(), Some(IDLE));
+                let ended = control.and_then(|control| serve_one(control, Some(IDLE)));
+                busy.store(false, Ordering::Release);
+                match ended {
+                    Ok(()) => tell(format!("{peer} has gone")),
+                    Err(error) => tell(error.to_string()),
+                }
+            };
+            if options.one_off {
+                serve_it();
+                return Ok(());
+            }
+            scope.spawn(serve_it);
+        }
+    })
+}
+
+fn refuse(mut stream: TcpStream) {
+    let why = "another end measures now: two at a time would measure each other";
+    let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
+    let _ = writeln!(stream, "{}", serde_json::json!({ "failed": { "why": why } }));
+}
+
+/// `host`, `host:port`, `[::1]`, `[::1]:port`.
+fn resolve(text: &str) -> Result<SocketAddr, BenchError> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let named = match bare {
+        Some(host) => (host, PORT).to_socket_addrs(),
+        None if text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => text.to_socket_addrs(),
+        None => (text, PORT).to_socket_addrs(),
+    };
+    let mut found = named.map_err(BenchError::os(format!("looking up '{text}'")))?;
+    found.next().ok_or_else(|| BenchError::Usage(format!("'{text}' has no address")))
+}
+
+/// Connects to a serving end on another host.
+pub(super) fn connect(peer: &str) -> Result<Control, BenchError> {
+    let address = resolve(peer)?;
+    let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(|error| BenchError::Peer {
+        peer: address.to_string(),
+        why: format!("{error}; run `thalweg bench serve` there"),
+    })?;
+    Control::new(ControlStream::Tcp(stream), address.to_string(), Some(PATIENCE))
+}
+
+/// A process that serves this one. It ends when its control connection does; dropping this makes sure.
+#[derive(Debug)]
+pub(crate) struct Child(std::process::Child);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a second process of this program that serves.
+pub(super) fn start() -> Result<(Control, Child), BenchError> {
+    let failed = || BenchError::os("starting a second process");
+    let (ours, theirs) = UnixStream::pair().map_err(failed())?;
+    let program = std::env::current_exe().map_err(failed())?;
+    let child = Command::new(program)
+        .args(["bench", "serve", "--local"])
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(failed())?;
+    let child = Child(child);
+    let control = Control::new(ControlStream::Unix(ours), format!("process {}", child.0.id()), Some(PATIENCE))?;
+    Ok((control, child))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_written_with_and_without_a_port() {
+        let at = |text| resolve(text).unwrap().to_string();
+        assert_eq!(at("127.0.0.1"), "127.0.0.1:5255");
+        assert_eq!(at("127.0.0.1:1"), "127.0.0.1:1");
+        assert_eq!(at("[::1]"), "[::1]:5255");
+        assert_eq!(at("[::1]:9"), "[::1]:9");
+        assert_eq!(at("::1"), "[::1]:5255");
+        assert!(resolve("").is_err() && resolve("no such host.invalid").is_err());
+    }
+}

@@ -1,0 +1,269 @@
+//! Messages through shared memory, as Thalweg's shm link carries them: bytes in an arena, told of by 64-byte cells in a
+//! ring.
+//!
+//! Each end has an arena that it writes and the other reads, and a ring in each direction. *copy* puts a message into
+//! the arena and takes it out at the other end, as a message-passing library would; one of up to 48 bytes goes inside of the
+//! cell. *handover* tells where it lies already, as the device left it there, and it is read in place.
+//! A place is used again when the other end has told that it is done: by its answer in a conversation, by a cell
+//! of its own in a stream.
+
+use super::exchange::Messages;
+use super::session::{Control, Job, Patience, Work, gone};
+use super::{Exchange, Method, PATIENCE, Phase, Tally, Wait};
+use crate::BenchError;
+use std::os::fd::{AsFd, OwnedFd};
+use thalweg_arena::{Arena, CELL, Doorbell, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds};
+
+/// What fits a cell beside its head.
+const INSIDE: usize = CELL - HEAD;
+const HEAD: usize = 16;
+
+/// Cells of a ring, and at most so many messages under way.
+const CELLS: u32 = 64;
+
+/// Memory that messages under way may take: they should stay in the cache.
+const PLACES: usize = 1 << 20;
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct Shared {
+    to: RingSender,
+    from: RingReceiver,
+    /// A cell that was seen waiting.
+    ahead: Option<[u8; CELL]>,
+    /// Rung when the other end sleeps.
+    theirs: Doorbell,
+    /// Rung for us.
+    ours: Doorbell,
+    arena: Span,
+    /// The whole of the other end's arena.
+    view: View,
+    method: Method,
+    wait: Wait,
+    check: bool,
+    /// Places are given back by cells of their own.
+    stream: bool,
+    size: usize,
+    /// How many messages the arena holds, one behind the other at `stride`.
+    places: usize,
+    stride: usize,
+    under_way: usize,
+    next: usize,
+    messages: Messages,
+    received: Vec<u8>,
+    tally: Tally,
+}
+
+/// The asking end's half of setting up.
+pub(super) fn ask(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
+    let (arena, stride, places) = arena(job)?;
+    let ring = |name| Ring::create(name, CELLS).map_err(|error| control.error(error));
+    let (there, back) = (ring("bench-there")?, ring("bench-back")?);
+    let bell = || Doorbell::new().map_err(|error| control.error(error));
+    let (theirs, ours) = (bell()?, bell()?);
+    let fds = [there.fd(), back.fd(), theirs.as_fd(), ours.as_fd(), arena.arena().fd()];
+    send_fds(control.unix()?, b"m", &fds).map_err(|error| control.error(error))?;
+    let [their_arena] = receive::<1>(control)?;
+    let shared =
+        Shared::new(job, there.into_sender(), back.into_receiver(), (theirs, ours), (arena, stride, places), their_arena);
+    Ok(Box::new(shared.map_err(|error| control.error(error))?))
+}
+
+/// The serving end's half.
+pub(super) fn serve(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
+    let [there, back, ours, theirs, their_arena] = receive::<5>(control)?;
+    let (arena, stride, places) = arena(job)?;
+    send_fds(control.unix()?, b"m", &[arena.arena().fd()]).map_err(|error| control.error(error))?;
+    let ring = |fd| Ring::import(fd).map_err(|error| control.error(error));
+    let bell = |fd| Doorbell::import(fd).map_err(|error| control.error(error));
+    let (to, from, bells) = (ring(back)?.into_sender(), ring(there)?.into_receiver(), (bell(theirs)?, bell(ours)?));
+    let shared = Shared::new(job, to, from, bells, (arena, stride, places), their_arena);
+    Ok(Box::new(shared.map_err(|error| control.error(error))?))
+}
+
+fn arena(job: &Job) -> Result<(Span, usize, usize), BenchError> {
+    // Messages begin on cache lines; the three that differ in their phase are there beside the places, for handover.
+    let stride = job.size.next_multiple_of(64);
+    let places = (PLACES / stride).clamp(2, CELLS as usize / 2);
+    let mut span = Arena::create("bench-messages", stride * (places + Phase::ALL.len()))
+        .map_err(|error| BenchError::Unavailable { what: "shared memory".into(), why: error.to_string() })?;
+    let messages = Messages::new(job.size);
+    for at in 0..places + Phase::ALL.len() {
+        let phase = Phase::ALL[at.checked_sub(places).unwrap_or(0)];
+        span[at * stride..][..job.size].copy_from_slice(messages.get(phase));
+    }
+    Ok((span, stride, places))
+}
+
+fn receive<const N: usize>(control: &Control) -> Result<[OwnedFd; N], BenchError> {
+    let (count, fds) = recv_fds(control.unix()?, &mut [0], N).map_err(|error| control.error(error))?;
+    match <[OwnedFd; N]>::try_from(fds) {
+        Ok(fds) if count == 1 => Ok(fds),
+        _ => Err(control.error("it did not hand over its memory")),
+    }
+}
+
+impl Shared {
+    fn new(
+        job: &Job,
+        to: RingSender,
+        from: RingReceiver,
+        (theirs, ours): (Doorbell, Doorbell),
+        (arena, stride, places): (Span, usize, usize),
+        their_arena: OwnedFd,
+    ) -> Result<Self, thalweg_arena::ArenaError> {
+        let their_arena = Arena::import(their_arena)?;
+        let size = their_arena.size();
+        let view = their_arena.view(0, size).ok_or(thalweg_arena::ArenaError::Size(size))?;
+        Ok(Self {
+            to,
+            from,
+            ahead: None,
+            theirs,
+            ours,
+            arena,
+            view,
+            method: job.method,
+            wait: job.wait,
+            check: job.check_data,
+            stream: job.work == Work::Receive,
+            size: job.size,
+            places,
+            stride,
+            under_way: 0,
+            next: 0,
+            messages: Messages::new(job.size),
+            received: vec![0; job.size],
+            tally: Tally::default(),
+        })
+    }
+
+    fn inside(&self) -> bool {
+        self.method == Method::Copy && self.size <= INSIDE
+    }
+
+    /// A place that the other end is done with.
+    fn place(&mut self) -> Result<usize, BenchError> {
+        while self.stream && self.under_way == self.places {
+            self.pop()?;
+            self.under_way -= 1;
+        }
+        self.next = (self.next + 1) % self.places;
+        self.under_way += 1;
+        Ok(self.next * self.stride)
+    }
+
+    fn push(&mut self, cell: &[u8; CELL]) -> Result<(), BenchError> {
+        // Never full: no more cells are under way than there are places, or one where messages are answered.
+        self.to.push(cell).map_err(|error| gone(&error.to_string()))?;
+        if self.to.publish() {
+            self.tally.calls += 1;
+            self.theirs.ring().map_err(|error| gone(&error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<[u8; CELL], BenchError> {
+        if let Some(cell) = self.ahead.take() {
+            return Ok(cell);
+        }
+        let mut patience = Patience::default();
+        loop {
+            match self.from.pop() {
+                Ok(Some(cell)) => return Ok(cell),
+                Ok(None) if self.wait == Wait::Poll => patience.look("waiting for a message in shared memory")?,
+                Ok(None) => {
+                    if self.from.prepare_wait() {
+                        self.sleep()?;
+                        self.from.cancel_wait();
+                    }
+                }
+                Err(error) => return Err(gone(&error.to_string())),
+            }
+        }
+    }
+
+    fn sleep(&mut self) -> Result<(), BenchError> {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let timeout = rustix::time::Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        self.tally.calls += 2;
+        match poll(&mut [PollFd::new(&self.ours, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => {
+                Err(BenchError::Silent { doing: "waiting for a message in shared memory".into(), patience: PATIENCE })
+            }
+            Ok(_) => self.ours.clear().map(drop).map_err(|error| gone(&error.to_string())),
+            Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(BenchError::os("waiting for a doorbell")(error)),
+        }
+    }
+}
+
+impl Exchange for Shared {
+    #[inline]
+    fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
+        let mut cell = [0; CELL];
+        cell[0] = phase as u8;
+        if self.inside() {
+            if self.stream {
+                self.place()?;
+            }
+            cell[HEAD..HEAD + self.size].copy_from_slice(self.messages.get(phase));
+            self.tally.copied += self.size as u64;
+        } else {
+            let mut place = self.place()?;
+            if self.method == Method::Copy {
+                self.arena[place..place + self.size].copy_from_slice(self.messages.get(phase));
+                self.tally.copied += self.size as u64;
+            } else if phase != Phase::Ordinary {
+                place = (self.places + phase as usize) * self.stride;
+            }
+            cell[8..16].copy_from_slice(&(place as u64).to_le_bytes());
+        }
+        self.tally.sent += 1;
+        self.push(&cell)
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<Phase, BenchError> {
+        let cell = self.pop()?;
+        let phase = Phase::of(cell[0]);
+        if self.inside() {
+            self.received.copy_from_slice(&cell[HEAD..HEAD + self.size]);
+            self.tally.copied += self.size as u64;
+            if self.check {
+                self.messages.check(&self.received, 0, self.tally.received)?;
+            }
+        } else {
+            let mut place = [0; 8];
+            place.copy_from_slice(&cell[8..16]);
+            let place = usize::try_from(u64::from_le_bytes(place)).unwrap_or(usize::MAX);
+            let outside = || gone("a message lies outside of shared memory");
+            let bytes = self.view.get(place..place.saturating_add(self.size)).ok_or_else(outside)?;
+            if self.method == Method::Copy {
+                self.received.copy_from_slice(bytes);
+                self.tally.copied += self.size as u64;
+            }
+            if self.check {
+                let bytes = if self.method == Method::Copy { &self.received } else { bytes };
+                self.messages.check(bytes, 0, self.tally.received)?;
+            }
+        }
+        if self.stream {
+            self.push(&[0; CELL])?;
+        }
+        self.tally.received += 1;
+        self.tally.received_bytes += self.size as u64;
+        Ok(phase)
+    }
+
+    fn waiting(&mut self) -> Result<bool, BenchError> {
+        if self.ahead.is_none() {
+            self.ahead = self.from.pop().map_err(|error| gone(&error.to_string()))?;
+        }
+        Ok(self.ahead.is_some())
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally
+    }
+}

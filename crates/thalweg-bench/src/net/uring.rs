@@ -1,0 +1,204 @@
+//! Messages through io_uring: a send and the receive that waits for its answer go to the kernel in one system call, and
+//! so do several sends of a stream.
+
+use super::exchange::{Messages, stamped};
+use super::session::{Job, Work, gone};
+use super::stream::failed;
+use super::{Exchange, PATIENCE, Phase, Tally};
+use crate::BenchError;
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Sends of a stream that go to the kernel together.
+const DEPTH: usize = 8;
+
+const SEND: u64 = 1;
+const RECEIVE: u64 = 2;
+
+/// One end.
+pub(super) struct Uring {
+    ring: IoUring,
+    socket: OwnedFd,
+    /// TCP, where bytes may come in pieces; otherwise one datagram is one message.
+    bytes: bool,
+    stream: bool,
+    check: bool,
+    size: usize,
+    messages: Messages,
+    received: Vec<u8>,
+    /// Sends that the kernel was not asked for yet, or has not finished.
+    queued: usize,
+    under_way: usize,
+    receiving: bool,
+    answered: Option<i32>,
+    tally: Tally,
+}
+
+impl Uring {
+    pub(super) fn new(socket: OwnedFd, job: &Job, bytes: bool) -> Result<Self, BenchError> {
+        if !bytes && job.size > super::datagram::LONGEST {
+            return Err(BenchError::Unavailable {
+                what: format!("a message of {} bytes over udp by io_uring", job.size),
+                why: format!("a datagram holds {}; --method write sends several", super::datagram::LONGEST),
+            });
+        }
+        if bytes {
+            socket2::SockRef::from(&socket).set_tcp_nodelay(true).map_err(BenchError::os("setting TCP_NODELAY"))?;
+        }
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(2 * DEPTH as u32)
+            .map_err(|error| BenchError::Unavailable { what: "io_uring".into(), why: error.to_string() })?;
+        Ok(Self {
+            ring,
+            socket,
+            bytes,
+            stream: job.work == Work::Receive,
+            check: job.check_data,
+            size: job.size,
+            messages: Messages::new(job.size),
+            received: vec![0; job.size],
+            queued: 0,
+            under_way: 0,
+            receiving: false,
+            answered: None,
+            tally: Tally::default(),
+        })
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) -> Result<(), BenchError> {
+        // SAFETY: entries point into `messages` and `received`, which are `Vec`s of fixed length and not freed before their
+        // operations are over (see `drop`); `messages` is never written, and `received` is looked at only when its one
+        // operation has completed.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        pushed.map_err(|_| gone("the submission queue of io_uring is full"))
+    }
+
+    /// Submits, and waits for so many completions.
+    fn submit(&mut self, wait_for: usize) -> Result<(), BenchError> {
+        let timeout = Timespec::new().sec(PATIENCE.as_secs());
+        let arguments = SubmitArgs::new().timespec(&timeout);
+        self.under_way += std::mem::take(&mut self.queued);
+        loop {
+            self.tally.calls += 1;
+            match self.ring.submitter().submit_with_args(wait_for, &arguments) {
+                Ok(_) => break,
+                Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => {}
+                Err(error) if error.raw_os_error() == Some(Errno::TIME.raw_os_error()) => {
+                    return Err(failed("waiting for io_uring", Errno::AGAIN));
+                }
+                Err(error) => return Err(BenchError::os("io_uring_enter")(error)),
+            }
+        }
+        let mut wrong = None;
+        for completion in self.ring.completion() {
+            let result = completion.result();
+            if completion.user_data() == RECEIVE {
+                self.answered = Some(result);
+                self.receiving = false;
+            } else {
+                self.under_way = self.under_way.saturating_sub(1);
+                if result != self.size as i32 {
+                    wrong.get_or_insert(result);
+                }
+            }
+        }
+        match wrong {
+            None => Ok(()),
+            Some(error) if error < 0 => Err(failed("sending through io_uring", Errno::from_raw_os_error(-error))),
+            Some(_) => Err(gone("the connection ended in the middle of a message")),
+        }
+    }
+}
+
+impl Exchange for Uring {
+    fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
+        let message = self.messages.get(phase);
+        // MSG_WAITALL: the kernel goes on until all is sent (io_uring_enter(2), IORING_OP_SEND).
+        let entry = opcode::Send::new(Fd(self.socket.as_raw_fd()), message.as_ptr(), message.len() as u32)
+            .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
+            .build()
+            .user_data(SEND);
+        // Linked: the next begins when this is done, or messages would be interleaved.
+        let last = !self.stream || self.queued + 1 == DEPTH || phase != Phase::Ordinary;
+        let entry = if last { entry } else { entry.flags(squeue::Flags::IO_LINK) };
+        self.push(&entry)?;
+        self.queued += 1;
+        self.tally.sent += 1;
+        self.tally.copied += self.size as u64;
+        if self.stream && last { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), BenchError> {
+        while self.queued + self.under_way > 0 {
+            self.submit(self.queued + self.under_way)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Phase, BenchError> {
+        let flags = if self.bytes { libc::MSG_WAITALL } else { 0 };
+        let into = (self.received.as_mut_ptr(), self.received.len() as u32);
+        let entry = opcode::Recv::new(Fd(self.socket.as_raw_fd()), into.0, into.1).flags(flags).build();
+        self.push(&entry.user_data(RECEIVE))?;
+        self.receiving = true;
+        let count = loop {
+            self.submit(self.queued + self.under_way + 1)?;
+            if let Some(count) = self.answered.take() {
+                break count;
+            }
+        };
+        if count < 0 {
+            return Err(failed("receiving through io_uring", Errno::from_raw_os_error(-count)));
+        }
+        if count as usize != self.size {
+            return Err(gone("the connection ended in the middle of the measurement"));
+        }
+        if self.check {
+            self.messages.check(&self.received, 0, self.tally.received)?;
+        }
+        self.tally.received += 1;
+        self.tally.received_bytes += self.size as u64;
+        self.tally.copied += self.size as u64;
+        Ok(Phase::of(self.received[0]))
+    }
+
+    fn waiting(&mut self) -> Result<bool, BenchError> {
+        self.tally.calls += 1;
+        super::session::waiting(&self.socket)
+    }
+
+    fn stamp(&mut self, number: u64) {
+        // The kernel may be reading the last message: a stamp is for conversations, which wait for their sends.
+        if !self.bytes && self.queued + self.under_way == 0 {
+            self.messages.stamp(number);
+        }
+    }
+
+    fn stamped(&self) -> Option<u64> {
+        (!self.bytes).then(|| stamped(&self.received)).flatten()
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally
+    }
+}
+
+impl Drop for Uring {
+    /// The kernel may still read from our messages and write to what we receive into: it is made to finish, or the memory is
+    /// left to it.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        while self.under_way + usize::from(self.receiving) > 0 {
+            let before = self.under_way + usize::from(self.receiving);
+            if self.submit(1).is_err() && before == self.under_way + usize::from(self.receiving) {
+                std::mem::forget(std::mem::replace(&mut self.messages, Messages::new(1)));
+                std::mem::forget(std::mem::take(&mut self.received));
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Options that instruments have in common, with the letters of iperf3 where they mean the same.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+use thiserror::Error;
+
+/// How long and how often each point is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
+pub struct Timing {
+    /// Each point is repeated until at least this long has passed
+    #[arg(short = 't', long, visible_alias = "duration", value_name = "TIME", default_value = "1s", value_parser = time)]
+    pub min_time: Duration,
+    /// Time at the beginning of each repeat that does not count
+    #[arg(short = 'O', long, value_name = "TIME", default_value = "100ms", value_parser = time)]
+    pub warmup: Duration,
+    /// How often each point is measured: the table shows the median
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+}
+
+/// The longest time an option may ask for.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// `10s`, `500ms`, or seconds as iperf3 takes them: `10`.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let time = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
+        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
+    };
+    if time > LONGEST { Err("more than a day".to_owned()) } else { Ok(time) }
+}
+
+/// Which processors the two ends are bound to: `n` for this end, `n/m` for both, as iperf3's `-A n,m`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cpus {
+    /// This end.
+    pub asking: Option<u32>,
+    /// The other end.
+    pub serving: Option<u32>,
+}
+
+/// Why a pair of processors cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("'{0}': write N for this end, N/M for both, /M for the other alone; processors are counted from 0")]
+pub struct CpusError(String);
+
+impl FromStr for Cpus {
+    type Err = CpusError;
+
+    fn from_str(text: &str) -> Result<Self, CpusError> {
+        let (asking, serving) = text.split_once(['/', ',']).unwrap_or((text, ""));
+        let number = |text: &str| match text {
+            "" => Ok(None),
+            digits => digits.parse().map(Some).map_err(|_| CpusError(digits.to_owned())),
+        };
+        match (number(asking)?, number(serving)?) {
+            (None, None) => Err(CpusError(text.to_owned())),
+            (asking, serving) => Ok(Self { asking, serving }),
+        }
+    }
+}
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |cpu: Option<u32>| cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
+        write!(f, "{}/{}", number(self.asking), number(self.serving))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_of_both_ends() {
+        assert_eq!("1".parse(), Ok(Cpus { asking: Some(1), serving: None }));
+        assert_eq!("0/1".parse(), Ok(Cpus { asking: Some(0), serving: Some(1) }));
+        assert_eq!("/3".parse(), Ok(Cpus { asking: None, serving: Some(3) }));
+        for nonsense in ["", "/", "a", "1/b", "-1"] {
+            assert!(nonsense.parse::<Cpus>().is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_people_or_as_iperf3_write_them() {
+        assert_eq!(time("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(time("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        for nonsense in ["-1", "", "soon", "inf", "NaN", "9999999"] {
+            assert!(time(nonsense).is_err(), "{nonsense}");
+        }
+    }
+}

@@ -1,0 +1,584 @@
+//! Thalweg beside the tools that laboratories measure with, and the libraries they would use instead.
+//!
+//! For each pairing of a table, a peer's program and the line of `thalweg bench` that does the same work take
+//! turns: absolute figures on a machine that is shared drift, ratios within one run do so less. Every turn of both is kept,
+//! in the order taken; the ratio is the median of the ratios turn by turn.
+//!
+//! Everything stays on this host, on a loopback of its own where that is to be had.
+
+mod install;
+mod loopback;
+mod parse;
+pub(crate) mod program;
+mod table;
+
+use crate::building::Scratch;
+use crate::drive::{PATIENCE, Stop};
+use crate::options::time;
+use crate::point::{Key, Point, median};
+use crate::{BenchError, Host, Plan, Usage};
+use install::Shelf;
+use program::Program;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+use table::{Figure, PEERS, ROWS, Row, Server};
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Only these peers or pairings, by name
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
+    only: Vec<String>,
+    /// How often both take their turn
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
+    /// How long each turn measures; peers that count whole seconds take the next one
+    #[arg(short = 't', long, visible_alias = "duration", value_name = "TIME", default_value = "2s", value_parser = time)]
+    min_time: Duration,
+    /// Two turns of one second: a first look, not a figure
+    #[arg(long, conflicts_with_all = ["repeat", "min_time"])]
+    quick: bool,
+    /// Install the peers that are missing: with apt-get, or with pip into a directory of our own
+    #[arg(long)]
+    install: bool,
+    /// Directory on the disk that is measured
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    path: PathBuf,
+}
+
+/// Watches the comparison go on, from a thread of its own.
+pub trait Observer: Send {
+    /// So many pairings of so many are done, and so many turns of this one.
+    fn progress(&mut self, done: usize, of: usize, pairing: &str, turn: u32);
+
+    /// A pairing is done.
+    fn pairing(&mut self, pairing: &Pairing);
+}
+
+/// Everything one comparison measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PeersReport {
+    /// What kind of file this is: [`PeersReport::FORMAT`].
+    pub format: String,
+    /// When it began, UTC (RFC 3339).
+    pub began: String,
+    /// The machine.
+    pub host: Host,
+    /// How often both took their turn.
+    pub repeat: u32,
+    /// How long a turn was to measure, in seconds.
+    pub min_time: f64,
+    /// The network that was measured over.
+    pub network: String,
+    /// In the order they were taken.
+    pub pairings: Vec<Pairing>,
+    /// Peers that are not here.
+    pub missing: Vec<Missing>,
+    /// What makes the figures less certain.
+    pub warnings: Vec<String>,
+}
+
+impl PeersReport {
+    /// What [`PeersReport::format`] says.
+    pub const FORMAT: &str = "thalweg-peers/1";
+}
+
+/// One piece of work, done by a peer and by Thalweg in turns.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Pairing {
+    /// As `--only` takes it.
+    pub name: String,
+    /// The work, in words.
+    pub work: String,
+    /// Who else does it.
+    pub peer: String,
+    /// The peer's version, by its own words.
+    pub version: String,
+    /// The peer's command lines, server first, as in the last turn.
+    pub commands: Vec<String>,
+    /// Ours, with `thalweg bench` in front.
+    pub ours: String,
+    /// What is to be known when reading the ratio.
+    pub note: String,
+    /// What was compared; the first of them matters. Empty where nothing could be measured.
+    pub figures: Vec<Compared>,
+    /// Why figures, or some of their turns, are missing.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+}
+
+/// One figure of both.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// `goodput`, `messages`, `half a round trip, median`, `processor time`, …
+    pub name: String,
+    /// `Gbit/s`, `1/s`, `µs`, `s/GB`.
+    pub unit: String,
+    /// Whether a ratio above 1 speaks for us.
+    pub higher_is_better: bool,
+    /// Our turns, in the order taken.
+    pub ours: Vec<f64>,
+    /// The peer's, each taken just before ours.
+    pub theirs: Vec<f64>,
+    /// Our median.
+    pub ours_median: f64,
+    /// The peer's median.
+    pub theirs_median: f64,
+    /// Ours by theirs.
+    pub ratio: Ratio,
+}
+
+/// How many times the peer's figure ours is, turn by turn.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+}
+
+/// A peer that is not here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Which.
+    pub peer: String,
+    /// What there is not.
+    pub why: String,
+    /// The command that would mend it.
+    pub install: String,
+}
+
+/// Takes all pairings whose peers are here. What fails says so in its place and the others are taken; a comparison that was
+/// [stopped](Stop) holds what was done until then.
+pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> Result<PeersReport, BenchError> {
+    let rows = chosen(&options.only)?;
+    let (repeat, min_time) =
+        if options.quick { (2, Duration::from_secs(1)) } else { (options.repeat, options.min_time) };
+    let mut report = PeersReport {
+        format: PeersReport::FORMAT.to_owned(),
+        began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        host: Host::probe(None),
+        repeat,
+        min_time: min_time.as_secs_f64(),
+        network: String::new(),
+        pairings: Vec::new(),
+        missing: Vec::new(),
+        warnings: Vec::new(),
+    };
+
+    let shelf = Shelf::open()?;
+    let peers: Vec<_> = PEERS.into_iter().filter(|peer| rows.iter().any(|row| row.peer.name == peer.name)).collect();
+    if options.install {
+        report.warnings.extend(shelf.install(&peers, stop));
+    }
+    let mut ready = Vec::new();
+    for peer in peers {
+        match shelf.ready(peer, stop) {
+            Ok(version) => ready.push((peer.name, version)),
+            Err(missing) => report.missing.push(missing),
+        }
+    }
+    let version = |row: &Row| ready.iter().find(|(name, _)| *name == row.peer.name).map(|(_, version)| version.clone());
+    let rows: Vec<_> = rows.into_iter().filter_map(|row| version(row).map(|version| (row, version))).collect();
+
+    let before = Usage::now();
+    // A thread, because a network of one's own is for the rest of a thread's life.
+    std::thread::scope(|scope| {
+        let work = || {
+            let separate = loopback::separate();
+            let congestion = loopback::congestion_control();
+            report.network = match &separate {
+                Ok(()) => format!("a loopback of its own, TCP congestion control {congestion} unless chosen"),
+                Err(error) => {
+                    format!("the host's loopback, TCP congestion control {congestion} unless chosen; {error}")
+                }
+            };
+            let turns = Turns {
+                shelf: &shelf,
+                separate: separate.is_ok(),
+                congestion,
+                repeat,
+                min_time,
+                path: &options.path,
+                stop,
+            };
+            for (done, (row, version)) in rows.iter().enumerate() {
+                if stop.pressed() {
+                    report.warnings.insert(0, format!("stopped after {done} of {} pairings", rows.len()));
+                    break;
+                }
+                let pairing = turns.take(row, version, |turn| observer.progress(done, rows.len(), row.name, turn));
+                observer.pairing(&pairing);
+                report.pairings.push(pairing);
+            }
+        };
+        let worker = std::thread::Builder::new().name("peers".to_owned()).spawn_scoped(scope, work);
+        worker.map_err(BenchError::os("starting a thread"))?.join().map_err(|_| BenchError::Program {
+            program: "thalweg bench peers".to_owned(),
+            why: "its thread fell over".to_owned(),
+        })
+    })?;
+    if repeat == 1 {
+        report.warnings.push("both took one turn: how far turns lie apart is not known".to_owned());
+    }
+    let used = before.used();
+    let steal = 100.0 * used.steal / used.wall;
+    if steal > STEAL {
+        report.warnings.push(format!("the hypervisor took {steal:.1} % of a processor away (steal)"));
+    }
+    let failed = report.pairings.iter().filter(|pairing| pairing.error.is_some()).count();
+    if failed > 0 {
+        report.warnings.push(format!("{failed} of {} pairings failed", report.pairings.len()));
+    }
+    Ok(report)
+}
+
+/// Steal above so much is worth a word: percent of one processor.
+const STEAL: f64 = 1.0;
+
+/// The rows of these peers or with these names; all of them where nobody is named.
+fn chosen(only: &[String]) -> Result<Vec<&'static Row>, BenchError> {
+    let named = |row: &Row, name: &str| row.name == name || row.peer.name == name;
+    if let Some(unknown) = only.iter().find(|name| !ROWS.iter().any(|row| named(row, name))) {
+        let mut names: Vec<&str> = PEERS.iter().map(|peer| peer.name).collect();
+        names.extend(ROWS.iter().map(|row| row.name));
+        names.dedup();
+        return Err(BenchError::Usage(format!("--only {unknown}: there are {}", names.join(", "))));
+    }
+    Ok(ROWS.iter().filter(|row| only.is_empty() || only.iter().any(|name| named(row, name))).collect())
+}
+
+/// How turns are taken.
+struct Turns<'a> {
+    shelf: &'a Shelf,
+    /// Whether this thread has a network of its own.
+    separate: bool,
+    congestion: String,
+    repeat: u32,
+    min_time: Duration,
+    path: &'a Path,
+    stop: &'a Stop,
+}
+
+/// One turn of one of the two.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    value: f64,
+    /// Processor seconds for 10⁹ payload bytes, both ends.
+    cpu: Option<f64>,
+}
+
+impl Turns<'_> {
+    /// All turns of one pairing.
+    fn take(&self, row: &Row, version: &str, progress: impl FnMut(u32)) -> Pairing {
+        let mut pairing = Pairing {
+            name: row.name.to_owned(),
+            work: row.work.to_owned(),
+            peer: row.peer.name.to_owned(),
+            version: version.to_owned(),
+            commands: Vec::new(),
+            ours: String::new(),
+            note: row.note.to_owned(),
+            figures: Vec::new(),
+            error: None,
+        };
+        let mut turns = Vec::new();
+        match self.turns(row, &mut pairing, &mut turns, progress) {
+            Ok(()) | Err(BenchError::Stopped) => {}
+            Err(error) => pairing.error = Some(error.to_string()),
+        }
+        let (theirs, ours): (Vec<Turn>, Vec<Turn>) = turns.into_iter().unzip();
+        let (name, unit, one) = row.figure.name();
+        let values = |turns: &[Turn]| turns.iter().map(|turn| turn.value / one).collect();
+        let costs = |turns: &[Turn]| turns.iter().map(|turn| turn.cpu).collect::<Option<Vec<f64>>>();
+        pairing.figures.extend(compared(name, unit, row.figure.higher_is_better(), values(&ours), values(&theirs)));
+        if let (Some(ours), Some(theirs)) = (costs(&ours), costs(&theirs)) {
+            pairing.figures.extend(compared("processor time", "s/GB", false, ours, theirs));
+        }
+        pairing
+    }
+
+    /// The peer's turn and then ours, again and again.
+    fn turns(
+        &self,
+        row: &Row,
+        pairing: &mut Pairing,
+        turns: &mut Vec<(Turn, Turn)>,
+        mut progress: impl FnMut(u32),
+    ) -> Result<(), BenchError> {
+        if !self.separate && !row.peer.stays_at_home {
+            return Err(BenchError::Unavailable {
+                what: row.peer.name.to_owned(),
+                why: format!(
+                    "it listens on every address, and there is no network of its own for it: {}",
+                    loopback::REMEDY
+                ),
+            });
+        }
+        let scratch = Scratch::below(self.path, "peers")?;
+        for turn in 0..if row.once { 1 } else { self.repeat } {
+            progress(turn);
+            let ports = loopback::free_ports()?;
+            let line = |line: &str| self.words(line, row, ports, &scratch.0);
+            let theirs = self.theirs(row, ports[0], &line, &mut pairing.commands)?;
+            let ours = line(&format!("{} --repeat 1 --min-time {{time}}", row.ours));
+            pairing.ours = ours.join(" ");
+            turns.push((theirs, measured_by_us(row.figure, &ours, self.stop)?));
+        }
+        Ok(())
+    }
+
+    fn theirs(
+        &self,
+        row: &Row,
+        port: u16,
+        words: &dyn Fn(&str) -> Vec<String>,
+        commands: &mut Vec<String>,
+    ) -> Result<Turn, BenchError> {
+        commands.clear();
+        let mut start = |line: &str| {
+            let words = words(line);
+            let said: Vec<&str> = row.environment.iter().copied().chain(words.iter().map(String::as_str)).collect();
+            commands.push(said.join(" "));
+            let mut command = Command::new(self.shelf.find(&words[0]).unwrap_or_else(|| PathBuf::from(&words[0])));
+            command.args(&words[1..]).envs(row.environment.iter().filter_map(|one| one.split_once('=')));
+            Program::start(&words[0], &mut command)
+        };
+        let server = match row.server {
+            Server::None => None,
+            Server::Once(line, transport) | Server::Lasting(line, transport) => {
+                let mut server = start(line)?;
+                server.listening(port, transport, self.stop)?;
+                Some(server)
+            }
+        };
+        // Those that are told how many, not how long, are slower where their ends have to share a processor.
+        let patience = Duration::from_secs(180) + 10 * self.min_time;
+        let client = start(row.client)?.wait(patience, self.stop)?;
+        let measured = (row.parse)(&client.out).filter(|_| client.status.success());
+        let measured = measured.ok_or_else(|| client.failed(row.peer.name))?;
+        let server_cpu = match (server, row.server) {
+            (Some(mut server), Server::Once(..)) => server.wait(PATIENCE, self.stop)?.cpu,
+            (Some(mut server), _) => server.end()?.cpu,
+            (None, _) => 0.0,
+        };
+        Ok(Turn { value: measured.value, cpu: measured.bytes.map(|bytes| (client.cpu + server_cpu) * 1e9 / bytes) })
+    }
+
+    /// A command line with what stands in braces put in, word by word: what is put in may hold spaces.
+    fn words(&self, line: &str, row: &Row, [port, port2]: [u16; 2], directory: &Path) -> Vec<String> {
+        // Peers that count whole seconds take the next one.
+        let seconds = self.min_time.as_secs_f64().ceil().max(1.0);
+        let free = rustix::fs::statvfs(directory).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        let values = [
+            ("{port}", port.to_string()),
+            ("{port2}", port2.to_string()),
+            ("{seconds}", seconds.to_string()),
+            ("{time}", format!("{}s", self.min_time.as_secs_f64())),
+            ("{count}", (f64::from(row.per_second) * seconds).to_string()),
+            ("{most}", (free / 2).to_string()),
+            ("{congestion}", self.congestion.clone()),
+            ("{directory}", directory.to_string_lossy().into_owned()),
+        ];
+        let put_in = |word: &str| values.iter().fold(word.to_owned(), |word, (name, value)| word.replace(name, value));
+        line.split_whitespace().map(put_in).collect()
+    }
+}
+
+/// One turn of ours.
+fn measured_by_us(figure: Figure, words: &[String], stop: &Stop) -> Result<Turn, BenchError> {
+    let report = crate::run(&Plan::parse(words)?, words.to_vec(), &mut Quiet, stop)?;
+    let failed = |why: String| BenchError::Program { program: "thalweg bench".to_owned(), why };
+    let Some(point) = report.points.first() else { return Err(BenchError::Stopped) };
+    if let Some(error) = &point.error {
+        return Err(failed(error.clone()));
+    }
+    let figures = &point.figures;
+    let value = match figure {
+        Figure::Goodput => figures.goodput_bits_per_second,
+        Figure::Messages => figures.messages_per_second,
+        Figure::MedianLatency => figures.latency_us.map(|latency| latency.p50),
+        Figure::MeanLatency => figures.latency_us.map(|latency| latency.mean),
+    };
+    let value = value.ok_or_else(|| failed("it measured no such figure".to_owned()))?;
+    Ok(Turn { value, cpu: figures.cpu.and_then(|cpu| cpu.seconds_per_gigabyte) })
+}
+
+/// A figure of both, turn by turn; nothing where there was no turn.
+fn compared(name: &str, unit: &str, higher_is_better: bool, ours: Vec<f64>, theirs: Vec<f64>) -> Option<Compared> {
+    let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
+    Some(Compared {
+        name: name.to_owned(),
+        unit: unit.to_owned(),
+        higher_is_better,
+        ours_median: median(ours.clone())?,
+        theirs_median: median(theirs.clone())?,
+        ratio: Ratio {
+            least: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+            greatest: ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            median: median(ratios)?,
+        },
+        ours,
+        theirs,
+    })
+}
+
+/// Nobody watches a turn.
+struct Quiet;
+
+impl crate::Observer for Quiet {
+    fn progress(&mut self, _done: usize, _of: usize, _now: &Key, _repeat: u32) {}
+    fn point(&mut self, _point: &Point) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn every_line_of_ours_is_a_line_that_bench_understands() {
+        let stop = Stop::default();
+        let shelf = Shelf::open().unwrap();
+        let turns = Turns {
+            shelf: &shelf,
+            separate: true,
+            congestion: "cubic".to_owned(),
+            repeat: 1,
+            min_time: Duration::from_millis(1500),
+            path: Path::new("."),
+            stop: &stop,
+        };
+        for row in ROWS {
+            let words = turns.words(row.ours, row, [1, 2], Path::new("/a directory"));
+            let plan = Plan::parse(&words).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            let keys = plan.instrument().map(|instrument| instrument.keys().len());
+            assert_eq!(keys.unwrap_or_else(|error| panic!("{}: {error}", row.name)), 1, "{}", row.name);
+            for line in [row.client, row.ours] {
+                let words = turns.words(line, row, [1, 2], Path::new("/a directory"));
+                assert!(!words.iter().any(|word| word.contains(['{', '}'])), "{}: {words:?}", row.name);
+            }
+        }
+        let [row] = chosen(&["ucx-tcp-tag".to_owned()]).unwrap()[..] else { panic!() };
+        assert_eq!(
+            turns.words(row.client, row, [1, 2], Path::new("")).join(" "),
+            "ucx_perftest 127.0.0.1 -p 1 -t tag_lat -s 1 -n 100000 -f"
+        );
+    }
+
+    #[test]
+    fn peers_and_pairings_are_asked_for_by_name() {
+        let names = |only: &[&str]| -> Vec<&str> {
+            let only: Vec<String> = only.iter().map(ToString::to_string).collect();
+            chosen(&only).unwrap().iter().map(|row| row.name).collect()
+        };
+        assert_eq!(names(&[]).len(), ROWS.len());
+        assert_eq!(names(&["sockperf", "qperf-tcp-latency"]), ["qperf-tcp-latency", "sockperf-tcp", "sockperf-udp"]);
+        let unknown = chosen(&["netperf".to_owned()]).unwrap_err();
+        assert!(unknown.is_usage() && unknown.to_string().contains("iperf3-128k"), "{unknown}");
+    }
+
+    #[test]
+    fn no_two_pairings_have_the_same_name_and_each_says_what_its_figure_means() {
+        let mut names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ROWS.len());
+        for row in ROWS {
+            assert!(
+                !row.note.is_empty()
+                    && !row.work.is_empty()
+                    && row.peer.programs.iter().any(|p| row.client.starts_with(p)),
+                "{}",
+                row.name
+            );
+            assert_eq!(row.client.contains("{count}"), row.per_second > 0, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn the_ratio_is_the_median_turn_by_turn_not_that_of_the_medians() {
+        let compared = compared("goodput", "Gbit/s", true, vec![10.0, 30.0, 20.0], vec![10.0, 20.0, 40.0]).unwrap();
+        assert_eq!((compared.ours_median, compared.theirs_median), (20.0, 20.0));
+        assert_eq!(compared.ratio, Ratio { median: 1.0, least: 0.5, greatest: 1.5 });
+        assert_eq!(super::compared("goodput", "Gbit/s", true, vec![], vec![]), None);
+    }
+
+    #[test]
+    fn options_have_the_letters_of_the_other_instruments() {
+        let options = Line::try_parse_from(["peers", "-t", "500ms", "--only", "fio", "qperf"]).unwrap().options;
+        assert_eq!((options.min_time, options.repeat), (Duration::from_millis(500), 5));
+        assert_eq!(options.only, ["fio", "qperf"]);
+        assert!(Line::try_parse_from(["peers", "--quick", "-t", "3"]).is_err());
+    }
+
+    /// A peer that is on every machine, and says at once what spead2 says after a minute.
+    const ECHO: Row = Row {
+        name: "echo",
+        peer: &table::Peer {
+            name: "echo",
+            from: table::From::Debian("coreutils"),
+            programs: &["echo"],
+            version: "echo 1.0",
+            stays_at_home: true,
+        },
+        work: "",
+        environment: &["HOW=quickly"],
+        server: Server::None,
+        client: "echo Sustainable rate: 8 Gbps",
+        per_second: 0,
+        parse: parse::spead2,
+        ours: "file --path {directory} --file-size 1MiB --method buffered --cache warm --direction read --sizes 64KiB",
+        figure: Figure::Goodput,
+        note: "",
+        once: false,
+    };
+
+    fn turns_below<'a>(path: &'a Path, shelf: &'a Shelf, stop: &'a Stop) -> Turns<'a> {
+        let min_time = Duration::from_millis(1);
+        Turns { shelf, separate: false, congestion: "cubic".to_owned(), repeat: 3, min_time, path, stop }
+    }
+
+    #[test]
+    fn both_take_turns_and_nothing_is_left_behind() {
+        let (directory, shelf, stop) = (tempfile::tempdir().unwrap(), Shelf::open().unwrap(), Stop::default());
+        let mut seen = Vec::new();
+        let pairing = turns_below(directory.path(), &shelf, &stop).take(&ECHO, "1.0", |turn| seen.push(turn));
+        assert_eq!((pairing.error.as_deref(), seen), (None, vec![0, 1, 2]));
+        assert_eq!(pairing.commands, ["HOW=quickly echo Sustainable rate: 8 Gbps"]);
+        assert!(pairing.ours.ends_with("--sizes 64KiB --repeat 1 --min-time 0.001s"), "{}", pairing.ours);
+        let [goodput] = &pairing.figures[..] else { panic!("{pairing:?}") };
+        assert_eq!((goodput.theirs.as_slice(), goodput.ours.len()), ([8.0; 3].as_slice(), 3));
+        assert!(goodput.ratio.least > 0.0 && goodput.ratio.least <= goodput.ratio.greatest);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        let text = serde_json::to_string(&pairing).unwrap();
+        assert_eq!(serde_json::from_str::<Pairing>(&text).unwrap().figures, pairing.figures);
+    }
+
+    #[test]
+    fn a_peer_that_fails_has_the_last_word_and_the_turns_before_it_count() {
+        let (directory, shelf, stop) = (tempfile::tempdir().unwrap(), Shelf::open().unwrap(), Stop::default());
+        let turns = turns_below(directory.path(), &shelf, &stop);
+        let silent = turns.take(&Row { client: "echo no heap arrived", ..ECHO }, "1.0", |_| {});
+        assert_eq!(silent.error.as_deref(), Some("echo: no heap arrived (exit status: 0)"));
+        assert!(silent.figures.is_empty());
+        let wrong = turns.take(&Row { ours: "file --sizes nonsense", ..ECHO }, "1.0", |_| {});
+        assert!(wrong.error.unwrap().contains("nonsense"));
+        let outgoing =
+            turns.take(&Row { peer: &table::Peer { stays_at_home: false, ..*ECHO.peer }, ..ECHO }, "1.0", |_| {});
+        assert!(outgoing.error.unwrap().contains("it listens on every address"));
+        stop.press();
+        let stopped = turns.take(&ECHO, "1.0", |_| {});
+        assert_eq!((stopped.error, stopped.figures.len()), (None, 0));
+    }
+}

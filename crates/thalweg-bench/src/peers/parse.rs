@@ -1,0 +1,237 @@
+//! What the peers print, read: one function for each, from its output to one figure.
+
+use serde_json::Value;
+
+/// What a peer says of one turn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Measured {
+    /// In bit/s, messages/s or microseconds, as the pairing's figure wants it.
+    pub(super) value: f64,
+    /// Payload bytes that arrived, where its processes' whole time was spent on them.
+    pub(super) bytes: Option<f64>,
+}
+
+/// Reads one program's output. `None` where there is no figure in it.
+pub(super) type Parser = fn(&str) -> Option<Measured>;
+
+/// A number above 0, without bytes.
+fn only(value: f64) -> Option<Measured> {
+    (value.is_finite() && value > 0.0).then_some(Measured { value, bytes: None })
+}
+
+/// A rate above 0, and so many bytes.
+fn with_bytes(value: f64, bytes: f64) -> Option<Measured> {
+    only(value).filter(|_| bytes.is_finite() && bytes > 0.0).map(|only| Measured { bytes: Some(bytes), ..only })
+}
+
+/// A program may print notes in front of its JSON.
+fn json(text: &str) -> Option<Value> {
+    serde_json::from_str(&text[text.find('{')?..]).ok()
+}
+
+/// `iperf3 -c … --json`: bit/s and bytes as the receiver counted them, all streams together. It ends with 0 even where it
+/// failed: then there is an `error`, and no `sum_received`.
+pub(super) fn iperf3(text: &str) -> Option<Measured> {
+    let received = json(text)?;
+    let received = &received["end"]["sum_received"];
+    with_bytes(received["bits_per_second"].as_f64()?, received["bytes"].as_f64()?)
+}
+
+/// `nuttcp -fparse`: `megabytes=… rate_Mbps=…`, where a megabyte has 2²⁰ bytes and a megabit 10⁶ bits.
+pub(super) fn nuttcp(text: &str) -> Option<Measured> {
+    let value = |key: &str| -> Option<f64> {
+        text.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
+    };
+    with_bytes(value("rate_Mbps")? * 1e6, value("megabytes")? * f64::from(1 << 20))
+}
+
+/// `qperf -uu tcp_lat`, `udp_lat`: `latency = … ns`, the mean of half a round trip.
+pub(super) fn qperf_latency(text: &str) -> Option<Measured> {
+    only(qperf(text, "latency", "ns")? / 1e3)
+}
+
+/// `qperf -uu -ub tcp_bw`: `bw = … bits/sec`, at the receiver.
+pub(super) fn qperf_bandwidth(text: &str) -> Option<Measured> {
+    only(qperf(text, "bw", "bits/sec")?)
+}
+
+fn qperf(text: &str, name: &str, unit: &str) -> Option<f64> {
+    text.lines().find_map(|line| {
+        let (left, right) = line.split_once('=')?;
+        let number = right.trim().strip_suffix(unit)?;
+        if left.trim() == name { number.trim().parse().ok() } else { None }
+    })
+}
+
+/// `sockperf ping-pong`: `---> percentile 50.000 = …` microseconds, half a round trip.
+pub(super) fn sockperf(text: &str) -> Option<Measured> {
+    let after = text.lines().find_map(|line| line.split_once("percentile 50.000 ="))?.1;
+    only(after.trim().parse().ok()?)
+}
+
+/// `ucx_perftest -f -t …_lat`: the last line's second column is the median of half a round trip in microseconds.
+pub(super) fn ucx_latency(text: &str) -> Option<Measured> {
+    only(column(text, 8, 1)?)
+}
+
+/// `ucx_perftest -f -t …_bw`: the last line's sixth column is the bandwidth over the whole test in 2²⁰ bytes per second.
+pub(super) fn ucx_bandwidth(text: &str) -> Option<Measured> {
+    only(column(text, 8, 5)? * 8.0 * f64::from(1 << 20))
+}
+
+/// `fi_pingpong`: `usec/xfer`, the last line's sixth column of seven: half a round trip in microseconds, the mean.
+pub(super) fn fi_pingpong(text: &str) -> Option<Measured> {
+    only(column(text, 7, 6 - 1)?)
+}
+
+/// One number out of the last line, which has so many columns.
+fn column(text: &str, of: usize, at: usize) -> Option<f64> {
+    let columns: Vec<&str> = text.trim_end().lines().last()?.split_whitespace().collect();
+    if columns.len() == of { columns[at].parse().ok() } else { None }
+}
+
+/// `fio --output-format=json`: bytes per second and bytes of the one direction its one job went in.
+pub(super) fn fio(text: &str) -> Option<Measured> {
+    let output = json(text)?;
+    let job = &output["jobs"][0];
+    if job["error"].as_i64() != Some(0) {
+        return None;
+    }
+    ["read", "write"].iter().find_map(|direction| {
+        let went = &job[direction];
+        with_bytes(went["bw_bytes"].as_f64()? * 8.0, went["io_bytes"].as_f64()?)
+    })
+}
+
+/// Our `zmq_push_pull`: messages per second.
+pub(super) fn zmq_messages(text: &str) -> Option<Measured> {
+    let got = json(text)?;
+    with_bytes(got["messages"].as_f64()? / got["seconds"].as_f64()?, got["bytes"].as_f64()?)
+}
+
+/// Our `zmq_push_pull`: bit/s.
+pub(super) fn zmq_goodput(text: &str) -> Option<Measured> {
+    let got = json(text)?;
+    let bytes = got["bytes"].as_f64()?;
+    with_bytes(bytes * 8.0 / got["seconds"].as_f64()?, bytes)
+}
+
+/// `spead2_bench.py master`: `Sustainable rate: … Gbps`, the highest at which no heap was lost.
+pub(super) fn spead2(text: &str) -> Option<Measured> {
+    let rate = text.lines().rev().find_map(|line| line.trim().strip_prefix("Sustainable rate:"))?;
+    only(rate.trim().strip_suffix("Gbps")?.trim().parse::<f64>().ok()? * 1e9)
+}
+
+/// The first version number in what a program says of itself: digits with a point between them, and what clings to them.
+pub(super) fn version(text: &str) -> Option<String> {
+    text.split(|char: char| char.is_whitespace() || matches!(char, ',' | '(' | ')' | ':')).find_map(|word| {
+        let version = &word[word.find(|char: char| char.is_ascii_digit())?..];
+        let (major, rest) = version.split_once('.')?;
+        let number = |part: &str| part.starts_with(|char: char| char.is_ascii_digit());
+        (major.chars().all(|char| char.is_ascii_digit()) && number(rest)).then(|| version.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PARSERS: [Parser; 12] = [
+        iperf3,
+        nuttcp,
+        qperf_latency,
+        qperf_bandwidth,
+        sockperf,
+        ucx_latency,
+        ucx_bandwidth,
+        fi_pingpong,
+        fio,
+        zmq_messages,
+        zmq_goodput,
+        spead2,
+    ];
+
+    /// What the programs printed here, shortened where they say much more.
+    const SAID: [(Parser, &str, f64, Option<f64>); 12] = [
+        (iperf3, include_str!("said/iperf3.json"), 64_887_479_055.369_4, Some(8_112_046_080.0)),
+        (
+            nuttcp,
+            "megabytes=3726.0000 real_seconds=1.00 rate_Mbps=31257.2037 tx_cpu=44 rx_cpu=40 retrans=0 rtt_ms=0.10\n",
+            31_257_203_700.0,
+            Some(3_906_994_176.0),
+        ),
+        (qperf_latency, "udp_lat:\n    latency  =  5375.56 ns\n", 5.37556, None),
+        (qperf_bandwidth, include_str!("said/qperf_tcp_bw.txt"), 24_835_522_560.0, None),
+        (sockperf, include_str!("said/sockperf.txt"), 5.102, None),
+        (ucx_latency, include_str!("said/ucx_tag_lat.txt"), 0.105, None),
+        (ucx_bandwidth, include_str!("said/ucx_tag_bw.txt"), 403.42 * 8.0 * 1_048_576.0, None),
+        (fi_pingpong, include_str!("said/fi_pingpong.txt"), 27.08, None),
+        (fio, include_str!("said/fio.json"), 26_078_531_096.0, Some(3_295_674_368.0)),
+        (zmq_messages, ZMQ, 100_000.0, Some(204_800_000.0)),
+        (zmq_goodput, ZMQ, 819_200_000.0, Some(204_800_000.0)),
+        (spead2, "Rate: 10.597 Gbps (10.576 actual): GOOD\nSustainable rate: 10.576 Gbps\n", 10_576_000_000.0, None),
+    ];
+
+    const ZMQ: &str = r#"{"messages": 200000, "bytes": 204800000, "seconds": 2.000000, "cpu_receiver": 1.5,
+        "cpu_senders": 1.5, "version": "4.3.4"}"#;
+
+    #[test]
+    fn what_they_print_is_understood() {
+        for (index, (parser, said, value, bytes)) in SAID.into_iter().enumerate() {
+            let measured = parser(said).unwrap_or_else(|| panic!("{index}: {said}"));
+            assert!((measured.value / value - 1.0).abs() < 1e-6, "{index}: {measured:?} is not {value}");
+            assert_eq!(measured.bytes, bytes, "{index}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_no_figure() {
+        let failures = [
+            r#"{"start": {}, "end": {}, "error": "unable to connect to server: Connection refused"}"#,
+            r#"{"end": {"sum_received": {"bits_per_second": 0, "bytes": 0}}}"#,
+            r#"{"jobs": [{"error": 5, "read": {"bw_bytes": 1, "io_bytes": 1}}]}"#,
+            r#"{"jobs": []}"#,
+            r#"{"messages": 1, "bytes": 1, "seconds": 0}"#,
+            "nuttcp-t: Info: connection refused",
+            "latency = fast ns",
+            "Sustainable rate: 0 Gbps",
+            "1 2 3 4 5 6 7 8 9",
+            "nan nan nan nan nan nan nan nan",
+        ];
+        for (parser, said) in PARSERS.iter().flat_map(|parser| failures.map(|said| (parser, said))) {
+            assert_eq!(parser(said), None, "{said}");
+        }
+    }
+
+    #[test]
+    fn versions_are_found_in_what_programs_say_of_themselves() {
+        let said = [
+            ("iperf 3.12 (cJSON 1.7.15)\nLinux vm 6.18.44", "3.12"),
+            ("nuttcp-6.1.2", "6.1.2"),
+            ("sockperf, version 3.7-no.git\n   compiled 2021-08-23 12:14:23", "3.7-no.git"),
+            ("# Version 1.13.1\n# Git branch '<unknown>'", "1.13.1"),
+            ("fi_info: 1.17.0\nlibfabric: 1.17.0", "1.17.0"),
+            ("fio-3.33", "3.33"),
+            ("4.5.1", "4.5.1"),
+        ];
+        for (text, expected) in said {
+            assert_eq!(version(text).as_deref(), Some(expected));
+        }
+        assert_eq!(version("no digits. none"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_they_print_makes_us_fall_over(said in ".{0,300}", cut in 0usize..4000, at in 0usize..12) {
+            for parser in PARSERS {
+                parser(&said);
+            }
+            version(&said);
+            // What they do print, cut off anywhere, with anything behind it.
+            let (parser, good, ..) = SAID[at];
+            let cut: String = good.chars().take(cut).collect();
+            parser(&(cut + &said));
+        }
+    }
+}

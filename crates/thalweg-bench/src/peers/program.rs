@@ -1,0 +1,296 @@
+//! Another program: started, waited for, heard out, and never left behind.
+
+use crate::BenchError;
+use crate::drive::{PATIENCE, Stop};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// A program under way. What it says goes to memory, so that it never waits for a reader. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Program {
+    name: String,
+    pid: Pid,
+    /// Readable when the program has ended.
+    alive: OwnedFd,
+    out: File,
+    err: File,
+    reaped: bool,
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// How.
+    pub(crate) status: ExitStatus,
+    /// Its standard output.
+    pub(crate) out: String,
+    /// Its standard error.
+    pub(crate) err: String,
+    /// User and system time of it and of the children it waited for, in seconds.
+    pub(crate) cpu: f64,
+}
+
+/// How long a program that was asked to end may take before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often the stop flag is looked at.
+const GLANCE: Duration = Duration::from_millis(50);
+/// How often it is looked whether a server listens.
+const KNOCK: Duration = Duration::from_millis(2);
+/// The most that is kept of what a program says.
+const LOUDEST: u64 = 16 << 20;
+
+impl Program {
+    /// Starts it, in a process group of its own: an interrupt from the terminal is for us.
+    pub(crate) fn start(name: &str, command: &mut Command) -> Result<Self, BenchError> {
+        let (out, err) = (memory()?, memory()?);
+        let copy = |file: &File| file.try_clone().map_err(BenchError::os("dup"));
+        command.stdout(copy(&out)?).stderr(copy(&err)?).process_group(0);
+        let child = command
+            .spawn()
+            .map_err(|error| BenchError::Program { program: name.to_owned(), why: error.to_string() })?;
+        // It stays a zombie until `reap`, so its id cannot become another's.
+        let pid = Pid::from_child(&child);
+        let alive = pidfd_open(pid, PidfdFlags::empty());
+        match alive {
+            Ok(alive) => Ok(Self { name: name.to_owned(), pid, alive, out, err, reaped: false }),
+            Err(error) => {
+                let _ = kill_process_group(pid, Signal::KILL);
+                reap(pid);
+                Err(BenchError::os("pidfd_open")(error))
+            }
+        }
+    }
+
+    /// Waits for its end. It is ended early where `stop` is pressed, or where it takes longer than `patience`.
+    pub(crate) fn wait(&mut self, patience: Duration, stop: &Stop) -> Result<Ended, BenchError> {
+        let begun = Instant::now();
+        while !self.ended_within(GLANCE)? {
+            if stop.pressed() {
+                self.end()?;
+                return Err(BenchError::Stopped);
+            }
+            if begun.elapsed() > patience {
+                let words = self.end()?.last_words();
+                return Err(BenchError::Program {
+                    program: self.name.clone(),
+                    why: format!("still running after {:.0} s; its last words: {words}", patience.as_secs_f64()),
+                });
+            }
+        }
+        self.hear()
+    }
+
+    /// Asks it to end, and kills it if it does not.
+    pub(crate) fn end(&mut self) -> Result<Ended, BenchError> {
+        for (signal, grace) in [(Signal::INT, GRACE), (Signal::KILL, PATIENCE)] {
+            let _ = kill_process_group(self.pid, signal);
+            if self.ended_within(grace)? {
+                return self.hear();
+            }
+        }
+        Err(BenchError::Silent { doing: format!("waiting for {} to die", self.name), patience: PATIENCE })
+    }
+
+    /// Waits until it listens on `port`. That is looked up in its network's tables: connecting would use up a server that
+    /// serves once.
+    pub(crate) fn listening(&mut self, port: u16, transport: Transport, stop: &Stop) -> Result<(), BenchError> {
+        let begun = Instant::now();
+        loop {
+            let tables = transport.tables().map(|table| format!("/proc/{}/net/{table}", self.pid.as_raw_nonzero()));
+            // A kernel without IPv6 has no table for it.
+            if tables
+                .iter()
+                .filter_map(|table| fs::read_to_string(table).ok())
+                .any(|table| has(&table, port, transport))
+            {
+                return Ok(());
+            }
+            if self.ended_within(KNOCK)? {
+                return Err(self.hear()?.failed(&self.name));
+            }
+            if stop.pressed() {
+                return Err(BenchError::Stopped);
+            }
+            if begun.elapsed() > PATIENCE {
+                let doing = format!("waiting for {} to listen on port {port}", self.name);
+                return Err(BenchError::Silent { doing, patience: PATIENCE });
+            }
+        }
+    }
+
+    fn ended_within(&self, time: Duration) -> Result<bool, BenchError> {
+        let timeout = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.alive, PollFlags::IN)], Some(&timeout)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(BenchError::os("poll")(error)),
+        }
+    }
+
+    fn hear(&mut self) -> Result<Ended, BenchError> {
+        // What it started and left behind goes with it, while the group's name cannot be another's.
+        let _ = kill_process_group(self.pid, Signal::KILL);
+        let (status, cpu) = reap(self.pid);
+        self.reaped = true;
+        let mut said = |file: fn(&mut Self) -> &mut File| {
+            let file = file(self);
+            let mut bytes = Vec::new();
+            file.seek(SeekFrom::Start(0))
+                .and_then(|_| file.take(LOUDEST).read_to_end(&mut bytes))
+                .map_err(BenchError::os("reading what a program said"))?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        Ok(Ended { status, out: said(|this| &mut this.out)?, err: said(|this| &mut this.err)?, cpu })
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.reaped {
+            let _ = kill_process_group(self.pid, Signal::KILL);
+            reap(self.pid);
+        }
+    }
+}
+
+impl Ended {
+    /// The end of what it said, for people: of standard error, or else of standard output.
+    pub(crate) fn last_words(&self) -> String {
+        let said = if self.err.trim().is_empty() { &self.out } else { &self.err };
+        let mut lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).rev().take(3).collect();
+        lines.reverse();
+        let plain: String = lines.join(" / ").chars().filter(|char| !char.is_control()).collect();
+        let long = plain.chars().count().saturating_sub(300);
+        match plain.chars().skip(long).collect::<String>() {
+            silent if silent.is_empty() => format!("it said nothing ({})", self.status),
+            words => words,
+        }
+    }
+
+    /// That it failed.
+    pub(crate) fn failed(&self, name: &str) -> BenchError {
+        BenchError::Program { program: name.to_owned(), why: format!("{} ({})", self.last_words(), self.status) }
+    }
+}
+
+/// What a server listens with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// Connections.
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+impl Transport {
+    fn tables(self) -> [&'static str; 2] {
+        match self {
+            Self::Tcp => ["tcp", "tcp6"],
+            Self::Udp => ["udp", "udp6"],
+        }
+    }
+}
+
+/// Whether a table of sockets has one that waits on `port`. A line begins with `sl local_address rem_address st`
+/// (proc_net_tcp in the kernel's documentation); state 0A is a listening socket, 07 an unconnected one.
+fn has(table: &str, port: u16, transport: Transport) -> bool {
+    let waits = match transport {
+        Transport::Tcp => "0A",
+        Transport::Udp => "07",
+    };
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let local =
+            fields.next().and_then(|local| local.rsplit_once(':')).map(|(_, port)| u16::from_str_radix(port, 16));
+        local == Some(Ok(port)) && fields.nth(1) == Some(waits)
+    })
+}
+
+/// A nameless file in memory.
+fn memory() -> Result<File, BenchError> {
+    memfd_create("said", MemfdFlags::CLOEXEC).map(File::from).map_err(BenchError::os("memfd_create"))
+}
+
+/// How a child ended, and the processor seconds of it and its children. Waits for its end.
+fn reap(pid: Pid) -> (ExitStatus, f64) {
+    use std::os::unix::process::ExitStatusExt;
+    let mut status = 0;
+    // SAFETY: `rusage` is a struct of integers, for which zeroes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both pointers are to live values of the type that wait4(2) writes, and are not kept.
+        let waited = unsafe { libc::wait4(pid.as_raw_nonzero().get(), &raw mut status, 0, &raw mut usage) };
+        if waited >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            break;
+        }
+    }
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + 1e-6 * time.tv_usec as f64;
+    (ExitStatus::from_raw(status), seconds(usage.ru_utime) + seconds(usage.ru_stime))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shell(script: &str) -> Program {
+        Program::start("sh", Command::new("sh").args(["-c", script])).unwrap()
+    }
+
+    #[test]
+    fn a_program_is_heard_out_and_its_end_and_cost_are_known() {
+        let ended = shell("echo one; echo two >&2; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 3")
+            .wait(PATIENCE, &Stop::default())
+            .unwrap();
+        assert_eq!((ended.out.as_str(), ended.err.as_str(), ended.status.code()), ("one\n", "two\n", Some(3)));
+        assert!(ended.cpu > 0.0);
+        assert_eq!(ended.failed("sh").to_string(), "sh: two (exit status: 3)");
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_ended_with_its_children() {
+        let stop = Stop::default();
+        stop.press();
+        let mut program = shell("sleep 1000 & echo $!; wait");
+        assert!(matches!(program.wait(PATIENCE, &stop), Err(BenchError::Stopped)));
+        let mut program = shell("exec sleep 1000");
+        let error = program.wait(Duration::ZERO, &Stop::default()).unwrap_err().to_string();
+        assert!(error.starts_with("sh: still running after 0 s"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_says_so() {
+        let error = Program::start("nobody", &mut Command::new("/nowhere/nobody")).unwrap_err();
+        assert_eq!(error.to_string(), "nobody: No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn a_server_that_dies_instead_of_listening_is_not_waited_for() {
+        let error = shell("echo no such port >&2; exit 1").listening(1, Transport::Tcp, &Stop::default()).unwrap_err();
+        assert_eq!(error.to_string(), "sh: no such port (exit status: 1)");
+    }
+
+    #[test]
+    fn listening_is_told_from_being_connected() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   \
+                     0: 0100007F:1589 00000000:0000 0A 00000000:00000000\n   \
+                     1: 0100007F:158A 0100007F:1589 01 00000000:00000000\n";
+        assert!(has(table, 0x1589, Transport::Tcp));
+        assert!(!has(table, 0x158a, Transport::Tcp));
+        assert!(!has(table, 0x1589, Transport::Udp));
+    }
+
+    proptest! {
+        #[test]
+        fn a_table_of_anything_has_no_port_or_has_it(table in ".{0,200}", port: u16) {
+            has(&table, port, Transport::Tcp);
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! The peers, and what each is compared with.
+//!
+//! Words in braces are put in when a turn begins: `{port}` and `{port2}` are free ports, `{time}` is that of a turn and
+//! `{seconds}` the same in whole seconds,
+//! `{count}` the pairing's `per_second` times that, `{directory}` a directory that is deleted afterwards, `{most}` half of the
+//! bytes that are free there, and `{congestion}` the congestion control that connections get which do not ask for one.
+
+use super::parse::{self, Parser};
+use super::program::Transport;
+
+/// A program to compare with.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// As `--only` takes it.
+    pub(super) name: &'static str,
+    /// Where it comes from.
+    pub(super) from: From,
+    /// The programs that its commands begin with.
+    pub(super) programs: &'static [&'static str],
+    /// What prints its version.
+    pub(super) version: &'static str,
+    /// It can be told to listen on loopback alone, or does not listen at all.
+    pub(super) stays_at_home: bool,
+}
+
+/// Where a peer comes from.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum From {
+    /// A Debian package.
+    Debian(&'static str),
+    /// A package of PyPI, put into a virtual environment.
+    Pip(&'static str),
+    /// A C source of ours, compiled with a library of a Debian package.
+    Source {
+        /// Its text.
+        text: &'static str,
+        /// `-l…`
+        library: &'static str,
+        /// The library's package.
+        package: &'static str,
+    },
+}
+
+/// One piece of work that both do.
+#[derive(Debug)]
+pub(super) struct Row {
+    /// As `--only` takes it.
+    pub(super) name: &'static str,
+    /// Who does it.
+    pub(super) peer: &'static Peer,
+    /// The work.
+    pub(super) work: &'static str,
+    /// Environment of both of its ends: `NAME=VALUE`.
+    pub(super) environment: &'static [&'static str],
+    /// What is started first and must listen on `{port}`.
+    pub(super) server: Server,
+    /// What prints the figure, or does all the work.
+    pub(super) client: &'static str,
+    /// Iterations in a second, roughly, where it is told how many to do and not how long.
+    pub(super) per_second: u32,
+    /// Reads what `client` prints.
+    pub(super) parse: Parser,
+    /// The same by `thalweg bench`.
+    pub(super) ours: &'static str,
+    /// What is compared.
+    pub(super) figure: Figure,
+    /// What is to be known when reading the ratio.
+    pub(super) note: &'static str,
+    /// It takes its time and is its own search: one turn.
+    pub(super) once: bool,
+}
+
+/// The end that is started first.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Server {
+    /// There is none.
+    None,
+    /// It ends after one client.
+    Once(&'static str, Transport),
+    /// It is ended when the client has.
+    Lasting(&'static str, Transport),
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Figure {
+    Goodput,
+    Messages,
+    MedianLatency,
+    MeanLatency,
+}
+
+impl Figure {
+    /// Its name, its unit, and how much of what parsers return makes one of it.
+    pub(super) fn name(self) -> (&'static str, &'static str, f64) {
+        match self {
+            Self::Goodput => ("goodput", "Gbit/s", 1e9),
+            Self::Messages => ("messages", "1/s", 1.0),
+            Self::MedianLatency => ("half a round trip, median", "µs", 1.0),
+            Self::MeanLatency => ("half a round trip, mean", "µs", 1.0),
+        }
+    }
+
+    pub(super) fn higher_is_better(self) -> bool {
+        matches!(self, Self::Goodput | Self::Messages)
+    }
+}
+
+pub(super) const PEERS: [&Peer; 9] = [&IPERF3, &NUTTCP, &QPERF, &SOCKPERF, &UCX, &LIBFABRIC, &LIBZMQ, &FIO, &SPEAD2];
+
+const IPERF3: Peer = debian("iperf3", "iperf3", &["iperf3"], "iperf3 --version", true);
+const NUTTCP: Peer = debian("nuttcp", "nuttcp", &["nuttcp"], "nuttcp -V", false);
+const QPERF: Peer = debian("qperf", "qperf", &["qperf"], "qperf --version", false);
+const SOCKPERF: Peer = debian("sockperf", "sockperf", &["sockperf"], "sockperf --version", true);
+const UCX: Peer = debian("ucx", "ucx-utils", &["ucx_perftest", "ucx_info"], "ucx_info -v", false);
+const LIBFABRIC: Peer = debian("libfabric", "libfabric-bin", &["fi_pingpong", "fi_info"], "fi_info --version", false);
+const FIO: Peer = debian("fio", "fio", &["fio"], "fio --version", true);
+const LIBZMQ: Peer = Peer {
+    name: "libzmq",
+    from: From::Source { text: include_str!("../../peers/zmq_push_pull.c"), library: "-lzmq", package: "libzmq3-dev" },
+    programs: &["zmq_push_pull"],
+    version: "zmq_push_pull --version",
+    stays_at_home: true,
+};
+const SPEAD2: Peer = Peer {
+    name: "spead2",
+    from: From::Pip("spead2"),
+    programs: &["spead2_bench.py", "pip"],
+    version: "pip show spead2",
+    stays_at_home: false,
+};
+
+const fn debian(
+    name: &'static str,
+    package: &'static str,
+    programs: &'static [&'static str],
+    version: &'static str,
+    stays_at_home: bool,
+) -> Peer {
+    Peer { name, from: From::Debian(package), programs, version, stays_at_home }
+}
+
+const TCP: Transport = Transport::Tcp;
+
+/// Iterations, where a peer counts them, are for about so long on a machine of two cores; a slower one takes longer.
+pub(super) const ROWS: &[Row] = &[
+    Row {
+        name: "iperf3-128k",
+        work: "one TCP stream, writes of 128 KiB",
+        client: "iperf3 -c 127.0.0.1 -p {port} -l 128K -C cubic -t {seconds} --json",
+        ours: "bandwidth --link tcp --method write --sizes 128KiB -C cubic",
+        ..IPERF3_ROW
+    },
+    Row {
+        name: "iperf3-1m",
+        work: "one TCP stream, writes of 1 MiB",
+        client: "iperf3 -c 127.0.0.1 -p {port} -l 1M -C cubic -t {seconds} --json",
+        ours: "bandwidth --link tcp --method write --sizes 1MiB -C cubic",
+        ..IPERF3_ROW
+    },
+    Row {
+        name: "iperf3-sendfile",
+        work: "one TCP stream, sendfile of 128 KiB",
+        client: "iperf3 -c 127.0.0.1 -p {port} -Z -l 128K -C cubic -t {seconds} --json",
+        ours: "bandwidth --link tcp --method sendfile --sizes 128KiB -C cubic",
+        note: "iperf3 -Z sends the same piece of a file in /tmp again and again, from the page cache; ours a memfd's. The \
+               receiver's processor time counts",
+        ..IPERF3_ROW
+    },
+    Row {
+        name: "iperf3-3to1",
+        work: "3 sources to 1 over TCP, 1 MiB each time",
+        client: "iperf3 -c 127.0.0.1 -p {port} -P 3 -l 1M -C cubic -t {seconds} --json",
+        ours: "build --sources 3 --link tcp --sizes 1MiB -C cubic",
+        note: EVENTS,
+        ..IPERF3_ROW
+    },
+    Row {
+        name: "iperf3-3to1-sendfile",
+        work: "3 sources to 1 over TCP, sendfile of 1 MiB each time",
+        client: "iperf3 -c 127.0.0.1 -p {port} -P 3 -Z -l 1M -C cubic -t {seconds} --json",
+        ours: "build --sources 3 --link tcp --sizes 1MiB -C cubic",
+        note: EVENTS,
+        ..IPERF3_ROW
+    },
+    Row {
+        name: "nuttcp-128k",
+        peer: &NUTTCP,
+        work: "one TCP stream, writes of 128 KiB",
+        server: Server::Once("nuttcp -1 --nofork -P {port} -p {port2}", TCP),
+        client: "nuttcp -t -T{seconds} -l128k -fparse -P {port} -p {port2} 127.0.0.1",
+        parse: parse::nuttcp,
+        ours: "bandwidth --link tcp --method write --sizes 128KiB -C {congestion}",
+        note: "nuttcp takes the system's congestion control, and so does ours; its rate is the receiver's",
+        ..PLAIN
+    },
+    Row {
+        name: "qperf-tcp-latency",
+        work: "TCP ping-pong of 1 byte",
+        client: "qperf 127.0.0.1 -lp {port} -ip {port2} -t {seconds} -m 1 -uu -e 6 tcp_lat",
+        ours: "latency --link tcp --method write --sizes 1 -C {congestion}",
+        ..QPERF_ROW
+    },
+    Row {
+        name: "qperf-udp-latency",
+        work: "UDP ping-pong of 1 byte",
+        client: "qperf 127.0.0.1 -lp {port} -ip {port2} -t {seconds} -m 1 -uu -e 6 udp_lat",
+        ours: "latency --link udp --method write --sizes 1",
+        ..QPERF_ROW
+    },
+    Row {
+        name: "qperf-tcp-128k",
+        work: "one TCP stream, writes of 128 KiB",
+        client: "qperf 127.0.0.1 -lp {port} -ip {port2} -t {seconds} -m 128K -uu -ub -e 6 tcp_bw",
+        parse: parse::qperf_bandwidth,
+        ours: "bandwidth --link tcp --method write --sizes 128KiB -C {congestion}",
+        figure: Figure::Goodput,
+        note: "qperf's rate is the receiver's; it takes the system's congestion control, and so does ours",
+        ..QPERF_ROW
+    },
+    Row {
+        name: "sockperf-tcp",
+        work: "TCP ping-pong of 14 bytes",
+        server: Server::Lasting("sockperf server --tcp -i 127.0.0.1 -p {port}", TCP),
+        client: "sockperf ping-pong --tcp -i 127.0.0.1 -p {port} -m 14 -t {seconds}",
+        ours: "latency --link tcp --method write --sizes 14 -C {congestion}",
+        ..SOCKPERF_ROW
+    },
+    Row {
+        name: "sockperf-udp",
+        work: "UDP ping-pong of 14 bytes",
+        server: Server::Lasting("sockperf server -i 127.0.0.1 -p {port}", Transport::Udp),
+        client: "sockperf ping-pong -i 127.0.0.1 -p {port} -m 14 -t {seconds}",
+        ours: "latency --link udp --method write --sizes 14",
+        ..SOCKPERF_ROW
+    },
+    Row {
+        name: "ucx-shm-tag",
+        work: "ping-pong of 1 byte over shared memory, matched by tag",
+        environment: &["UCX_TLS=sm"],
+        client: "ucx_perftest 127.0.0.1 -p {port} -t tag_lat -s 1 -n {count} -f",
+        per_second: 1_000_000,
+        ours: "latency --link shm --sizes 1",
+        ..UCX_ROW
+    },
+    Row {
+        name: "ucx-shm-am",
+        work: "ping-pong of 1 byte over shared memory, active messages",
+        environment: &["UCX_TLS=sm"],
+        client: "ucx_perftest 127.0.0.1 -p {port} -t ucp_am_lat -s 1 -n {count} -f",
+        per_second: 1_000_000,
+        ours: "latency --link shm --sizes 1",
+        ..UCX_ROW
+    },
+    Row {
+        name: "ucx-tcp-tag",
+        work: "TCP ping-pong of 1 byte, without sleeping",
+        environment: &["UCX_TLS=tcp"],
+        client: "ucx_perftest 127.0.0.1 -p {port} -t tag_lat -s 1 -n {count} -f",
+        per_second: 50_000,
+        ours: "latency --link tcp --method write --wait poll --sizes 1 -C {congestion}",
+        ..UCX_ROW
+    },
+    Row {
+        name: "ucx-shm-128k",
+        work: "128 KiB at a time over shared memory",
+        environment: &["UCX_TLS=sm"],
+        client: "ucx_perftest 127.0.0.1 -p {port} -t tag_bw -s 131072 -n {count} -f",
+        per_second: 30_000,
+        parse: parse::ucx_bandwidth,
+        ours: "bandwidth --link shm --method copy --sizes 128KiB",
+        figure: Figure::Goodput,
+        note: "UCX chooses how: where the kernel lets it read another process's memory (cma), one copy; ours copies in \
+               and out. Over the whole test, at the sender; both of its ends poll",
+        ..UCX_ROW
+    },
+    Row {
+        name: "ucx-tcp-128k",
+        work: "128 KiB at a time over TCP",
+        environment: &["UCX_TLS=tcp"],
+        client: "ucx_perftest 127.0.0.1 -p {port} -t tag_bw -s 131072 -n {count} -f",
+        per_second: 10_000,
+        parse: parse::ucx_bandwidth,
+        ours: "bandwidth --link tcp --method write --sizes 128KiB -C {congestion}",
+        figure: Figure::Goodput,
+        note: "over the whole test, at the sender; both ends of UCX poll, ours sleep",
+        ..UCX_ROW
+    },
+    Row {
+        name: "libfabric-shm",
+        work: "ping-pong of 1 byte over shared memory",
+        server: Server::Once("fi_pingpong -B {port} -p shm -e rdm -S 1 -I {count}", TCP),
+        client: "fi_pingpong -P {port} -p shm -e rdm -S 1 -I {count} 127.0.0.1",
+        ours: "latency --link shm --sizes 1",
+        ..LIBFABRIC_ROW
+    },
+    Row {
+        name: "libfabric-tcp",
+        work: "TCP ping-pong of 1 byte, without sleeping",
+        server: Server::Once("fi_pingpong -B {port} -p tcp -e msg -S 1 -I {count}", TCP),
+        client: "fi_pingpong -P {port} -p tcp -e msg -S 1 -I {count} 127.0.0.1",
+        ours: "latency --link tcp --method write --wait poll --sizes 1 -C {congestion}",
+        ..LIBFABRIC_ROW
+    },
+    Row {
+        name: "libzmq-1k",
+        work: "3 sources to 1 over TCP, messages of 1 KiB",
+        client: "zmq_push_pull 3 1024 {seconds} 1 tcp://127.0.0.1:*",
+        ours: "build --sources 3 --link tcp --sizes 1KiB -C {congestion}",
+        ..LIBZMQ_ROW
+    },
+    Row {
+        name: "libzmq-1k-2io",
+        work: "3 sources to 1 over TCP, messages of 1 KiB, two IO threads at the receiver",
+        client: "zmq_push_pull 3 1024 {seconds} 2 tcp://127.0.0.1:*",
+        ours: "build --sources 3 --link tcp --sizes 1KiB -C {congestion}",
+        ..LIBZMQ_ROW
+    },
+    Row {
+        name: "libzmq-64k",
+        work: "3 sources to 1 over TCP, messages of 64 KiB",
+        client: "zmq_push_pull 3 65536 {seconds} 1 tcp://127.0.0.1:*",
+        ours: "build --sources 3 --link tcp --sizes 64KiB -C {congestion}",
+        ..LIBZMQ_ROW
+    },
+    Row {
+        name: "libzmq-64k-2io",
+        work: "3 sources to 1 over TCP, messages of 64 KiB, two IO threads at the receiver",
+        client: "zmq_push_pull 3 65536 {seconds} 2 tcp://127.0.0.1:*",
+        ours: "build --sources 3 --link tcp --sizes 64KiB -C {congestion}",
+        ..LIBZMQ_ROW
+    },
+    Row {
+        name: "libzmq-1m",
+        work: "3 sources to 1 over TCP, messages of 1 MiB",
+        client: "zmq_push_pull 3 1048576 {seconds} 1 tcp://127.0.0.1:*",
+        parse: parse::zmq_goodput,
+        ours: "build --sources 3 --link tcp --sizes 1MiB -C {congestion}",
+        figure: Figure::Goodput,
+        ..LIBZMQ_ROW
+    },
+    Row {
+        name: "libzmq-ipc-64k",
+        work: "3 sources to 1 on one host, messages of 64 KiB",
+        client: "zmq_push_pull 3 65536 {seconds} 1 ipc://@thalweg-peers-{port}",
+        ours: "build --sources 3 --link shm --sizes 64KiB",
+        note: "libzmq's way within a host is a Unix socket, ours is shared memory: nothing is copied. An event builder also \
+               checks each fragment's header, puts events together and keeps books",
+        ..LIBZMQ_ROW
+    },
+    Row {
+        name: "fio-read",
+        work: "sequential direct reads of 1 MiB, 32 under way",
+        client: "fio --name=peer --directory={directory} --rw=read --bs=1M --size=1G --direct=1 --ioengine=io_uring --iodepth=32 --fixedbufs --registerfiles \
+                 --runtime={seconds} --time_based --thread --output-format=json",
+        ours: "file --path {directory} --method io_uring --depth 32 --direction read --sizes 1MiB",
+        ..FIO_ROW
+    },
+    Row {
+        name: "fio-read-psync",
+        work: "sequential direct reads of 1 MiB, one after the other",
+        client: "fio --name=peer --directory={directory} --rw=read --bs=1M --size=1G --direct=1 --ioengine=psync \
+                 --runtime={seconds} --time_based --thread --output-format=json",
+        ours: "file --path {directory} --method direct --direction read --sizes 1MiB",
+        ..FIO_ROW
+    },
+    Row {
+        name: "fio-write",
+        work: "sequential direct writes of 1 MiB, 32 under way",
+        client: "fio --name=peer --directory={directory} --rw=write --bs=1M --size=1G --direct=1 --ioengine=io_uring --iodepth=32 --fixedbufs --registerfiles \
+                 --runtime={seconds} --time_based --thread --output-format=json",
+        ours: "file --path {directory} --method io_uring --depth 32 --direction write --sizes 1MiB",
+        ..FIO_ROW
+    },
+    Row {
+        name: "fio-write-psync",
+        work: "sequential direct writes of 1 MiB, one after the other",
+        client: "fio --name=peer --directory={directory} --rw=write --bs=1M --size=1G --direct=1 --ioengine=psync \
+                 --runtime={seconds} --time_based --thread --output-format=json",
+        ours: "file --path {directory} --method direct --direction write --sizes 1MiB",
+        ..FIO_ROW
+    },
+    Row {
+        name: "fio-record",
+        work: "recording: new files, written past the page cache",
+        client: "fio --name=peer --directory={directory} --rw=write --bs=4M --size={most} --direct=1 --ioengine=io_uring \
+                 --iodepth=4 --runtime={seconds} --unlink=1 --thread --output-format=json",
+        ours: "build --sources 3 --link shm --sizes 1MiB --record {directory}",
+        note: "fio writes blocks of the recorder's size into a file that it has set space aside for, from one buffer each; \
+               the recorder's blocks hold events that came through shared memory, with headers and an index. Both for as \
+               long, both without flushing the disk's own cache",
+        ..FIO_ROW
+    },
+    Row {
+        name: "spead2",
+        peer: &SPEAD2,
+        work: "1 source to 1, 1 MiB at a time without loss",
+        server: Server::Lasting("spead2_bench.py agent {port}", TCP),
+        client: "spead2_bench.py master --heap-size 1048576 --packet 9000 127.0.0.1:{port}",
+        parse: parse::spead2,
+        ours: "build --sources 1 --link tcp --sizes 1MiB -C {congestion}",
+        note: "spead2 sends UDP packets of 9000 bytes and searches for the highest rate at which no heap is lost, to 2 %; \
+               ours goes over TCP, which paces itself. It takes about a minute, and is taken once",
+        once: true,
+        ..PLAIN
+    },
+];
+
+/// What a row leaves unsaid.
+const PLAIN: Row = Row {
+    name: "",
+    peer: &IPERF3,
+    work: "",
+    environment: &[],
+    server: Server::None,
+    client: "",
+    per_second: 0,
+    parse: parse::iperf3,
+    ours: "",
+    figure: Figure::Goodput,
+    note: "",
+    once: false,
+};
+
+const EVENTS: &str = "an event builder also checks each fragment's header, puts events together and keeps books; its sources \
+                      are processes, iperf3's are streams of one process in one thread";
+
+const IPERF3_ROW: Row = Row {
+    server: Server::Once("iperf3 -s -1 -B 127.0.0.1 -p {port} --json", TCP),
+    note: "bytes that iperf3's receiver counted, in the sender's time; both ends are one thread each, and both sleep",
+    ..PLAIN
+};
+
+const QPERF_ROW: Row = Row {
+    peer: &QPERF,
+    server: Server::Lasting("qperf -lp {port}", TCP),
+    parse: parse::qperf_latency,
+    figure: Figure::MeanLatency,
+    note: "qperf says only the mean: half of the time for a message there and one as long back; both ends sleep",
+    ..PLAIN
+};
+
+const SOCKPERF_ROW: Row = Row {
+    peer: &SOCKPERF,
+    parse: parse::sockperf,
+    figure: Figure::MedianLatency,
+    note: "half a round trip by the client's clock; 14 bytes is sockperf's shortest message. Its first 400 ms and last 50 ms \
+           do not count; both ends sleep in recvfrom",
+    ..PLAIN
+};
+
+const UCX_ROW: Row = Row {
+    peer: &UCX,
+    server: Server::Once("ucx_perftest -p {port}", TCP),
+    parse: parse::ucx_latency,
+    figure: Figure::MedianLatency,
+    note: "half a round trip by the client's clock; its median is that of the last few thousand of them. Both ends poll, \
+           so each needs a processor to itself",
+    ..PLAIN
+};
+
+const LIBFABRIC_ROW: Row = Row {
+    peer: &LIBFABRIC,
+    per_second: 20_000,
+    parse: parse::fi_pingpong,
+    figure: Figure::MeanLatency,
+    note: "fi_pingpong says only the mean of half a round trip, by the client's clock and to 0.01 µs. Both ends poll, so \
+           each needs a processor to itself",
+    ..PLAIN
+};
+
+const LIBZMQ_ROW: Row = Row {
+    peer: &LIBZMQ,
+    parse: parse::zmq_messages,
+    figure: Figure::Messages,
+    note: "PUSH and PULL, each sender a process, counted at the receiver from the first message to the last; messages from \
+           8 KiB on are handed to libzmq without a copy. An event builder also checks each fragment's header, puts events \
+           together and keeps books. TCP takes the system's congestion control, and so does ours",
+    ..PLAIN
+};
+
+const FIO_ROW: Row = Row {
+    peer: &FIO,
+    parse: parse::fio,
+    figure: Figure::Goodput,
+    note: "both with O_DIRECT on a file of 1 GiB in the same directory, over and over: past the kernel's page cache, not past \
+           the caches of a disk or of a hypervisor",
+    ..PLAIN
+};

@@ -1,0 +1,504 @@
+//! Time to find out where memory lies physically, against the time to pin it: what a device that reads and writes host
+//! memory by itself costs before the first byte moves (the ExpEther paper, section 6.2).
+//!
+//! The paper pins a buffer, then times a driver that walks its pages (8.35 µs for 1 MiB, 8.58 ms for 1 GiB), and puts
+//! that beside `mlock` of as much (15.1 µs, 624 ms): 55.3 % and 1.4 %. Here:
+//!
+//! - *page list*: [`thalweg_arena::page_list`] of memory that was pinned first: opening and reading `/proc/self/pagemap`
+//!   and making the list, no driver needed.
+//! - *mlock*: `mlock` alone.
+//! - *`MAP_POPULATE`*: `mmap` that brings all pages in. Where the kernel has to be told first what pages to take, the
+//!   three calls `mmap`, `madvise`, `madvise(MADV_POPULATE_WRITE)` together.
+//! - *`io_uring` registration*: `IORING_REGISTER_BUFFERS` alone, which is the same long-term pin (`FOLL_LONGTERM`) as an
+//!   RDMA device's or VFIO's: the one that keeps pages in place too.
+//!
+//! Untouched memory is mapped afresh for every operation, so that bringing its pages in is part of the time; unlocking and
+//! unmapping never is. Latency is the time of one operation.
+
+use crate::BenchError;
+use crate::clock::Clock;
+use crate::cpu::Usage;
+use crate::drive::{Instrument, Stop};
+use crate::memory::{HUGE, Memory, PageKind, Room, must_fit, transparent_mode};
+use crate::options::Timing;
+use crate::point::{Figures, Key, Latency, Point};
+use crate::sizes::Sizes;
+use hdrhistogram::Histogram;
+use io_uring::IoUring;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+use thalweg_arena::{page_list, pin};
+use thalweg_device::ByteSize;
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) timing: Timing,
+    /// Bytes to pin
+    #[arg(long, value_name = "SIZES", default_value = "4KiB..1GiB:x4")]
+    sizes: Sizes,
+    /// What pages the memory is made of (default: small, transparent where the kernel has them, huge where some are reserved)
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pages: Vec<Pages>,
+    /// Whether the memory was written before
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Before::Touched, Before::Untouched])]
+    before: Vec<Before>,
+    /// What to time
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Method::PageList, Method::Mlock, Method::Populate, Method::IoUring])]
+    method: Vec<Method>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Pages {
+    /// 4 KiB
+    Small,
+    /// Huge where the kernel can
+    Transparent,
+    /// 2 MiB, reserved
+    Huge,
+}
+
+impl Pages {
+    fn kind(self) -> PageKind {
+        match self {
+            Self::Small => PageKind::Small,
+            Self::Transparent => PageKind::Transparent,
+            Self::Huge => PageKind::Huge,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Before {
+    Touched,
+    Untouched,
+}
+
+impl Before {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Touched => "touched",
+            Self::Untouched => "untouched",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Method {
+    /// Where the memory lies
+    PageList,
+    /// Keep it in memory
+    Mlock,
+    /// Bring it in
+    #[value(name = "map-populate")]
+    Populate,
+    /// Keep it in place, for devices
+    IoUring,
+}
+
+impl Method {
+    fn name(self) -> &'static str {
+        match self {
+            Self::PageList => "page list",
+            Self::Mlock => "mlock",
+            Self::Populate => "MAP_POPULATE",
+            Self::IoUring => "io_uring registration",
+        }
+    }
+
+    /// A page list is of pages that are there, and populating is of pages that are not.
+    fn goes_with(self, before: Before) -> bool {
+        match self {
+            Self::PageList => before == Before::Touched,
+            Self::Populate => before == Before::Untouched,
+            Self::Mlock | Self::IoUring => true,
+        }
+    }
+}
+
+/// A page list beside the pinning of the same memory, in the paper's terms.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ratio {
+    /// Bytes.
+    pub size: u64,
+    /// What pages: `4 KiB`, `transparent`, `2 MiB`.
+    pub pages: String,
+    /// Whether `mlock` found the memory touched; the page list is of touched memory always.
+    pub touched: bool,
+    /// Median time of the page list, in microseconds.
+    pub page_list_us: f64,
+    /// Median time of `mlock`, in microseconds.
+    pub mlock_us: f64,
+    /// The one in percent of the other.
+    pub percent: f64,
+    /// What the paper has for this size.
+    pub paper_percent: Option<f64>,
+}
+
+/// The ratios that these points have: for each size and kind of page, and for memory touched and not.
+pub fn ratios(points: &[Point]) -> Vec<Ratio> {
+    let p50 = |point: &Point| point.figures.latency_us.map(|latency| latency.p50).filter(|p50| *p50 > 0.0);
+    let pages = |point: &Point| point.key.settings.get("pages").cloned().unwrap_or_default();
+    let of = |method: Method| points.iter().filter(move |point| point.key.method == method.name());
+    of(Method::Mlock)
+        .filter_map(|mlock| {
+            let list = of(Method::PageList).find(|list| list.key.size == mlock.key.size && pages(list) == pages(mlock))?;
+            let (page_list_us, mlock_us) = (p50(list)?, p50(mlock)?);
+            Some(Ratio {
+                size: mlock.key.size,
+                pages: pages(mlock),
+                touched: mlock.key.settings.get("before").is_some_and(|before| before == Before::Touched.name()),
+                page_list_us,
+                mlock_us,
+                percent: 100.0 * page_list_us / mlock_us,
+                paper_percent: PAPER_PERCENT.iter().find(|(size, _)| *size == mlock.key.size).map(|(_, percent)| *percent),
+            })
+        })
+        .collect()
+}
+
+/// The ExpEther paper, section 7: page list in percent of pinning.
+const PAPER_PERCENT: [(u64, f64); 2] = [(1 << 20, 55.3), (1 << 30, 1.4)];
+
+impl Options {
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        if self.sizes.0.contains(&0) {
+            return Err(BenchError::Usage("--sizes: there is nothing to pin in 0 bytes".to_owned()));
+        }
+        Ok(Box::new(Pin { options: self.clone(), pages: self.pages(), clock: Clock::new(), notes: BTreeMap::new() }))
+    }
+
+    fn pages(&self) -> Vec<Pages> {
+        if !self.pages.is_empty() {
+            return self.pages.clone();
+        }
+        let transparent = transparent_mode().is_some_and(|mode| mode != "never");
+        let reserved = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+        let huge = reserved.is_ok_and(|number| number.trim().parse::<u64>().is_ok_and(|number| number > 0));
+        let had = [(Pages::Small, true), (Pages::Transparent, transparent), (Pages::Huge, huge)];
+        had.into_iter().filter_map(|(pages, had)| had.then_some(pages)).collect()
+    }
+}
+
+struct Pin {
+    options: Options,
+    pages: Vec<Pages>,
+    clock: Clock,
+    notes: BTreeMap<Key, Vec<String>>,
+}
+
+/// A point, as its key says it.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    method: Method,
+    pages: Pages,
+    before: Before,
+    size: u64,
+}
+
+impl Case {
+    fn key(self) -> Key {
+        Key::new("memory", self.method.name(), self.size)
+            .with("pages", self.pages.kind().name())
+            .with("before", self.before.name())
+    }
+}
+
+impl Pin {
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for &pages in &self.pages {
+            for &before in &self.options.before {
+                for &method in self.options.method.iter().filter(|method| method.goes_with(before)) {
+                    // Less than a huge page is no huge page. Who asks for nothing else is told so by the point.
+                    let whole = |size: u64| pages == Pages::Small || size.is_multiple_of(HUGE as u64);
+                    let asked = self.options.pages == [pages];
+                    let sizes = self.options.sizes.0.iter().filter(|size| asked || whole(**size));
+                    cases.extend(sizes.map(|&size| Case { method, pages, before, size }));
+                }
+            }
+        }
+        cases
+    }
+}
+
+impl Instrument for Pin {
+    fn keys(&self) -> Vec<Key> {
+        self.cases().into_iter().map(Case::key).collect()
+    }
+
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let case = self.cases().into_iter().find(|case| case.key() == *key).expect("a key of ours");
+        case.can_be_had()?;
+        let mut operation = Operation::new(case)?;
+        let warm_until = Instant::now() + timing.warmup;
+        while Instant::now() < warm_until && !stop.pressed() {
+            operation.once(&self.clock)?;
+        }
+        let usage = Usage::now();
+        let began = Instant::now();
+        let mut times = Histogram::new(3).expect("three digits");
+        while times.len() < LEAST || began.elapsed() < timing.min_time {
+            if stop.pressed() {
+                return Err(BenchError::Stopped);
+            }
+            times.saturating_record(operation.once(&self.clock)?);
+        }
+        let used = usage.used();
+        self.notes.insert(key.clone(), operation.notes()?);
+        Ok(Figures {
+            latency_us: Some(Latency::of(&times, 1.0)),
+            seconds: used.wall,
+            steal_percent: used.steal_percent(),
+            ..Figures::default()
+        })
+    }
+
+    fn notes(&self, key: &Key) -> Vec<String> {
+        self.notes.get(key).cloned().unwrap_or_default()
+    }
+}
+
+/// Fewest operations of a point, however long they take.
+const LEAST: u64 = 3;
+
+impl Case {
+    fn can_be_had(self) -> Result<(), BenchError> {
+        if self.pages != Pages::Small && !self.size.is_multiple_of(HUGE as u64) {
+            return Err(BenchError::Usage(format!(
+                "--sizes: {} is no whole number of huge pages of 2 MiB; leave it out, or ask for --pages small",
+                ByteSize(self.size)
+            )));
+        }
+        if self.pages == Pages::Transparent && transparent_mode().is_some_and(|mode| mode == "never") {
+            return Err(BenchError::Unavailable {
+                what: "transparent huge pages".to_owned(),
+                why: "they are switched off; `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`".to_owned(),
+            });
+        }
+        // Reserved huge pages are not counted as available memory: mapping them says what is missing.
+        if self.pages == Pages::Huge { Ok(()) } else { must_fit(self.size) }
+    }
+}
+
+/// What is done again and again, and what it needs.
+struct Operation {
+    case: Case,
+    /// The memory, where it is the same one for all of them, or the last.
+    memory: Option<Memory>,
+    ring: Option<IoUring>,
+    extents: usize,
+}
+
+impl Operation {
+    fn new(case: Case) -> Result<Self, BenchError> {
+        let kind = case.pages.kind();
+        if case.method == Method::PageList {
+            // Asked for one page first: whoever may not know addresses need not pin a gigabyte to find that out.
+            list(&Memory::touched(1, PageKind::Small)?)?;
+        }
+        let ring = (case.method == Method::IoUring).then(ring).transpose()?;
+        let touched = case.before == Before::Touched;
+        let memory = touched.then(|| Memory::touched(case.size, kind)).transpose()?;
+        Ok(Self { case, memory, ring, extents: 0 })
+    }
+
+    /// Does it once and says how many nanoseconds it took.
+    fn once(&mut self, clock: &Clock) -> Result<u64, BenchError> {
+        let (size, kind) = (self.case.size, self.case.pages.kind());
+        if self.case.before == Before::Untouched {
+            // The last one goes before the next comes: there may be room for one only.
+            self.memory = None;
+        }
+        if self.case.method == Method::Populate {
+            let room = Room::new(size, kind)?;
+            let began = clock.raw();
+            let memory = room.map(kind, true)?;
+            let ended = clock.raw();
+            self.memory = Some(memory);
+            return Ok(clock.nanos(began, ended));
+        }
+        if self.memory.is_none() {
+            self.memory = Some(Memory::untouched(size, kind)?);
+        }
+        let memory = self.memory.as_ref().expect("just made");
+        match self.case.method {
+            Method::PageList => {
+                let _pinned = pin(memory).map_err(|error| unavailable("a page list of pinned memory", &error))?;
+                let began = clock.raw();
+                let list = list(memory)?;
+                let ended = clock.raw();
+                self.extents = list.extents().count();
+                Ok(clock.nanos(began, ended))
+            }
+            Method::Mlock => {
+                let began = clock.raw();
+                let pinned = pin(memory);
+                let ended = clock.raw();
+                pinned.map_err(|error| unavailable("mlock", &error))?;
+                Ok(clock.nanos(began, ended))
+            }
+            Method::IoUring => register(self.ring.as_ref().expect("made for this"), memory, clock),
+            Method::Populate => unreachable!("done above"),
+        }
+    }
+
+    /// What pages it had, and in how many pieces they lay.
+    fn notes(&self) -> Result<Vec<String>, BenchError> {
+        let (Some(memory), kind) = (&self.memory, self.case.pages.kind()) else { return Ok(Vec::new()) };
+        let mut notes = Vec::new();
+        if kind == PageKind::Transparent {
+            let fraction = memory.transparent_fraction();
+            if fraction == Some(0.0) {
+                return Err(BenchError::Unavailable {
+                    what: "transparent huge pages".to_owned(),
+                    why: "the kernel gave none (memory may be too fragmented: `echo 1 > /proc/sys/vm/compact_memory`)"
+                        .to_owned(),
+                });
+            }
+            notes.push(match fraction {
+                Some(fraction) => format!("{:.0} % of the memory was in transparent huge pages", 100.0 * fraction),
+                None => "how much was in transparent huge pages is not known: /proc/self/smaps says nothing".to_owned(),
+            });
+        }
+        if self.case.method == Method::PageList {
+            notes.push(format!("the memory lay in {} physically contiguous pieces", self.extents));
+        }
+        Ok(notes)
+    }
+}
+
+fn list(memory: &[u8]) -> Result<thalweg_arena::PageList, BenchError> {
+    page_list(memory).map_err(|error| unavailable("a page list", &error))
+}
+
+fn unavailable(what: &str, why: &dyn std::error::Error) -> BenchError {
+    BenchError::Unavailable { what: what.to_owned(), why: why.to_string() }
+}
+
+fn ring() -> Result<IoUring, BenchError> {
+    IoUring::new(4).map_err(|error| crate::file::no_ring(&error))
+}
+
+/// Most bytes in one registered buffer (io_uring_register(2)).
+const REGISTERED: usize = 1 << 30;
+
+/// Registers `memory`, and unregisters it after the clock was read.
+fn register(ring: &IoUring, memory: &Memory, clock: &Clock) -> Result<u64, BenchError> {
+    let vectors: Vec<libc::iovec> = memory
+        .chunks(REGISTERED)
+        .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() })
+        .collect();
+    let began = clock.raw();
+    // SAFETY: the kernel pins the pages and is never asked to read or write them; they are unregistered below, before the
+    // memory can go.
+    let registered = unsafe { ring.submitter().register_buffers(&vectors) };
+    let ended = clock.raw();
+    registered.map_err(|error| crate::file::not_registered(memory.len() as u64, error))?;
+    ring.submitter().unregister_buffers().map_err(BenchError::os("unregistering buffers"))?;
+    Ok(clock.nanos(began, ended))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(words: &str) -> Options {
+        let short = ["-t", "1ms", "-O", "0", "--repeat", "1"];
+        Line::try_parse_from(short.into_iter().chain(words.split_whitespace())).unwrap().options
+    }
+
+    fn measure(words: &str) -> Vec<Point> {
+        let options = options(words);
+        let mut instrument = options.instrument().unwrap();
+        let measured = |key: Key| match instrument.measure(&key, &options.timing, &Stop::default()) {
+            Ok(figures) => Point::new(key.clone(), vec![figures], instrument.notes(&key), None),
+            Err(error) => Point::new(key, vec![], vec![], Some(error.to_string())),
+        };
+        let keys = options.instrument().unwrap().keys();
+        keys.into_iter().map(measured).collect()
+    }
+
+    #[test]
+    fn every_way_takes_some_time_or_says_why_it_cannot_be_had() {
+        let points = measure("--sizes 4KiB,2MiB --pages small,transparent,huge");
+        // Two sizes of small pages and one of each other kind; six ways each.
+        assert_eq!(points.len(), 6 * 4);
+        for point in points {
+            match (point.figures.latency_us, &point.error) {
+                (Some(latency), None) => assert!(latency.count >= LEAST && latency.p50 > 0.0, "{point:?}"),
+                (None, Some(error)) => assert!(error.contains("cannot be had here"), "{error}"),
+                _ => panic!("{point:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn huge_pages_are_reserved_or_the_error_says_how_to() {
+        let points = measure("--sizes 512GiB --pages huge --method mlock --before untouched");
+        let error = points[0].error.as_ref().unwrap();
+        assert!(error.contains("reserve 262144 with `sysctl vm.nr_hugepages=262144`"), "{error}");
+    }
+
+    #[test]
+    fn what_does_not_fit_into_memory_is_not_tried() {
+        let points = measure("--sizes 1024GiB --pages small --method mlock");
+        assert!(points.iter().all(|point| point.error.as_ref().unwrap().contains("of memory cannot be had here")));
+    }
+
+    #[test]
+    fn a_part_of_a_huge_page_is_left_out_unless_it_is_all_that_is_asked_for() {
+        assert_eq!(options("--sizes 4KiB,2MiB --pages small,transparent").instrument().unwrap().keys().len(), 6 * 3);
+        let asked = options("--sizes 4KiB --pages huge --method mlock");
+        let mut instrument = asked.instrument().unwrap();
+        let key = instrument.keys().remove(0);
+        let error = instrument.measure(&key, &asked.timing, &Stop::default()).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("whole number of huge pages"), "{error}");
+        assert!(options("--sizes 0").instrument().is_err());
+    }
+
+    #[test]
+    fn without_the_privilege_page_lists_say_what_is_missing_and_the_rest_is_measured() {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        // Capabilities belong to a thread: this one gives up its own.
+        let points = std::thread::spawn(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::SYS_ADMIN);
+            set_capabilities(None, sets).unwrap();
+            measure("--sizes 4KiB --pages small --method page-list,mlock")
+        });
+        let points = points.join().unwrap();
+        assert!(points[0].error.as_ref().unwrap().contains("CAP_SYS_ADMIN"), "{:?}", points[0]);
+        assert!(points[1..].iter().all(|point| point.error.is_none()), "{points:?}");
+    }
+
+    #[test]
+    fn ratios_stand_beside_the_papers() {
+        let point = |method: &str, size: u64, before: &str, us: f64| {
+            let key = Key::new("memory", method, size).with("pages", "4 KiB").with("before", before);
+            let latency = Latency { p50: us, ..Latency::default() };
+            Point::new(key, vec![Figures { latency_us: Some(latency), ..Figures::default() }], vec![], None)
+        };
+        let points = [
+            point("page list", 1 << 20, "touched", 8.35),
+            point("mlock", 1 << 20, "touched", 15.1),
+            point("mlock", 1 << 20, "untouched", 100.0),
+            point("mlock", 4096, "touched", 1.0),
+        ];
+        let ratios = ratios(&points);
+        assert_eq!(ratios.len(), 2, "{ratios:?}");
+        assert!((ratios[0].percent - 55.3).abs() < 0.1 && ratios[0].touched && ratios[0].paper_percent == Some(55.3));
+        assert!((ratios[1].percent - 8.35).abs() < 1e-9 && !ratios[1].touched);
+    }
+}

@@ -1,0 +1,92 @@
+//! The grammar of `thalweg bench`: one instrument and its options.
+
+use crate::drive::Instrument;
+use crate::options::Timing;
+use crate::{BenchError, access, building, copy, file, net, pin};
+use clap::Parser;
+
+/// One measurement, as the command line asks for it.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Plan {
+    /// Time of a message from one process to another and back, halved, by message size
+    Latency(net::latency::Options),
+    /// Bytes per second from one process to another, by message size
+    Bandwidth(net::bandwidth::Options),
+    /// Latency while messages are sent at a fixed rate, corrected for coordinated omission
+    UnderLoad(net::load::Options),
+    /// Events built from N sources, by fragment size: the whole path
+    Build(building::Options),
+    /// Memory: copies, reads and checksums, from the caches and from memory
+    Copy(copy::Options),
+    /// A disk: sequential and random reads and writes, by block size
+    File(file::Options),
+    /// Time to find out where memory lies physically, against the time to pin it
+    Pin(pin::Options),
+    /// One-byte reads of device memory, mapped against through the kernel
+    Access(access::Options),
+}
+
+#[derive(Debug, Parser)]
+#[command(name = "thalweg bench", no_binary_name = true)]
+struct Line {
+    #[command(subcommand)]
+    plan: Plan,
+}
+
+impl Plan {
+    /// From the words behind `thalweg bench`.
+    pub fn parse(words: &[String]) -> Result<Self, BenchError> {
+        Line::try_parse_from(words).map(|line| line.plan).map_err(|error| BenchError::Usage(error.to_string()))
+    }
+
+    /// The instrument's name, as on the command line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Latency(_) => "latency",
+            Self::Bandwidth(_) => "bandwidth",
+            Self::UnderLoad(_) => "under-load",
+            Self::Build(_) => "build",
+            Self::Copy(_) => "copy",
+            Self::File(_) => "file",
+            Self::Pin(_) => "pin",
+            Self::Access(_) => "access",
+        }
+    }
+
+    /// How long and how often.
+    pub fn timing(&self) -> Timing {
+        match self {
+            Self::Latency(options) => options.timing,
+            Self::Bandwidth(options) => options.timing,
+            Self::UnderLoad(options) => options.timing,
+            Self::Build(options) => options.timing,
+            Self::Copy(options) => options.timing,
+            Self::File(options) => options.timing,
+            Self::Pin(options) => options.timing,
+            Self::Access(options) => options.timing,
+        }
+    }
+
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        match self {
+            Self::Latency(options) => options.instrument(),
+            Self::Bandwidth(options) => options.instrument(),
+            Self::UnderLoad(options) => options.instrument(),
+            Self::Build(options) => options.instrument(),
+            Self::Copy(options) => options.instrument(),
+            Self::File(options) => options.instrument(),
+            Self::Pin(options) => options.instrument(),
+            Self::Access(options) => options.instrument(),
+        }
+    }
+
+    /// The host at the other end, whose network interface is then the one to describe.
+    pub(crate) fn interface(&self) -> Option<String> {
+        match self {
+            Self::Latency(options) => options.ends.peer.clone(),
+            Self::Bandwidth(options) => options.ends.peer.clone(),
+            Self::UnderLoad(options) => options.ends.peer.clone(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Which figures of a point are shown for which instrument: the one place that terminal, Markdown and HTML agree on.
+
+use super::text::{number, size};
+use crate::{Figures, Key, Point};
+
+/// One column of an instrument's table.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    /// What it is: the first line of its heading.
+    pub name: &'static str,
+    /// Its unit, or what tells it from others of its name: the second line.
+    pub unit: &'static str,
+    /// Characters a cell has in a terminal.
+    pub width: usize,
+    cell: Cell,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Cell {
+    Size,
+    Setting(&'static str),
+    Figure(fn(&Figures) -> Option<f64>),
+    Spread,
+}
+
+impl Column {
+    /// What a point has to say in this column, if anything.
+    pub fn cell(&self, point: &Point) -> Option<String> {
+        match self.cell {
+            Cell::Size => Some(size(point.key.size)),
+            Cell::Setting(name) => point.key.settings.get(name).cloned(),
+            Cell::Figure(get) => get(&point.figures).map(number),
+            Cell::Spread => (point.repeats.len() > 1).then(|| number(point.spread_percent)),
+        }
+    }
+
+    /// Its heading in one line.
+    pub fn heading(&self) -> String {
+        format!("{} {}", self.name, self.unit).trim().to_owned()
+    }
+
+    /// Whether it tells points apart, rather than saying what was measured.
+    pub fn is_key(&self) -> bool {
+        matches!(self.cell, Cell::Size | Cell::Setting(_))
+    }
+}
+
+/// The columns of an instrument, in order. In a terminal they fit 80 characters, two spaces between them.
+pub fn columns(instrument: &str) -> Vec<Column> {
+    match instrument {
+        "latency" => vec![SIZE, P50, P90, P99, P999, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
+        "under-load" => vec![SIZE, RATE, P50, P99, P999, MAX, CPU_PROCESS, LOSS, SPREAD],
+        "build" => vec![SIZE, GBITS, EVENTS, COPIES, CPU_PROCESS, CPU_SYSTEM, CPU_COST, SPREAD],
+        "copy" => vec![SIZE, GBYTES, CPU_PROCESS, SPREAD],
+        "file" => vec![SIZE, MBYTES, OPERATIONS, P50, P99, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
+        "pin" | "access" => vec![SIZE, MEAN, P50, P90, P99, MAX, SPREAD],
+        // Bandwidth, and what a later Thalweg may measure.
+        _ => vec![SIZE, GBITS, LINE, COPIES, CALLS, CPU_PROCESS, CPU_SYSTEM, CPU_COST, LOSS, SPREAD],
+    }
+}
+
+/// What a group of points has in common: link, method, and the settings that have no column of their own.
+pub fn group(instrument: &str, key: &Key) -> String {
+    let columns = columns(instrument);
+    let has_column = |name: &str| columns.iter().any(|column| matches!(column.cell, Cell::Setting(own) if own == name));
+    let mut out = format!("{} {}", key.link, key.method);
+    for (name, value) in key.settings.iter().filter(|(name, _)| !has_column(name)) {
+        out.push_str(&format!(", {} {value}", name.replace('_', " ")));
+    }
+    out
+}
+
+const fn column(name: &'static str, unit: &'static str, width: usize, cell: Cell) -> Column {
+    Column { name, unit, width, cell }
+}
+
+const SIZE: Column = column("", "size", 9, Cell::Size);
+const RATE: Column = column("rate", "1/s", 9, Cell::Setting("rate"));
+const P50: Column = column("p50", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p50)));
+const P90: Column = column("p90", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p90)));
+const P99: Column = column("p99", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p99)));
+const P999: Column = column("p99.9", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p999)));
+const MAX: Column = column("max", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.max)));
+const MEAN: Column = column("mean", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.mean)));
+const GBITS: Column = column("", "Gbit/s", 6, Cell::Figure(|f| Some(f.goodput_bits_per_second? * 1e-9)));
+const GBYTES: Column = column("", "GB/s", 6, Cell::Figure(|f| Some(f.goodput_bits_per_second? / 8e9)));
+const MBYTES: Column = column("", "MB/s", 7, Cell::Figure(|f| Some(f.goodput_bits_per_second? / 8e6)));
+const EVENTS: Column = column("events", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
+const OPERATIONS: Column = column("operations", "1/s", 10, Cell::Figure(|f| f.messages_per_second));
+const LINE: Column = column("line", "%", 4, Cell::Figure(|f| f.percent_of_line_rate));
+const COPIES: Column = column("copies", "/byte", 6, Cell::Figure(|f| f.copies_per_byte));
+const CALLS: Column = column("calls", "/MB", 7, Cell::Figure(|f| f.system_calls_per_megabyte));
+const CPU_PROCESS: Column = column("CPU %", "process", 7, Cell::Figure(|f| Some(f.cpu?.process_percent)));
+const CPU_SYSTEM: Column = column("CPU %", "system", 6, Cell::Figure(|f| Some(f.cpu?.system_percent)));
+const CPU_COST: Column = column("CPU", "s/GB", 6, Cell::Figure(|f| f.cpu?.seconds_per_gigabyte));
+const LOSS: Column = column("loss", "%", 5, Cell::Figure(|f| Some(f.loss?.percent())));
+const SPREAD: Column = column("spread", "%", 6, Cell::Spread);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::text::WIDTH;
+
+    #[test]
+    fn every_table_fits_a_terminal() {
+        for instrument in ["latency", "bandwidth", "under-load", "build", "copy", "file", "pin", "access", "?"] {
+            let widths: usize = columns(instrument).iter().map(|column| column.width + 2).sum();
+            assert!(widths <= WIDTH, "{instrument}: {widths}");
+        }
+    }
+
+    #[test]
+    fn a_setting_with_a_column_is_not_said_twice() {
+        let key = Key::new("tcp", "write", 1).with("rate", "1000").with("socket_buffer", "64 KiB");
+        assert_eq!(group("under-load", &key), "tcp write, socket buffer 64 KiB");
+        assert_eq!(group("latency", &key), "tcp write, rate 1000, socket buffer 64 KiB");
+    }
+}

@@ -1,0 +1,305 @@
+//! Pictures: a figure by message size, or bars where there is one size only.
+
+use super::columns::group;
+use super::text::{number, plain, size};
+use crate::{Figures, Report};
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{KeyPointHint, KeyPointWeight, NoDefaultFormatting, Ranged, ValueFormatter};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use thiserror::Error;
+
+/// Why a picture cannot be drawn.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PlotError {
+    /// Nothing was measured.
+    #[error("there is no point with figures to draw")]
+    Empty,
+    /// The drawing library refused.
+    #[error("drawing: {0}")]
+    Draw(String),
+}
+
+/// The principal figure of a report by message size, as an SVG file: latency p50 (logarithmic), or else goodput, or else
+/// the rate.
+pub fn svg(report: &Report) -> Result<String, PlotError> {
+    plots(report).first().ok_or(PlotError::Empty)?.svg()
+}
+
+/// One picture.
+#[derive(Debug, Clone)]
+pub(crate) struct Plot {
+    pub(crate) title: String,
+    /// Whether distances are ratios.
+    pub(crate) log: bool,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// What belongs together in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    /// Size and value.
+    pub(crate) points: Vec<(u64, f64)>,
+}
+
+/// The pictures of a report, the principal one first.
+pub(crate) fn plots(report: &Report) -> Vec<Plot> {
+    type Get = fn(&Figures) -> Option<f64>;
+    const ALL: [(&str, bool, Get); 5] = [
+        ("Latency, median (µs)", true, |f| Some(f.latency_us?.p50)),
+        ("Latency, 99 of 100 below (µs)", true, |f| Some(f.latency_us?.p99)),
+        ("Goodput (Gbit/s)", false, |f| Some(f.goodput_bits_per_second? * 1e-9)),
+        ("Messages per second", true, |f| f.goodput_bits_per_second.is_none().then_some(f.messages_per_second)?),
+        ("CPU of the measuring processes (% of one processor)", false, |f| Some(f.cpu?.process_percent)),
+    ];
+    let plot = |(title, log, get): (&str, bool, Get)| {
+        let mut lines: Vec<Line> = Vec::new();
+        for point in report.points.iter().filter(|point| !point.repeats.is_empty()) {
+            let Some(value) = get(&point.figures).filter(|value| value.is_finite() && (!log || *value > 0.0)) else {
+                continue;
+            };
+            let name = plain(&group("", &point.key)).into_owned();
+            let at = (point.key.size, value);
+            match lines.iter_mut().find(|line| line.name == name) {
+                Some(line) => line.points.push(at),
+                None => lines.push(Line { name, points: vec![at] }),
+            }
+        }
+        Plot { title: title.to_owned(), log, lines }
+    };
+    ALL.into_iter().map(plot).filter(|plot| !plot.lines.is_empty()).collect()
+}
+
+const WIDTH: u32 = 760;
+const TITLE: u32 = 40;
+const CHART: u32 = 380;
+const ROW: u32 = 22;
+const BAR: u32 = 44;
+
+pub(crate) const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
+const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
+/// Colours that the colour-blind can tell apart (M. Okabe and K. Ito, "Color Universal Design", 2008).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x77, 0x77, 0x77),
+];
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+impl Plot {
+    /// As an SVG file.
+    pub(crate) fn svg(&self) -> Result<String, PlotError> {
+        let sizes: BTreeSet<u64> = self.lines.iter().flat_map(|line| &line.points).map(|(size, _)| *size).collect();
+        let bars = sizes.len() < 2;
+        let rows = u32::try_from(self.lines.len()).unwrap_or(u32::MAX).min(1000);
+        let height = TITLE + if bars { rows * BAR + 8 } else { CHART + rows * ROW + 12 };
+        let mut out = String::new();
+        {
+            let area = SVGBackend::with_string(&mut out, (WIDTH, height)).into_drawing_area();
+            let draw = || {
+                area.fill(&PAPER)?;
+                let title = match sizes.first() {
+                    Some(only) if bars => format!("{}, {}", self.title, size(*only)),
+                    _ => self.title.clone(),
+                };
+                area.draw(&Text::new(title, (16, 12), style(20, HPos::Left, VPos::Top)))?;
+                match bars {
+                    true => self.bars(&area),
+                    false => self.chart(&area, &sizes),
+                }?;
+                area.present()
+            };
+            draw().map_err(|error| PlotError::Draw(error.to_string()))?;
+        }
+        Ok(out)
+    }
+
+    /// A bar for each, its name and value above it.
+    fn bars(&self, area: &Area) -> Result<(), Failed> {
+        let values = || self.lines.iter().filter_map(|line| Some((line, line.points.first()?.1)));
+        let most = values().map(|(_, value)| value).fold(0.0, f64::max);
+        let mut top = i32::try_from(TITLE).unwrap_or(0) + 4;
+        for (at, (line, value)) in values().take(1000).enumerate() {
+            let share = if most > 0.0 { value / most } else { 0.0 };
+            let length = (share * f64::from(WIDTH - 32)).max(1.0) as i32;
+            let label = shortened(&line.name, 80);
+            area.draw(&Text::new(label, (16, top), style(16, HPos::Left, VPos::Top)))?;
+            let right = (WIDTH - 16) as i32;
+            area.draw(&Text::new(number(value), (right, top), style(16, HPos::Right, VPos::Top)))?;
+            let bar = [(16, top + 18), (16 + length, top + 30)];
+            area.draw(&Rectangle::new(bar, COLOURS[at % COLOURS.len()].filled()))?;
+            top += BAR as i32;
+        }
+        Ok(())
+    }
+
+    /// A line for each, and its name below the chart.
+    fn chart(&self, area: &Area, sizes: &BTreeSet<u64>) -> Result<(), Failed> {
+        let (upper, legend) = area.split_vertically(TITLE + CHART);
+        let values = || self.lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
+        let vertical = Scale::of_values(values(), self.log);
+        let mut chart = ChartBuilder::on(&upper)
+            .margin_top(TITLE)
+            .margin_right(28)
+            .margin_left(8)
+            .x_label_area_size(44)
+            .y_label_area_size(64)
+            .build_cartesian_2d(Scale::of_sizes(sizes), vertical.clone())?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(INK)
+            .label_style(("sans-serif", 16, &INK))
+            .x_desc("bytes")
+            .draw()?;
+        for (at, line) in self.lines.iter().take(1000).enumerate() {
+            let mut points: Vec<(f64, f64)> =
+                line.points.iter().map(|(size, value)| (log2(*size), vertical.place(*value))).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let colour = COLOURS[at % COLOURS.len()];
+            let stroke = colour.stroke_width(2);
+            // Where colours come round again, lines are broken.
+            match at / COLOURS.len() % 2 {
+                0 => chart.draw_series(LineSeries::new(points.iter().copied(), stroke)).map(|_| ())?,
+                _ => chart.draw_series(DashedLineSeries::new(points.iter().copied(), 6, 4, stroke)).map(|_| ())?,
+            }
+            chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
+            let y = i32::try_from(at).unwrap_or(0) * ROW as i32 + 10;
+            legend.draw(&Rectangle::new([(72, y - 2), (100, y + 2)], colour.filled()))?;
+            let label = shortened(&line.name, 90);
+            legend.draw(&Text::new(label, (110, y), style(16, HPos::Left, VPos::Center)))?;
+        }
+        Ok(())
+    }
+}
+
+type Failed = DrawingAreaErrorKind<std::io::Error>;
+
+fn style(height: u32, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
+    ("sans-serif", height).into_text_style(&(WIDTH, CHART)).color(&INK).pos(Pos::new(horizontal, vertical))
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    match text.chars().count() > most {
+        true => text.chars().take(most - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+/// A size's place on its axis. Size 0 has none on a logarithmic one and stands at 1.
+fn log2(size: u64) -> f64 {
+    (size.max(1) as f64).log2()
+}
+
+/// An axis: where it begins and ends, and what is marked on it.
+#[derive(Clone)]
+struct Scale {
+    from: f64,
+    to: f64,
+    log: bool,
+    marks: Vec<(f64, String)>,
+}
+
+impl Scale {
+    /// Powers of two, or the sizes themselves where they are close together.
+    fn of_sizes(sizes: &BTreeSet<u64>) -> Self {
+        const MOST: usize = 10;
+        let (least, most) = (sizes.first().map_or(0.0, |s| log2(*s)), sizes.last().map_or(1.0, |s| log2(*s)));
+        let (first, last) = (least.ceil() as u32, most.floor() as u32);
+        let marks: Vec<(f64, String)> = if last > first + 1 {
+            let step = (last - first) as usize / MOST + 1;
+            (first..=last).step_by(step).map(|power| (f64::from(power), short(1 << power.min(63)))).collect()
+        } else {
+            let step = sizes.len() / MOST + 1;
+            sizes.iter().step_by(step).map(|size| (log2(*size), short(*size))).collect()
+        };
+        let margin = ((most - least) * 0.02).max(0.01);
+        Self { from: least - margin, to: most + margin, log: false, marks }
+    }
+
+    /// 1, 2, 5, 10, …: from 0 up, or as far as the values go.
+    fn of_values(values: impl Iterator<Item = f64>, log: bool) -> Self {
+        let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
+        for value in values {
+            (least, most) = (least.min(value), most.max(value));
+        }
+        if log {
+            let (from, to) = (least.log10(), most.log10());
+            let decades = (from.floor() as i32..=to.ceil() as i32).flat_map(|power| {
+                let unit = 10_f64.powi(power);
+                if to - from > 3.0 { vec![unit] } else { vec![unit, 2.0 * unit, 5.0 * unit] }
+            });
+            let decades: Vec<f64> = decades.collect();
+            let below = decades.iter().copied().rfind(|mark| mark.log10() <= from + 1e-9).unwrap_or(least);
+            let above = decades.iter().copied().find(|mark| mark.log10() >= to - 1e-9).unwrap_or(most);
+            let above = if above > below { above } else { below * 2.0 };
+            let marks = decades.into_iter().filter(|mark| (below..=above).contains(mark));
+            let marks = marks.map(|mark| (mark.log10(), mark_text(mark))).collect();
+            Self { from: below.log10(), to: above.log10(), log, marks }
+        } else {
+            let most = if most > 0.0 { most } else { 1.0 };
+            let unit = 10_f64.powf((most / 6.0).log10().floor());
+            let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * unit).into_iter().find(|step| most / step <= 6.0);
+            let step = step.unwrap_or(most);
+            let count = (most / step).ceil() as u32;
+            let marks = (0..=count).map(|n| f64::from(n) * step).map(|mark| (mark, mark_text(mark))).collect();
+            Self { from: 0.0, to: f64::from(count) * step, log, marks }
+        }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        if self.log { value.log10() } else { value }
+    }
+}
+
+impl Ranged for Scale {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, (begin, end): (i32, i32)) -> i32 {
+        begin + (f64::from(end - begin) * (value - self.from) / (self.to - self.from)).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        match hint.weight() {
+            KeyPointWeight::Bold => self.marks.iter().map(|(at, _)| *at).collect(),
+            KeyPointWeight::Any => Vec::new(),
+        }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.from..self.to
+    }
+}
+
+impl ValueFormatter<f64> for Scale {
+    fn format_ext(&self, value: &f64) -> String {
+        self.marks.iter().find(|(at, _)| at == value).map(|(_, label)| label.clone()).unwrap_or_default()
+    }
+}
+
+/// A value as a mark on an axis: `0.5`, `50`, without the zeros that would claim three digits.
+fn mark_text(value: f64) -> String {
+    let text = number(value);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// A size as a mark on an axis: `1`, `1K`, `64K`, `1500`.
+fn short(size: u64) -> String {
+    const UNITS: [(u32, &str); 4] = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let whole = UNITS.iter().find(|(shift, _)| size > 0 && size.is_multiple_of(1 << shift));
+    whole.map_or_else(|| size.to_string(), |(shift, unit)| format!("{}{unit}", size >> shift))
+}

@@ -1,0 +1,81 @@
+//! A report taken apart for the page: what its host was, and its points in groups.
+
+use super::columns::{Column, columns, group};
+use super::text::size;
+use crate::{Host, Point, Report};
+
+/// Points that have link, method and settings in common.
+pub(super) struct Section<'a> {
+    pub(super) title: String,
+    /// Those that say something about at least one of the points.
+    pub(super) columns: Vec<Column>,
+    pub(super) points: Vec<&'a Point>,
+}
+
+/// All points, groups in the order in which they first appear.
+pub(super) fn sections(report: &Report) -> Vec<Section<'_>> {
+    let mut sections: Vec<Section> = Vec::new();
+    for point in &report.points {
+        let title = group(&report.instrument, &point.key);
+        match sections.iter_mut().find(|section| section.title == title) {
+            Some(section) => section.points.push(point),
+            None => sections.push(Section { title, columns: Vec::new(), points: vec![point] }),
+        }
+    }
+    for section in &mut sections {
+        let says = |column: &Column| column.is_key() || section.measured().any(|point| column.cell(point).is_some());
+        section.columns = columns(&report.instrument).into_iter().filter(says).collect();
+    }
+    sections
+}
+
+impl<'a> Section<'a> {
+    /// Its points that have figures.
+    pub(super) fn measured(&self) -> impl Iterator<Item = &'a Point> {
+        self.points.iter().copied().filter(|point| !point.repeats.is_empty())
+    }
+
+    /// What is to be said of its points beside their figures: failures, and each note once.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        let failed = self.points.iter().filter_map(|point| Some((point, point.error.as_ref()?)));
+        let mut remarks: Vec<String> =
+            failed.map(|(point, error)| format!("{}: {error}", size(point.key.size))).collect();
+        for note in self.points.iter().flat_map(|point| &point.notes) {
+            if !remarks.contains(note) {
+                remarks.push(note.clone());
+            }
+        }
+        remarks
+    }
+}
+
+/// What is known of a machine, in words.
+pub(crate) fn facts(host: &Host) -> Vec<(&'static str, String)> {
+    let mut facts = vec![
+        ("host", host.name.clone()),
+        ("kernel", host.kernel.clone()),
+        ("processors", format!("{} × {}", host.cpus, host.cpu)),
+        ("of these allowed", host.affinity.clone()),
+        ("memory", format!("{:.1} GB", host.memory as f64 * 1e-9)),
+    ];
+    let some = [
+        ("frequency governor", &host.governor),
+        ("hypervisor", &host.hypervisor),
+        ("clock source", &host.clock_source),
+        ("TCP congestion control", &host.congestion_control),
+    ];
+    facts.extend(some.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
+    if let Some(interface) = &host.interface {
+        let driver = interface.driver.as_deref().unwrap_or("no driver");
+        let rate = match interface.bits_per_second {
+            Some(rate) => format!("{} Gbit/s", super::text::number(rate * 1e-9)),
+            None => "no line rate".to_owned(),
+        };
+        facts.push(("interface", format!("{}, {driver}, MTU {}, {rate}", interface.name, interface.mtu)));
+    }
+    if !host.mitigations.is_empty() {
+        facts.push(("mitigations", host.mitigations.join("; ")));
+    }
+    facts.push(("Thalweg", host.thalweg.clone()));
+    facts
+}

@@ -1,0 +1,440 @@
+//! Figures by name, and what a paper says of them: structures, no language of their own.
+
+use super::Measured;
+use crate::point::{Figures, Key, Point};
+use crate::render::text::{number, size};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use thalweg_device::ByteSize;
+
+/// A figure of a point, by what is known of the point. What is left open in one place may be said in another.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Selector {
+    measure: Option<String>,
+    link: Option<String>,
+    method: Option<String>,
+    size: Option<ByteSize>,
+    #[serde(default)]
+    settings: BTreeMap<String, String>,
+    figure: Option<Figure>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Figure {
+    /// Mean time of one operation, µs: what papers that divide a time by a count have.
+    MeanLatency,
+    /// Median time of one operation, µs.
+    MedianLatency,
+    /// Size by mean latency, 10⁶ bytes per second: throughput of a ping-pong.
+    PingPong,
+    /// 10⁶ payload bytes per second.
+    Goodput,
+    /// What the interface can carry, 10⁶ bytes per second.
+    LineRate,
+}
+
+/// A number to show or to judge.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Quantity {
+    /// One figure in percent of another, or of the first of several that can be had.
+    Percent {
+        percent: Box<Selector>,
+        of: Vec<Selector>,
+    },
+    /// A figure.
+    Figure(Box<Selector>),
+}
+
+/// What a paper finds.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) enum Check {
+    /// `a` is at most `by` times `b`.
+    Less { a: Quantity, b: Quantity, by: f64 },
+    /// `a` is between `from` and `to` times `b`.
+    RatioBetween { a: Quantity, b: Quantity, from: f64, to: f64 },
+    /// The time is proportional to the size, from this size up: the time per byte of no two differs by more than a factor.
+    Proportional { of: Selector, from: ByteSize, within: f64 },
+    /// It is at least so much, in its unit.
+    AtLeast { a: Quantity, value: f64 },
+    /// It is at most so much, in its unit.
+    AtMost { a: Quantity, value: f64 },
+    /// There is nothing here to test it with.
+    Cannot(String),
+}
+
+/// What a paper found, and what was found here.
+#[derive(Debug, Clone, Serialize)]
+pub struct Finding {
+    /// The paper's, in a sentence.
+    pub paper: String,
+    /// What is tested here in its place.
+    pub here: String,
+    /// Whether it holds.
+    pub verdict: Verdict,
+    /// The figures that say so, or why there are none.
+    pub measured: String,
+}
+
+/// Whether a finding holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Verdict {
+    /// It does.
+    #[serde(rename = "holds here")]
+    Holds,
+    /// It does not.
+    #[serde(rename = "does not hold here")]
+    DoesNotHold,
+    /// What it is about is not to be had here.
+    #[serde(rename = "cannot be tested here")]
+    CannotBeTested,
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Holds => "holds here",
+            Self::DoesNotHold => "does not hold here",
+            Self::CannotBeTested => "cannot be tested here",
+        })
+    }
+}
+
+/// A number with what it is of.
+#[derive(Debug, Clone)]
+pub(super) struct Value {
+    value: f64,
+    unit: &'static str,
+    of: String,
+}
+
+impl Value {
+    pub(super) fn number(&self) -> String {
+        number(self.value)
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} ({})", number(self.value), self.unit, self.of)
+    }
+}
+
+impl Check {
+    /// Whether it holds, with the figures that say so, or why that cannot be known.
+    pub(super) fn outcome(&self, measured: &[Measured]) -> (Verdict, String) {
+        match self.judged(measured) {
+            Ok((true, figures)) => (Verdict::Holds, figures),
+            Ok((false, figures)) => (Verdict::DoesNotHold, figures),
+            Err(why) => (Verdict::CannotBeTested, why),
+        }
+    }
+
+    fn judged(&self, measured: &[Measured]) -> Result<(bool, String), String> {
+        let both = |a: &Quantity, b: &Quantity| {
+            let (a, b) = (a.value(measured)?, b.value(measured)?);
+            match b.value > 0.0 {
+                true => Ok((a.value / b.value, a, b)),
+                false => Err(format!("{b}: nothing can be divided by it")),
+            }
+        };
+        let named = |a: Value, b: Value, ratio: f64, asked: String| {
+            format!("{a} is {} times {b}; asked for: {asked}", number(ratio))
+        };
+        match self {
+            Self::Less { a, b, by } => {
+                let (ratio, a, b) = both(a, b)?;
+                Ok((ratio <= *by, named(a, b, ratio, format!("at most {} times", number(*by)))))
+            }
+            Self::RatioBetween { a, b, from, to } => {
+                let (ratio, a, b) = both(a, b)?;
+                let asked = format!("{} to {} times", number(*from), number(*to));
+                Ok(((*from..=*to).contains(&ratio), named(a, b, ratio, asked)))
+            }
+            Self::Proportional { of, from, within } => {
+                let series = of.series(measured, from.0)?;
+                let per_byte = series.iter().map(|(size, time)| time / *size as f64);
+                let least = per_byte.clone().fold(f64::INFINITY, f64::min);
+                let most = per_byte.fold(0.0, f64::max);
+                let told: Vec<String> =
+                    series.iter().map(|(bytes, time)| format!("{} µs for {}", number(*time), size(*bytes))).collect();
+                let ratio = most / least;
+                let figures = format!(
+                    "{}; the time per byte differs by a factor of {}; asked for: at most {}",
+                    told.join(", "),
+                    number(ratio),
+                    number(*within)
+                );
+                Ok((ratio <= *within, figures))
+            }
+            Self::AtLeast { a, value } => {
+                let a = a.value(measured)?;
+                Ok((a.value >= *value, format!("{a}; asked for: at least {}", number(*value))))
+            }
+            Self::AtMost { a, value } => {
+                let a = a.value(measured)?;
+                Ok((a.value <= *value, format!("{a}; asked for: at most {}", number(*value))))
+            }
+            Self::Cannot(why) => Err(why.clone()),
+        }
+    }
+}
+
+impl Quantity {
+    /// With what it leaves open said.
+    pub(super) fn at(&self, at: &Selector) -> Self {
+        match self {
+            Self::Percent { percent, of } => Self::Percent {
+                percent: Box::new(percent.at(at)),
+                of: of.iter().map(|selector| selector.at(at)).collect(),
+            },
+            Self::Figure(selector) => Self::Figure(Box::new(selector.at(at))),
+        }
+    }
+
+    /// The number, or why there is none.
+    pub(super) fn value(&self, measured: &[Measured]) -> Result<Value, String> {
+        let (percent, of) = match self {
+            Self::Figure(selector) => return selector.value(measured),
+            Self::Percent { percent, of } => (percent.value(measured)?, of),
+        };
+        let mut why = String::new();
+        for selector in of {
+            match selector.value(measured) {
+                Ok(whole) if whole.value > 0.0 => {
+                    let value = 100.0 * percent.value / whole.value;
+                    return Ok(Value { value, unit: "%", of: format!("{percent} of {whole}") });
+                }
+                Ok(nothing) => why = format!("{nothing}: nothing can be a part of it"),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+}
+
+impl Selector {
+    fn at(&self, at: &Self) -> Self {
+        let or = |own: &Option<String>, other: &Option<String>| own.clone().or_else(|| other.clone());
+        let mut settings = at.settings.clone();
+        settings.extend(self.settings.clone());
+        Self {
+            measure: or(&self.measure, &at.measure),
+            link: or(&self.link, &at.link),
+            method: or(&self.method, &at.method),
+            size: self.size.or(at.size),
+            settings,
+            figure: self.figure.or(at.figure),
+        }
+    }
+
+    fn matches(&self, key: &Key) -> bool {
+        let is = |asked: &Option<String>, has: &str| asked.as_deref().is_none_or(|asked| asked == has);
+        is(&self.link, &key.link)
+            && is(&self.method, &key.method)
+            && self.size.is_none_or(|size| size.0 == key.size)
+            && self.settings.iter().all(|(name, value)| key.settings.get(name) == Some(value))
+    }
+
+    /// In words.
+    fn name(&self) -> String {
+        let mut parts: Vec<String> = [&self.link, &self.method].into_iter().flatten().cloned().collect();
+        parts.extend(self.settings.iter().map(|(name, value)| format!("{} {value}", name.replace('_', " "))));
+        parts.extend(self.size.map(|bytes| size(bytes.0)));
+        parts.join(", ")
+    }
+
+    fn measured<'a>(&self, measured: &'a [Measured]) -> Result<&'a Measured, String> {
+        let id = self.measure.as_deref().unwrap_or_default();
+        let one = measured.iter().find(|one| one.id == id);
+        one.ok_or_else(|| format!("{}: '{id}' was not measured", self.name()))
+    }
+
+    fn value(&self, measured: &[Measured]) -> Result<Value, String> {
+        let name = self.name();
+        let one = self.measured(measured)?;
+        let report = one.report.as_ref().ok_or_else(|| {
+            format!("{name}: {}", one.error.as_deref().unwrap_or("nothing was measured"))
+        })?;
+        if self.figure == Some(Figure::LineRate) {
+            let rate = report.host.interface.as_ref().and_then(|interface| interface.bits_per_second);
+            let rate = rate.ok_or("the interface has no line rate")?;
+            return Ok(Value { value: rate / 8e6, unit: "MB/s", of: "line rate".to_owned() });
+        }
+        let point = report.points.iter().find(|point| self.matches(&point.key));
+        let point = point.ok_or_else(|| format!("{name}: this run did not measure it"))?;
+        if point.repeats.is_empty() {
+            return Err(format!("{name}: {}", point.error.as_deref().unwrap_or("nothing was measured")));
+        }
+        let figure = self.figure.unwrap_or(Figure::MedianLatency);
+        let (value, unit) = figure.of(point).ok_or_else(|| format!("{name}: this was not measured"))?;
+        Ok(Value { value, unit, of: name })
+    }
+
+    /// Times by size, from a size up.
+    fn series(&self, measured: &[Measured], from: u64) -> Result<Vec<(u64, f64)>, String> {
+        let one = self.measured(measured)?;
+        let points = one.report.iter().flat_map(|report| &report.points);
+        let figure = self.figure.unwrap_or(Figure::MedianLatency);
+        let series: Vec<(u64, f64)> = points
+            .filter(|point| self.matches(&point.key) && point.key.size >= from && !point.repeats.is_empty())
+            .filter_map(|point| Some((point.key.size, figure.of(point)?.0)))
+            .filter(|(size, time)| *size > 0 && *time > 0.0)
+            .collect();
+        match series.len() {
+            0 | 1 => Err(match (&one.error, one.report.iter().flat_map(|report| &report.points).find_map(|p| p.error.as_ref())) {
+                (Some(error), _) | (None, Some(error)) => format!("{}: {error}", self.name()),
+                (None, None) => format!("{}: fewer than two sizes were measured", self.name()),
+            }),
+            _ => Ok(series),
+        }
+    }
+}
+
+impl Figure {
+    fn of(self, point: &Point) -> Option<(f64, &'static str)> {
+        let Figures { latency_us, goodput_bits_per_second, .. } = &point.figures;
+        match self {
+            Self::MeanLatency => Some((latency_us.as_ref()?.mean, "µs")),
+            Self::MedianLatency => Some((latency_us.as_ref()?.p50, "µs")),
+            // Bytes in a microsecond are 10⁶ bytes in a second.
+            Self::PingPong => {
+                let mean = latency_us.as_ref()?.mean;
+                (mean > 0.0).then(|| (point.key.size as f64 / mean, "MB/s"))
+            }
+            Self::Goodput => Some(((*goodput_bits_per_second)? / 8e6, "MB/s")),
+            Self::LineRate => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point::{Latency, Report};
+    use crate::{Host, Interface};
+
+    impl Quantity {
+        /// Every figure that it needs is said.
+        pub(in crate::reproduce) fn assert_complete(&self, ids: &[&str]) {
+            match self {
+                Self::Figure(selector) => selector.assert_complete(ids),
+                Self::Percent { percent, of } => {
+                    assert!(!of.is_empty());
+                    percent.assert_complete(ids);
+                    of.iter().for_each(|selector| selector.assert_complete(ids));
+                }
+            }
+        }
+    }
+
+    impl Selector {
+        fn assert_complete(&self, ids: &[&str]) {
+            assert!(self.measure.as_deref().is_some_and(|id| ids.contains(&id)), "{self:?}");
+            assert!(self.figure.is_some(), "{self:?}");
+            let point = self.link.is_some() && self.method.is_some() && self.size.is_some();
+            assert!(point || self.figure == Some(Figure::LineRate), "{self:?}");
+        }
+    }
+
+    impl Check {
+        pub(in crate::reproduce) fn assert_complete(&self, ids: &[&str]) {
+            match self {
+                Self::Less { a, b, .. } | Self::RatioBetween { a, b, .. } => {
+                    a.assert_complete(ids);
+                    b.assert_complete(ids);
+                }
+                Self::AtLeast { a, .. } | Self::AtMost { a, .. } => a.assert_complete(ids),
+                Self::Proportional { of, from, .. } => Selector { size: Some(*from), ..of.clone() }.assert_complete(ids),
+                Self::Cannot(_) => {}
+            }
+        }
+    }
+
+    /// Made up: 1 µs per KiB, and one point that failed.
+    pub(in crate::reproduce) fn measured() -> Vec<Measured> {
+        let point = |size: u64, us: f64| {
+            let latency = Latency { p50: us, mean: us * 1.25, ..Latency::default() };
+            let figures = Figures { latency_us: Some(latency), ..Figures::default() };
+            Point::new(Key::new("memory", "page list", size).with("pages", "4 KiB"), vec![figures], vec![], None)
+        };
+        let failed = Point::new(Key::new("memory", "mlock", 1024), vec![], vec![], Some("it may not".to_owned()));
+        let report = Report {
+            format: Report::FORMAT.to_owned(),
+            instrument: "pin".to_owned(),
+            command_line: vec!["pin".to_owned()],
+            began: "2026-11-21T00:00:00Z".to_owned(),
+            host: Host { interface: Some(Interface::default()), ..Host::default() },
+            peer: None,
+            points: vec![point(1024, 1.0), point(4096, 4.4), point(65536, 64.0), failed],
+            warnings: vec![],
+        };
+        let line = "pin".to_owned();
+        vec![
+            Measured { id: "pin".into(), line: line.clone(), report: Some(report), error: None },
+            Measured { id: "gone".into(), line, report: None, error: Some("there is none".into()) },
+        ]
+    }
+
+    fn outcome(check: &str) -> (Verdict, String) {
+        #[derive(Deserialize)]
+        struct Holder {
+            check: Check,
+        }
+        let holder: Holder = toml::from_str(&format!("check = {check}")).unwrap();
+        holder.check.outcome(&measured())
+    }
+
+    #[test]
+    fn findings_are_judged_by_figures_and_say_which() {
+        let page_list = |size| format!("{{ measure = 'pin', method = 'page list', size = '{size}' }}");
+        let (verdict, said) = outcome(&format!(
+            "{{ less = {{ a = {}, b = {}, by = 0.5 }} }}",
+            page_list("1KiB"),
+            page_list("4KiB")
+        ));
+        assert_eq!(verdict, Verdict::Holds);
+        assert_eq!(
+            said,
+            "1.00 µs (page list, 1 KiB) is 0.227 times 4.40 µs (page list, 4 KiB); asked for: at most 0.500 times"
+        );
+        let between = format!(
+            "{{ ratio-between = {{ a = {}, b = {}, from = 0.5, to = 0.6 }} }}",
+            page_list("1KiB"),
+            page_list("4KiB")
+        );
+        assert_eq!(outcome(&between).0, Verdict::DoesNotHold);
+        let proportional = |within| {
+            outcome(&format!(
+                "{{ proportional = {{ of = {{ measure = 'pin', method = 'page list' }}, from = '1KiB', within = {within} }} }}"
+            ))
+        };
+        assert_eq!(proportional("1.2").0, Verdict::Holds);
+        assert_eq!(proportional("1.05").0, Verdict::DoesNotHold);
+        let mean = "{ measure = 'pin', method = 'page list', size = '1KiB', figure = 'mean-latency' }";
+        assert_eq!(outcome(&format!("{{ at-least = {{ a = {mean}, value = 1.25 }} }}")).0, Verdict::Holds);
+        assert_eq!(outcome(&format!("{{ at-most = {{ a = {mean}, value = 1.24 }} }}")).0, Verdict::DoesNotHold);
+        let percent = format!("{{ percent = {}, of = [{{ measure = 'pin', figure = 'line-rate' }}, {mean}] }}", page_list("1KiB"));
+        let (verdict, said) = outcome(&format!("{{ at-least = {{ a = {percent}, value = 80 }} }}"));
+        assert_eq!((verdict, &said[..6]), (Verdict::Holds, "80.0 %"));
+    }
+
+    #[test]
+    fn what_was_not_measured_cannot_be_judged_and_the_reason_is_told() {
+        let at_least = |of: &str| outcome(&format!("{{ at-least = {{ a = {of}, value = 1 }} }}"));
+        for (of, why) in [
+            ("{ measure = 'pin', method = 'mlock' }", "mlock: it may not"),
+            ("{ measure = 'pin', method = 'page list', size = '1GiB' }", "page list, 1 GiB: this run did not measure it"),
+            ("{ measure = 'gone', method = 'mlock' }", "mlock: there is none"),
+            ("{ measure = 'other', method = 'mlock' }", "mlock: 'other' was not measured"),
+            ("{ measure = 'pin', method = 'page list', figure = 'goodput' }", "page list: this was not measured"),
+            ("{ measure = 'pin', figure = 'line-rate' }", "the interface has no line rate"),
+        ] {
+            assert_eq!(at_least(of), (Verdict::CannotBeTested, why.to_owned()));
+        }
+        assert_eq!(outcome("{ cannot = 'no such device' }"), (Verdict::CannotBeTested, "no such device".to_owned()));
+    }
+}

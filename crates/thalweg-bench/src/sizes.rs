@@ -1,0 +1,134 @@
+//! Sizes as people ask for them: `64KiB`, `1,512,4KiB`, `1..128KiB:x2`, `1KiB..16KiB:+1KiB`.
+
+use std::fmt;
+use std::str::FromStr;
+use thalweg_device::ByteSize;
+use thiserror::Error;
+
+/// Most sizes one range may have: a slip of the pen must not ask for a day's work.
+const MOST: usize = 1024;
+
+/// One or more sizes in bytes, in the order they were asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sizes(pub Vec<u64>);
+
+impl Sizes {
+    /// The largest of them.
+    pub fn largest(&self) -> u64 {
+        self.0.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// Why a list of sizes cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SizesError {
+    /// Not a size.
+    #[error("'{0}' is no size; write bytes with an optional unit, such as 1, 1500, 64KiB, 1MiB, 1MB")]
+    Size(String),
+    /// A step that goes nowhere.
+    #[error("'{0}' is no step; write x2 (or more) to multiply, or +1KiB to add")]
+    Step(String),
+    /// A range whose end comes before its beginning, or that begins with 0 and multiplies.
+    #[error("'{0}' is an empty range; write FROM..TO with FROM at least 1 and at most TO")]
+    Empty(String),
+    /// More than anybody wants to wait for.
+    #[error("'{0}' has more than {MOST} sizes")]
+    TooMany(String),
+}
+
+impl FromStr for Sizes {
+    type Err = SizesError;
+
+    fn from_str(text: &str) -> Result<Self, SizesError> {
+        let mut sizes = Vec::new();
+        for part in text.split(',') {
+            match part.split_once("..") {
+                Some((from, rest)) => range(part, from, rest, &mut sizes)?,
+                None => sizes.push(size(part)?),
+            }
+            if sizes.len() > MOST {
+                return Err(SizesError::TooMany(text.to_owned()));
+            }
+        }
+        Ok(Self(sizes))
+    }
+}
+
+fn range(whole: &str, from: &str, rest: &str, sizes: &mut Vec<u64>) -> Result<(), SizesError> {
+    let (to, step) = rest.split_once(':').unwrap_or((rest, "x2"));
+    let (from, to) = (size(from)?, size(to)?);
+    let wrong_step = || SizesError::Step(step.to_owned());
+    let next: Box<dyn Fn(u64) -> Option<u64>> = match (step.strip_prefix('x'), step.strip_prefix('+')) {
+        (Some(factor), _) => {
+            let factor = factor.parse().ok().filter(|factor| *factor > 1).ok_or_else(wrong_step)?;
+            Box::new(move |at: u64| at.checked_mul(factor))
+        }
+        (_, Some(add)) => {
+            let add = size(add).ok().filter(|add| *add > 0).ok_or_else(wrong_step)?;
+            Box::new(move |at: u64| at.checked_add(add))
+        }
+        _ => return Err(wrong_step()),
+    };
+    if from == 0 || from > to {
+        return Err(SizesError::Empty(whole.to_owned()));
+    }
+    let all = std::iter::successors(Some(from), |at| next(*at)).take_while(|at| *at <= to);
+    sizes.extend(all.take(MOST + 1));
+    Ok(())
+}
+
+fn size(text: &str) -> Result<u64, SizesError> {
+    text.trim().parse::<ByteSize>().map(|size| size.0).map_err(|_| SizesError::Size(text.to_owned()))
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, size) in self.0.iter().enumerate() {
+            write!(f, "{}{size}", if at > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sizes(text: &str) -> Vec<u64> {
+        text.parse::<Sizes>().unwrap().0
+    }
+
+    #[test]
+    fn ranges_multiply_or_add_and_lists_keep_their_order() {
+        assert_eq!(sizes("64KiB"), [65536]);
+        assert_eq!(sizes("1..8"), [1, 2, 4, 8]);
+        assert_eq!(sizes("1..100:x10"), [1, 10, 100]);
+        assert_eq!(sizes("1..128KiB:x2").len(), 18);
+        assert_eq!(sizes("1KiB..4KiB:+1KiB"), [1024, 2048, 3072, 4096]);
+        assert_eq!(sizes("1MiB,1,3..9:x3"), [1 << 20, 1, 3, 9]);
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let error = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
+        assert_eq!(error("8..1"), "'8..1' is an empty range; write FROM..TO with FROM at least 1 and at most TO");
+        assert_eq!(error("0..8"), "'0..8' is an empty range; write FROM..TO with FROM at least 1 and at most TO");
+        assert_eq!(error("1..8:x1"), "'x1' is no step; write x2 (or more) to multiply, or +1KiB to add");
+        assert_eq!(error("1..8:+0"), "'+0' is no step; write x2 (or more) to multiply, or +1KiB to add");
+        assert_eq!(error("1..1GiB:+1"), "'1..1GiB:+1' has more than 1024 sizes");
+        assert!(error("").starts_with("'' is no size"));
+        assert!(error("-1").starts_with("'-1' is no size"));
+        assert!(error("18446744073709551615MiB").contains("is no size"));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_is_understood_or_refused(text in "[0-9KMGi.,:x+ -]{0,24}") {
+            if let Ok(Sizes(sizes)) = text.parse() {
+                prop_assert!(!sizes.is_empty() && sizes.len() <= MOST);
+                prop_assert_eq!(Sizes(sizes.clone()).to_string().parse(), Ok(Sizes(sizes)));
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Whether the kernel knows TAI minus UTC.
+
+use crate::Finding;
+use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
+
+pub(super) fn probe() -> Finding {
+    let realtime = clock_gettime(ClockId::Realtime);
+    match clock_gettime_dynamic(DynamicClockId::Tai) {
+        // Read one after the other, they may lie on both sides of a second.
+        Ok(tai) => judge(tai.tv_sec.saturating_sub(realtime.tv_sec)),
+        Err(error) => Finding::new("TAI", format!("CLOCK_TAI cannot be read: {error}")).degraded(COST),
+    }
+}
+
+const COST: &str = "fragments are dated with 37 s, which holds until a leap second is announced";
+
+fn judge(offset: i64) -> Finding {
+    let finding = Finding::new("TAI", format!("{offset} s ahead of UTC (CLOCK_TAI minus CLOCK_REALTIME)"));
+    match offset > 1 {
+        true => finding,
+        // chrony tells the kernel, with the `leapsectz right/UTC` of Debian's configuration.
+        false => finding.degraded(COST).mended_by("apt-get install chrony && systemctl enable --now chrony"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    #[test]
+    fn an_offset_of_zero_was_never_set() {
+        assert_eq!(judge(37).level, Level::Ok);
+        assert_eq!(judge(0).level, Level::Degraded);
+        assert_eq!(judge(1).level, Level::Degraded, "the second passed between two readings");
+    }
+}

@@ -1,0 +1,38 @@
+//! How fast processors run when there is suddenly something to do.
+
+use crate::{Finding, read};
+use std::collections::BTreeSet;
+
+pub(super) fn probe() -> Finding {
+    let cpus = read::text("/sys/devices/system/cpu/online").map(|text| read::list(&text)).unwrap_or_default();
+    let path = |cpu: &u32| format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor");
+    judge(&cpus.iter().filter_map(|cpu| read::text(path(cpu))).collect())
+}
+
+fn judge(governors: &BTreeSet<String>) -> Finding {
+    if governors.is_empty() {
+        return Finding::new("governor", "none here: the firmware or the hypervisor decides on frequencies");
+    }
+    let list = governors.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let finding = Finding::new("governor", format!("{list} (/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor)"));
+    match governors.iter().all(|governor| governor == "performance") {
+        true => finding,
+        false => finding
+            .degraded("a thread that wakes up begins slowly: the first fragments after a pause take longer")
+            .mended_by("echo performance | tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    #[test]
+    fn only_performance_is_always_fast() {
+        let level = |names: &[&str]| judge(&names.iter().map(|name| (*name).to_owned()).collect()).level;
+        assert_eq!(level(&[]), Level::Ok);
+        assert_eq!(level(&["performance"]), Level::Ok);
+        assert_eq!(level(&["performance", "powersave"]), Level::Degraded);
+    }
+}

@@ -1,0 +1,54 @@
+//! Where an interface's interrupts are served: not on a hot thread's processor.
+
+use crate::network::Interface;
+use crate::{Finding, Needs, read};
+
+pub(super) fn probe(needs: &Needs, interface: &Interface) -> Finding {
+    let numbers = interface.device_file("msi_irqs").map(read::names).unwrap_or_default();
+    let lines: Vec<(u32, Vec<u32>)> = numbers
+        .iter()
+        .filter_map(|number| number.parse().ok())
+        .filter_map(|number: u32| {
+            let list = |kind: &str| read::text(format!("/proc/irq/{number}/{kind}")).filter(|text| !text.is_empty());
+            let text = list("effective_affinity_list").or_else(|| list("smp_affinity_list"))?;
+            Some((number, read::list(&text)))
+        })
+        .collect();
+    let online = read::list(&read::text("/sys/devices/system/cpu/online").unwrap_or_default());
+    judge(&interface.name, &lines, &super::bound(needs), &online)
+}
+
+fn judge(name: &str, lines: &[(u32, Vec<u32>)], bound: &[u32], online: &[u32]) -> Finding {
+    let title = format!("{name} interrupts");
+    if lines.is_empty() {
+        return Finding::new(title, "unknown: the device lists no message-signalled interrupts");
+    }
+    let join = |list: &[u32]| list.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let told: Vec<_> = lines.iter().map(|(number, cpus)| format!("{number} on {}", join(cpus))).collect();
+    let finding = Finding::new(title, format!("{} (/proc/irq/*/effective_affinity_list)", told.join(", ")));
+    let Some((number, _)) = lines.iter().find(|(_, cpus)| cpus.iter().any(|cpu| bound.contains(cpu))) else {
+        return finding;
+    };
+    let finding = finding.degraded("a hot thread is interrupted for each batch of packets");
+    let others: Vec<u32> = online.iter().copied().filter(|cpu| !bound.contains(cpu)).collect();
+    match others.is_empty() {
+        true => finding,
+        false => finding.mended_by(format!("echo {} > /proc/irq/{number}/smp_affinity_list", join(&others))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    #[test]
+    fn interrupts_go_where_no_node_is_bound() {
+        let lines = [(38, vec![1]), (39, vec![0])];
+        assert_eq!(judge("eth0", &lines, &[], &[0, 1]).level, Level::Ok);
+        let hit = judge("eth0", &lines, &[0], &[0, 1]);
+        assert_eq!(hit.level, Level::Degraded);
+        assert_eq!(hit.remedy.as_deref(), Some("echo 1 > /proc/irq/39/smp_affinity_list"));
+        assert_eq!(judge("eth0", &lines, &[0, 1], &[0, 1]).remedy, None, "there is nowhere to go");
+    }
+}

@@ -1,0 +1,20 @@
+//! Whether each hot thread has a processor of its own.
+
+use crate::{Finding, Needs, read};
+
+pub(super) fn probe(needs: &Needs) -> Finding {
+    let usable = std::thread::available_parallelism().ok().map(std::num::NonZero::get);
+    let online = read::text("/sys/devices/system/cpu/online");
+    let told = format!(
+        "{} usable by this process; online: {}",
+        read::or_unknown(usable.map(|count| count.to_string())),
+        read::or_unknown(online)
+    );
+    let nodes = needs.nodes.len();
+    let Some(usable) = usable.filter(|_| nodes > 0) else { return Finding::new("processors", told) };
+    let finding = Finding::new("processors", format!("{nodes} nodes, each with one hot thread; {told}"));
+    match nodes > usable {
+        true => finding.degraded("hot threads take turns: each waits while another runs"),
+        false => finding,
+    }
+}

@@ -1,0 +1,78 @@
+//! The processors that a topology binds nodes to.
+
+use crate::{Finding, Needs, read};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::collections::BTreeMap;
+
+pub(super) fn probe(needs: &Needs) -> Finding {
+    const NAME: &str = "bound processors";
+    let bound: Vec<_> = needs.nodes.iter().filter_map(|node| Some((node.cpu?, node.name.as_str()))).collect();
+    if bound.is_empty() {
+        return Finding::new(NAME, "no node is bound to one");
+    }
+    let told =
+        |list: &[(u32, &str)]| list.iter().map(|(cpu, name)| format!("{name} to {cpu}")).collect::<Vec<_>>().join(", ");
+    let finding = Finding::new(NAME, told(&bound));
+    let cannot: Vec<_> = bound.iter().filter(|(cpu, _)| !can_be_bound(*cpu)).copied().collect();
+    if !cannot.is_empty() {
+        let online = read::or_unknown(read::text("/sys/devices/system/cpu/online"));
+        return finding.missing(format!(
+            "this process may not run there: {}; processors online: {online}; set `cpu` to one of them, or leave it out",
+            told(&cannot)
+        ));
+    }
+    let shared = shared(&bound);
+    match shared.is_empty() {
+        true => finding,
+        false => finding
+            .degraded(format!("several hot threads take turns on processor {shared}: give each a `cpu` of its own")),
+    }
+}
+
+/// Tries it, on a thread that ends with the question.
+fn can_be_bound(cpu: u32) -> bool {
+    let cpu = cpu as usize;
+    let attempt = move || {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        sched_setaffinity(None, &set).is_ok()
+    };
+    cpu < CpuSet::MAX_CPU && std::thread::spawn(attempt).join().unwrap_or(false)
+}
+
+/// Processors that more than one node is bound to, as a list.
+fn shared(bound: &[(u32, &str)]) -> String {
+    let mut count = BTreeMap::<u32, usize>::new();
+    for (cpu, _) in bound {
+        *count.entry(*cpu).or_default() += 1;
+    }
+    let list: Vec<_> = count.into_iter().filter(|(_, count)| *count > 1).map(|(cpu, _)| cpu.to_string()).collect();
+    list.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Level, NodeNeeds};
+
+    fn bound_to(cpus: &[u32]) -> Finding {
+        let node = |cpu: &u32| NodeNeeds { name: format!("node-{cpu}"), cpu: Some(*cpu), ..NodeNeeds::default() };
+        probe(&Needs { nodes: cpus.iter().map(node).collect(), ..Needs::default() })
+    }
+
+    #[test]
+    fn a_processor_that_is_not_there_is_missing_and_one_for_two_is_slow() {
+        let here = read::list(&read::text("/sys/devices/system/cpu/online").unwrap())
+            .into_iter()
+            .find(|cpu| can_be_bound(*cpu))
+            .unwrap();
+        assert_eq!(bound_to(&[here]).level, Level::Ok);
+        assert_eq!(bound_to(&[here, here]).level, Level::Degraded);
+        for nowhere in [1000, 4000, u32::MAX] {
+            let missing = bound_to(&[here, nowhere]);
+            assert_eq!(missing.level, Level::Missing);
+            assert!(missing.cost.unwrap().contains(&format!("node-{nowhere} to {nowhere};")));
+        }
+        assert_eq!(probe(&Needs::default()).level, Level::Ok);
+    }
+}

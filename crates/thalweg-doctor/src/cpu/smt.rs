@@ -1,0 +1,42 @@
+//! Two processors in one core share its caches and its units.
+
+use crate::{Finding, Needs, read};
+
+pub(super) fn probe(needs: &Needs) -> Finding {
+    let active = match read::number("/sys/devices/system/cpu/smt/active") {
+        Some(0) => "off",
+        Some(_) => "on",
+        None => "unknown",
+    };
+    let siblings = |cpu: &u32| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        Some((*cpu, read::list(&read::text(path)?)))
+    };
+    let bound: Vec<_> = super::bound(needs).iter().filter_map(siblings).collect();
+    let finding = Finding::new("SMT", format!("{active} (/sys/devices/system/cpu/smt/active)"));
+    match couple(&bound) {
+        None => finding,
+        Some((one, other)) => finding.degraded(format!(
+            "nodes are bound to {one} and {other}, two threads of one core: each runs at about half its speed"
+        )),
+    }
+}
+
+/// Two different processors of one core, given each with the processors of its core.
+fn couple(bound: &[(u32, Vec<u32>)]) -> Option<(u32, u32)> {
+    bound.iter().enumerate().find_map(|(at, (one, core))| {
+        bound[at + 1..].iter().find(|(other, _)| other != one && core.contains(other)).map(|(other, _)| (*one, *other))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_one_core_are_found() {
+        assert_eq!(couple(&[(0, vec![0, 8]), (1, vec![1, 9])]), None);
+        assert_eq!(couple(&[(0, vec![0, 8]), (0, vec![0, 8])]), None, "one processor twice is another finding");
+        assert_eq!(couple(&[(0, vec![0, 8]), (1, vec![1, 9]), (8, vec![0, 8])]), Some((0, 8)));
+    }
+}

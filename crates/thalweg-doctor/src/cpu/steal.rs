@@ -1,0 +1,69 @@
+//! Time that the hypervisor gives to somebody else while a thread here wants to run.
+
+use crate::{Finding, read};
+use std::time::Duration;
+
+/// For how long processors are watched. The counters go in steps of 10 ms.
+const WATCH: Duration = Duration::from_millis(200);
+/// The share from which on it is worth a line.
+const MUCH: f64 = 0.01;
+
+pub(super) fn probe() -> Finding {
+    let look = || read::text("/proc/stat").as_deref().and_then(times);
+    let before = look();
+    std::thread::sleep(WATCH);
+    match (before, look()) {
+        (Some(before), Some(after)) => judge(before, after),
+        _ => Finding::new("steal", "unknown: /proc/stat cannot be read"),
+    }
+}
+
+/// Stolen time and all time, in the kernel's ticks, summed over processors.
+type Times = (u64, u64);
+
+fn judge(before: Times, after: Times) -> Finding {
+    #[expect(clippy::cast_precision_loss, reason = "a share for people")]
+    let share = |(stolen, all): Times| if all == 0 { 0.0 } else { stolen as f64 / all as f64 };
+    let now = share((after.0.saturating_sub(before.0), after.1.saturating_sub(before.1)));
+    let ever = share(after);
+    let evidence = format!("{:.1} % of the last 0.2 s, {:.1} % since boot (/proc/stat)", now * 100.0, ever * 100.0);
+    let finding = Finding::new("steal", evidence);
+    match now > MUCH || ever > MUCH {
+        true => finding.degraded(
+            "hot threads stand still for milliseconds at a time: give the virtual machine processors of its own",
+        ),
+        false => finding,
+    }
+}
+
+/// The first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice (proc_stat(5)). Guest
+/// time is part of user time already.
+fn times(text: &str) -> Option<Times> {
+    let numbers: Vec<u64> =
+        text.strip_prefix("cpu ")?.lines().next()?.split_whitespace().map_while(|n| n.parse().ok()).collect();
+    let first = numbers.get(..8)?;
+    Some((first[7], first.iter().fold(0, |sum, n| sum.saturating_add(*n))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+    use proptest::prelude::*;
+
+    #[test]
+    fn stolen_time_is_read_and_weighed() {
+        let text = "cpu  1029662 171668 314156 701134 21851 0 37934 1508 0 0\ncpu0 510215 85014 156021 361232\n";
+        assert_eq!(times(text), Some((1508, 2_277_913)));
+        assert_eq!(judge((1508, 2_277_913), (1508, 2_277_953)).level, Level::Ok);
+        assert_eq!(judge((1508, 2_277_913), (1518, 2_277_953)).level, Level::Degraded);
+        assert_eq!(judge((9, 9), (0, 0)).level, Level::Ok, "counters that go back are no reason to fall over");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_harm(text in "(cpu )?[0-9 \\n]*|\\PC*") {
+            times(&text);
+        }
+    }
+}

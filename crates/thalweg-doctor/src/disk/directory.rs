@@ -1,0 +1,52 @@
+//! Whether runs can be made in the record directory.
+
+use super::place;
+use crate::{Finding, Needs, read};
+use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
+
+pub(super) fn probe(needs: &Needs) -> Finding {
+    let nearest = place::nearest(&needs.directory);
+    let what = match nearest == needs.directory {
+        true => format!("{}", nearest.display()),
+        false => format!("{} (to be made in {})", needs.directory.display(), nearest.display()),
+    };
+    let kind = read::or_unknown(place::file_system(&nearest));
+    let problem = if !nearest.is_dir() {
+        Some("Not a directory".to_owned())
+    } else if let Err(error) = access(&nearest, Access::WRITE_OK | Access::EXEC_OK) {
+        Some(error.to_string())
+    } else if statvfs(&nearest).is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+        Some("Read-only file system".to_owned())
+    } else {
+        None
+    };
+    let Some(problem) = problem else {
+        return Finding::new("record directory", format!("{what}: {kind}, can be written to"));
+    };
+    let finding = Finding::new("record directory", format!("{what}: {kind}, cannot be written to: {problem}"));
+    match needs.record {
+        true => finding.missing("no run could be recorded: choose another directory"),
+        // Nobody said that runs go there.
+        false => finding,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    #[test]
+    fn a_directory_is_looked_at_without_making_it() {
+        let base = tempfile::tempdir().unwrap();
+        let at = |path: std::path::PathBuf| probe(&Needs { directory: path, record: true, ..Needs::default() });
+        let deep = base.path().join("a/b/runs");
+        assert_eq!(at(deep).level, Level::Ok);
+        assert!(!base.path().join("a").exists());
+        let file = base.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let missing = at(file.join("runs"));
+        assert_eq!(missing.level, Level::Missing);
+        assert!(missing.evidence.ends_with("Not a directory"), "{}", missing.evidence);
+    }
+}

@@ -1,0 +1,106 @@
+//! Whether the run fits.
+
+use super::place;
+use crate::{Data, Finding, Needs, read};
+use rustix::fs::statvfs;
+use std::time::Duration;
+
+pub(crate) fn probe(needs: &Needs) -> Finding {
+    let place = place::nearest(&needs.directory);
+    match statvfs(&place) {
+        Ok(at) => {
+            judge(&needs.data, needs.record, at.f_bavail.saturating_mul(at.f_frsize), &place.display().to_string())
+        }
+        Err(error) => Finding::new("disk space", format!("unknown: {}: {error}", place.display())),
+    }
+}
+
+fn judge(data: &Data, record: bool, free: u64, place: &str) -> Finding {
+    const NAME: &str = "disk space";
+    let told = format!("{} free at {place} (statvfs)", read::size(free));
+    if !record {
+        return Finding::new(NAME, told);
+    }
+    match (data.volume(), data.bytes_per_second) {
+        (Some(volume), _) => {
+            let how = if data.at_most { "at most " } else { "" };
+            let finding = Finding::new(NAME, format!("the run writes {how}{}; {told}", read::size(volume)));
+            let lasts = lasts(data.bytes_per_second, free).map(|time| format!(" after {}", seconds(time)));
+            let full = format!("the disk is full{}", lasts.unwrap_or_default());
+            match volume > free {
+                false => finding,
+                true if data.at_most => finding.degraded(format!("if fragments are as large as they can be, {full}")),
+                true => {
+                    finding.missing(format!("{full}, and what comes then is lost: make room, or make the run shorter"))
+                }
+            }
+        }
+        (None, Some(rate)) => {
+            let time = lasts(Some(rate), free).map_or_else(|| "for ever".to_owned(), seconds);
+            Finding::new(NAME, format!("{told}: full after {time} at {}", read::rate(rate)))
+        }
+        (None, None) => Finding::new(NAME, told),
+    }
+}
+
+/// How long so much space lasts.
+fn lasts(bytes_per_second: Option<f64>, free: u64) -> Option<Duration> {
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let seconds = free as f64 / bytes_per_second.filter(|rate| *rate > 0.0)?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        0..=599 => format!("{:.1} s", time.as_secs_f64()),
+        some @ 600..=35_999 => format!("{} min", some / 60),
+        some => format!("{} h", some / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    fn data(rate: Option<f64>, seconds: Option<u64>, bytes: Option<u64>) -> Data {
+        Data { bytes_per_second: rate, duration: seconds.map(Duration::from_secs), bytes, at_most: false }
+    }
+
+    #[test]
+    fn a_run_that_cannot_fit_is_refused_and_one_that_might_is_not() {
+        let level = |data: &Data| judge(data, true, 1_000_000_000, "/").level;
+        assert_eq!(level(&data(Some(1e6), Some(999), None)), Level::Ok);
+        assert_eq!(level(&data(Some(1e6), Some(1001), None)), Level::Missing);
+        assert_eq!(
+            level(&data(Some(1e6), Some(1001), Some(1000))),
+            Level::Ok,
+            "the events end it before the time does"
+        );
+        assert_eq!(level(&data(None, None, Some(2_000_000_000))), Level::Missing);
+        assert_eq!(level(&data(None, Some(1 << 40), None)), Level::Ok, "nobody knows how much that is");
+        let most = Data { at_most: true, ..data(None, None, Some(2_000_000_000)) };
+        assert_eq!(level(&most), Level::Degraded);
+        assert_eq!(judge(&most, false, 0, "/").level, Level::Ok, "nothing is recorded");
+    }
+
+    #[test]
+    fn it_says_when_the_disk_is_full() {
+        let told = judge(&data(Some(1e9), Some(3600), None), true, 90_000_000_000, "/runs");
+        assert_eq!(
+            told.cost.unwrap(),
+            "the disk is full after 90.0 s, and what comes then is lost: make room, or make the run shorter"
+        );
+        let told = judge(&data(Some(1e9), None, None), true, 90_000_000_000_000, "/runs");
+        assert!(told.evidence.ends_with("full after 25 h at 1.00 GB/s"), "{}", told.evidence);
+    }
+
+    #[test]
+    fn figures_that_make_no_sense_do_no_harm() {
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE] {
+            for seconds in [None, Some(0), Some(u64::MAX)] {
+                judge(&data(Some(rate), seconds, None), true, u64::MAX, "/");
+            }
+        }
+    }
+}

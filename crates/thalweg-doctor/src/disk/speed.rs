@@ -1,0 +1,142 @@
+//! How fast the disk takes blocks, measured where it is asked for.
+//!
+//! One block after the other, each written when the one before is on its way to be safe: a lower bound, since the recorder
+//! has several in flight. The file never has a name (`O_TMPFILE`): when this process ends, however it ends, it is gone.
+
+use super::{place, writes};
+use crate::{Finding, Needs, read};
+use rustix::fs::{Mode, OFlags, fdatasync, open, statvfs};
+use rustix::io::{Errno, ReadWriteFlags, pwrite, pwritev2};
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use thalweg_arena::Arena;
+
+/// The default block.
+const BLOCK: usize = 4 << 20;
+/// Writing takes no longer; half a second is left for what the disk has in its own memory.
+const TIME: Duration = Duration::from_millis(1500);
+/// Most bytes that are written, and the share of the free space.
+const MOST: u64 = 8 << 30;
+const SHARE: u64 = 10;
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
+pub(super) fn probe(needs: &Needs) -> [Finding; 3] {
+    let place = place::nearest(&needs.directory);
+    let kind = read::or_unknown(place::file_system(&place));
+    let told = format!("tried on a file without a name at {}, on {kind}", place.display());
+    let direct = nameless(&place, OFlags::DIRECT);
+    let cached = nameless(&place, OFlags::empty());
+    let page = [0u8; 4096];
+    let uncached = cached
+        .as_ref()
+        .map_err(|error| *error)
+        .and_then(|file| pwritev2(file, &[IoSlice::new(&page)], 0, DONTCACHE).map(drop));
+    let (file, how) = match (&direct, &cached) {
+        (Ok(file), _) => (Ok(file), "O_DIRECT"),
+        (Err(_), Ok(file)) => (Ok(file), "through the page cache"),
+        (_, Err(error)) => (Err(*error), ""),
+    };
+    let speed = match file {
+        Ok(file) => match measure(file, &place) {
+            Ok(measured) => judge(needs.data.bytes_per_second, measured, how),
+            Err(error) => Finding::new("disk speed", format!("not measured: {error}")),
+        },
+        // Such as NFS, which has no files without a name.
+        Err(error) => Finding::new("disk speed", format!("not measured: {error} for a file without a name; {told}")),
+    };
+    [writes::direct(direct.as_ref().map(drop).map_err(|error| *error), &told), writes::uncached(uncached, &told), speed]
+}
+
+fn nameless(place: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
+    open(place, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | more, Mode::RUSR | Mode::WUSR)
+}
+
+/// Bytes, and the seconds they took.
+type Measured = (u64, f64);
+
+fn measure(file: &OwnedFd, place: &Path) -> Result<Measured, String> {
+    let wrong = |error: Errno| error.to_string();
+    let mut block = Arena::create_local("doctor", BLOCK).map_err(|error| error.to_string())?;
+    // Disks may leave out zeros, and what repeats: xorshift (Marsaglia 2003) makes neither.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for word in block.chunks_exact_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_ne_bytes());
+    }
+    let free = statvfs(place).map(|at| at.f_bavail.saturating_mul(at.f_frsize)).unwrap_or(0);
+    let most = MOST.min(free / SHARE);
+    if most < BLOCK as u64 {
+        return Err("there is not enough free space to try".into());
+    }
+    let begun = Instant::now();
+    let mut written = 0u64;
+    while begun.elapsed() < TIME && written + BLOCK as u64 <= most {
+        // Each block is another, for disks that look for repetitions.
+        block[..8].copy_from_slice(&written.to_ne_bytes());
+        let mut done = 0;
+        while done < BLOCK {
+            match pwrite(file, &block[done..BLOCK], written + done as u64) {
+                Ok(0) => return Err("the disk takes nothing".into()),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(wrong(error)),
+            }
+        }
+        written += BLOCK as u64;
+    }
+    fdatasync(file).map_err(wrong)?;
+    Ok((written, begun.elapsed().as_secs_f64()))
+}
+
+fn judge(wanted: Option<f64>, (bytes, seconds): Measured, how: &str) -> Finding {
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let rate = bytes as f64 / seconds.max(1e-9);
+    let told = format!(
+        "{}, one write of {} at a time, {how}: {} in {seconds:.2} s",
+        read::rate(rate),
+        read::size(BLOCK as u64),
+        read::size(bytes)
+    );
+    let Some(wanted) = wanted else { return Finding::new("disk speed", told) };
+    let finding = Finding::new("disk speed", format!("{told}; {} are stated", read::rate(wanted)));
+    match wanted / rate {
+        share if share > 1.0 => {
+            finding.missing("the disk takes less than the sources make: slots fill, and sources wait, or drop")
+        }
+        share if share > 0.8 => finding.degraded("little is left for a moment in which the disk is slow"),
+        _ => finding,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    #[test]
+    fn a_disk_that_is_slower_than_the_sources_is_missing() {
+        let at = |wanted| judge(wanted, (1_000_000_000, 1.0), "O_DIRECT").level;
+        assert_eq!(at(None), Level::Ok);
+        assert_eq!(at(Some(5e8)), Level::Ok);
+        assert_eq!(at(Some(9e8)), Level::Degraded);
+        assert_eq!(at(Some(2e9)), Level::Missing);
+        assert_eq!(judge(Some(1.0), (0, 0.0), "").level, Level::Missing);
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_measurement() {
+        // In memory, and only as much as fits its tenth: this is no benchmark.
+        let base = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let file = match nameless(base.path(), OFlags::empty()) {
+            Ok(file) => file,
+            Err(error) => return println!("skipped: files without a name: {error}"),
+        };
+        assert_eq!(pwrite(&file, b"x", 0), Ok(1));
+        drop(file);
+        assert_eq!(read::names(base.path()), Vec::<String>::new());
+    }
+}

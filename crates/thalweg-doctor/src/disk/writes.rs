@@ -1,0 +1,113 @@
+//! How the file system lets itself be written to: past the page cache, or through it.
+
+use super::place;
+use crate::{Finding, Needs, read};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use std::io::IoSliceMut;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// `RWF_DONTCACHE` (Linux 6.14): through the page cache, and out of it again.
+const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+/// File systems that take `O_DIRECT` whatever is below them.
+const DIRECT: [&str; 6] = ["ext4", "xfs", "btrfs", "f2fs", "nfs", "nfs4"];
+/// How many entries are looked at to find a file.
+const ENTRIES: usize = 256;
+
+/// Tried by reading: there may be no file that may be written to, and nothing is made for the purpose.
+pub(super) fn probe(needs: &Needs) -> [Finding; 2] {
+    let place = place::nearest(&needs.directory);
+    let kind = read::or_unknown(place::file_system(&place));
+    match some_file(&place, 2) {
+        Some(file) => {
+            let told = format!("tried by reading {}, on {kind}", file.display());
+            [direct(opens_directly(&file), &told), uncached(reads_uncached(&file), &told)]
+        }
+        None => {
+            let told = format!("no file at {} to try it on; {kind}", place.display());
+            let known = DIRECT.contains(&kind.as_str());
+            let does = if known { "takes them" } else { "may not: --measure-disk tries it" };
+            [
+                Finding::new("direct writes", format!("{told} {does}")),
+                Finding::new("uncached writes", format!("unknown: {told}; --measure-disk tries it")),
+            ]
+        }
+    }
+}
+
+/// What it means that O_DIRECT is taken or not.
+pub(super) fn direct(result: Result<(), Errno>, told: &str) -> Finding {
+    match result {
+        Ok(()) => Finding::new("direct writes", format!("O_DIRECT works; {told}")),
+        Err(error) => Finding::new("direct writes", format!("O_DIRECT does not work: {error}; {told}"))
+            .degraded("blocks are copied into the page cache, and the kernel writes them when it sees fit"),
+    }
+}
+
+/// What it means that RWF_DONTCACHE is taken or not: only a second choice, where O_DIRECT is not to be had.
+pub(super) fn uncached(result: Result<(), Errno>, told: &str) -> Finding {
+    match result {
+        Ok(()) => Finding::new("uncached writes", format!("RWF_DONTCACHE works; {told}")),
+        Err(error) => Finding::new("uncached writes", format!("RWF_DONTCACHE does not work: {error}; {told}")),
+    }
+}
+
+fn opens_directly(file: &Path) -> Result<(), Errno> {
+    open(file, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOATIME, Mode::empty())
+        .or_else(|error| match error {
+            // Somebody else's file: only its owner may leave its access time alone.
+            Errno::PERM => open(file, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()),
+            error => Err(error),
+        })
+        .map(drop)
+}
+
+fn reads_uncached(file: &Path) -> Result<(), Errno> {
+    let file = open(file, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOATIME, Mode::empty())?;
+    read_one(&file)
+}
+
+fn read_one(file: impl AsFd) -> Result<(), Errno> {
+    let mut byte = [0];
+    preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, DONTCACHE).map(drop)
+}
+
+/// A regular file in a directory or just below it, on the same file system.
+fn some_file(directory: &Path, depth: u32) -> Option<PathBuf> {
+    use std::os::unix::fs::MetadataExt;
+    let device = std::fs::metadata(directory).ok()?.dev();
+    let entries: Vec<_> = std::fs::read_dir(directory).ok()?.flatten().take(ENTRIES).collect();
+    let readable = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok();
+    let kind = |entry: &std::fs::DirEntry, want: fn(&std::fs::FileType) -> bool| {
+        entry.file_type().is_ok_and(|kind| want(&kind)) && entry.metadata().is_ok_and(|data| data.dev() == device)
+    };
+    let file = entries
+        .iter()
+        .filter(|entry| kind(entry, std::fs::FileType::is_file))
+        .map(std::fs::DirEntry::path)
+        .find(readable);
+    file.or_else(|| {
+        let mut below = entries.iter().filter(|entry| depth > 0 && kind(entry, std::fs::FileType::is_dir));
+        below.find_map(|entry| some_file(&entry.path(), depth - 1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_tried_on_a_file_that_is_there_and_none_is_made() {
+        let base = tempfile::tempdir().unwrap();
+        let needs = Needs { directory: base.path().join("runs"), ..Needs::default() };
+        let [direct, uncached] = probe(&needs);
+        assert!(direct.evidence.contains("no file at") && uncached.evidence.contains("no file at"));
+        std::fs::create_dir(base.path().join("run-000001")).unwrap();
+        std::fs::write(base.path().join("run-000001/segment"), "x").unwrap();
+        for finding in probe(&needs) {
+            assert!(finding.evidence.contains("run-000001/segment"), "{}", finding.evidence);
+        }
+        assert_eq!(read::names(base.path()), ["run-000001"]);
+    }
+}

@@ -1,0 +1,48 @@
+//! What the kernel was built with.
+
+use crate::read;
+use std::io::Read;
+
+/// A kernel's configuration, where it can be read.
+#[derive(Debug)]
+pub(crate) struct Config(Option<String>);
+
+impl Config {
+    /// That of the running kernel: `/proc/config.gz`, or the file a distribution puts beside the kernel.
+    pub(crate) fn read() -> Self {
+        Self(packed().or_else(|| read::text(format!("/boot/config-{}", super::release()))))
+    }
+
+    /// What is said of an option, as a person would say it: `CONFIG_BPF_JIT=y`.
+    pub(crate) fn says(&self, option: &str) -> String {
+        match &self.0 {
+            None => format!("{option} unknown (neither /proc/config.gz nor /boot/config-* can be read)"),
+            Some(text) => format!("{option}={}", setting(text, option).unwrap_or("n")),
+        }
+    }
+}
+
+fn packed() -> Option<String> {
+    let bytes = read::bytes("/proc/config.gz", 1 << 20)?;
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&bytes[..]).take(4 << 20).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+fn setting<'a>(text: &'a str, option: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(option)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_is_found_by_its_whole_name() {
+        let text = "CONFIG_BPF_JIT_ALWAYS_ON=y\nCONFIG_RDMA_SIW=m\n# CONFIG_VFIO is not set\n";
+        assert_eq!(setting(text, "CONFIG_RDMA_SIW"), Some("m"));
+        assert_eq!(setting(text, "CONFIG_BPF_JIT"), None);
+        assert_eq!(setting(text, "CONFIG_VFIO"), None);
+        assert_eq!(Config(Some(text.to_owned())).says("CONFIG_VFIO"), "CONFIG_VFIO=n");
+    }
+}

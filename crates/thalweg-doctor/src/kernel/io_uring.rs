@@ -1,0 +1,63 @@
+//! io_uring: whether it can be had, and which of its operations.
+
+use crate::{Finding, read};
+use io_uring::{IoUring, Probe, opcode};
+use std::io;
+
+const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
+
+/// What is asked for by number. The recorder cannot do without the first four; the others are for links.
+const OPERATIONS: [(&str, u8); 9] = [
+    ("write", opcode::Write::CODE),
+    ("write_fixed", opcode::WriteFixed::CODE),
+    ("fallocate", opcode::Fallocate::CODE),
+    ("fsync", opcode::Fsync::CODE),
+    ("read_fixed", opcode::ReadFixed::CODE),
+    ("recv", opcode::Recv::CODE),
+    ("send_zc", opcode::SendZc::CODE),
+    ("sendmsg_zc", opcode::SendMsgZc::CODE),
+    ("recv_zc", opcode::RecvZc::CODE),
+];
+const RECORDER: usize = 4;
+
+pub(super) fn probe(ring: &io::Result<IoUring>) -> Finding {
+    let setting = read::text(DISABLED);
+    let told = format!("{DISABLED} is {}", setting.as_deref().unwrap_or("not there"));
+    match ring {
+        Ok(_) => Finding::new("io_uring", format!("a ring can be made; {told}")),
+        Err(error) => {
+            let finding = Finding::new("io_uring", format!("no ring can be made: {error}; {told}"))
+                .degraded("blocks are written by threads that wait for the disk, not by the kernel's own queue");
+            // Otherwise it is a container's seccomp profile, or the kernel's configuration.
+            match setting.as_deref() {
+                Some("1" | "2") => finding.mended_by("sysctl -w kernel.io_uring_disabled=0"),
+                _ => finding,
+            }
+        }
+    }
+}
+
+pub(super) fn operations(ring: &io::Result<IoUring>) -> Finding {
+    const NAME: &str = "io_uring operations";
+    let mut probe = Probe::new();
+    let Ok(ring) = ring else { return Finding::new(NAME, "none: there is no ring") };
+    if let Err(error) = ring.submitter().register_probe(&mut probe) {
+        return Finding::new(NAME, format!("the ring does not say: {error}"));
+    }
+    let (mut there, mut not): (Vec<_>, Vec<_>) = OPERATIONS.iter().partition(|(_, code)| probe.is_supported(*code));
+    // Not operations of their own: multishot receive came together with zero-copy send (Linux 6.0), and that buffers can
+    // be registered is tried with an empty table.
+    if probe.is_supported(opcode::SendZc::CODE) { &mut there } else { &mut not }.push(&("multishot recv", 0));
+    let registers = ring.submitter().register_buffers_sparse(1).is_ok();
+    if registers { &mut there } else { &mut not }.push(&("register_buffers", 0));
+    let names = |list: &[&(&'static str, u8)]| list.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let evidence = match not.is_empty() {
+        true => format!("{} (IORING_REGISTER_PROBE)", names(&there)),
+        false => format!("{}; not: {} (IORING_REGISTER_PROBE)", names(&there), names(&not)),
+    };
+    let finding = Finding::new(NAME, evidence);
+    if OPERATIONS[..RECORDER].iter().all(|(_, code)| probe.is_supported(*code)) {
+        return finding;
+    }
+    finding.degraded("the recorder needs write, write_fixed, fallocate and fsync")
+}

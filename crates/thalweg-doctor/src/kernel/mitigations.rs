@@ -1,0 +1,43 @@
+//! What the processor's defects cost: every system call, and every switch between processes.
+
+use crate::{Finding, read};
+use std::path::Path;
+
+const DIRECTORY: &str = "/sys/devices/system/cpu/vulnerabilities";
+
+pub(super) fn probe() -> Finding {
+    let all: Vec<(String, String)> = read::names(DIRECTORY)
+        .into_iter()
+        .filter_map(|name| Some((read::text(Path::new(DIRECTORY).join(&name))?, name)))
+        .map(|(text, name)| (name, text))
+        .collect();
+    // Which of them to switch off is a question of who else uses the machine, not of this program.
+    Finding::new("mitigations", format!("{} ({DIRECTORY})", summary(&all)))
+}
+
+fn summary(all: &[(String, String)]) -> String {
+    let of = |prefix: &str| -> Vec<&str> {
+        all.iter().filter(|(_, text)| text.starts_with(prefix)).map(|(name, _)| name.as_str()).collect()
+    };
+    let (mitigated, vulnerable) = (of("Mitigation"), of("Vulnerable"));
+    let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    format!("mitigated: {}; vulnerable: {}; of {} known", list(&mitigated), list(&vulnerable), all.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_costs_time_is_named() {
+        let all = [
+            ("meltdown", "Not affected"),
+            ("spec_store_bypass", "Vulnerable"),
+            ("spectre_v1", "Mitigation: usercopy/swapgs barriers and __user pointer sanitization"),
+            ("spectre_v2", "Mitigation: Retpolines; STIBP: disabled; RSB filling"),
+        ];
+        let all: Vec<_> = all.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        assert_eq!(summary(&all), "mitigated: spectre_v1, spectre_v2; vulnerable: spec_store_bypass; of 4 known");
+        assert_eq!(summary(&[]), "mitigated: none; vulnerable: none; of 0 known");
+    }
+}

@@ -1,0 +1,42 @@
+//! What this process may do.
+
+use crate::{Finding, read};
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// What each is good for here.
+const WANTED: [(CapabilitySet, &str, &str); 4] = [
+    (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN", "page frames for DMA devices"),
+    (CapabilitySet::NET_RAW, "CAP_NET_RAW", "AF_XDP and packet sockets"),
+    (CapabilitySet::BPF, "CAP_BPF", "BPF congestion controls"),
+    (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK", "registered memory without a limit"),
+];
+
+/// Capabilities. Shared memory, TCP and the recorder need none of them.
+pub(super) fn probe() -> Finding {
+    let list = |have: bool| {
+        let some = WANTED.iter().filter(|(set, _, _)| has(*set) == have);
+        let names: Vec<_> = some.map(|(_, name, what)| format!("{name} ({what})")).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    Finding::new("capabilities", format!("with {}; without {}", list(true), list(false)))
+}
+
+/// What forbids system calls.
+pub(super) fn seccomp() -> Finding {
+    let status = read::text("/proc/self/status").unwrap_or_default();
+    let mode = match read::value(&status, "Seccomp") {
+        Some("0") => "no filter",
+        Some("1") => "strict",
+        Some("2") => "a filter, such as a container's profile",
+        _ => "unknown",
+    };
+    let gain = match read::value(&status, "NoNewPrivs") {
+        Some("1") => "no_new_privs is set",
+        _ => "no_new_privs is not set",
+    };
+    Finding::new("seccomp", format!("{mode}; {gain} (/proc/self/status)"))
+}
+
+pub(crate) fn has(capability: CapabilitySet) -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
+}

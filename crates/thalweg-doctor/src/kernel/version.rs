@@ -1,0 +1,43 @@
+//! Whether the kernel is young enough.
+
+use crate::Finding;
+
+/// `MADV_POPULATE_WRITE`, with which arenas get their memory at the beginning instead of in the middle of a run.
+const NEEDED: (u32, u32) = (5, 14);
+
+pub(super) fn probe() -> Finding {
+    let release = release();
+    let finding = Finding::new("version", format!("Linux {release} (uname)"));
+    if at_least(&release, NEEDED) {
+        return finding;
+    }
+    finding.missing("arenas cannot be made: MADV_POPULATE_WRITE came with Linux 5.14")
+}
+
+/// The release of the running kernel: `6.18.44-custom`.
+pub(crate) fn release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// Whether a release is that version or a later one. One that is not understood is.
+pub(crate) fn at_least(release: &str, (major, minor): (u32, u32)) -> bool {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (parts.next(), parts.next()) {
+        (Some(Ok(a)), Some(Ok(b))) => (a, b) >= (major, minor),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        assert!(at_least("6.18.44-fc-v669", (6, 9)));
+        assert!(at_least("5.14.0-427.el9", (5, 14)));
+        assert!(!at_least("4.18.0-553.el8", (5, 14)));
+        assert!(!at_least("5.9", (5, 14)));
+        assert!(at_least("next", (5, 14)));
+    }
+}

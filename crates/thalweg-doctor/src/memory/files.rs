@@ -1,0 +1,38 @@
+//! How many files and sockets a node may have open.
+
+use crate::{Finding, Needs};
+use rustix::process::{Resource, getrlimit};
+
+pub(crate) fn probe(needs: &Needs) -> Finding {
+    // The limit is that of each process, and each node is one.
+    judge(needs.nodes.iter().map(|node| node.files).max().unwrap_or(0), getrlimit(Resource::Nofile).current)
+}
+
+fn judge(wanted: u64, limit: Option<u64>) -> Finding {
+    let told = limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+    let evidence = match wanted {
+        0 => format!("RLIMIT_NOFILE: {told}"),
+        some => format!("RLIMIT_NOFILE: {told}; a node opens up to {some}"),
+    };
+    let finding = Finding::new("open files", evidence);
+    if limit.is_none_or(|limit| wanted <= limit) {
+        return finding;
+    }
+    finding
+        .missing("sources would be turned away when a builder cannot open another file")
+        .mended_by(format!("ulimit -n {wanted}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    #[test]
+    fn more_sources_than_files_are_refused() {
+        assert_eq!(judge(100, Some(1024)).level, Level::Ok);
+        assert_eq!(judge(100, None).level, Level::Ok);
+        let refused = judge(5000, Some(1024));
+        assert_eq!((refused.level, refused.remedy.as_deref()), (Level::Missing, Some("ulimit -n 5000")));
+    }
+}

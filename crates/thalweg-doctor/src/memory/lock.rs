@@ -1,0 +1,53 @@
+//! How much memory this process may lock: blocks are registered with io_uring, which counts against it.
+
+use crate::kernel::privileges;
+use crate::{Finding, Needs, read};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::CapabilitySet;
+
+/// Eight blocks of 4 MiB: a builder with everything at its default.
+const DEFAULT: u64 = 32 << 20;
+
+pub(crate) fn probe(needs: &Needs) -> Finding {
+    let blocks = needs.nodes.iter().map(|node| node.blocks).fold(0, u64::saturating_add);
+    let wanted = if needs.nodes.is_empty() { DEFAULT } else { blocks };
+    let limit = getrlimit(Resource::Memlock);
+    judge(wanted, limit.current, limit.maximum, privileges::has(CapabilitySet::IPC_LOCK))
+}
+
+/// `limit` holds now, and a process may raise it to `hard` by itself; in bytes, none where there is none.
+fn judge(wanted: u64, limit: Option<u64>, hard: Option<u64>, exempt: bool) -> Finding {
+    let told = limit.map_or_else(|| "none".to_owned(), read::size);
+    let evidence = match exempt {
+        true => format!("no limit for this process (CAP_IPC_LOCK); RLIMIT_MEMLOCK: {told}"),
+        false => format!("RLIMIT_MEMLOCK: {told}; blocks to be registered: {}", read::size(wanted)),
+    };
+    let finding = Finding::new("locked memory", evidence);
+    if exempt || limit.is_none_or(|limit| wanted <= limit) {
+        return finding;
+    }
+    let finding =
+        finding.degraded("blocks are not registered with the kernel, which looks up their pages anew for each write");
+    match hard.is_none_or(|hard| wanted <= hard) {
+        true => finding.mended_by(format!("ulimit -l {}", wanted.div_ceil(1024))),
+        // Takes CAP_SYS_RESOURCE; holds for what is started from this shell.
+        false => finding.mended_by(format!("prlimit --pid $$ --memlock={wanted}:{wanted}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    #[test]
+    fn the_limit_binds_only_those_without_the_capability() {
+        let low = Some(8 << 20);
+        assert_eq!(judge(DEFAULT, low, low, true).level, Level::Ok);
+        assert_eq!(judge(DEFAULT, None, None, false).level, Level::Ok);
+        let bound = judge(DEFAULT, low, None, false);
+        assert_eq!((bound.level, bound.remedy.as_deref()), (Level::Degraded, Some("ulimit -l 32768")));
+        let hard = judge(DEFAULT, low, low, false);
+        assert_eq!(hard.remedy.as_deref(), Some("prlimit --pid $$ --memlock=33554432:33554432"));
+    }
+}

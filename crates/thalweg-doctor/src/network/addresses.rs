@@ -1,0 +1,177 @@
+//! The addresses of a topology: whether builders can listen on theirs, and sources find them.
+
+use crate::{Finding, Needs, read};
+use rustix::fs::{Access, access};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::collections::BTreeSet;
+use std::io::{Error, ErrorKind};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use thalweg_link::Address;
+
+/// The longest path of a Unix socket, in bytes (unix(7)).
+const LONGEST: usize = 107;
+
+pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
+    let of = |list: fn(&crate::NodeNeeds) -> &Vec<Address>| -> BTreeSet<String> {
+        needs.nodes.iter().flat_map(list).map(ToString::to_string).collect()
+    };
+    let (listen, connect) = (of(|node| &node.listen), of(|node| &node.connect));
+    // What is listened on here is found here.
+    let elsewhere = connect.difference(&listen);
+    listen.iter().map(|address| listened(address)).chain(elsewhere.map(|address| connected(address))).collect()
+}
+
+/// An address that a builder listens on.
+fn listened(text: &str) -> Finding {
+    let title = format!("listening on {text}");
+    match text.parse() {
+        Ok(Address::Tcp(host)) => match host.to_socket_addrs().and_then(|mut all| all.next().ok_or_else(none)) {
+            Err(error) => unresolved(title, &error),
+            Ok(address) => match bind(address) {
+                Ok(()) => Finding::new(title, format!("free: a socket could be bound to {address}")),
+                Err(error) => {
+                    let finding = Finding::new(title, format!("a socket cannot be bound to {address}: {error}"));
+                    match error.kind() {
+                        ErrorKind::AddrInUse => finding
+                            .missing("somebody listens there: end that, or choose another port")
+                            .mended_by(format!("ss -lntp 'sport = :{}'", address.port())),
+                        ErrorKind::AddrNotAvailable => finding
+                            .missing("it is no address of this machine: examine each host with --node")
+                            .mended_by("ip -brief address"),
+                        _ => finding.missing("a builder could not listen there"),
+                    }
+                }
+            },
+        },
+        Ok(Address::Shm(path)) => socket_path(title, &path, &read::text("/proc/net/unix").unwrap_or_default()),
+        Err(problem) => Finding::new(title, problem).missing("it is no address"),
+    }
+}
+
+/// An address that a source connects to, on this host or another.
+fn connected(text: &str) -> Finding {
+    let title = format!("connecting to {text}");
+    match text.parse() {
+        Ok(Address::Tcp(host)) => match host.to_socket_addrs().and_then(|mut all| all.next().ok_or_else(none)) {
+            Ok(address) => {
+                Finding::new(title, format!("resolves to {address}; whether a builder is there shows when it runs"))
+            }
+            Err(error) => unresolved(title, &error),
+        },
+        Ok(Address::Shm(path)) => Finding::new(title, format!("on this host, at {}", path.display())),
+        Err(problem) => Finding::new(title, problem).missing("it is no address"),
+    }
+}
+
+fn none() -> Error {
+    Error::new(ErrorKind::NotFound, "the name has no address")
+}
+
+fn unresolved(title: String, error: &Error) -> Finding {
+    Finding::new(title, format!("cannot be resolved: {error}"))
+        .missing("nobody would find the builder: correct the name, or give the address in numbers")
+}
+
+/// Binds as a builder does, and does not listen: nobody can connect, and nothing is left.
+fn bind(address: SocketAddr) -> std::io::Result<()> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SockAddr::from(address))
+}
+
+fn socket_path(title: String, path: &Path, sockets: &str) -> Finding {
+    let length = path.as_os_str().len();
+    if length > LONGEST {
+        return Finding::new(title, format!("{length} bytes long"))
+            .missing(format!("a socket's path has at most {LONGEST} bytes: choose a shorter one"));
+    }
+    if is_listened_on(sockets, path) {
+        return Finding::new(title, "somebody listens there (/proc/net/unix)")
+            .missing("a builder could not listen there: end that, or choose another path")
+            .mended_by(format!("ss -lxp src {}", path.display()));
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match access(directory, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) => Finding::new(title, format!("free: {} can be written to", directory.display())),
+        Err(error) => Finding::new(title, format!("{} cannot be written to: {error}", directory.display()))
+            .missing("a builder could not listen there: choose another path"),
+    }
+}
+
+/// `/proc/net/unix`: Num RefCount Protocol Flags Type St Inode Path; `__SO_ACCEPTCON` in the flags says that somebody
+/// listens (proc_net(5)).
+fn is_listened_on(sockets: &str, path: &Path) -> bool {
+    const ACCEPTS: u32 = 1 << 16;
+    sockets.lines().any(|line| {
+        let fields: Vec<&str> = line.splitn(8, ' ').collect();
+        // Columns are separated by one space, except that the inode is padded.
+        let Some(flags) = fields.get(3).and_then(|flags| u32::from_str_radix(flags, 16).ok()) else { return false };
+        flags & ACCEPTS != 0 && line.ends_with(&format!(" {}", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+    use proptest::prelude::*;
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_port_is_free_until_somebody_listens() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("tcp:{}", listener.local_addr().unwrap());
+        let taken = listened(&address);
+        assert_eq!(taken.level, Level::Missing);
+        assert!(taken.remedy.unwrap().starts_with("ss -lntp 'sport = :"));
+        drop(listener);
+        assert_eq!(listened(&address).level, Level::Ok);
+        assert_eq!(listened("tcp:127.0.0.1:0").level, Level::Ok);
+    }
+
+    #[test]
+    fn addresses_of_others_are_told_from_our_own() {
+        // TEST-NET-1 (RFC 5737): nobody has it.
+        let foreign = listened("tcp:192.0.2.1:4000");
+        assert_eq!(foreign.level, Level::Missing);
+        assert!(foreign.cost.unwrap().contains("no address of this machine"));
+        assert_eq!(connected("tcp:192.0.2.1:4000").level, Level::Ok);
+    }
+
+    #[test]
+    fn a_socket_path_is_looked_at_without_touching_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("thalweg.sock");
+        let text = format!("shm:{}", path.display());
+        assert_eq!(listened(&text).level, Level::Ok);
+        assert!(!path.exists());
+        let listener = UnixListener::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(listened(&text).level, Level::Missing);
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody knocked");
+        assert_eq!(listened("shm:/no/such/directory/x").level, Level::Missing);
+        let long = Path::new("/tmp").join("x".repeat(120));
+        assert_eq!(socket_path(String::new(), &long, "").level, Level::Missing);
+    }
+
+    #[test]
+    fn an_address_of_this_topology_is_examined_once() {
+        let address: Address = "shm:/tmp/thalweg-doctor-test.sock".parse().unwrap();
+        let node = |listen: &[&Address], connect: &[&Address]| crate::NodeNeeds {
+            listen: listen.iter().copied().cloned().collect(),
+            connect: connect.iter().copied().cloned().collect(),
+            ..crate::NodeNeeds::default()
+        };
+        let nodes = vec![node(&[&address], &[]), node(&[], &[&address]), node(&[], &[&address])];
+        assert_eq!(probe(&Needs { nodes, ..Needs::default() }).len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn any_table_is_read_without_harm(text in "\\PC*|[0-9a-f: \\n/]*") {
+            is_listened_on(&text, Path::new("/run/x"));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! How much TCP lets be on its way.
+
+use super::{Interface, link};
+use crate::{Finding, Needs, read};
+use thalweg_link::Address;
+
+const RECEIVE: &str = "/proc/sys/net/ipv4/tcp_rmem";
+const SEND: &str = "/proc/sys/net/ipv4/tcp_wmem";
+/// A builder's window where no topology says otherwise, in bytes.
+const DEFAULT_WINDOW: u64 = 4 << 20;
+/// A round trip through a laboratory's switches with full queues, in seconds: more than most are.
+const ROUND_TRIP: f64 = 1e-3;
+
+pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Finding {
+    let limits = |path| read::text(path).and_then(|text| triple(&text));
+    let core = |name: &str| read::or_unknown(read::text(format!("/proc/sys/net/core/{name}")));
+    let tcp = |node: &&crate::NodeNeeds| {
+        node.listen.iter().chain(&node.connect).any(|address| matches!(address, Address::Tcp(_)))
+    };
+    let window = needs.nodes.iter().filter(tcp).map(|node| node.window).max().unwrap_or(DEFAULT_WINDOW);
+    let fastest = interfaces.iter().filter(|one| one.up).filter_map(|one| one.speed).max_by(f64::total_cmp);
+    let other = format!("rmem_max {}, wmem_max {}", core("rmem_max"), core("wmem_max"));
+    judge(limits(RECEIVE), limits(SEND), window, fastest, &other)
+}
+
+/// Thalweg leaves the sizes of its sockets to the kernel, which lets them grow to the third of each triple. `window` is what
+/// a builder asks one source for at a time, in bytes, `fastest` an interface's speed in bits per second.
+fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest: Option<f64>, other: &str) -> Finding {
+    const NAME: &str = "socket buffers";
+    let (Some(receive), Some(send)) = (receive, send) else {
+        return Finding::new(NAME, format!("unknown: {RECEIVE} and {SEND} cannot be read; {other}"));
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "speeds are positive and casts saturate"
+    )]
+    let product = fastest.map(|speed| (speed / 8.0 * ROUND_TRIP) as u64);
+    let in_flight = fastest.zip(product).map_or_else(
+        || "no interface says its speed".to_owned(),
+        |(speed, product)| format!("{} for 1 ms at {}", read::size(product), link::told(speed)),
+    );
+    let evidence = format!(
+        "tcp_rmem up to {}, tcp_wmem up to {}; a builder's window is {}; {in_flight}; {other} (for sockets that ask)",
+        read::size(receive[2]),
+        read::size(send[2]),
+        read::size(window)
+    );
+    let finding = Finding::new(NAME, evidence);
+    // More than the window is never on its way, whatever the line could hold.
+    let wanted = product.map_or(window, |product| product.min(window));
+    let mend = |name: &str, limits: [u64; 3]| {
+        format!(
+            "sysctl -w net.ipv4.{name}=\"{} {} {}\"",
+            limits[0],
+            limits[1],
+            wanted.checked_next_power_of_two().unwrap_or(wanted)
+        )
+    };
+    // Half of it on its way keeps a line busy while the other half is taken out.
+    let enough = wanted / 2;
+    match (receive[2] < enough, send[2] < enough) {
+        (false, false) => finding,
+        (true, _) => finding
+            .degraded("a builder takes less than it asked for before the source has to wait")
+            .mended_by(mend("tcp_rmem", receive)),
+        (_, true) => finding
+            .degraded("a source keeps less on its way than the builder asked for")
+            .mended_by(mend("tcp_wmem", send)),
+    }
+}
+
+fn triple(text: &str) -> Option<[u64; 3]> {
+    let numbers: Vec<u64> = text.split_whitespace().map_while(|number| number.parse().ok()).collect();
+    numbers.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    #[test]
+    fn buffers_hold_the_smaller_of_window_and_line() {
+        let small = Some([4096, 16384, 1 << 20]);
+        let large = triple("4096\t131072\t33554432");
+        assert_eq!(judge(large, large, DEFAULT_WINDOW, None, "").level, Level::Ok);
+        assert_eq!(judge(large, small, DEFAULT_WINDOW, Some(1e9), "").level, Level::Ok, "125 kB fill 1 Gbit/s");
+        let slow = judge(large, small, DEFAULT_WINDOW, Some(1e11), "");
+        assert_eq!(
+            (slow.level, slow.remedy.as_deref()),
+            (Level::Degraded, Some("sysctl -w net.ipv4.tcp_wmem=\"4096 16384 4194304\""))
+        );
+        assert_eq!(judge(None, large, DEFAULT_WINDOW, None, "").level, Level::Ok);
+        assert_eq!(triple("1 2"), None);
+        assert_eq!(triple("1 2 x"), None);
+    }
+}

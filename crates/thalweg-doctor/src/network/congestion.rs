@@ -1,0 +1,82 @@
+//! The TCP congestion controls that are asked for.
+
+use crate::{Finding, Needs, read};
+use socket2::{Domain, Socket, Type};
+use std::collections::BTreeSet;
+use thalweg_link::Address;
+
+const DIRECTORY: &str = "/proc/sys/net/ipv4";
+/// What a source asks for that names none.
+const DEFAULT: &str = "cubic";
+
+/// One finding for each that is asked for.
+pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
+    let tcp = needs.nodes.iter().filter(|node| node.connect.iter().any(|address| matches!(address, Address::Tcp(_))));
+    let mut named: BTreeSet<&str> = tcp.filter_map(|node| node.congestion.as_deref()).collect();
+    named.remove("system");
+    let file = |name: &str| read::or_unknown(read::text(format!("{DIRECTORY}/{name}")));
+    let (available, allowed) = (file("tcp_available_congestion_control"), file("tcp_allowed_congestion_control"));
+    let told =
+        format!("available: {available}; allowed to all: {allowed}; default: {}", file("tcp_congestion_control"));
+    let default = (!named.contains(DEFAULT)).then_some((DEFAULT, false));
+    let wanted = default.into_iter().chain(named.iter().map(|name| (*name, true)));
+    wanted.map(|(name, required)| judge(name, required, attempt(name), &available, &allowed, &told)).collect()
+}
+
+/// Tries it on a socket that is never connected.
+fn attempt(name: &str) -> std::io::Result<()> {
+    Socket::new(Domain::IPV4, Type::STREAM.cloexec(), None)?.set_tcp_congestion(name.as_bytes())
+}
+
+fn judge(
+    name: &str,
+    required: bool,
+    tried: std::io::Result<()>,
+    available: &str,
+    allowed: &str,
+    told: &str,
+) -> Finding {
+    let title = format!("congestion control {name}");
+    let Err(error) = tried else { return Finding::new(title, format!("can be selected; {told}")) };
+    let finding = Finding::new(title, format!("cannot be selected: {error}; {told}"));
+    let finding = match required {
+        true => finding.missing("a source asks for it by name and would end: choose one that is there"),
+        false => finding.degraded("links use the system's default instead, which may pace, as bbr does"),
+    };
+    match available.split(' ').any(|there| there == name) {
+        // Without CAP_NET_ADMIN only those that are allowed can be had.
+        true => finding.mended_by(format!("sysctl -w net.ipv4.tcp_allowed_congestion_control=\"{allowed} {name}\"")),
+        false => finding.mended_by(format!("modprobe tcp_{name}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Level, NodeNeeds};
+    use std::io::ErrorKind;
+
+    #[test]
+    fn what_is_named_must_be_there_and_the_default_may_be_replaced() {
+        let refused = || Err(ErrorKind::PermissionDenied.into());
+        let cubic = judge("cubic", false, refused(), "reno bbr cubic", "reno bbr", "");
+        let allow = "sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno bbr cubic\"";
+        assert_eq!((cubic.level, cubic.remedy.as_deref()), (Level::Degraded, Some(allow)));
+        let vegas = judge("vegas", true, refused(), "reno bbr cubic", "reno bbr", "");
+        assert_eq!((vegas.level, vegas.remedy.as_deref()), (Level::Missing, Some("modprobe tcp_vegas")));
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_tried() {
+        let node = |name: &str| NodeNeeds {
+            connect: vec!["tcp:127.0.0.1:1".parse().unwrap()],
+            congestion: Some(name.to_owned()),
+            ..NodeNeeds::default()
+        };
+        let nodes = vec![node("no-such-control"), node("system"), node("no-such-control")];
+        let found = probe(&Needs { nodes, ..Needs::default() });
+        let names: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.level)).collect();
+        assert_eq!(names[1..], [("congestion control no-such-control", Level::Missing)]);
+        assert_eq!(names[0].0, "congestion control cubic");
+    }
+}

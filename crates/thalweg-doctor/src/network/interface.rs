@@ -1,0 +1,101 @@
+//! The interfaces there are.
+
+use crate::read;
+use std::path::{Path, PathBuf};
+
+const DIRECTORY: &str = "/sys/class/net";
+
+/// One interface, as `/sys/class/net` describes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+    pub(crate) up: bool,
+    /// Bits per second, where the driver says.
+    pub(crate) speed: Option<f64>,
+    /// Bytes.
+    pub(crate) mtu: u64,
+}
+
+impl Interface {
+    /// All of them. Virtual ones that are down serve nobody and are left out.
+    pub(crate) fn all() -> Vec<Self> {
+        let all = read::names(DIRECTORY).into_iter().filter_map(Self::read);
+        all.filter(|interface| interface.up || interface.physical()).collect()
+    }
+
+    fn read(name: String) -> Option<Self> {
+        let file = |file: &str| read::text(Path::new(DIRECTORY).join(&name).join(file));
+        // Not everything in that directory is an interface (`bonding_masters`).
+        let index = file("ifindex")?.parse().ok()?;
+        let flags = u32::from_str_radix(file("flags")?.trim_start_matches("0x"), 16).unwrap_or(0);
+        let state = file("operstate").unwrap_or_default();
+        Some(Self {
+            index,
+            // IFF_UP; whether something is at the other end is the state's to say, which loopback does not know.
+            up: flags & 1 != 0 && state != "down",
+            speed: file("speed").and_then(|text| megabits(&text)),
+            mtu: file("mtu").and_then(|text| text.parse().ok()).unwrap_or(0),
+            name,
+        })
+    }
+
+    /// Whether there is a device behind it.
+    pub(crate) fn physical(&self) -> bool {
+        self.directory().join("device").exists()
+    }
+
+    /// A file of the device on the bus: of the device itself, or, for virtio, of the PCI device it is in.
+    pub(crate) fn device_file(&self, name: &str) -> Option<PathBuf> {
+        let device = self.directory().join("device").canonicalize().ok()?;
+        let own = device.join(name);
+        if own.exists() {
+            return Some(own);
+        }
+        let outer = device.parent()?.join(name);
+        // Not the host bridge's: that one serves everything.
+        (device.starts_with("/sys/devices") && device.parent()?.join("vendor").exists() && outer.exists())
+            .then_some(outer)
+    }
+
+    /// The driver's name.
+    pub(crate) fn driver(&self) -> Option<String> {
+        let target = std::fs::read_link(self.directory().join("device/driver")).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+
+    fn directory(&self) -> PathBuf {
+        Path::new(DIRECTORY).join(&self.name)
+    }
+}
+
+/// `speed` is in Mbit/s; -1 where the driver does not know.
+fn megabits(text: &str) -> Option<f64> {
+    text.parse::<u32>()
+        .ok()
+        .filter(|megabits| *megabits > 0 && *megabits < u32::MAX)
+        .map(|megabits| f64::from(megabits) * 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_speed_that_is_not_known_is_none() {
+        assert_eq!(megabits("10000"), Some(1e10));
+        for text in ["-1", "0", "4294967295", "", "fast"] {
+            assert_eq!(megabits(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn loopback_is_always_there() {
+        let all = Interface::all();
+        let Some(lo) = all.iter().find(|interface| interface.name == "lo") else {
+            return println!("skipped: loopback is down here");
+        };
+        assert!(lo.up && !lo.physical() && lo.index > 0 && lo.mtu > 0);
+        assert_eq!((lo.speed, lo.driver(), lo.device_file("numa_node")), (None, None, None));
+    }
+}

@@ -1,0 +1,114 @@
+//! Stated rates against the speed of the lines they go over.
+
+use super::{Interface, link};
+use crate::{Finding, Needs, read};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use thalweg_link::Address;
+
+/// One finding for each interface that something with a rate goes over.
+pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Vec<Finding> {
+    let routes = read::text("/proc/net/route").unwrap_or_default();
+    let (mut leaving, mut coming) = (BTreeMap::<&str, f64>::new(), BTreeMap::<&str, f64>::new());
+    for node in &needs.nodes {
+        let Some(rate) = node.bytes_per_second else { continue };
+        let sum = if node.listen.is_empty() { &mut leaving } else { &mut coming };
+        #[expect(clippy::cast_precision_loss, reason = "addresses are few")]
+        let share = rate / node.listen.len().max(node.connect.len()).max(1) as f64;
+        for address in node.listen.iter().chain(&node.connect) {
+            if let Some(name) = line(address, &routes)
+                && let Some(interface) = interfaces.iter().find(|interface| interface.name == name)
+            {
+                *sum.entry(interface.name.as_str()).or_default() += share;
+            }
+        }
+    }
+    let each = |interface: &Interface| {
+        let (out, into) = (leaving.get(interface.name.as_str()), coming.get(interface.name.as_str()));
+        let most = out.into_iter().chain(into).copied().max_by(f64::total_cmp)?;
+        Some(judge(&interface.name, interface.speed, most))
+    };
+    interfaces.iter().filter_map(each).collect()
+}
+
+fn judge(name: &str, speed: Option<f64>, bytes_per_second: f64) -> Finding {
+    let title = format!("{name} rate");
+    let told = format!("{} stated in one direction", read::rate(bytes_per_second));
+    let Some(speed) = speed else { return Finding::new(title, format!("{told}; the line's speed is not said")) };
+    let finding = Finding::new(title, format!("{told}; the line carries {}", link::told(speed)));
+    match bytes_per_second * 8.0 / speed {
+        // Ethernet, IP and TCP headers take 2 % to 6 % of a line.
+        share if share > 1.0 => finding.missing("the line carries less than the sources make: they wait, or drop"),
+        share if share > 0.94 => finding.degraded("nothing is left for headers, for repeats, and for what piled up"),
+        _ => finding,
+    }
+}
+
+/// The interface that leads to an address, or that has it. None for this machine itself, and where it is not known.
+fn line(address: &Address, routes: &str) -> Option<String> {
+    let Address::Tcp(host) = address else { return None };
+    let target = host.to_socket_addrs().ok()?.next()?;
+    let IpAddr::V4(target_ip) = target.ip() else { return None };
+    if target_ip.is_loopback() || target_ip.is_unspecified() {
+        return None;
+    }
+    // Connecting a datagram socket sends nothing: it only looks the route up.
+    let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).ok()?;
+    socket.connect(target).ok()?;
+    route(routes, target_ip).map(str::to_owned)
+}
+
+/// `/proc/net/route`: Iface Destination Gateway Flags RefCnt Use Metric Mask …, addresses in hexadecimal, in the machine's
+/// byte order. The longest mask that fits counts.
+fn route(routes: &str, target: Ipv4Addr) -> Option<&str> {
+    let target = u32::from_ne_bytes(target.octets());
+    let fits = routes.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let hex = |at: usize| fields.get(at).and_then(|field| u32::from_str_radix(field, 16).ok());
+        let (destination, mask) = (hex(1)?, hex(7)?);
+        (target & mask == destination).then(|| (mask.count_ones(), *fields.first().unwrap_or(&"")))
+    });
+    fits.max_by_key(|(length, _)| *length).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+    use proptest::prelude::*;
+
+    const ROUTES: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+        eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+        daq0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+
+    #[test]
+    fn the_longest_route_leads() {
+        if cfg!(target_endian = "big") {
+            return println!("skipped: the text was captured on a little-endian machine");
+        }
+        assert_eq!(route(ROUTES, Ipv4Addr::new(192, 0, 2, 9)), Some("daq0"));
+        assert_eq!(route(ROUTES, Ipv4Addr::new(10, 0, 0, 1)), Some("eth0"));
+        assert_eq!(route("", Ipv4Addr::LOCALHOST), None);
+    }
+
+    #[test]
+    fn a_line_carries_no_more_than_its_speed() {
+        assert_eq!(judge("eth0", Some(1e10), 1.0e9).level, Level::Ok);
+        assert_eq!(judge("eth0", Some(1e10), 1.2e9).level, Level::Degraded);
+        assert_eq!(judge("eth0", Some(1e10), 1.3e9).level, Level::Missing);
+        assert_eq!(judge("eth0", None, 1e12).level, Level::Ok);
+    }
+
+    #[test]
+    fn loopback_is_no_line() {
+        assert_eq!(line(&"tcp:127.0.0.1:9".parse().unwrap(), ROUTES), None);
+        assert_eq!(line(&"shm:/tmp/x".parse().unwrap(), ROUTES), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_table_is_read_without_harm(text in "[0-9a-fA-F\\t \\n]*|\\PC*", ip: u32) {
+            route(&text, Ipv4Addr::from(ip));
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! State, speed and packet size.
+
+use super::Interface;
+use crate::Finding;
+
+/// From this speed on, packets of 1500 bytes cost a core.
+const FAST: f64 = 1e10;
+const JUMBO: u64 = 9000;
+
+pub(super) fn probe(interface: &Interface) -> Finding {
+    let Interface { name, up, speed, mtu, .. } = interface;
+    let speed_told = speed.map_or_else(|| "speed not said".to_owned(), told);
+    let state = if *up { "up" } else { "down" };
+    let finding =
+        Finding::new(format!("{name} link"), format!("{state}, {speed_told}, MTU {mtu} (/sys/class/net/{name})"));
+    match *up && interface.physical() && speed.is_some_and(|speed| speed >= FAST) && *mtu < JUMBO {
+        true => finding
+            .degraded(
+                "six times as many packets as with jumbo frames, each at a cost; both ends and the switch must agree",
+            )
+            .mended_by(format!("ip link set {name} mtu {JUMBO}")),
+        false => finding,
+    }
+}
+
+/// Bits per second as a person reads them.
+pub(super) fn told(speed: f64) -> String {
+    if speed >= 1e9 { format!("{} Gbit/s", speed / 1e9) } else { format!("{} Mbit/s", speed / 1e6) }
+}

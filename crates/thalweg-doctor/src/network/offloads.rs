@@ -1,0 +1,118 @@
+//! What the interface does for the processor: cutting and joining packets, checksums.
+
+use super::Interface;
+use super::netlink::{Family, all, ethtool_header, find};
+use crate::Finding;
+use std::collections::BTreeSet;
+
+const FEATURES_GET: u8 = 11;
+/// Attributes of the answer: what can be changed, and what is on.
+const HW: u16 = 2;
+const ACTIVE: u16 = 4;
+
+/// What `ethtool -K` calls it, the kernel's names for it (one is enough), and what it costs to be without.
+const WANTED: [(&str, &[&str], &str); 6] = [
+    ("tx", &["tx-checksum-ip-generic", "tx-checksum-ipv4"], "the processor reads every byte once more to add it up"),
+    ("rx", &["rx-checksum"], "the processor reads every byte once more to add it up"),
+    ("sg", &["tx-scatter-gather"], "sendfile copies every payload"),
+    ("gso", &["tx-generic-segmentation"], "the stack is passed once for each packet sent"),
+    ("tso", &["tx-tcp-segmentation"], "the processor cuts what is sent into packets"),
+    ("gro", &["rx-gro"], "the stack is passed once for each packet received"),
+];
+const LRO: &str = "rx-lro";
+
+pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface) -> Finding {
+    let name = &interface.name;
+    let title = format!("{name} offloads");
+    let answer = match ethtool {
+        Ok(family) => family.ask(FEATURES_GET, &ethtool_header(interface.index)),
+        Err(error) => Err(error.clone()),
+    };
+    match answer {
+        Ok(answer) => judge(name, interface.physical(), &set(&answer, ACTIVE), &set(&answer, HW)),
+        Err(error) => Finding::new(title, format!("unknown: {error}")),
+    }
+}
+
+/// Those of a virtual interface are its lower interface's affair, or, as with veth, a matter of taste.
+fn judge(name: &str, physical: bool, active: &BTreeSet<&str>, changeable: &BTreeSet<&str>) -> Finding {
+    let has = |names: &[&str]| names.iter().any(|name| active.contains(name));
+    let word = |on: bool| if on { "on" } else { "off" };
+    let mut told: Vec<_> = WANTED.iter().map(|(short, names, _)| format!("{short} {}", word(has(names)))).collect();
+    told.push(format!("lro {}", word(has(&[LRO]))));
+    let finding = Finding::new(format!("{name} offloads"), format!("{} (ethtool over netlink)", told.join(", ")));
+    let off: Vec<_> = WANTED.iter().filter(|(_, names, _)| !has(names)).collect();
+    let Some((_, _, cost)) = off.first().filter(|_| physical) else { return finding };
+    let finding = finding.degraded(*cost);
+    let can: Vec<_> = off.iter().filter(|(_, names, _)| names.iter().any(|name| changeable.contains(name))).collect();
+    match can.is_empty() {
+        true => finding,
+        false => {
+            let switches: Vec<_> = can.iter().map(|(short, _, _)| format!("{short} on")).collect();
+            finding.mended_by(format!("ethtool -K {name} {}", switches.join(" ")))
+        }
+    }
+}
+
+/// The names in a bitset. It has names where, as here, not the compact form was asked for
+/// (Documentation/networking/ethtool-netlink.rst, "Bit sets").
+fn set(answer: &[u8], which: u16) -> BTreeSet<&str> {
+    const NOMASK: u16 = 1;
+    const BITS: u16 = 3;
+    const NAME: u16 = 2;
+    const VALUE: u16 = 3;
+    let Some(set) = find(answer, which) else { return BTreeSet::new() };
+    let without_mask = find(set, NOMASK).is_some();
+    all(find(set, BITS).unwrap_or_default())
+        .filter(|(_, bit)| without_mask || find(bit, VALUE).is_some())
+        .filter_map(|(_, bit)| std::str::from_utf8(find(bit, NAME)?).ok())
+        .map(|name| name.trim_end_matches('\0'))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+    use crate::network::netlink::attribute;
+    use proptest::prelude::*;
+
+    const GOOD: [&str; 6] = [
+        "rx-checksum",
+        "rx-gro",
+        "tx-checksum-ip-generic",
+        "tx-generic-segmentation",
+        "tx-scatter-gather",
+        "tx-tcp-segmentation",
+    ];
+
+    #[test]
+    fn what_is_off_is_named_with_its_switch() {
+        let all = BTreeSet::from(GOOD);
+        assert_eq!(judge("eth0", true, &all, &all).level, Level::Ok);
+        let mut less = all.clone();
+        less.remove("tx-tcp-segmentation");
+        let off = judge("eth0", true, &less, &all);
+        assert_eq!((off.level, off.remedy.as_deref()), (Level::Degraded, Some("ethtool -K eth0 tso on")));
+        assert!(off.evidence.contains("tso off, gro on, lro off"));
+        assert_eq!(judge("eth0", true, &less, &BTreeSet::new()).remedy, None, "the driver cannot");
+        assert_eq!(judge("veth0", false, &less, &all).level, Level::Ok);
+    }
+
+    #[test]
+    fn names_are_read_from_a_bit_set() {
+        let bit = |name: &str| attribute(1, &attribute(2, &[name.as_bytes(), &[0]].concat()));
+        let bits = attribute(3, &[bit("rx-gro"), bit("rx-lro")].concat());
+        let answer = attribute(ACTIVE, &[attribute(1, &[]), bits].concat());
+        assert_eq!(set(&answer, ACTIVE), BTreeSet::from(["rx-gro", "rx-lro"]));
+        assert_eq!(set(&answer, HW), BTreeSet::new());
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_read_without_harm(bytes: Vec<u8>) {
+            set(&bytes, ACTIVE);
+            set(&attribute(ACTIVE, &attribute(3, &bytes)), ACTIVE);
+        }
+    }
+}

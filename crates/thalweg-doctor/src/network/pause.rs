@@ -1,0 +1,29 @@
+//! Pause frames: whether a full switch port holds senders back instead of dropping.
+
+use super::Interface;
+use super::netlink::{Family, ethtool_header, find};
+use crate::Finding;
+
+const PAUSE_GET: u8 = 21;
+const RX: u16 = 3;
+const TX: u16 = 4;
+
+pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface) -> Finding {
+    let answer = match ethtool {
+        Ok(family) => family.ask(PAUSE_GET, &ethtool_header(interface.index)),
+        Err(error) => Err(error.clone()),
+    };
+    let told = match &answer {
+        Ok(answer) => {
+            let word = |kind| match find(answer, kind) {
+                Some([0]) => "off",
+                Some([_]) => "on",
+                _ => "unknown",
+            };
+            format!("rx {}, tx {} (ethtool over netlink)", word(RX), word(TX))
+        }
+        Err(error) => format!("unknown: {error}"),
+    };
+    // Neither is wrong: a builder's window keeps ports from overflowing, and a pause holds up everybody behind a port.
+    Finding::new(format!("{} pause frames", interface.name), told)
+}

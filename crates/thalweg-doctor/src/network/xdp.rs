@@ -1,0 +1,59 @@
+//! AF_XDP: whether this process may, and what the driver can.
+
+use super::Interface;
+use super::netlink::{Family, attribute, find};
+use crate::Finding;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+const DEV_GET: u8 = 1;
+const IFINDEX: u16 = 1;
+const FEATURES: u16 = 3;
+/// `enum netdev_xdp_act` (linux/netdev.h).
+const BASIC: u64 = 1;
+const REDIRECT: u64 = 2;
+const ZERO_COPY: u64 = 8;
+
+/// Whether a socket can be had.
+pub(super) fn socket() -> Finding {
+    let told = match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
+        Ok(_) => "a socket can be made".to_owned(),
+        Err(error) => format!("none can be made: {error} (it takes CAP_NET_RAW and CONFIG_XDP_SOCKETS)"),
+    };
+    Finding::new("AF_XDP sockets", told)
+}
+
+/// What the driver of an interface can.
+pub(super) fn driver(netdev: &mut Result<Family, String>, interface: &Interface) -> Finding {
+    let answer = match netdev {
+        Ok(family) => family.ask(DEV_GET, &attribute(IFINDEX, &interface.index.to_ne_bytes())),
+        Err(error) => Err(error.clone()),
+    };
+    let told = match &answer {
+        Ok(answer) => match find(answer, FEATURES).and_then(|value| Some(u64::from_ne_bytes(value.try_into().ok()?))) {
+            Some(features) => format!("{} (netdev over netlink: xdp-features {features:#x})", mode(features)),
+            None => "unknown: the answer names no features".to_owned(),
+        },
+        Err(error) => format!("unknown: {error}"),
+    };
+    Finding::new(format!("{} AF_XDP", interface.name), told)
+}
+
+fn mode(features: u64) -> &'static str {
+    match features {
+        some if some & ZERO_COPY != 0 => "zero-copy: the device writes into the program's memory",
+        some if some & (BASIC | REDIRECT) == BASIC | REDIRECT => "native: one copy, before the stack",
+        _ => "generic: one copy, after the stack has made a packet of it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_mode_is_named() {
+        assert!(mode(0).starts_with("generic"));
+        assert!(mode(0x23).starts_with("native"));
+        assert!(mode(0x7f).starts_with("zero-copy"));
+    }
+}

@@ -1,0 +1,137 @@
+//! Reading what the kernel writes for people: small texts, never trusted to have the shape they should.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Longest text that is read: `/proc/interrupts` of a large machine has some hundred KiB.
+const LONGEST: u64 = 4 << 20;
+/// Processors there can be (`CONFIG_NR_CPUS`), and then some: a hostile list must not fill memory.
+const MOST: u32 = 1 << 16;
+
+/// A file's text without the white space around it. Nothing where it is not there, or not for us.
+pub(crate) fn text(path: impl AsRef<Path>) -> Option<String> {
+    let bytes = bytes(path, LONGEST)?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// A file's first bytes.
+pub(crate) fn bytes(path: impl AsRef<Path>, longest: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(longest).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// A file's text as a number.
+pub(crate) fn number(path: impl AsRef<Path>) -> Option<u64> {
+    text(path)?.parse().ok()
+}
+
+/// The names in a directory, in order. None where it is not there.
+pub(crate) fn names(path: impl AsRef<Path>) -> Vec<String> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// The value behind `key:` in `/proc/meminfo` or `/proc/self/status`.
+pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Bytes, of a value in `kB`.
+pub(crate) fn kibibytes(text: &str, key: &str) -> Option<u64> {
+    value(text, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The choice in brackets: `madvise` of `always [madvise] never`.
+pub(crate) fn chosen(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once('[')?;
+    rest.split_once(']').map(|(chosen, _)| chosen)
+}
+
+/// A list of processors or nodes: `0-3,5`.
+pub(crate) fn list(text: &str) -> Vec<u32> {
+    let mut numbers = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>())
+            && last < MOST
+            && numbers.len() < MOST as usize
+        {
+            numbers.extend(first..=last);
+        }
+    }
+    numbers
+}
+
+/// Bytes as a person reads them: `4 MiB`, `23.1 GiB`.
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
+        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        None => format!("{bytes} bytes"),
+    }
+}
+
+/// Bytes per second as a person reads them.
+pub(crate) fn rate(bytes_per_second: f64) -> String {
+    match bytes_per_second {
+        large if large >= 1e9 => format!("{:.2} GB/s", large * 1e-9),
+        middling if middling >= 1e6 => format!("{:.1} MB/s", middling * 1e-6),
+        small => format!("{:.1} kB/s", small * 1e-3),
+    }
+}
+
+/// What is there, or that it could not be read.
+pub(crate) fn or_unknown(text: Option<impl Into<String>>) -> String {
+    text.map_or_else(|| "unknown".to_owned(), Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MEMINFO: &str = "MemTotal:       24684084 kB\nMemFree:        24231236 kB\nHugePages_Free:        3\n";
+
+    #[test]
+    fn values_are_found_by_their_whole_key() {
+        assert_eq!(kibibytes(MEMINFO, "MemFree"), Some(24_231_236 * 1024));
+        assert_eq!(kibibytes(MEMINFO, "Mem"), None);
+        assert_eq!(kibibytes(MEMINFO, "HugePages_Free"), None, "a count has no unit");
+        assert_eq!(value(MEMINFO, "HugePages_Free"), Some("3"));
+    }
+
+    #[test]
+    fn lists_and_choices_are_read() {
+        assert_eq!(list("0-3,5"), [0, 1, 2, 3, 5]);
+        assert_eq!(list(""), []);
+        assert_eq!(list("3-1,x,-,7"), [7]);
+        assert_eq!(list("0-4294967295"), [], "no machine has so many");
+        assert_eq!(chosen("always within_size advise [never] deny force"), Some("never"));
+        assert_eq!(chosen("]["), None);
+    }
+
+    #[test]
+    fn figures_are_short() {
+        assert_eq!(size(4 << 20), "4 MiB");
+        assert_eq!(size(24_805_498_060), "23.1 GiB");
+        assert_eq!(size(100), "100 bytes");
+        assert_eq!(rate(1.25e9), "1.25 GB/s");
+        assert_eq!(rate(5e5), "500.0 kB/s");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_harm(text in "\\PC*|[0-9,\\-\\[\\]: kB\\n]*") {
+            prop_assert!(list(&text).len() < 2 * MOST as usize);
+            chosen(&text);
+            kibibytes(&text, "Mem");
+            value(&text, &text);
+        }
+    }
+}

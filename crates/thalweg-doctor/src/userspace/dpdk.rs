@@ -1,0 +1,191 @@
+//! DPDK, and what it asks of a machine, each thing by itself.
+
+use super::libraries;
+use crate::kernel::Config;
+use crate::network::Interface;
+use crate::{Finding, kernel, read};
+
+/// Kernel drivers of devices that DPDK has a poll-mode driver for (<https://core.dpdk.org/supported/nics/>).
+const SUPPORTED: [&str; 29] = [
+    "atlantic",
+    "bnx2x",
+    "bnxt_en",
+    "cxgb4",
+    "e1000",
+    "e1000e",
+    "ena",
+    "enic",
+    "fm10k",
+    "gve",
+    "hinic",
+    "hns3",
+    "i40e",
+    "iavf",
+    "ice",
+    "igb",
+    "igc",
+    "ionic",
+    "ixgbe",
+    "ixgbevf",
+    "mana",
+    "mlx4_core",
+    "mlx5_core",
+    "nfp",
+    "qede",
+    "sfc",
+    "txgbe",
+    "virtio_net",
+    "vmxnet3",
+];
+
+pub(super) fn library() -> Finding {
+    let told = match libraries::find("librte_eal.so") {
+        Some(path) => format!("at {}", path.display()),
+        None => "none here: no librte_eal.so among the libraries".to_owned(),
+    };
+    Finding::new("DPDK", told)
+}
+
+/// The list that DPDK's own documents begin with.
+pub(super) fn requirements() -> Vec<Finding> {
+    let interfaces: Vec<_> = Interface::all().into_iter().filter(Interface::physical).collect();
+    let config = Config::read();
+    let cpus = read::list(&read::text("/sys/devices/system/cpu/online").unwrap_or_default()).len();
+    let info = read::text("/proc/cpuinfo").unwrap_or_default();
+    let release = kernel::release();
+    let hugetlbfs =
+        read::text("/proc/filesystems").is_some_and(|text| text.lines().any(|line| line.ends_with("hugetlbfs")));
+    let pagemap = std::path::Path::new("/proc/self/pagemap").exists();
+    let glibc = glibc();
+    let line = |name: &str, met: Option<bool>, told: String| {
+        let verdict = match met {
+            Some(true) => "met",
+            Some(false) => "not met",
+            None => "unknown",
+        };
+        Finding::new(format!("DPDK: {name}"), format!("{verdict}: {told}"))
+    };
+    vec![
+        line("supported NIC", Some(interfaces.iter().any(|i| supported(i).is_some())), nics(&interfaces)),
+        line("multi-core CPU", Some(cpus > 1), format!("{cpus} processors online")),
+        line(
+            "CPU with virtualization",
+            Some(virtualization(&info).is_some()),
+            format!("{} (/proc/cpuinfo flags)", virtualization(&info).unwrap_or("neither vmx nor svm")),
+        ),
+        pcie(&interfaces, line),
+        line("kernel >= 2.6.34", Some(kernel_at_least(&release)), format!("Linux {release}")),
+        line(
+            "CONFIG_HUGETLBFS",
+            Some(hugetlbfs),
+            format!("hugetlbfs in /proc/filesystems: {}; {}", yes(hugetlbfs), config.says("CONFIG_HUGETLBFS")),
+        ),
+        line(
+            "CONFIG_PROC_PAGE_MONITOR",
+            Some(pagemap),
+            format!("/proc/self/pagemap: {}; {}", yes(pagemap), config.says("CONFIG_PROC_PAGE_MONITOR")),
+        ),
+        line(
+            "glibc >= 2.7",
+            glibc.map(|version| version >= (2, 7)),
+            glibc
+                .map_or_else(|| "no libc.so.6 is loaded, or it does not say".into(), |(a, b)| format!("glibc {a}.{b}")),
+        ),
+    ]
+}
+
+fn yes(there: bool) -> &'static str {
+    if there { "yes" } else { "no" }
+}
+
+fn kernel_at_least(release: &str) -> bool {
+    crate::kernel::at_least(release, (2, 7)) || release.starts_with("2.6.3")
+}
+
+fn supported(interface: &Interface) -> Option<String> {
+    interface.driver().filter(|driver| SUPPORTED.contains(&driver.as_str()))
+}
+
+fn nics(interfaces: &[Interface]) -> String {
+    let told: Vec<_> = interfaces.iter().map(|i| format!("{} ({})", i.name, read::or_unknown(i.driver()))).collect();
+    if told.is_empty() { "no network device here".to_owned() } else { told.join(", ") }
+}
+
+fn virtualization(info: &str) -> Option<&'static str> {
+    let flags = info.lines().find(|line| line.starts_with("flags"))?;
+    ["vmx", "svm"].into_iter().find(|flag| flags.split_whitespace().any(|word| word == *flag))
+}
+
+/// Whether the slot of the fastest device carries what its line does.
+fn pcie(interfaces: &[Interface], line: impl Fn(&str, Option<bool>, String) -> Finding) -> Finding {
+    const NAME: &str = "PCIe revision";
+    let told = interfaces.iter().find_map(|interface| {
+        let file = |name: &str| interface.device_file(name).and_then(read::text);
+        let slot = slot(&file("current_link_speed")?, &file("current_link_width")?)?;
+        Some((interface, slot))
+    });
+    match told {
+        None => line(NAME, None, "no network device here says how it is connected (current_link_speed)".into()),
+        Some((interface, slot)) => {
+            let enough = interface.speed.map(|speed| slot >= speed);
+            let speed = interface.speed.map_or("unknown".to_owned(), |speed| format!("{} Gbit/s", speed * 1e-9));
+            line(
+                NAME,
+                enough,
+                format!("{}: {:.1} Gbit/s in its slot, {speed} on its line", interface.name, slot * 1e-9),
+            )
+        }
+    }
+}
+
+/// Bits per second of a slot, from `8.0 GT/s PCIe` and the number of lanes. Up to 5 GT/s eight bits are sent as ten, from
+/// 8 GT/s on 128 as 130.
+fn slot(speed: &str, width: &str) -> Option<f64> {
+    let transfers: f64 = speed.split(' ').next()?.parse().ok().filter(|t: &f64| t.is_finite() && *t > 0.0)?;
+    let lanes: u32 = width.parse().ok()?;
+    let share = if transfers < 8.0 { 0.8 } else { 128.0 / 130.0 };
+    Some(transfers * 1e9 * share * f64::from(lanes))
+}
+
+/// The version of the C library that this process runs with, as that library's own file says it.
+fn glibc() -> Option<(u32, u32)> {
+    let maps = read::text("/proc/self/maps")?;
+    let path =
+        maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.ends_with("/libc.so.6"))?;
+    banner(&read::bytes(path, 8 << 20)?)
+}
+
+fn banner(library: &[u8]) -> Option<(u32, u32)> {
+    const BANNER: &[u8] = b"GNU C Library ";
+    let at = library.windows(BANNER.len()).position(|window| window == BANNER)?;
+    let line = library[at..].split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    let (_, version) = line.split_once("release version ")?;
+    let mut parts = version.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_requirement_has_its_line() {
+        let names: Vec<_> = requirements().into_iter().map(|finding| finding.name).collect();
+        assert_eq!(names.len(), 8);
+        assert!(names.iter().all(|name| name.starts_with("DPDK: ")));
+    }
+
+    #[test]
+    fn versions_flags_and_slots_are_read() {
+        assert!(kernel_at_least("2.6.34") && kernel_at_least("6.18.44") && !kernel_at_least("2.6.18"));
+        assert_eq!(virtualization("flags\t\t: fpu svm_lock sse2 vmx\n"), Some("vmx"));
+        assert_eq!(virtualization("flags\t\t: fpu vmmcall\n"), None);
+        assert_eq!(slot("5.0 GT/s PCIe", "8"), Some(32e9));
+        assert!(slot("16.0 GT/s PCIe", "16").unwrap() > 250e9);
+        assert_eq!(slot("Unknown", "255"), None);
+        let text = b"\x7fELF...GNU C Library (Debian GLIBC 2.36-9+deb12u13) stable release version 2.36.\nmore";
+        assert_eq!(banner(text), Some((2, 36)));
+        assert_eq!(banner(b"GNU C Library"), None);
+    }
+}

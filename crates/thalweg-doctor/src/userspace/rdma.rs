@@ -1,0 +1,40 @@
+//! RDMA devices, and whether the kernel could make one of an Ethernet interface.
+
+use crate::kernel::{self, Config};
+use crate::{Finding, read};
+use std::path::Path;
+
+const DIRECTORY: &str = "/sys/class/infiniband";
+
+pub(super) fn probe() -> Finding {
+    let devices = read::names(DIRECTORY);
+    let told = match devices.is_empty() {
+        true => format!("none here ({DIRECTORY})"),
+        false => {
+            let state = |name: &String| {
+                let text = read::text(Path::new(DIRECTORY).join(name).join("ports/1/state"));
+                format!("{name}: {}", read::or_unknown(text))
+            };
+            devices.iter().map(state).collect::<Vec<_>>().join(", ")
+        }
+    };
+    Finding::new("RDMA devices", told)
+}
+
+/// `siw` speaks iWARP over TCP, `rdma_rxe` RoCE over UDP.
+pub(super) fn software() -> Finding {
+    let modules = read::text(format!("/lib/modules/{}/modules.dep", kernel::release()));
+    let config = Config::read();
+    let told = |name: &str, option: &str| {
+        let state = match (Path::new("/sys/module").join(name).exists(), &modules) {
+            (true, _) => "loaded",
+            (false, Some(text)) if text.contains(&format!("/{name}.ko")) => "can be loaded",
+            (false, _) => "not there",
+        };
+        format!("{name} {state}, {}", config.says(option))
+    };
+    Finding::new(
+        "RDMA in software",
+        format!("{}; {}", told("siw", "CONFIG_RDMA_SIW"), told("rdma_rxe", "CONFIG_RDMA_RXE")),
+    )
+}

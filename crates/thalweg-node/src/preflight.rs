@@ -1,0 +1,250 @@
+//! What a topology asks of this machine, and whether a node may go ahead with it.
+
+use crate::topology::{BuilderNodeConfig, SourceNodeConfig, Topology};
+use crate::{LinkKind, NodeError};
+use thalweg_arena::{HEADROOM, PAGE};
+use thalweg_device::DeviceConfig;
+use thalweg_doctor::{Data, Finding, Level, Needs, NodeNeeds};
+use thalweg_link::Address;
+use thalweg_wire::record_len;
+
+/// Files a node has open besides its links: standard streams, memory, poller, wake-ups, ring, run.
+const OWN_FILES: u64 = 16;
+/// Files of one link: a TCP connection is one; shared memory is a socket, an arena, two rings and two doorbells.
+const LINK_FILES: (u64, u64) = (1, 6);
+/// What a block keeps of each record in its index, in bytes.
+const INDEX_ENTRY: u64 = 16;
+
+/// Refuses what would lose data, or come to an end, in the middle of the run: too little memory, too few files, too small
+/// a disk. What costs only speed is returned, and logged for who asks (`-v`).
+pub fn preflight(topology: &Topology, node: &str) -> Result<Vec<Finding>, NodeError> {
+    let findings = thalweg_doctor::preflight(&needs(topology, Some(node), Recordings::Unopened));
+    for finding in &findings {
+        match finding.level {
+            Level::Ok => {}
+            Level::Degraded => {
+                let Finding { name, evidence, cost, remedy, .. } = finding;
+                tracing::info!(node, name, evidence, cost, remedy, "preflight: it could be faster");
+            }
+            Level::Missing => return Err(NodeError::Preflight(Box::new(finding.clone()))),
+        }
+    }
+    Ok(findings)
+}
+
+/// Whether to look how long a recording's fragments are: a long recording takes its time to be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recordings {
+    /// Each is opened, as its source does.
+    Opened,
+    /// What can be said without is said.
+    Unopened,
+}
+
+/// What a topology asks of this machine: all of it, or what one of its nodes asks.
+pub fn needs(topology: &Topology, node: Option<&str>, recordings: Recordings) -> Needs {
+    let here = |name: &str| node.is_none_or(|node| node == name);
+    let flows: Vec<Flow> = topology.sources.iter().map(|source| Flow::of(source, recordings)).collect();
+    #[expect(clippy::cast_precision_loss, reason = "builders are few")]
+    let builders = topology.builders.len() as f64;
+    let rate = flows.iter().map(|flow| flow.bytes_per_second).sum::<Option<f64>>().filter(|_| !flows.is_empty());
+    let each = rate.map(|rate| rate / builders);
+
+    let building: Vec<_> = topology.builders.iter().filter(|builder| here(&builder.name)).collect();
+    let mut nodes: Vec<NodeNeeds> = building.iter().map(|config| builder_needs(topology, config, each)).collect();
+    let sources = topology.sources.iter().zip(&flows);
+    // A source without a device is another program's.
+    let sources = sources.filter(|(source, _)| here(&source.name) && source.device.is_some());
+    nodes.extend(sources.map(|(source, flow)| source_needs(topology, source, flow)));
+
+    let of_event = flows.iter().map(|flow| flow.record).try_fold(0u64, |sum, record| Some(sum.saturating_add(record?)));
+    let share = |all: u64| all / topology.builders.len().max(1) as u64 * building.len() as u64;
+    Needs {
+        directory: topology.run.directory.clone(),
+        record: topology.run.record && !building.is_empty(),
+        data: Data {
+            #[expect(clippy::cast_precision_loss, reason = "builders are few")]
+            bytes_per_second: each.map(|each| each * building.len() as f64),
+            duration: topology.run.duration,
+            bytes: topology.run.events.zip(of_event).map(|(events, bytes)| share(events.saturating_mul(bytes))),
+            at_most: flows.iter().any(|flow| !flow.exact),
+        },
+        measure_disk: false,
+        nodes,
+    }
+}
+
+fn builder_needs(topology: &Topology, config: &BuilderNodeConfig, rate: Option<f64>) -> NodeNeeds {
+    let links = topology.sources.iter().map(|source| match source.link {
+        LinkKind::Tcp => LINK_FILES.0,
+        LinkKind::Shm => LINK_FILES.1,
+    });
+    NodeNeeds {
+        name: config.name.clone(),
+        cpu: config.cpu,
+        blocks: config.block.0.saturating_mul(config.blocks.into()),
+        listen: config.listen.clone(),
+        window: config.window.0,
+        bytes_per_second: rate,
+        files: OWN_FILES + links.sum::<u64>(),
+        ..NodeNeeds::default()
+    }
+}
+
+fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> NodeNeeds {
+    let connect: Vec<Address> =
+        topology.builders.iter().filter_map(|builder| topology.address(builder, config.link).cloned()).collect();
+    let window = topology.builders.iter().map(|builder| builder.window.0).max().unwrap_or(0);
+    let slot = match (config.slot, flow.payload) {
+        (None, None) => None,
+        (_, payload) => Some(config.slot_bytes(payload.unwrap_or(0))),
+    };
+    let stride = slot.map(|slot| slot.saturating_add(HEADROOM).div_ceil(PAGE).saturating_mul(PAGE) as u64);
+    let per_link = if config.link == LinkKind::Tcp { LINK_FILES.0 } else { LINK_FILES.1 };
+    NodeNeeds {
+        name: config.name.clone(),
+        cpu: config.cpu,
+        slots: stride.unwrap_or(0).saturating_mul(config.slots.into()),
+        files: OWN_FILES + per_link * connect.len() as u64,
+        connect,
+        congestion: config.congestion.clone(),
+        window,
+        bytes_per_second: flow.bytes_per_second,
+        ..NodeNeeds::default()
+    }
+}
+
+/// What comes out of a source.
+struct Flow {
+    /// Bytes in its longest payload.
+    payload: Option<usize>,
+    /// Bytes that a fragment takes on disk.
+    record: Option<u64>,
+    bytes_per_second: Option<f64>,
+    /// Every fragment is as long as the longest, and they do not come to an end.
+    exact: bool,
+}
+
+impl Flow {
+    fn of(source: &SourceNodeConfig, recordings: Recordings) -> Self {
+        let size = |bytes: u64| usize::try_from(bytes).ok();
+        let (payload, exact) = match &source.device {
+            None => (None, false),
+            Some(DeviceConfig::ModelAdc(model)) => (size(model.size.0), true),
+            Some(DeviceConfig::Raw(raw)) => (size(raw.record.0), raw.looped),
+            Some(_) if recordings == Recordings::Unopened => (None, false),
+            // Why it cannot be opened is its node's to say.
+            Some(other) => (thalweg_device::open(other).ok().map(|device| device.max_payload()), false),
+        };
+        // No payload is longer than a slot can be; what is, is its device's to refuse.
+        let payload = payload.filter(|payload| *payload <= 1 << 30);
+        let record = payload.map(|payload| record_len(payload) as u64 + INDEX_ENTRY);
+        #[expect(clippy::cast_precision_loss, reason = "at most 1 GiB")]
+        let bytes_per_second = source.rate.zip(record).map(|(rate, record)| rate * record as f64);
+        Self { payload, record, bytes_per_second, exact }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn topology(text: &str) -> Topology {
+        toml::from_str(text).unwrap()
+    }
+
+    const LAB: &str = r#"
+        [run]
+        directory = "/tmp"
+        duration = "10s"
+
+        [[builder]]
+        name = "even"
+        listen = ["tcp:127.0.0.1:0", "shm:/tmp/even.sock"]
+        cpu = 1
+        [[builder]]
+        name = "odd"
+        listen = ["tcp:127.0.0.1:0", "shm:/tmp/odd.sock"]
+
+        [[source]]
+        name = "adc"
+        id = "1.0"
+        device = { kind = "model-adc", size = "1MiB" }
+        rate = 100.0
+        congestion = "reno"
+        [[source]]
+        name = "camera"
+        id = "1.1"
+        link = "shm"
+        device = { kind = "model-adc", size = "4MiB" }
+        rate = 100.0
+        slots = 4
+        "#;
+
+    #[test]
+    fn a_topology_asks_for_what_all_its_nodes_ask_for() {
+        let all = needs(&topology(LAB), None, Recordings::Opened);
+        assert_eq!(
+            all.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>(),
+            ["even", "odd", "adc", "camera"]
+        );
+        let rate = all.data.bytes_per_second.unwrap();
+        assert!((5.2e8..5.3e8).contains(&rate), "{rate}: 100 events of 5 MiB each second");
+        assert_eq!(all.data.volume(), Some((rate * 10.0) as u64));
+        assert!(all.record && !all.data.at_most);
+        let [even, _, adc, camera] = &all.nodes[..] else { panic!() };
+        assert_eq!((even.cpu, even.blocks, even.slots), (Some(1), 32 << 20, 0));
+        assert_eq!((even.bytes_per_second, even.listen.len()), (Some(rate / 2.0), 2));
+        assert_eq!((adc.congestion.as_deref(), adc.connect.len()), (Some("reno"), 2));
+        assert!((16 << 20..17 << 20).contains(&camera.slots), "{}", camera.slots);
+        assert_eq!(camera.connect[0], "shm:/tmp/even.sock".parse().unwrap());
+    }
+
+    #[test]
+    fn one_node_asks_for_its_part() {
+        let lab = topology(LAB);
+        let all = needs(&lab, None, Recordings::Opened);
+        let even = needs(&lab, Some("even"), Recordings::Opened);
+        assert_eq!(even.nodes, all.nodes[..1]);
+        assert_eq!(even.data.bytes_per_second.map(|rate| rate * 2.0), all.data.bytes_per_second);
+        let adc = needs(&lab, Some("adc"), Recordings::Opened);
+        assert_eq!((adc.nodes.len(), adc.record), (1, false), "a source writes nothing");
+    }
+
+    #[test]
+    fn events_make_a_volume_and_recordings_only_a_bound() {
+        let counted = LAB.replace("duration = \"10s\"", "events = 7").replace("rate = 100.0", "");
+        let all = needs(&topology(&counted), None, Recordings::Opened);
+        let fragment = |payload: usize| record_len(payload) as u64 + INDEX_ENTRY;
+        assert_eq!(all.data.bytes, Some(7 * (fragment(1 << 20) + fragment(4 << 20)) / 2 * 2));
+        assert_eq!(all.data.bytes_per_second, None, "as fast as they are taken");
+        let raw = counted.replace("model-adc\", size = \"4MiB\"", "raw\", file = \"x\", record = \"4MiB\"");
+        assert!(needs(&topology(&raw), None, Recordings::Unopened).data.at_most, "it may end before");
+        let pushed = counted.replace("device = { kind = \"model-adc\", size = \"4MiB\" }", "");
+        let pushed = needs(&topology(&pushed), None, Recordings::Opened);
+        assert_eq!((pushed.data.volume(), pushed.nodes.len()), (None, 3), "nobody knows what a program pushes");
+    }
+
+    #[test]
+    fn a_run_too_large_for_the_disk_is_refused_with_one_sentence() {
+        let mut lab = topology(LAB);
+        assert!(preflight(&lab, "adc").is_ok(), "a source has no disk");
+        lab.run.duration = Some(Duration::from_secs(1 << 40));
+        let refused = preflight(&lab, "even").unwrap_err();
+        assert!(!refused.is_usage());
+        let text = refused.to_string();
+        assert!(text.starts_with("disk space: the run writes ") && !text.contains('\n'), "{text}");
+        assert!(text.contains("the disk is full after "), "{text}");
+        lab.run.record = false;
+        assert!(preflight(&lab, "even").is_ok());
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_refused() {
+        let lab = topology(&LAB.replace("cpu = 1", "block = \"1GiB\"\nblocks = 4096"));
+        let text = preflight(&lab, "even").unwrap_err().to_string();
+        assert!(text.starts_with("memory: 0 bytes for slots, 4 TiB for blocks; "), "{text}");
+        assert!(preflight(&lab, "odd").is_ok());
+    }
+}

@@ -1,0 +1,112 @@
+//! Where a report is written to, beside the terminal.
+
+use crate::Failure;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct Files {
+    /// Write the report as JSON; '-' prints it on standard output instead of a table: a line for each point, then one
+    /// for the report. So does a standard output that is no terminal
+    // Named for clap, which would take the value of the program's own `--json` for this one's.
+    #[arg(long, global = true, value_name = "FILE", id = "json_file")]
+    json: Option<PathBuf>,
+    /// Write the report as Markdown
+    #[arg(long, global = true, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Write a picture of the report, as SVG
+    #[arg(long, global = true, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Write the report as a page with pictures, which needs nothing else
+    #[arg(long, global = true, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+impl Files {
+    /// Whether standard output is for a program.
+    pub(crate) fn json_on_stdout(&self) -> bool {
+        self.json.as_deref() == Some(Path::new("-")) || !std::io::stdout().is_terminal()
+    }
+
+    /// Opens them all: what cannot be written is to be known before something is measured, not after.
+    pub(crate) fn open(&self) -> Result<Open, Failure> {
+        let json = self.json.as_ref().filter(|path| path.as_os_str() != "-");
+        let target = |path: Option<&PathBuf>| path.map(|path| Target::open(path)).transpose();
+        Ok(Open {
+            json: target(json)?,
+            markdown: target(self.markdown.as_ref())?,
+            plot: target(self.plot.as_ref())?,
+            html: target(self.html.as_ref())?,
+        })
+    }
+}
+
+/// Files that can be written.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) json: Option<Target>,
+    pub(crate) markdown: Option<Target>,
+    pub(crate) plot: Option<Target>,
+    pub(crate) html: Option<Target>,
+}
+
+impl Open {
+    /// Whether nobody asked for one.
+    pub(crate) fn is_empty(&self) -> bool {
+        [&self.json, &self.markdown, &self.plot, &self.html].iter().all(|target| target.is_none())
+    }
+}
+
+/// A file that was opened to be written later. What it held stays until then; where it was made for this and is never
+/// written, it goes again.
+#[derive(Debug)]
+pub(crate) struct Target {
+    path: PathBuf,
+    file: File,
+    made: bool,
+}
+
+impl Target {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        let open = || {
+            let made = OpenOptions::new().write(true).create_new(true).open(path);
+            match made {
+                Ok(file) => Ok((file, true)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    OpenOptions::new().write(true).open(path).map(|file| (file, false))
+                }
+                Err(error) => Err(error),
+            }
+        };
+        let (file, made) = open().map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+        Ok(Self { path: path.to_owned(), file, made })
+    }
+
+    /// Writes it, and says so on standard error.
+    pub(crate) fn write(mut self, text: &str) -> Result<(), Failure> {
+        self.replace(text).map_err(|error| Failure::Broken(format!("writing {}: {error}", self.path.display())))?;
+        self.made = false;
+        eprintln!("written to {}", self.path.display());
+        Ok(())
+    }
+
+    fn replace(&mut self, text: &str) -> io::Result<()> {
+        // Devices and pipes have no length.
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        self.file.write_all(text.as_bytes())?;
+        self.file.flush()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if self.made {
+            // An empty file that nobody asked for is a nuisance, no more.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A measurement while it goes on: a table for people, lines of JSON for programs.
+
+use crate::Failure;
+use crate::print::Output;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use thalweg_bench::render::{Table, text};
+use thalweg_bench::{Key, Observer, Plan, Point, Report, Stop};
+
+/// Shows points as they are done on standard output, and what is being measured on standard error.
+#[derive(Debug)]
+pub(crate) struct Show {
+    out: Output,
+    table: Option<Table>,
+    bar: ProgressBar,
+    repeats: u32,
+    /// The first thing that could not be said.
+    failed: Option<Failure>,
+    /// Nobody but the reader of standard output wants to know.
+    only: bool,
+    stop: Stop,
+}
+
+/// One line for a program.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Line<'a> {
+    Point(&'a Point),
+    Report(&'a Report),
+}
+
+impl Show {
+    /// `only`: no file is to be written either, so that where the reader leaves, the measurement may end.
+    pub(crate) fn new(plan: &Plan, json: bool, only: bool, stop: Stop) -> Self {
+        let bar = ProgressBar::new(0);
+        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {bar:20} {wide_msg}") {
+            bar.set_style(style);
+        }
+        Self {
+            out: Output::new(),
+            table: (!json).then(|| Table::new(plan.name())),
+            bar,
+            repeats: plan.timing().repeat,
+            failed: None,
+            only,
+            stop,
+        }
+    }
+
+    /// Whether the measurement ended because nobody reads it any more.
+    pub(crate) fn deserted(&self) -> bool {
+        self.only && !self.out.is_read()
+    }
+
+    /// The end: warnings for people, the whole report for programs.
+    pub(crate) fn end(mut self, report: &Report) -> Result<(), Failure> {
+        self.bar.finish_and_clear();
+        match self.table {
+            Some(_) => self.out.text(&Table::warnings(&report.warnings))?,
+            None => self.out.json(&Line::Report(report))?,
+        }
+        self.out.flush()?;
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Observer for Show {
+    fn progress(&mut self, done: usize, of: usize, now: &Key, repeat: u32) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(done as u64);
+        let what = format!("{} {} {}", now.link, now.method, text::size(now.size));
+        self.bar.set_message(match self.repeats {
+            1 => what,
+            repeats => format!("{what}, repeat {} of {repeats}", repeat + 1),
+        });
+        // Drawn now, and not by a thread that would be measured too.
+        self.bar.tick();
+    }
+
+    fn point(&mut self, point: &Point) {
+        let Self { out, table, bar, .. } = self;
+        let said = bar.suspend(|| {
+            match table {
+                Some(table) => out.text(&table.point(point)),
+                None => out.json(&Line::Point(point)),
+            }?;
+            out.flush()
+        });
+        if let Err(failure) = said {
+            self.failed.get_or_insert(failure);
+        }
+        if self.deserted() {
+            self.stop.press();
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! `thalweg doctor`: what this machine can do, and what would lose data on it.
+
+use crate::Failure;
+use crate::print::Output;
+use crate::print::text::{plain, wrapped};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use thalweg_device::ByteSize;
+use thalweg_doctor::{Finding, Level, Needs, examine, worst};
+use thalweg_node::{Recordings, Topology, needs};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// A topology to examine this machine for: its addresses, processors, memory, disk and rates
+    #[arg(long = "for", value_name = "FILE")]
+    topology: Option<PathBuf>,
+    /// Only what this node of the topology needs here; without it, all of its nodes run on this machine
+    #[arg(long, value_name = "NAME", requires = "topology")]
+    node: Option<String>,
+    /// Where runs will be recorded, instead of where the topology says, or in runs
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Bytes per second that will be recorded, such as 800MB/s, instead of what the topology states
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    rate: Option<f64>,
+    /// How long the run will last, such as 8h, instead of what the topology states
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    for_time: Option<Duration>,
+    /// Write to the directory for at most 2 s, to a file without a name, to see how fast that goes
+    #[arg(long)]
+    measure_disk: bool,
+    /// Show what is as it should be, too
+    #[arg(long)]
+    all: bool,
+}
+
+/// Exit code 0: nothing is wrong; 3: something could be better; 4: something would lose data, or cannot run.
+pub(crate) fn doctor(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let needs = asked(options)?;
+    let findings = examine(&needs);
+    let level = worst(&findings);
+    let mut out = Output::new();
+    match json {
+        true => out.json(&serde_json::json!({ "level": level, "findings": findings }))?,
+        false => out.text(&text(&findings, options.all))?,
+    }
+    out.flush()?;
+    Ok(ExitCode::from(match level {
+        Level::Ok => 0,
+        Level::Degraded => 3,
+        Level::Missing => 4,
+    }))
+}
+
+/// What the options ask of this machine.
+fn asked(options: &Options) -> Result<Needs, Failure> {
+    let mut needs = match &options.topology {
+        None => Needs::default(),
+        Some(file) => {
+            let topology = Topology::load(file)?;
+            let node = options.node.as_deref();
+            if let Some(name) = node.filter(|name| !topology.names().contains(name)) {
+                let names = topology.names().join(", ");
+                return Err(Failure::Usage(format!("there is no node '{name}' in the topology; it has {names}")));
+            }
+            needs(&topology, node, Recordings::Opened)
+        }
+    };
+    if let Some(directory) = &options.directory {
+        needs.directory.clone_from(directory);
+    }
+    // Who names a directory, a rate or a time means to record.
+    needs.record |= options.directory.is_some() || options.rate.is_some() || options.for_time.is_some();
+    if options.rate.is_some() || options.for_time.is_some() {
+        // A stated number of events belongs to the topology's own rate.
+        needs.data.bytes = None;
+        needs.data.at_most &= options.rate.is_none();
+        needs.data.bytes_per_second = options.rate.or(needs.data.bytes_per_second);
+        needs.data.duration = options.for_time.or(needs.data.duration);
+    }
+    needs.measure_disk = options.measure_disk;
+    Ok(needs)
+}
+
+/// Bytes per second: `800MB/s`.
+fn rate(text: &str) -> Result<f64, String> {
+    let bytes = text.strip_suffix("/s").unwrap_or(text).parse::<ByteSize>();
+    #[expect(clippy::cast_precision_loss, reason = "a rate is no more precise than that")]
+    match bytes {
+        Ok(ByteSize(bytes)) if bytes > 0 => Ok(bytes as f64),
+        _ => Err("it is a number of bytes per second above 0: write 800MB/s".to_owned()),
+    }
+}
+
+fn text(findings: &[Finding], all: bool) -> String {
+    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
+    let (missing, degraded) = (count(Level::Missing), count(Level::Degraded));
+    let mut out = format!("{missing} missing, {degraded} degraded, {} ok", count(Level::Ok));
+    out.push_str(if all { "\n" } else { " (--all shows them all)\n" });
+    let mut section = None;
+    for finding in findings.iter().filter(|finding| all || finding.level != Level::Ok) {
+        if section.replace(finding.section) != Some(finding.section) {
+            let _ = write!(out, "\n{}\n", finding.section);
+        }
+        let said = plain(&finding.evidence);
+        out.push_str(&wrapped(&format!("  {:8}  ", finding.level), &format!("{}: {said}", plain(&finding.name))));
+        if let Some(cost) = &finding.cost {
+            out.push_str(&wrapped("            cost: ", &plain(cost)));
+        }
+        if let Some(remedy) = &finding.remedy {
+            // A command is not broken into lines: it is there to be copied.
+            let _ = writeln!(out, "            mend: {}", plain(remedy));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_doctor::Section;
+
+    #[test]
+    fn rates_are_read_as_people_write_them() {
+        assert_eq!(rate("800MB/s"), Ok(8e8));
+        assert_eq!(rate("1.5 GiB"), Ok(1.5 * f64::from(1 << 30)));
+        for text in ["0", "fast", "-1", "1 Gbit/s", "/s"] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_person_reads_first_what_is_wrong_and_what_to_do() {
+        let finding = |section, name: &str, level, evidence: &str| Finding {
+            section,
+            name: name.to_owned(),
+            level,
+            evidence: evidence.to_owned(),
+            cost: (level != Level::Ok).then(|| "slots are made of 4 KiB pages: more page-table entries".to_owned()),
+            remedy: (level != Level::Ok)
+                .then(|| "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled".into()),
+        };
+        let findings = [
+            finding(Section::Kernel, "version", Level::Ok, "Linux 6.18.44 (uname)"),
+            finding(
+                Section::Memory,
+                "transparent huge pages",
+                Level::Degraded,
+                "shared memory: never; anonymous: madvise",
+            ),
+        ];
+        insta::assert_snapshot!(text(&findings, false), @r"
+        0 missing, 1 degraded, 1 ok (--all shows them all)
+
+        memory
+          degraded  transparent huge pages: shared memory: never; anonymous: madvise
+                    cost: slots are made of 4 KiB pages: more page-table entries
+                    mend: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled
+        ");
+        assert!(text(&findings, true).contains("\nkernel\n  ok        version: Linux 6.18.44 (uname)\n"));
+    }
+}
