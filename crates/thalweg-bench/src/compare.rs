@@ -181,8 +181,7 @@ pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
         }
     }
     let only_b = b.points.iter().filter(|point| others.remove(&point.key).is_some());
-    unpaired
-        .extend(only_b.map(|point| Unpaired { key: point.key.clone(), why: "only in B".to_owned(), lost: false }));
+    unpaired.extend(only_b.map(|point| Unpaired { key: point.key.clone(), why: "only in B".to_owned(), lost: false }));
     Ok(Comparison { instrument: a.instrument.clone(), differences: differences(a, b), pairs, unpaired })
 }
 
@@ -219,8 +218,7 @@ impl Comparison {
                 last = Some(group);
             }
             let [size, a, b, ratio, spread_a, spread_b, verdict] = pair.cells();
-            let _ =
-                writeln!(out, "  {size:>9}  {a:>9}  {b:>9}  {ratio:>7}  {spread_a:>8}  {spread_b:>8}  {verdict}");
+            let _ = writeln!(out, "  {size:>9}  {a:>9}  {b:>9}  {ratio:>7}  {spread_a:>8}  {spread_b:>8}  {verdict}");
         }
         if !self.unpaired.is_empty() {
             out.push('\n');
@@ -427,11 +425,38 @@ mod tests {
             ],
         );
         let both = compare(&a, &b).unwrap();
-        insta::assert_snapshot!(both.text(), @"");
+        insta::assert_snapshot!(both.text(), @r"
+        differs: options: latency -t 1s in A, latency -t 1s -w 64KiB in B
+        differs: kernel: 6.1 in A, 6.18 in B
+
+                                                    spread A  spread B  verdict
+               size          A          B      B/A         %         %
+        tcp write: p50, µs
+                1 B       10.5       11.5     1.10      9.52      9.57  same
+               64 B       10.5       12.5     1.19      9.52      8.00  worse
+              1 KiB       20.5       18.5    0.902      4.88      5.41  better
+
+        not compared: tcp write 4 KiB: only in A
+        not compared: tcp write 64 KiB: failed in B: the other end is gone
+        not compared: tcp write 1 MiB: only in B
+        ");
         assert!(both.is_worse_than(1000.0), "a point that fails now");
         let only_slower = compare(&a, &report("6.1", "", b.points[..3].to_vec())).unwrap();
         assert!(only_slower.is_worse_than(19.0) && !only_slower.is_worse_than(20.0));
-        insta::assert_snapshot!(only_slower.markdown(), @"");
+        insta::assert_snapshot!(only_slower.markdown(), @r"
+        # thalweg bench compare: latency
+
+        - Differs: options: latency -t 1s in A, - in B
+
+        |  | size | A | B | B/A | spread A % | spread B % | verdict |
+        | --: | --: | --: | --: | --: | --: | --: | --: |
+        | tcp write: p50, µs | 1 B | 10.5 | 11.5 | 1.10 | 9.52 | 9.57 | same |
+        | tcp write: p50, µs | 64 B | 10.5 | 12.5 | 1.19 | 9.52 | 8.00 | worse |
+        | tcp write: p50, µs | 1 KiB | 20.5 | 18.5 | 0.902 | 4.88 | 5.41 | better |
+
+        - Not compared: tcp write 4 KiB: only in A
+        - Not compared: tcp write 64 KiB: only in A
+        ");
     }
 
     #[test]
@@ -452,7 +477,10 @@ mod tests {
         let a = report("6.1", "", vec![]);
         let b = Report { instrument: "copy\u{1b}[2J".to_owned(), ..a.clone() };
         let error = compare(&a, &b).unwrap_err().to_string();
-        assert_eq!(error, "one is a report of 'latency', the other of 'copy\u{fffd}[2J'; they measure different things");
+        assert_eq!(
+            error,
+            "one is a report of 'latency', the other of 'copy\u{fffd}[2J'; they measure different things"
+        );
     }
 
     #[test]
@@ -469,7 +497,9 @@ mod tests {
         assert_eq!(error(format!("{{\"type\":\"point\"}}\n{good}\n").as_bytes()), Ok(1));
         let other = good.replace(Report::FORMAT, "thalweg-bench/9\u{7}");
         assert_eq!(error(other.as_bytes()).unwrap_err().lines().count(), 1);
-        for nonsense in [&b""[..], b"\n", b"{}", b"null", b"\xff\xfe", b"{\"format\":1}\n{\"format\":", &[b'['; 100_000]] {
+        for nonsense in
+            [&b""[..], b"\n", b"{}", b"null", b"\xff\xfe", b"{\"format\":1}\n{\"format\":", &[b'['; 100_000]]
+        {
             assert!(error(nonsense).unwrap_err().starts_with("/a.json: no report of"), "{nonsense:?}");
         }
         assert!(read(directory.path()).is_err());

@@ -21,7 +21,7 @@ use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::fs;
 use std::hint::black_box;
-use std::sync::Barrier;
+use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 use thalweg_device::ByteSize;
 
@@ -144,22 +144,33 @@ impl Instrument for Copying {
             let (size, span) = (as_len(key.size), as_len(region.bytes));
             workers.push(Worker { method, size, span, from, to, at: 0, clock: self.clock.clone() });
         }
-        let ready = Barrier::new(workers.len() + 1);
+        let (ready, all_ready) = mpsc::channel();
+        let go = OnceLock::new();
         let (done, used) = std::thread::scope(|scope| {
-            let workers: Vec<_> =
-                workers.iter_mut().map(|worker| scope.spawn(|| worker.work(timing, stop, &ready))).collect();
-            ready.wait();
+            let mut working = Vec::new();
+            for worker in &mut workers {
+                let (ready, go) = (ready.clone(), &go);
+                let started =
+                    std::thread::Builder::new().spawn_scoped(scope, move || worker.work(timing, stop, &ready, go));
+                working.push(started.map_err(|error| {
+                    // Those that wait for the others wait in vain.
+                    let _ = go.set(false);
+                    BenchError::os("starting a thread")(error)
+                })?);
+            }
+            all_ready.iter().take(working.len()).for_each(drop);
             let usage = Usage::now();
-            let done: Vec<Done> = workers.into_iter().map(|worker| worker.join().expect("memory is there")).collect();
-            (done, usage.used())
-        });
+            let _ = go.set(true);
+            let done: Vec<Done> = working.into_iter().map(|worker| worker.join().expect("memory is there")).collect();
+            Ok::<_, BenchError>((done, usage.used()))
+        })?;
         if done.iter().any(|done| done.operations == 0) {
             return Err(BenchError::Stopped);
         }
         self.notes.insert(key.clone(), region.notes(&workers[0].from, kind));
         let operations: u64 = done.iter().map(|done| done.operations).sum();
         let per_second: f64 = done.iter().map(|done| done.operations as f64 / done.seconds).sum();
-        let mut times = Histogram::<u64>::new(3).expect("three digits");
+        let mut times = Latency::histogram();
         for times_of_one in done.iter().filter_map(|done| done.times.as_ref()) {
             times.add(times_of_one).expect("histograms that grow");
         }
@@ -198,7 +209,9 @@ impl Region {
         let all = wanted.min(available() / 2);
         let short = (all < wanted).then(|| {
             let (all, wanted) = (ByteSize(all >> 20 << 20), ByteSize(wanted >> 20 << 20));
-            format!("memory is short: cold wandered through {all} instead of {wanted}, part of which the caches may hold")
+            format!(
+                "memory is short: cold wandered through {all} instead of {wanted}, part of which the caches may hold"
+            )
         });
         // A whole number of operations, in as much memory as all sides together are to have.
         Ok(Self { bytes: (all / sides).max(1).next_multiple_of(size), short })
@@ -260,7 +273,7 @@ const SINGLE: Duration = Duration::from_micros(1);
 const BATCH: Duration = Duration::from_micros(20);
 
 impl Worker {
-    fn work(&mut self, timing: &Timing, stop: &Stop, ready: &Barrier) -> Done {
+    fn work(&mut self, timing: &Timing, stop: &Stop, ready: &mpsc::Sender<()>, go: &OnceLock<bool>) -> Done {
         self.from.touch();
         if let Some(to) = &mut self.to {
             to.touch();
@@ -274,9 +287,12 @@ impl Worker {
         }
         let each = self.time_of_one();
         let batch = if each >= SINGLE { 1 } else { BATCH.as_nanos().div_ceil(each.as_nanos().max(1)) };
-        let mut times = (batch == 1).then(|| Histogram::new(3).expect("three digits"));
+        let mut times = (batch == 1).then(Latency::histogram);
         let (mut operations, mut nanos) = (0, 0);
-        ready.wait();
+        let _ = ready.send(());
+        if !*go.wait() {
+            return Done { operations, seconds: 0.0, times };
+        }
         let mut before = self.clock.raw();
         while u128::from(nanos) < timing.min_time.as_nanos().max(1) && !stop.pressed() {
             for _ in 0..batch {
@@ -356,7 +372,8 @@ mod tests {
         let to = Memory::untouched(3 * 4096, PageKind::Small).unwrap();
         (1u8..).zip(from.chunks_mut(4096)).for_each(|(number, page)| page.fill(number));
         let method = Method::CopyCold;
-        let mut worker = Worker { method, size: 4096, span: from.len(), from, to: Some(to), at: 0, clock: Clock::new() };
+        let mut worker =
+            Worker { method, size: 4096, span: from.len(), from, to: Some(to), at: 0, clock: Clock::new() };
         for _ in 0..3 {
             worker.once();
         }

@@ -34,10 +34,11 @@ mod memory;
 pub mod net;
 mod options;
 pub mod peers;
-mod pin;
+pub mod pin;
 mod plan;
 mod point;
 pub mod render;
+pub mod reproduce;
 mod sizes;
 
 pub use clock::Clock;

@@ -62,7 +62,8 @@ impl Room {
             let len = len.checked_next_multiple_of(page)?;
             Some((len, len.checked_add(2 * HUGE).filter(|all| isize::try_from(*all).is_ok())?))
         });
-        let (len, all_len) = lengths.ok_or_else(|| BenchError::os(doing())(io::Error::from(io::ErrorKind::InvalidInput)))?;
+        let (len, all_len) =
+            lengths.ok_or_else(|| BenchError::os(doing())(io::Error::from(io::ErrorKind::InvalidInput)))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let all = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), all_len, ProtFlags::empty(), flags) };
@@ -214,7 +215,8 @@ impl DerefMut for Memory {
 pub(crate) fn available() -> u64 {
     let read = |path: &str| fs::read_to_string(path).ok();
     let system = read("/proc/meminfo").and_then(|text| mem_available(&text)).unwrap_or(u64::MAX);
-    let group = read("/proc/self/cgroup").and_then(|text| text.lines().find_map(|line| line.strip_prefix("0::/").map(str::to_owned)));
+    let group = read("/proc/self/cgroup")
+        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("0::/").map(str::to_owned)));
     let number = |path: String| read(&path).and_then(|text| text.trim().parse::<u64>().ok());
     let mut least = system;
     // A limit may be set on any group above ours; "max" is no number and no limit.
@@ -289,7 +291,8 @@ mod tests {
             };
             let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
             let start = format!("{:x}-", memory.as_ptr() as usize);
-            let rss = smaps.lines().skip_while(|line| !line.starts_with(&start)).find_map(|line| line.strip_prefix("Rss:"));
+            let rss =
+                smaps.lines().skip_while(|line| !line.starts_with(&start)).find_map(|line| line.strip_prefix("Rss:"));
             assert_eq!(rss.unwrap().trim(), "4096 kB");
         }
     }
@@ -312,7 +315,10 @@ mod tests {
     fn what_does_not_fit_says_what_there_is() {
         assert!(must_fit(1).is_ok());
         let error = must_fit(1 << 60).unwrap_err().to_string();
-        assert!(error.starts_with("1073741824 GiB of memory cannot be had here: ") && error.ends_with("are available"), "{error}");
+        assert!(
+            error.starts_with("1073741824 GiB of memory cannot be had here: ") && error.ends_with("are available"),
+            "{error}"
+        );
         assert_eq!(mem_available("MemFree: 1 kB\nMemAvailable:   23 kB\n"), Some(23 * 1024));
         assert_eq!(mem_available("MemAvailable: x kB"), None);
     }

@@ -23,14 +23,11 @@ use crate::memory::{HUGE, Memory, PageKind, Room, must_fit, transparent_mode};
 use crate::options::Timing;
 use crate::point::{Figures, Key, Latency, Point};
 use crate::sizes::Sizes;
-use hdrhistogram::Histogram;
 use io_uring::IoUring;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use thalweg_arena::{page_list, pin};
-use thalweg_device::ByteSize;
 
 /// The options.
 #[derive(Debug, Clone, clap::Args)]
@@ -119,7 +116,8 @@ impl Method {
     }
 }
 
-/// A page list beside the pinning of the same memory, in the paper's terms.
+/// A page list beside the pinning of the same memory, in the paper's terms; the paper's `mlock` is of memory fresh from
+/// `malloc`, so that its like is the ratio of memory not touched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ratio {
     /// Bytes.
@@ -145,7 +143,8 @@ pub fn ratios(points: &[Point]) -> Vec<Ratio> {
     let of = |method: Method| points.iter().filter(move |point| point.key.method == method.name());
     of(Method::Mlock)
         .filter_map(|mlock| {
-            let list = of(Method::PageList).find(|list| list.key.size == mlock.key.size && pages(list) == pages(mlock))?;
+            let list =
+                of(Method::PageList).find(|list| list.key.size == mlock.key.size && pages(list) == pages(mlock))?;
             let (page_list_us, mlock_us) = (p50(list)?, p50(mlock)?);
             Some(Ratio {
                 size: mlock.key.size,
@@ -154,7 +153,10 @@ pub fn ratios(points: &[Point]) -> Vec<Ratio> {
                 page_list_us,
                 mlock_us,
                 percent: 100.0 * page_list_us / mlock_us,
-                paper_percent: PAPER_PERCENT.iter().find(|(size, _)| *size == mlock.key.size).map(|(_, percent)| *percent),
+                paper_percent: PAPER_PERCENT
+                    .iter()
+                    .find(|(size, _)| *size == mlock.key.size)
+                    .map(|(_, percent)| *percent),
             })
         })
         .collect()
@@ -168,7 +170,15 @@ impl Options {
         if self.sizes.0.contains(&0) {
             return Err(BenchError::Usage("--sizes: there is nothing to pin in 0 bytes".to_owned()));
         }
-        Ok(Box::new(Pin { options: self.clone(), pages: self.pages(), clock: Clock::new(), notes: BTreeMap::new() }))
+        let pin = Pin { options: self.clone(), pages: self.pages(), clock: Clock::new(), notes: BTreeMap::new() };
+        if pin.cases().is_empty() {
+            return Err(BenchError::Usage(
+                "nothing is left to measure: huge pages want --sizes in multiples of 2 MiB; a page list is of memory that \
+                 was touched before, and MAP_POPULATE of memory that was not"
+                    .to_owned(),
+            ));
+        }
+        Ok(Box::new(pin))
     }
 
     fn pages(&self) -> Vec<Pages> {
@@ -213,10 +223,9 @@ impl Pin {
         for &pages in &self.pages {
             for &before in &self.options.before {
                 for &method in self.options.method.iter().filter(|method| method.goes_with(before)) {
-                    // Less than a huge page is no huge page. Who asks for nothing else is told so by the point.
-                    let whole = |size: u64| pages == Pages::Small || size.is_multiple_of(HUGE as u64);
-                    let asked = self.options.pages == [pages];
-                    let sizes = self.options.sizes.0.iter().filter(|size| asked || whole(**size));
+                    // Part of a huge page is no huge page.
+                    let whole = |size: &&u64| pages == Pages::Small || size.is_multiple_of(HUGE as u64);
+                    let sizes = self.options.sizes.0.iter().filter(whole);
                     cases.extend(sizes.map(|&size| Case { method, pages, before, size }));
                 }
             }
@@ -240,7 +249,7 @@ impl Instrument for Pin {
         }
         let usage = Usage::now();
         let began = Instant::now();
-        let mut times = Histogram::new(3).expect("three digits");
+        let mut times = Latency::histogram();
         while times.len() < LEAST || began.elapsed() < timing.min_time {
             if stop.pressed() {
                 return Err(BenchError::Stopped);
@@ -267,12 +276,6 @@ const LEAST: u64 = 3;
 
 impl Case {
     fn can_be_had(self) -> Result<(), BenchError> {
-        if self.pages != Pages::Small && !self.size.is_multiple_of(HUGE as u64) {
-            return Err(BenchError::Usage(format!(
-                "--sizes: {} is no whole number of huge pages of 2 MiB; leave it out, or ask for --pages small",
-                ByteSize(self.size)
-            )));
-        }
         if self.pages == Pages::Transparent && transparent_mode().is_some_and(|mode| mode == "never") {
             return Err(BenchError::Unavailable {
                 what: "transparent huge pages".to_owned(),
@@ -338,7 +341,7 @@ impl Operation {
                 let began = clock.raw();
                 let pinned = pin(memory);
                 let ended = clock.raw();
-                pinned.map_err(|error| unavailable("mlock", &error))?;
+                drop(pinned.map_err(|error| unavailable("mlock", &error))?);
                 Ok(clock.nanos(began, ended))
             }
             Method::IoUring => register(self.ring.as_ref().expect("made for this"), memory, clock),
@@ -458,14 +461,11 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_huge_page_is_left_out_unless_it_is_all_that_is_asked_for() {
+    fn a_part_of_a_huge_page_is_left_out_and_nothing_at_all_is_an_error() {
         assert_eq!(options("--sizes 4KiB,2MiB --pages small,transparent").instrument().unwrap().keys().len(), 6 * 3);
-        let asked = options("--sizes 4KiB --pages huge --method mlock");
-        let mut instrument = asked.instrument().unwrap();
-        let key = instrument.keys().remove(0);
-        let error = instrument.measure(&key, &asked.timing, &Stop::default()).unwrap_err();
-        assert!(error.is_usage() && error.to_string().contains("whole number of huge pages"), "{error}");
-        assert!(options("--sizes 0").instrument().is_err());
+        for words in ["--sizes 4KiB --pages huge", "--method page-list --before untouched", "--sizes 0"] {
+            assert!(options(words).instrument().is_err_and(|error| error.is_usage()), "{words}");
+        }
     }
 
     #[test]

@@ -139,6 +139,11 @@ pub struct Latency {
 }
 
 impl Latency {
+    /// For nanoseconds up to an hour (longer ones count as an hour), made before anything is measured.
+    pub(crate) fn histogram() -> Histogram<u64> {
+        Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("bounds and digits are in range")
+    }
+
     /// From a histogram of nanoseconds, each divided by `divisor`: 2 makes half a round trip of a whole one.
     pub fn of(histogram: &Histogram<u64>, divisor: f64) -> Self {
         let scale = 1e-3 / divisor;
@@ -257,7 +262,8 @@ mod tests {
     #[test]
     fn a_point_is_the_median_of_its_repeats_and_says_how_far_apart_they_lie() {
         let repeat = |gbps: f64| Figures { goodput_bits_per_second: Some(gbps * 1e9), ..Figures::default() };
-        let point = Point::new(Key::new("tcp", "write", 1), vec![repeat(9.0), repeat(12.0), repeat(10.0)], vec![], None);
+        let point =
+            Point::new(Key::new("tcp", "write", 1), vec![repeat(9.0), repeat(12.0), repeat(10.0)], vec![], None);
         assert_eq!(point.figures.goodput_bits_per_second, Some(10e9));
         assert!((point.spread_percent - 30.0).abs() < 1e-9);
         assert_eq!(point.figures.latency_us, None);

@@ -37,8 +37,8 @@ pub fn examine(needs: &Needs) -> Vec<Finding> {
     sections.into_iter().flat_map(|(section, found)| found.into_iter().map(move |one| one.of(section))).collect()
 }
 
-/// What a node would find out too late: memory, files and disk space for what it is about to do. Takes less than a
-/// millisecond.
+/// What a node would find out too late: memory, files and disk space for what it is about to do. Takes a few
+/// milliseconds at most.
 ///
 /// Addresses, processors and the record directory are not looked at: a node that is made from its topology opens them
 /// itself before it lets anybody in, and says what is wrong.

@@ -143,6 +143,39 @@ fn peer_is_there(mut socket: &UnixStream) -> Result<(), LinkError> {
     }
 }
 
+/// Takes what has come. Where nothing has, the peer may be gone: `left` then says so, and what it said before it left is
+/// heard too. While it speaks it is there, and its socket need not be read.
+fn hear_all(
+    socket: &UnixStream,
+    wires: &mut Wires,
+    left: &mut Option<LinkError>,
+    mut take: impl FnMut(Message) -> Result<(), LinkError>,
+) -> Result<bool, LinkError> {
+    let mut heard = false;
+    let more = wires.hear(|message| {
+        heard = true;
+        take(message)
+    })?;
+    if heard || left.is_some() {
+        return Ok(more);
+    }
+    match peer_is_there(socket) {
+        Ok(()) => Ok(more),
+        Err(error) => {
+            *left = Some(error);
+            wires.hear(take)
+        }
+    }
+}
+
+/// What ended the link, once all that was said has been heard.
+fn gone_unless(more: bool, left: &mut Option<LinkError>) -> Result<(), LinkError> {
+    match left.take_if(|_| !more) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
 fn handing_over(error: HandoverError) -> LinkError {
     match error {
         HandoverError::Io(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
@@ -244,11 +277,9 @@ impl SourceLink for ShmSource {
     }
 
     fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
-        // Looked at first: what the builder said before it left is in the ring by now.
-        self.left = self.left.take().or_else(|| peer_is_there(&self.socket).err());
+        let Self { socket, wires, offered, left, .. } = self;
         let mut fetches = Vec::new();
-        let Self { wires, offered, .. } = self;
-        let more = wires.hear(|message| {
+        let more = hear_all(socket, wires, left, |message| {
             match message {
                 Message::Fetch { ticket, offset, length } => fetches.push(Asked { ticket, offset, length }),
                 Message::Release { below } => {
@@ -271,13 +302,7 @@ impl SourceLink for ShmSource {
             self.grant(asked)?;
         }
         self.flush()?;
-        match self.left.take() {
-            Some(error) if !more => Err(error),
-            left => {
-                self.left = left;
-                Ok(())
-            }
-        }
+        gone_unless(more, &mut self.left)
     }
 
     fn copied(&self) -> u64 {
@@ -490,10 +515,8 @@ impl BuilderLink for ShmBuilder {
     fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
         self.greet(said)?;
         let State::Open(open) = &mut self.state else { return Ok(false) };
-        // Looked at first: what the source said before it left is in the ring by now.
-        self.left = self.left.take().or_else(|| peer_is_there(&self.socket).err());
         let Open { wires, fetches, .. } = &mut **open;
-        let more = wires.hear(|message| {
+        let more = hear_all(&self.socket, wires, &mut self.left, |message| {
             said.push(match message {
                 Message::Data { ticket, offset, length } => fetches.granted(ticket, offset, length)?,
                 Message::Offer(Announcement { ticket, disposition, .. }) => {
@@ -508,13 +531,7 @@ impl BuilderLink for ShmBuilder {
             Ok(())
         })?;
         self.flush()?;
-        match self.left.take() {
-            Some(error) if !more => Err(error),
-            left => {
-                self.left = left;
-                Ok(more)
-            }
-        }
+        gone_unless(more, &mut self.left).map(|()| more)
     }
 
     fn abandon(&mut self) -> Vec<(u64, Span)> {

@@ -46,6 +46,8 @@ enum Command {
     Show(show::Command),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
     Bench(bench::Options),
+    /// Take a paper's measurements again on this machine, and say which of its findings hold
+    Reproduce(bench::reproduce::Options),
 }
 
 #[derive(Debug, clap::Args)]
@@ -74,6 +76,7 @@ impl Command {
             Self::Doctor(options) => options.json,
             Self::Show(command) => command.json(),
             Self::Bench(options) => options.json(),
+            Self::Reproduce(options) => options.json(),
         }
     }
 }
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
         Command::Doctor(Json { options, .. }) => doctor::doctor(&options, json),
         Command::Show(command) => show::show(command, json),
         Command::Bench(options) => bench::bench(&options, json),
+        Command::Reproduce(options) => bench::reproduce::reproduce(&options, json),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("thalweg: {failure}");

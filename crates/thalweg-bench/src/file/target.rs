@@ -3,12 +3,14 @@
 use crate::BenchError;
 use crate::drive::Stop;
 use crate::memory::must_fit;
-use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags, fadvise, fcntl_getfl, fcntl_setfl, fdatasync, fstatfs, fstatvfs, statx};
+use rustix::fs::{
+    Advice, AtFlags, OFlags, StatxFlags, fadvise, fcntl_getfl, fcntl_setfl, fdatasync, fstatfs, fstatvfs, statx,
+};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::fd::AsFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use thalweg_device::ByteSize;
@@ -83,7 +85,7 @@ impl Target {
         if self.content == Content::Pattern || (self.content == Content::Something && !with_pattern) {
             return Ok(());
         }
-        self.write_all(stop, |chunk, offset| pattern(chunk, offset))?;
+        self.write_all(stop, pattern)?;
         self.content = Content::Pattern;
         Ok(())
     }
@@ -187,10 +189,14 @@ impl Target {
         }
         let wanted = statx(&self.file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
         // Linux before 6.1, and some file systems, do not say: then the first read or write does.
-        let Some(told) = wanted.ok().filter(|told| told.stx_mask & StatxFlags::DIOALIGN.bits() != 0) else { return Ok(()) };
+        let Some(told) = wanted.ok().filter(|told| told.stx_mask & StatxFlags::DIOALIGN.bits() != 0) else {
+            return Ok(());
+        };
         match u64::from(told.stx_dio_offset_align) {
             0 => Err(self.never_direct("the file system does not do O_DIRECT with this file")),
-            align if !size.is_multiple_of(align) => Err(misaligned(size, &format!("the disk takes multiples of {align} B"))),
+            align if !size.is_multiple_of(align) => {
+                Err(misaligned(size, &format!("the disk takes multiples of {align} B")))
+            }
             _ => Ok(()),
         }
     }

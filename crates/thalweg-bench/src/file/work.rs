@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::cpu::{Usage, Used};
 use crate::drive::Stop;
 use crate::memory::Memory;
+use crate::point::Latency;
 use hdrhistogram::Histogram;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
@@ -42,7 +43,7 @@ pub(super) struct Tally {
 
 impl Tally {
     fn new() -> Self {
-        let times = Histogram::new(3).expect("three digits");
+        let times = Latency::histogram();
         Self { operations: 0, calls: 0, nanos: 0, times, used: Used::default() }
     }
 }
@@ -156,7 +157,8 @@ impl<'a> Work<'a> {
             Ok(()) | Err(BenchError::Unavailable { .. }) => {}
             Err(error) => return Err(error),
         }
-        let walk = Walk { pattern: self.case.pattern, blocks: self.blocks, taken: 0, until: operations.min(self.blocks) };
+        let walk =
+            Walk { pattern: self.case.pattern, blocks: self.blocks, taken: 0, until: operations.min(self.blocks) };
         let len = self.len();
         let mut expected = vec![0; len];
         for block in walk {
@@ -165,7 +167,8 @@ impl<'a> Work<'a> {
             }
             let offset = block * self.case.size;
             let bytes = &mut self.memory[..len];
-            let read = rustix::io::pread(self.target.fd(), &mut *bytes, offset).map_err(self.target.error("reading back a file"))?;
+            let read = rustix::io::pread(self.target.fd(), &mut *bytes, offset)
+                .map_err(self.target.error("reading back a file"))?;
             whole(read, len)?;
             compare(bytes, &mut expected, block, self.case.size)?;
         }
@@ -408,7 +411,8 @@ mod tests {
 
     #[test]
     fn random_order_is_no_order() {
-        let walk = |pass: u64| Walk { pattern: Pattern::Random, blocks: 1000, taken: pass * 1000, until: pass * 1000 + 1000 };
+        let walk =
+            |pass: u64| Walk { pattern: Pattern::Random, blocks: 1000, taken: pass * 1000, until: pass * 1000 + 1000 };
         let neighbours = |walk: Walk| {
             let blocks: Vec<u64> = walk.collect();
             blocks.windows(2).filter(|pair| pair[1] == pair[0] + 1).count()

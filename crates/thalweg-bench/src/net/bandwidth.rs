@@ -15,7 +15,13 @@ pub struct Options {
     #[command(flatten)]
     pub(crate) path: Path,
     /// Bytes in a message: 1, 64KiB, 1,1KiB, 1..128KiB:x2, 1KiB..8KiB:+1KiB
-    #[arg(short = 'l', long, visible_alias = "size", value_name = "BYTES", default_value = "1,64,1KiB,8KiB,64KiB,128KiB,1MiB")]
+    #[arg(
+        short = 'l',
+        long,
+        visible_alias = "size",
+        value_name = "BYTES",
+        default_value = "1,64,1KiB,8KiB,64KiB,128KiB,1MiB"
+    )]
     pub(crate) sizes: Sizes,
     #[command(flatten)]
     pub(crate) timing: Timing,
@@ -44,9 +50,9 @@ fn stream(exchange: &mut dyn Exchange, clock: &Clock, lasting: Duration, stop: &
     exchange.flush()
 }
 
-struct Stream {
-    net: Net,
-    line_rate: Option<f64>,
+pub(super) struct Stream {
+    pub(super) net: Net,
+    pub(super) line_rate: Option<f64>,
 }
 
 impl Instrument for Stream {
@@ -72,7 +78,8 @@ impl Instrument for Stream {
             let goodput = bytes as f64 * 8.0 / done.seconds;
             figures.goodput_bits_per_second = Some(goodput);
             figures.messages_per_second = Some(bytes as f64 / key.size as f64 / done.seconds);
-            figures.percent_of_line_rate = line_rate.filter(|_| job.link != Link::Shm).map(|rate| 100.0 * goodput / rate);
+            figures.percent_of_line_rate =
+                line_rate.filter(|_| job.link != Link::Shm).map(|rate| 100.0 * goodput / rate);
             figures.seconds = done.seconds;
             figures.loss = (job.link == Link::Udp).then_some(Loss { sent, received: done.tally.received.min(sent) });
             Ok(figures)

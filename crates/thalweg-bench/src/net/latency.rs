@@ -17,7 +17,13 @@ pub struct Options {
     #[command(flatten)]
     pub(crate) path: Path,
     /// Bytes in a message: 1, 64KiB, 1,1KiB, 1..128KiB:x2, 1KiB..8KiB:+1KiB
-    #[arg(short = 'l', long, visible_alias = "size", value_name = "BYTES", default_value = "1,64,1KiB,8KiB,64KiB,128KiB")]
+    #[arg(
+        short = 'l',
+        long,
+        visible_alias = "size",
+        value_name = "BYTES",
+        default_value = "1,64,1KiB,8KiB,64KiB,128KiB"
+    )]
     pub(crate) sizes: Sizes,
     #[command(flatten)]
     pub(crate) timing: Timing,
@@ -36,7 +42,8 @@ pub(super) struct Net {
     points: Vec<(Key, Way)>,
     path: Path,
     peer: Option<String>,
-    other: Option<Other>,
+    /// The other end, while it waits for a job.
+    pub(super) other: Option<Other>,
     pub(super) host: Option<Host>,
     pub(super) clock: Clock,
 }
@@ -49,14 +56,7 @@ impl Net {
         }
         // Over the network what cannot be is left out, unless it was all that was asked for.
         let points = points.into_iter().filter(|(_, way)| ends.peer.is_none() || way.link != Link::Shm).collect();
-        Ok(Self {
-            points,
-            path: path.clone(),
-            peer: ends.peer.clone(),
-            other: None,
-            host: None,
-            clock: Clock::new(),
-        })
+        Ok(Self { points, path: path.clone(), peer: ends.peer.clone(), other: None, host: None, clock: Clock::new() })
     }
 
     pub(super) fn keys(&self) -> Vec<Key> {
@@ -115,8 +115,8 @@ fn same_way(way: &Key, point: &Key) -> bool {
         && way.settings.iter().all(|(name, value)| point.settings.get(name) == Some(value))
 }
 
-struct PingPong {
-    net: Net,
+pub(super) struct PingPong {
+    pub(super) net: Net,
 }
 
 impl Instrument for PingPong {
@@ -139,15 +139,16 @@ impl Instrument for PingPong {
             if histogram.is_empty() {
                 return Err(BenchError::Stopped);
             }
-            let bytes = 2 * histogram.len() * key.size;
+            // The message that says that this is the end was carried too.
+            let bytes = 2 * (histogram.len() + 1) * key.size;
             let mut figures = figures(job, ours, done, other.same_host(), bytes);
             figures.latency_us = Some(Latency::of(&histogram, 2.0));
             // As the papers compute it: the message, in the time it took one way.
             let seconds = histogram.mean() * 0.5e-9;
             figures.goodput_bits_per_second = Some(key.size as f64 * 8.0 / seconds);
             figures.messages_per_second = Some(1.0 / seconds);
-            figures.loss = (job.link == Link::Udp)
-                .then_some(Loss { sent: histogram.len() + lost, received: histogram.len() });
+            figures.loss =
+                (job.link == Link::Udp).then_some(Loss { sent: histogram.len() + lost, received: histogram.len() });
             Ok(figures)
         })
     }

@@ -4,10 +4,10 @@
 //! that others would have had is never seen (*coordinated omission*, Gil Tene, "How NOT to Measure Latency", 2013).
 //! Here each message has a time at which it should leave, and its latency counts from then, also where it left late.
 
-use super::latency::{Net, figures, histogram, mark};
-use super::session::{Patience, Work};
 use super::datagram::LONGEST;
 use super::exchange::SHORTEST_STAMPED;
+use super::latency::{Net, figures, histogram, mark};
+use super::session::{Patience, Work};
 use super::{Ends, Exchange, Link, Path, Phase};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
@@ -62,7 +62,9 @@ impl Options {
         let absolute: Vec<Load> = self.rate.iter().map(|rate| Load::Rate(*rate)).collect();
         let loads = if absolute.is_empty() { percent } else { absolute };
         if loads.iter().any(|load| !load.makes_sense()) {
-            return Err(BenchError::Usage("a load is a number above 0, and at most 10⁹ messages per second".to_owned()));
+            return Err(BenchError::Usage(
+                "a load is a number above 0, and at most 10⁹ messages per second".to_owned(),
+            ));
         }
         let net = Net::new(&self.path, &self.ends, &self.sizes)?;
         let odd = |key: &&Key| key.link == "udp" && !(SHORTEST_STAMPED..=LONGEST as u64).contains(&key.size);
@@ -141,7 +143,7 @@ impl Instrument for UnderLoad {
             if arrived == 0 {
                 return Err(BenchError::Stopped);
             }
-            let mut figures = figures(job, ours, done, other.same_host(), 2 * arrived * key.size);
+            let mut figures = figures(job, ours, done, other.same_host(), 2 * (arrived + 1) * key.size);
             figures.latency_us = Some(Latency::of(&seen.histogram, 2.0));
             figures.offered_per_second = Some(rate);
             figures.messages_per_second = Some(arrived as f64 / seen.seconds);

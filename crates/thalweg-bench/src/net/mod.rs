@@ -18,6 +18,8 @@ pub mod serve;
 mod session;
 mod shm;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod uring;
 mod verbs;
 
@@ -165,9 +167,11 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
     }
     let buffers = match &path.socket_buffer[..] {
         [] => vec![None],
-        some => some.iter().map(|size| u32::try_from(size.0).map(Some)).collect::<Result<_, _>>().map_err(|_| {
-            BenchError::Usage("socket buffers of 4 GiB and more cannot be asked for".to_owned())
-        })?,
+        some => some
+            .iter()
+            .map(|size| u32::try_from(size.0).map(Some))
+            .collect::<Result<_, _>>()
+            .map_err(|_| BenchError::Usage("socket buffers of 4 GiB and more cannot be asked for".to_owned()))?,
     };
     let cpus = match &ends.cpu[..] {
         [] => vec![None],
@@ -180,7 +184,8 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
             [] => vec![known[0]],
             some => some.iter().copied().filter(|method| known.contains(method)).collect(),
         };
-        if let Some(never) = path.method.iter().find(|method| !path.link.iter().any(|link| link.methods().contains(method)))
+        if let Some(never) =
+            path.method.iter().find(|method| !path.link.iter().any(|link| link.methods().contains(method)))
         {
             let links: Vec<&str> = path.link.iter().map(|link| link.name()).collect();
             return Err(BenchError::Usage(format!("--method {} is none of --link {}", never.name(), links.join(","))));

@@ -88,6 +88,7 @@ fn refuse(mut stream: TcpStream) {
 fn resolve(text: &str) -> Result<SocketAddr, BenchError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let named = match bare {
+        None if text.parse::<std::net::IpAddr>().is_ok() => (text, PORT).to_socket_addrs(),
         Some(host) => (host, PORT).to_socket_addrs(),
         None if text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => text.to_socket_addrs(),
         None => (text, PORT).to_socket_addrs(),

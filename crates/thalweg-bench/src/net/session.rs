@@ -82,7 +82,9 @@ enum Answer {
     },
     Marked,
     Done(Done),
-    Failed { why: String },
+    Failed {
+        why: String,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -209,10 +211,15 @@ pub(crate) struct Other {
 impl Other {
     /// Connects to `thalweg bench serve` at `peer`, or starts a process of this program that serves.
     pub(crate) fn reach(peer: Option<&str>) -> Result<Self, BenchError> {
-        let (mut control, child) = match peer {
+        let (control, child) = match peer {
             Some(peer) => (super::serve::connect(peer)?, None),
             None => super::serve::start().map(|(control, child)| (control, Some(child)))?,
         };
+        Self::greeted(control, child)
+    }
+
+    /// Behind a control connection that was just opened.
+    pub(super) fn greeted(mut control: Control, child: Option<super::serve::Child>) -> Result<Self, BenchError> {
         let greeting = match control.answer()? {
             Answer::Greeting(greeting) if greeting.thalweg_bench == VERSION => greeting,
             Answer::Greeting(greeting) => {
@@ -227,6 +234,12 @@ impl Other {
 
     /// Asks for a job; then messages can be exchanged.
     pub(crate) fn begin(&mut self, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
+        if job.link == Link::Udp && job.method == Method::IoUring && job.size > super::datagram::LONGEST {
+            return Err(BenchError::Unavailable {
+                what: format!("a message of {} bytes over udp by io_uring", job.size),
+                why: format!("a datagram holds {}; --method write sends several", super::datagram::LONGEST),
+            });
+        }
         if job.method == Method::Verbs {
             return self.begin_verbs(job);
         }
@@ -359,7 +372,9 @@ pub(super) fn serve(mut control: Control, idle: Option<Duration>) -> Result<(), 
                 bind(job.cpu)?;
                 work(&job, &mut control)
             });
-            thread.join().unwrap_or_else(|_| Err(BenchError::Peer { peer: "this end".into(), why: "it panicked".into() }))
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(BenchError::Peer { peer: "this end".into(), why: "it panicked".into() }))
         });
         match served {
             Ok(done) => control.say(&Answer::Done(done))?,
@@ -373,41 +388,31 @@ fn work(job: &Job, control: &mut Control) -> Result<Done, BenchError> {
     let mut exchange = accept(job, control)?;
     let clock = Clock::new();
     let mut begun = None;
-    let mut last = clock.raw();
-    let ended = |begun: Option<(Usage, u64, Tally)>, last, exchange: &dyn Exchange| {
-        let (usage, first, before) = begun.ok_or_else(|| gone("the end came before the beginning"))?;
-        Ok(Done { seconds: clock.nanos(first, last) as f64 * 1e-9, tally: exchange.tally() - before, used: usage.used() })
-    };
     loop {
         let phase = exchange.receive()?;
-        match phase {
-            Phase::Ordinary => {}
-            Phase::Mark if begun.is_none() => {
-                begun = Some((Usage::now(), clock.raw(), exchange.tally()));
-                if job.work == Work::Receive {
-                    control.say(&Answer::Marked)?;
+        let mark = phase == Phase::Mark && begun.is_none();
+        // Read before the answer, so that the first message that counts is not held up by it.
+        let usage = mark.then(|| (Usage::now(), clock.raw()));
+        match job.work {
+            Work::Answer => {
+                if let Some(number) = exchange.stamped() {
+                    exchange.stamp(number);
                 }
+                exchange.send(phase)?;
             }
-            Phase::Mark => {}
-            Phase::End => {
-                if job.work == Work::Receive {
-                    last = clock.raw();
-                }
-            }
+            Work::Receive if mark => control.say(&Answer::Marked)?,
+            Work::Receive => {}
         }
-        if job.work == Work::Answer {
-            if let Some(number) = exchange.stamped() {
-                exchange.stamp(number);
-            }
-            exchange.send(phase)?;
+        if let Some((usage, first)) = usage {
+            begun = Some((usage, first, exchange.tally()));
         }
         if phase == Phase::End {
-            if job.work == Work::Answer {
-                exchange.flush()?;
-                last = clock.raw();
-            }
+            exchange.flush()?;
+            let last = clock.raw();
             exchange.finish()?;
-            return ended(begun, last, &*exchange);
+            let (usage, first, before) = begun.ok_or_else(|| gone("the end came before the beginning"))?;
+            let seconds = clock.nanos(first, last) as f64 * 1e-9;
+            return Ok(Done { seconds, tally: exchange.tally() - before, used: usage.used() });
         }
     }
 }
@@ -545,7 +550,8 @@ pub(super) fn bind(cpu: Option<u32>) -> Result<(), BenchError> {
     }
     let mut set = CpuSet::new();
     set.set(cpu as usize);
-    sched_setaffinity(None, &set).map_err(BenchError::os(format!("{doing} (see 'Cpus_allowed_list' in /proc/self/status)")))
+    sched_setaffinity(None, &set)
+        .map_err(BenchError::os(format!("{doing} (see 'Cpus_allowed_list' in /proc/self/status)")))
 }
 
 /// Whether there is something to receive. A socket at its end, or in error, has that to say.

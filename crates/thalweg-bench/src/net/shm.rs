@@ -64,8 +64,14 @@ pub(super) fn ask(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, Ben
     let fds = [there.fd(), back.fd(), theirs.as_fd(), ours.as_fd(), arena.arena().fd()];
     send_fds(control.unix()?, b"m", &fds).map_err(|error| control.error(error))?;
     let [their_arena] = receive::<1>(control)?;
-    let shared =
-        Shared::new(job, there.into_sender(), back.into_receiver(), (theirs, ours), (arena, stride, places), their_arena);
+    let shared = Shared::new(
+        job,
+        there.into_sender(),
+        back.into_receiver(),
+        (theirs, ours),
+        (arena, stride, places),
+        their_arena,
+    );
     Ok(Box::new(shared.map_err(|error| control.error(error))?))
 }
 
@@ -89,7 +95,7 @@ fn arena(job: &Job) -> Result<(Span, usize, usize), BenchError> {
         .map_err(|error| BenchError::Unavailable { what: "shared memory".into(), why: error.to_string() })?;
     let messages = Messages::new(job.size);
     for at in 0..places + Phase::ALL.len() {
-        let phase = Phase::ALL[at.checked_sub(places).unwrap_or(0)];
+        let phase = Phase::ALL[at.saturating_sub(places)];
         span[at * stride..][..job.size].copy_from_slice(messages.get(phase));
     }
     Ok((span, stride, places))

@@ -37,7 +37,8 @@ impl Stream {
         let messages = Messages::new(job.size);
         let mut file = None;
         if job.method == Method::Sendfile {
-            let memfd = rustix::fs::memfd_create("thalweg-bench", MemfdFlags::CLOEXEC).map_err(BenchError::os("memfd_create"))?;
+            let memfd = rustix::fs::memfd_create("thalweg-bench", MemfdFlags::CLOEXEC)
+                .map_err(BenchError::os("memfd_create"))?;
             let mut memfd = std::fs::File::from(memfd);
             memfd.write_all(messages.all()).map_err(BenchError::os("filling a memfd"))?;
             file = Some(OwnedFd::from(memfd));
@@ -246,10 +247,11 @@ impl Zerocopy {
             if first.is_null() {
                 continue;
             }
-            // SAFETY: not null, so it points into `control`, and the kernel writes a whole `sock_extended_err` behind
-            // the header of an IP_RECVERR message, which is what an error queue delivers first; alignment may be that
-            // of the header only, hence the unaligned read.
-            let report = unsafe { libc::CMSG_DATA(first).cast::<libc::sock_extended_err>().read_unaligned() };
+            // SAFETY: not null, so it points at a whole header in `control`.
+            let data = unsafe { libc::CMSG_DATA(first) }.cast::<libc::sock_extended_err>();
+            // SAFETY: the kernel writes a whole `sock_extended_err` behind the header of an IP_RECVERR message, which is
+            // what an error queue delivers first; alignment may be that of the header only, hence the unaligned read.
+            let report = unsafe { data.read_unaligned() };
             if report.ee_origin == SO_EE_ORIGIN_ZEROCOPY {
                 let count = u64::from(report.ee_data.wrapping_sub(report.ee_info)) + 1;
                 self.under_way = self.under_way.saturating_sub(count);

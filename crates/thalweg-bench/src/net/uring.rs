@@ -38,12 +38,6 @@ pub(super) struct Uring {
 
 impl Uring {
     pub(super) fn new(socket: OwnedFd, job: &Job, bytes: bool) -> Result<Self, BenchError> {
-        if !bytes && job.size > super::datagram::LONGEST {
-            return Err(BenchError::Unavailable {
-                what: format!("a message of {} bytes over udp by io_uring", job.size),
-                why: format!("a datagram holds {}; --method write sends several", super::datagram::LONGEST),
-            });
-        }
         if bytes {
             socket2::SockRef::from(&socket).set_tcp_nodelay(true).map_err(BenchError::os("setting TCP_NODELAY"))?;
         }

@@ -127,7 +127,10 @@ impl Door {
                 return Ok(builder);
             }
             if begun.elapsed() > PATIENCE {
-                return Err(BenchError::Silent { doing: "waiting for the other end to connect".into(), patience: PATIENCE });
+                return Err(BenchError::Silent {
+                    doing: "waiting for the other end to connect".into(),
+                    patience: PATIENCE,
+                });
             }
             poller.wait(Some(PATIENCE), |_| {}).map_err(failed)?;
         }
@@ -217,7 +220,9 @@ impl Verbs {
                 }));
                 self.builder.flush().map_err(failed)?;
             }
-            Said::Message(Message::Offer(offer)) if offer.bytes as usize == self.record => self.waiting.push_back(offer),
+            Said::Message(Message::Offer(offer)) if offer.bytes as usize == self.record => {
+                self.waiting.push_back(offer)
+            }
             Said::Message(Message::Offer(_)) => return Err(gone("a record of another length was offered")),
             Said::Message(_) => {}
             Said::Arrived { bytes, .. } => self.arrived.push_back(bytes),

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
 
 /// What helps where there is none.
-pub(super) const REMEDY: &str = "run as root, or with `unshare --map-root-user --net` in front";
+pub(super) const REMEDY: &str = "run as root, or with `unshare --map-root-user` in front";
 
 /// Gives the calling thread, and every process and thread that it starts from now on, a network with only a loopback.
 /// There is no way back: the thread should be one made for this.

@@ -366,7 +366,8 @@ impl Turns<'_> {
             (Some(mut server), _) => server.end()?.cpu,
             (None, _) => 0.0,
         };
-        Ok(Turn { value: measured.value, cpu: measured.bytes.map(|bytes| (client.cpu + server_cpu) * 1e9 / bytes) })
+        let cpu = measured.cpu.unwrap_or(client.cpu + server_cpu);
+        Ok(Turn { value: measured.value, cpu: measured.bytes.map(|bytes| cpu * 1e9 / bytes) })
     }
 
     /// A command line with what stands in braces put in, word by word: what is put in may hold spaces.
@@ -459,13 +460,16 @@ mod tests {
             path: Path::new("."),
             stop: &stop,
         };
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path().join("a directory");
+        std::fs::create_dir(&directory).unwrap();
         for row in ROWS {
-            let words = turns.words(row.ours, row, [1, 2], Path::new("/a directory"));
+            let words = turns.words(row.ours, row, [1, 2], &directory);
             let plan = Plan::parse(&words).unwrap_or_else(|error| panic!("{}: {error}", row.name));
             let keys = plan.instrument().map(|instrument| instrument.keys().len());
             assert_eq!(keys.unwrap_or_else(|error| panic!("{}: {error}", row.name)), 1, "{}", row.name);
             for line in [row.client, row.ours] {
-                let words = turns.words(line, row, [1, 2], Path::new("/a directory"));
+                let words = turns.words(line, row, [1, 2], &directory);
                 assert!(!words.iter().any(|word| word.contains(['{', '}'])), "{}: {words:?}", row.name);
             }
         }
@@ -574,9 +578,9 @@ mod tests {
         assert!(silent.figures.is_empty());
         let wrong = turns.take(&Row { ours: "file --sizes nonsense", ..ECHO }, "1.0", |_| {});
         assert!(wrong.error.unwrap().contains("nonsense"));
-        let outgoing =
-            turns.take(&Row { peer: &table::Peer { stays_at_home: false, ..*ECHO.peer }, ..ECHO }, "1.0", |_| {});
-        assert!(outgoing.error.unwrap().contains("it listens on every address"));
+        let listening = PEERS.into_iter().find(|peer| !peer.stays_at_home).unwrap();
+        let refused = turns.take(&Row { peer: listening, ..ECHO }, "1.0", |_| {});
+        assert!(refused.error.unwrap().contains("it listens on every address"));
         stop.press();
         let stopped = turns.take(&ECHO, "1.0", |_| {});
         assert_eq!((stopped.error, stopped.figures.len()), (None, 0));

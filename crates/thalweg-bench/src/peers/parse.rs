@@ -7,8 +7,10 @@ use serde_json::Value;
 pub(super) struct Measured {
     /// In bit/s, messages/s or microseconds, as the pairing's figure wants it.
     pub(super) value: f64,
-    /// Payload bytes that arrived, where its processes' whole time was spent on them.
+    /// Payload bytes that arrived, where it is known what they cost.
     pub(super) bytes: Option<f64>,
+    /// The processor seconds they cost, where the program says so itself and its processes did other things too.
+    pub(super) cpu: Option<f64>,
 }
 
 /// Reads one program's output. `None` where there is no figure in it.
@@ -16,7 +18,7 @@ pub(super) type Parser = fn(&str) -> Option<Measured>;
 
 /// A number above 0, without bytes.
 fn only(value: f64) -> Option<Measured> {
-    (value.is_finite() && value > 0.0).then_some(Measured { value, bytes: None })
+    (value.is_finite() && value > 0.0).then_some(Measured { value, bytes: None, cpu: None })
 }
 
 /// A rate above 0, and so many bytes.
@@ -79,9 +81,9 @@ pub(super) fn ucx_bandwidth(text: &str) -> Option<Measured> {
     only(column(text, 8, 5)? * 8.0 * f64::from(1 << 20))
 }
 
-/// `fi_pingpong`: `usec/xfer`, the last line's sixth column of seven: half a round trip in microseconds, the mean.
+/// `fi_pingpong`: `usec/xfer`, the last line's seventh column: half a round trip in microseconds, the mean.
 pub(super) fn fi_pingpong(text: &str) -> Option<Measured> {
-    only(column(text, 7, 6 - 1)?)
+    only(column(text, 8, 6)?)
 }
 
 /// One number out of the last line, which has so many columns.
@@ -90,16 +92,20 @@ fn column(text: &str, of: usize, at: usize) -> Option<f64> {
     if columns.len() == of { columns[at].parse().ok() } else { None }
 }
 
-/// `fio --output-format=json`: bytes per second and bytes of the one direction its one job went in.
+/// `fio --output-format=json`: bytes per second and bytes of the one direction its one job went in, and the job's processor
+/// time (percents of `job_runtime`, milliseconds): the program's own would hold the laying out of the file.
 pub(super) fn fio(text: &str) -> Option<Measured> {
     let output = json(text)?;
     let job = &output["jobs"][0];
     if job["error"].as_i64() != Some(0) {
         return None;
     }
+    let percent = job["usr_cpu"].as_f64()? + job["sys_cpu"].as_f64()?;
+    let cpu = Some(percent / 100.0 * job["job_runtime"].as_f64()? / 1e3);
     ["read", "write"].iter().find_map(|direction| {
         let went = &job[direction];
-        with_bytes(went["bw_bytes"].as_f64()? * 8.0, went["io_bytes"].as_f64()?)
+        let measured = with_bytes(went["bw_bytes"].as_f64()? * 8.0, went["io_bytes"].as_f64()?)?;
+        Some(Measured { cpu, ..measured })
     })
 }
 
@@ -183,6 +189,12 @@ mod tests {
             assert!((measured.value / value - 1.0).abs() < 1e-6, "{index}: {measured:?} is not {value}");
             assert_eq!(measured.bytes, bytes, "{index}");
         }
+    }
+
+    #[test]
+    fn fio_says_itself_what_the_job_cost() {
+        let cpu = fio(include_str!("said/fio.json")).unwrap().cpu.unwrap();
+        assert!((cpu - 0.18).abs() < 1e-4, "{cpu}");
     }
 
     #[test]

@@ -382,13 +382,18 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         name: "fio-record",
-        work: "recording: new files, written past the page cache",
-        client: "fio --name=peer --directory={directory} --rw=write --bs=4M --size={most} --direct=1 --ioengine=io_uring \
-                 --iodepth=4 --runtime={seconds} --unlink=1 --thread --output-format=json",
+        work: "recording fragments of 1 MiB that come through shared memory: new files, written past the page cache",
+        client: FIO_RECORD,
         ours: "build --sources 3 --link shm --sizes 1MiB --record {directory}",
-        note: "fio writes blocks of the recorder's size into a file that it has set space aside for, from one buffer each; \
-               the recorder's blocks hold events that came through shared memory, with headers and an index. Both for as \
-               long, both without flushing the disk's own cache",
+        note: RECORDED,
+        ..FIO_ROW
+    },
+    Row {
+        name: "fio-record-tcp",
+        work: "recording fragments of 64 KiB that come over TCP: new files, written past the page cache",
+        client: FIO_RECORD,
+        ours: "build --sources 3 --link tcp --sizes 64KiB -C cubic --record {directory}",
+        note: RECORDED,
         ..FIO_ROW
     },
     Row {
@@ -424,6 +429,13 @@ const PLAIN: Row = Row {
 
 const EVENTS: &str = "an event builder also checks each fragment's header, puts events together and keeps books; its sources \
                       are processes, iperf3's are streams of one process in one thread";
+
+const FIO_RECORD: &str = "fio --name=peer --directory={directory} --rw=write --bs=4M --size={most} --direct=1 \
+                          --ioengine=io_uring --iodepth=4 --end_fsync=1 --runtime={seconds} --unlink=1 --thread \
+                          --output-format=json";
+
+const RECORDED: &str = "fio writes blocks of the recorder's size into a file that it has set space aside for; the recorder's \
+                        hold built events, with headers and an index. Both for as long, with an fsync at the end";
 
 const IPERF3_ROW: Row = Row {
     server: Server::Once("iperf3 -s -1 -B 127.0.0.1 -p {port} --json", TCP),

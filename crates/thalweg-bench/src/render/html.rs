@@ -1,7 +1,7 @@
 //! A report as a page that needs nothing else: no server, no scripts, no fonts.
 
 use super::plot::{Plot, PlotError, plots};
-use super::sections::{facts, sections};
+use super::sections::{facts, sections, together};
 use super::text::NOTHING;
 use crate::{Host, Report};
 use std::fmt::Write;
@@ -55,6 +55,10 @@ pub(crate) fn tables(report: &Report) -> String {
             out.push_str(&table("figures", &headings, rows));
         }
         out.push_str(&list("", &section.remarks()));
+    }
+    if let Some((headings, rows)) = together(report) {
+        out.push_str("<h2>Page list beside mlock</h2>\n");
+        out.push_str(&table("figures", &headings.map(str::to_owned), rows.into_iter().map(Vec::from)));
     }
     out
 }

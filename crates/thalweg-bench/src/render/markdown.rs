@@ -1,6 +1,6 @@
 //! A report in Markdown.
 
-use super::sections::{facts, sections};
+use super::sections::{facts, sections, together};
 use super::text::NOTHING;
 use crate::{Host, Report};
 use std::fmt::Write;
@@ -34,6 +34,10 @@ pub(crate) fn tables(report: &Report) -> String {
             out.push_str(&table(&headings.collect::<Vec<_>>(), "--:", rows));
         }
         out.push_str(&list(&section.remarks()));
+    }
+    if let Some((headings, rows)) = together(report) {
+        out.push_str("## Page list beside mlock\n\n");
+        out.push_str(&table(&headings.map(str::to_owned), "--:", rows.into_iter().map(Vec::from)));
     }
     out
 }

@@ -3,12 +3,16 @@
 pub mod columns;
 pub(crate) mod html;
 pub(crate) mod markdown;
+mod peers;
 pub(crate) mod plot;
 pub(crate) mod sections;
 mod table;
+#[cfg(test)]
+mod tests;
 pub mod text;
 
 pub use html::html;
 pub use markdown::markdown;
+pub use peers::{pairing, peers_end, peers_html, peers_markdown};
 pub use plot::{PlotError, svg};
 pub use table::Table;

@@ -1,7 +1,7 @@
 //! A report taken apart for the page: what its host was, and its points in groups.
 
 use super::columns::{Column, columns, group};
-use super::text::size;
+use super::text::{NOTHING, number, size};
 use crate::{Host, Point, Report};
 
 /// Points that have link, method and settings in common.
@@ -49,6 +49,29 @@ impl<'a> Section<'a> {
     }
 }
 
+/// What an instrument has to say of its points together, with the headings of its columns: for `pin`, page lists in percent
+/// of pinning, beside the ExpEther paper's.
+pub(super) fn together(report: &Report) -> Option<([&'static str; 7], Vec<[String; 7]>)> {
+    if report.instrument != "pin" {
+        return None;
+    }
+    let row = |ratio: &crate::pin::Ratio| {
+        let before = if ratio.touched { "touched" } else { "untouched" };
+        [
+            size(ratio.size),
+            ratio.pages.clone(),
+            before.to_owned(),
+            number(ratio.page_list_us),
+            number(ratio.mlock_us),
+            number(ratio.percent),
+            ratio.paper_percent.map_or_else(|| NOTHING.to_owned(), number),
+        ]
+    };
+    let rows: Vec<_> = crate::pin::ratios(&report.points).iter().map(row).collect();
+    let headings = ["size", "pages", "before mlock", "page list µs", "mlock µs", "% of it", "paper %"];
+    (!rows.is_empty()).then_some((headings, rows))
+}
+
 /// What is known of a machine, in words.
 pub(crate) fn facts(host: &Host) -> Vec<(&'static str, String)> {
     let mut facts = vec![
@@ -68,7 +91,7 @@ pub(crate) fn facts(host: &Host) -> Vec<(&'static str, String)> {
     if let Some(interface) = &host.interface {
         let driver = interface.driver.as_deref().unwrap_or("no driver");
         let rate = match interface.bits_per_second {
-            Some(rate) => format!("{} Gbit/s", super::text::number(rate * 1e-9)),
+            Some(rate) => format!("{} Gbit/s", number(rate * 1e-9)),
             None => "no line rate".to_owned(),
         };
         facts.push(("interface", format!("{}, {driver}, MTU {}, {rate}", interface.name, interface.mtu)));

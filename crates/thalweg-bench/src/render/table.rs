@@ -1,6 +1,7 @@
 //! A table in a terminal that fills in as points are done.
 
 use super::columns::{Column, columns, group};
+use super::sections::together;
 use super::text::{NOTHING, plain, size, wrapped};
 use crate::{Point, Report};
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ impl Table {
     pub fn whole(report: &Report) -> String {
         let mut table = Self::new(&report.instrument);
         let rows: String = report.points.iter().map(|point| table.point(point)).collect();
-        rows + &Self::warnings(&report.warnings)
+        rows + &Self::end(report)
     }
 
     /// A point's row, behind the headings that it needs. What failed says why, and a note is told once.
@@ -44,26 +45,41 @@ impl Table {
             out.push_str(&self.row(|column| column.cell(point).unwrap_or_else(|| NOTHING.to_owned())));
         }
         if let Some(error) = &point.error {
-            out.push_str(&wrapped(&format!("{:>11}  ", size(point.key.size)), error));
+            out.push_str(&wrapped(&format!("{:>8}  ", size(point.key.size)), error));
         }
         for note in &point.notes {
             if self.told.insert(note.clone()) {
-                out.push_str(&wrapped("             ", note));
+                out.push_str(&wrapped("          ", note));
             }
         }
         out
     }
 
-    /// What makes the figures less certain, each on lines of its own.
-    pub fn warnings(warnings: &[String]) -> String {
-        let lines: String = warnings.iter().map(|warning| wrapped("warning: ", warning)).collect();
-        if lines.is_empty() { lines } else { format!("\n{lines}") }
+    /// What follows the rows: what is to be said of all of them, and what makes them less certain.
+    pub fn end(report: &Report) -> String {
+        let mut out = String::new();
+        if let Some((headings, rows)) = together(report) {
+            let mut line = |cells: [&str; 7]| {
+                let [size, pages, before, a, b, percent, paper] = cells;
+                let _ =
+                    writeln!(out, "  {size:>9}  {pages:<11}  {before:<12}  {a:>12}  {b:>9}  {percent:>7}  {paper:>7}");
+            };
+            line(headings);
+            rows.iter().for_each(|row| line(row.each_ref().map(String::as_str)));
+            out.insert(0, '\n');
+        }
+        if !report.warnings.is_empty() {
+            out.push('\n');
+        }
+        report.warnings.iter().for_each(|warning| out.push_str(&wrapped("warning: ", warning)));
+        out
     }
 
     fn row(&self, cell: impl Fn(&Column) -> String) -> String {
         let mut out = String::new();
-        for column in &self.columns {
-            let _ = write!(out, "  {:>width$}", plain(&cell(column)), width = column.width);
+        for (at, column) in self.columns.iter().enumerate() {
+            let gap = if at == 0 { "" } else { "  " };
+            let _ = write!(out, "{gap}{:>width$}", plain(&cell(column)), width = column.width);
         }
         out.truncate(out.trim_end().len());
         out.push('\n');

@@ -40,10 +40,7 @@ enum Figure {
 #[serde(untagged)]
 pub(super) enum Quantity {
     /// One figure in percent of another, or of the first of several that can be had.
-    Percent {
-        percent: Box<Selector>,
-        of: Vec<Selector>,
-    },
+    Percent { percent: Box<Selector>, of: Vec<Selector> },
     /// A figure.
     Figure(Box<Selector>),
 }
@@ -123,22 +120,51 @@ impl std::fmt::Display for Value {
     }
 }
 
+/// Why there is no number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// The run has no such point.
+    NoPoint(String),
+    /// It has, and it failed, or does not say this.
+    Why(String),
+}
+
+impl std::fmt::Display for Lack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoPoint(name) => write!(f, "{name}: this run did not measure it"),
+            Self::Why(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Lack {
+    /// In words; `lacks` is why there may be no such point.
+    pub(super) fn told(&self, lacks: Option<&str>) -> String {
+        match (self, lacks) {
+            (Self::NoPoint(_), Some(lacks)) => lacks.to_owned(),
+            _ => self.to_string(),
+        }
+    }
+}
+
 impl Check {
-    /// Whether it holds, with the figures that say so, or why that cannot be known.
-    pub(super) fn outcome(&self, measured: &[Measured]) -> (Verdict, String) {
+    /// Whether it holds, with the figures that say so, or why that cannot be known; `lacks` is why there may be no such
+    /// points.
+    pub(super) fn outcome(&self, measured: &[Measured], lacks: Option<&str>) -> (Verdict, String) {
         match self.judged(measured) {
             Ok((true, figures)) => (Verdict::Holds, figures),
             Ok((false, figures)) => (Verdict::DoesNotHold, figures),
-            Err(why) => (Verdict::CannotBeTested, why),
+            Err(why) => (Verdict::CannotBeTested, why.told(lacks)),
         }
     }
 
-    fn judged(&self, measured: &[Measured]) -> Result<(bool, String), String> {
+    fn judged(&self, measured: &[Measured]) -> Result<(bool, String), Lack> {
         let both = |a: &Quantity, b: &Quantity| {
             let (a, b) = (a.value(measured)?, b.value(measured)?);
             match b.value > 0.0 {
                 true => Ok((a.value / b.value, a, b)),
-                false => Err(format!("{b}: nothing can be divided by it")),
+                false => Err(Lack::Why(format!("{b}: nothing can be divided by it"))),
             }
         };
         let named = |a: Value, b: Value, ratio: f64, asked: String| {
@@ -178,7 +204,7 @@ impl Check {
                 let a = a.value(measured)?;
                 Ok((a.value <= *value, format!("{a}; asked for: at most {}", number(*value))))
             }
-            Self::Cannot(why) => Err(why.clone()),
+            Self::Cannot(why) => Err(Lack::Why(why.clone())),
         }
     }
 }
@@ -196,19 +222,19 @@ impl Quantity {
     }
 
     /// The number, or why there is none.
-    pub(super) fn value(&self, measured: &[Measured]) -> Result<Value, String> {
+    pub(super) fn value(&self, measured: &[Measured]) -> Result<Value, Lack> {
         let (percent, of) = match self {
             Self::Figure(selector) => return selector.value(measured),
             Self::Percent { percent, of } => (percent.value(measured)?, of),
         };
-        let mut why = String::new();
+        let mut why = Lack::Why("there is nothing that it is a part of".to_owned());
         for selector in of {
             match selector.value(measured) {
                 Ok(whole) if whole.value > 0.0 => {
                     let value = 100.0 * percent.value / whole.value;
                     return Ok(Value { value, unit: "%", of: format!("{percent} of {whole}") });
                 }
-                Ok(nothing) => why = format!("{nothing}: nothing can be a part of it"),
+                Ok(nothing) => why = Lack::Why(format!("{nothing}: nothing can be a part of it")),
                 Err(error) => why = error,
             }
         }
@@ -247,50 +273,51 @@ impl Selector {
         parts.join(", ")
     }
 
-    fn measured<'a>(&self, measured: &'a [Measured]) -> Result<&'a Measured, String> {
+    fn measured<'a>(&self, measured: &'a [Measured]) -> Result<&'a Measured, Lack> {
         let id = self.measure.as_deref().unwrap_or_default();
         let one = measured.iter().find(|one| one.id == id);
-        one.ok_or_else(|| format!("{}: '{id}' was not measured", self.name()))
+        one.ok_or_else(|| Lack::Why(format!("{}: '{id}' was not measured", self.name())))
     }
 
-    fn value(&self, measured: &[Measured]) -> Result<Value, String> {
+    fn value(&self, measured: &[Measured]) -> Result<Value, Lack> {
         let name = self.name();
         let one = self.measured(measured)?;
-        let report = one.report.as_ref().ok_or_else(|| {
-            format!("{name}: {}", one.error.as_deref().unwrap_or("nothing was measured"))
-        })?;
+        let report = one
+            .report
+            .as_ref()
+            .ok_or_else(|| Lack::Why(format!("{name}: {}", one.error.as_deref().unwrap_or("nothing was measured"))))?;
         if self.figure == Some(Figure::LineRate) {
             let rate = report.host.interface.as_ref().and_then(|interface| interface.bits_per_second);
-            let rate = rate.ok_or("the interface has no line rate")?;
+            let rate = rate.ok_or_else(|| Lack::Why("the interface has no line rate".to_owned()))?;
             return Ok(Value { value: rate / 8e6, unit: "MB/s", of: "line rate".to_owned() });
         }
         let point = report.points.iter().find(|point| self.matches(&point.key));
-        let point = point.ok_or_else(|| format!("{name}: this run did not measure it"))?;
+        let point = point.ok_or_else(|| Lack::NoPoint(name.clone()))?;
         if point.repeats.is_empty() {
-            return Err(format!("{name}: {}", point.error.as_deref().unwrap_or("nothing was measured")));
+            let why = point.error.as_deref().unwrap_or("nothing was measured");
+            return Err(Lack::Why(format!("{name}: {why}")));
         }
         let figure = self.figure.unwrap_or(Figure::MedianLatency);
-        let (value, unit) = figure.of(point).ok_or_else(|| format!("{name}: this was not measured"))?;
+        let (value, unit) = figure.of(point).ok_or_else(|| Lack::Why(format!("{name}: this was not measured")))?;
         Ok(Value { value, unit, of: name })
     }
 
     /// Times by size, from a size up.
-    fn series(&self, measured: &[Measured], from: u64) -> Result<Vec<(u64, f64)>, String> {
+    fn series(&self, measured: &[Measured], from: u64) -> Result<Vec<(u64, f64)>, Lack> {
         let one = self.measured(measured)?;
-        let points = one.report.iter().flat_map(|report| &report.points);
         let figure = self.figure.unwrap_or(Figure::MedianLatency);
-        let series: Vec<(u64, f64)> = points
-            .filter(|point| self.matches(&point.key) && point.key.size >= from && !point.repeats.is_empty())
+        let points = || one.report.iter().flat_map(|report| &report.points).filter(|point| self.matches(&point.key));
+        let series: Vec<(u64, f64)> = points()
+            .filter(|point| point.key.size >= from.max(1) && !point.repeats.is_empty())
             .filter_map(|point| Some((point.key.size, figure.of(point)?.0)))
-            .filter(|(size, time)| *size > 0 && *time > 0.0)
+            .filter(|(_, time)| *time > 0.0)
             .collect();
-        match series.len() {
-            0 | 1 => Err(match (&one.error, one.report.iter().flat_map(|report| &report.points).find_map(|p| p.error.as_ref())) {
-                (Some(error), _) | (None, Some(error)) => format!("{}: {error}", self.name()),
-                (None, None) => format!("{}: fewer than two sizes were measured", self.name()),
-            }),
-            _ => Ok(series),
+        if series.len() > 1 {
+            return Ok(series);
         }
+        let error = one.error.as_ref().or_else(|| points().find_map(|point| point.error.as_ref()));
+        let why = error.map_or("fewer than two sizes were measured", |error| error);
+        Err(Lack::Why(format!("{}: {why}", self.name())))
     }
 }
 
@@ -348,7 +375,9 @@ mod tests {
                     b.assert_complete(ids);
                 }
                 Self::AtLeast { a, .. } | Self::AtMost { a, .. } => a.assert_complete(ids),
-                Self::Proportional { of, from, .. } => Selector { size: Some(*from), ..of.clone() }.assert_complete(ids),
+                Self::Proportional { of, from, .. } => {
+                    Selector { size: Some(*from), ..of.clone() }.assert_complete(ids)
+                }
                 Self::Cannot(_) => {}
             }
         }
@@ -385,17 +414,14 @@ mod tests {
             check: Check,
         }
         let holder: Holder = toml::from_str(&format!("check = {check}")).unwrap();
-        holder.check.outcome(&measured())
+        holder.check.outcome(&measured(), None)
     }
 
     #[test]
     fn findings_are_judged_by_figures_and_say_which() {
         let page_list = |size| format!("{{ measure = 'pin', method = 'page list', size = '{size}' }}");
-        let (verdict, said) = outcome(&format!(
-            "{{ less = {{ a = {}, b = {}, by = 0.5 }} }}",
-            page_list("1KiB"),
-            page_list("4KiB")
-        ));
+        let (verdict, said) =
+            outcome(&format!("{{ less = {{ a = {}, b = {}, by = 0.5 }} }}", page_list("1KiB"), page_list("4KiB")));
         assert_eq!(verdict, Verdict::Holds);
         assert_eq!(
             said,
@@ -417,7 +443,10 @@ mod tests {
         let mean = "{ measure = 'pin', method = 'page list', size = '1KiB', figure = 'mean-latency' }";
         assert_eq!(outcome(&format!("{{ at-least = {{ a = {mean}, value = 1.25 }} }}")).0, Verdict::Holds);
         assert_eq!(outcome(&format!("{{ at-most = {{ a = {mean}, value = 1.24 }} }}")).0, Verdict::DoesNotHold);
-        let percent = format!("{{ percent = {}, of = [{{ measure = 'pin', figure = 'line-rate' }}, {mean}] }}", page_list("1KiB"));
+        let percent = format!(
+            "{{ percent = {}, of = [{{ measure = 'pin', figure = 'line-rate' }}, {mean}] }}",
+            page_list("1KiB")
+        );
         let (verdict, said) = outcome(&format!("{{ at-least = {{ a = {percent}, value = 80 }} }}"));
         assert_eq!((verdict, &said[..6]), (Verdict::Holds, "80.0 %"));
     }
@@ -427,7 +456,10 @@ mod tests {
         let at_least = |of: &str| outcome(&format!("{{ at-least = {{ a = {of}, value = 1 }} }}"));
         for (of, why) in [
             ("{ measure = 'pin', method = 'mlock' }", "mlock: it may not"),
-            ("{ measure = 'pin', method = 'page list', size = '1GiB' }", "page list, 1 GiB: this run did not measure it"),
+            (
+                "{ measure = 'pin', method = 'page list', size = '1GiB' }",
+                "page list, 1 GiB: this run did not measure it",
+            ),
             ("{ measure = 'gone', method = 'mlock' }", "mlock: there is none"),
             ("{ measure = 'other', method = 'mlock' }", "mlock: 'other' was not measured"),
             ("{ measure = 'pin', method = 'page list', figure = 'goodput' }", "page list: this was not measured"),

@@ -78,6 +78,8 @@ struct PaperRow {
 struct HereRow {
     name: String,
     at: Selector,
+    /// Why there may be nothing of it.
+    lacks: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -88,6 +90,8 @@ struct FindingSpec {
     /// What is tested here in its place.
     here: String,
     check: Check,
+    /// Why there may be nothing to test it with.
+    lacks: Option<String>,
 }
 
 /// The experiments there are.
@@ -124,6 +128,7 @@ impl Experiment {
                         Ok(value) => cells.push(value.number()),
                         Err(why) => {
                             cells.push(crate::render::text::NOTHING.to_owned());
+                            let why = why.told(row.lacks.as_deref());
                             if !remarks.contains(&why) {
                                 remarks.push(why);
                             }
@@ -134,14 +139,18 @@ impl Experiment {
             }
             Table {
                 title: spec.title.clone(),
-                headings: [&spec.rows].into_iter().chain(spec.columns.iter().map(|one| &one.heading)).cloned().collect(),
+                headings: [&spec.rows]
+                    .into_iter()
+                    .chain(spec.columns.iter().map(|one| &one.heading))
+                    .cloned()
+                    .collect(),
                 paper: spec.paper.iter().map(|row| Row { name: row.name.clone(), cells: row.cells.clone() }).collect(),
                 here,
                 remarks,
             }
         };
         let finding = |spec: &FindingSpec| {
-            let (verdict, measured) = spec.check.outcome(&measured);
+            let (verdict, measured) = spec.check.outcome(&measured, spec.lacks.as_deref());
             Finding { paper: spec.paper.clone(), here: spec.here.clone(), verdict, measured }
         };
         Reproduction {
@@ -275,7 +284,8 @@ mod tests {
 
     #[test]
     fn quick_options_take_the_place_of_others() {
-        let measure = Measure { id: "a".into(), line: "copy --sizes 1MiB -t 1s".into(), quick: "-t 10ms --repeat 1".into() };
+        let measure =
+            Measure { id: "a".into(), line: "copy --sizes 1MiB -t 1s".into(), quick: "-t 10ms --repeat 1".into() };
         assert_eq!(measure.words(false).join(" "), "copy --sizes 1MiB -t 1s");
         assert_eq!(measure.words(true).join(" "), "copy --sizes 1MiB -t 10ms --repeat 1");
     }

@@ -2,6 +2,8 @@
 
 mod compare;
 mod files;
+mod peers;
+pub(crate) mod reproduce;
 mod show;
 
 use crate::Failure;
@@ -26,6 +28,8 @@ enum Command {
     Measure(Plan),
     /// Be the other end of latency, bandwidth and under-load, for other hosts
     Serve(net::serve::Options),
+    /// The same work by Thalweg and by the programs that people use today, in turns
+    Peers(thalweg_bench::peers::Options),
     /// What changed between two reports
     Compare(compare::Options),
 }
@@ -42,6 +46,7 @@ pub(crate) fn bench(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     match &options.command {
         Command::Measure(plan) => measure(plan, &options.files, json),
         Command::Serve(options) => serve(options),
+        Command::Peers(asked) => peers::peers(asked, &options.files, json),
         Command::Compare(compared) => compare::compare(compared, &options.files, json),
     }
 }

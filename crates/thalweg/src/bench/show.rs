@@ -56,7 +56,7 @@ impl Show {
     pub(crate) fn end(mut self, report: &Report) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         match self.table {
-            Some(_) => self.out.text(&Table::warnings(&report.warnings))?,
+            Some(_) => self.out.text(&Table::end(report))?,
             None => self.out.json(&Line::Report(report))?,
         }
         self.out.flush()?;

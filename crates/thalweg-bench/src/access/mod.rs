@@ -1,0 +1,337 @@
+//! One-byte reads of device memory that is mapped into this process, against the same reads through the kernel: what it
+//! costs to look at a register or a doorbell (the ExpEther paper, section 6.3: 0.58 µs mapped, 1.27 µs through a driver,
+//! one million reads of a NIC's memory).
+//!
+//! Reading a device's registers may change them, so a PCI resource is chosen by itself only where that cannot be: memory
+//! that its device declares prefetchable (a read has no side effect, PCI Local Bus Specification 3.0, section 6.2.5.1)
+//! and that belongs to a display or to a device without a driver. `--resource` takes any, at the asker's risk.
+//!
+//! Where there is none, a page of a memfd, as two processes share it, stands in: it lies in this processor's cache, so its
+//! times show what the way costs and not what PCI Express costs. With it comes the same for a *doorbell*: a flag in the shared
+//! page, against an eventfd that has been rung.
+//!
+//! The mean is the paper's: the time of all reads divided by their number. Percentiles are of [`BATCH`] reads at a time,
+//! taken in a second go, since one mapped read is shorter than reading the clock.
+
+mod pci;
+
+use crate::BenchError;
+use crate::clock::Clock;
+use crate::cpu::Usage;
+use crate::drive::{Instrument, Stop};
+use crate::options::Timing;
+use crate::point::{Figures, Key, Latency};
+use pci::Resource;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::hint::black_box;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+/// The options. How many reads, and not how long, says when a point ends.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) timing: Timing,
+    /// A PCI resource to read: /sys/bus/pci/devices/…/resourceN (default: one that cannot be harmed, or else a shared page)
+    #[arg(long, value_name = "FILE")]
+    resource: Option<PathBuf>,
+    /// Where in it
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    offset: u64,
+    /// Reads of one byte, for each point
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(BATCH..=1_000_000_000_000))]
+    reads: u64,
+}
+
+/// Reads that are timed together for the percentiles.
+const BATCH: u64 = 1000;
+
+/// The ExpEther paper, table 3.
+const PAPER: &str = "the paper read a NIC's memory in 0.58 µs mapped, 1.27 µs through a driver";
+
+impl Options {
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        let resource = match &self.resource {
+            Some(file) => Some(Resource::of(file)?),
+            None => pci::harmless(Path::new("/sys/bus/pci/devices")),
+        };
+        if let Some(resource) = &resource
+            && self.offset >= resource.len
+        {
+            return Err(BenchError::Usage(format!(
+                "--offset {}: {} has {} bytes",
+                self.offset,
+                resource.file.display(),
+                resource.len
+            )));
+        }
+        if resource.is_none() && self.offset > 0 {
+            return Err(BenchError::Usage("--offset: it goes with --resource".to_owned()));
+        }
+        Ok(Box::new(Access { reads: self.reads, offset: self.offset, resource, clock: Clock::new() }))
+    }
+}
+
+#[derive(Debug)]
+struct Access {
+    reads: u64,
+    offset: u64,
+    resource: Option<Resource>,
+    clock: Clock,
+}
+
+const PCI: &str = "PCI memory";
+const PORT: &str = "PCI port";
+const SHARED: &str = "shared page";
+const MAPPED: &str = "mapped";
+const KERNEL: &str = "through the kernel";
+
+impl Instrument for Access {
+    fn keys(&self) -> Vec<Key> {
+        match &self.resource {
+            Some(resource) => {
+                let link = if resource.port { PORT } else { PCI };
+                [MAPPED, KERNEL].map(|method| Key::new(link, method, 1)).to_vec()
+            }
+            None => [(MAPPED, "byte"), (KERNEL, "byte"), (MAPPED, "doorbell"), (KERNEL, "doorbell")]
+                .map(|(method, of)| Key::new(SHARED, method, 1).with("of", of))
+                .to_vec(),
+        }
+    }
+
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let mapped = key.method == MAPPED;
+        if let Some(resource) = &self.resource {
+            if mapped {
+                let page = resource.map()?;
+                return self.time(timing, stop, page.reader(self.offset));
+            }
+            let way = resource.through_the_kernel()?;
+            let at = way.begins + self.offset;
+            return self.time(timing, stop, || byte_at(&way.file, at).map_err(|error| way.refused(error)));
+        }
+        let doorbell = key.settings.get("of").is_some_and(|of| of == "doorbell");
+        if doorbell && !mapped {
+            // A semaphore that was posted more often than it will be read: every read finds it rung.
+            let bell = eventfd(u32::MAX - 1, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+                .map_err(BenchError::os("making an eventfd"))?;
+            let mut left = u32::MAX - 1;
+            return self.time(timing, stop, || {
+                if left == 0 {
+                    left = u32::MAX - 1;
+                    rustix::io::write(&bell, &u64::from(left).to_ne_bytes())
+                        .map_err(BenchError::os("ringing an eventfd"))?;
+                }
+                left -= 1;
+                let mut count = [0; 8];
+                rustix::io::read(&bell, &mut count).map_err(BenchError::os("reading an eventfd"))?;
+                Ok(count[0])
+            });
+        }
+        let (fd, page) = shared_page()?;
+        if mapped {
+            return self.time(timing, stop, page.reader(0));
+        }
+        self.time(timing, stop, || byte_at(&fd, 0).map_err(BenchError::os("reading a memfd")))
+    }
+
+    fn notes(&self, key: &Key) -> Vec<String> {
+        let mut notes = Vec::new();
+        match &self.resource {
+            Some(resource) => {
+                notes.push(format!("read {} of {}", resource.what(), resource.file.display()));
+                if let (Some(driver), false) = (&resource.driver, resource.prefetchable) {
+                    notes.push(format!("the driver {driver} uses this device: reading it may have disturbed both"));
+                }
+                if resource.disabled {
+                    notes.push(
+                        "the device does not answer (its memory is not enabled): these were reads of nothing".into(),
+                    );
+                }
+            }
+            None => {
+                notes.push(
+                    "no device memory that may be read without harm: a shared page (memfd) stands in, which lies in the cache"
+                        .to_owned(),
+                );
+                if key.settings.get("of").is_some_and(|of| of == "doorbell") && key.method == KERNEL {
+                    notes.push("an eventfd that was rung: every read takes one ring".to_owned());
+                }
+            }
+        }
+        notes.push(format!("percentiles are of {BATCH} reads at a time"));
+        notes.push(PAPER.to_owned());
+        notes
+    }
+}
+
+impl Access {
+    /// Reads as often as asked, twice: once for the mean, once for the percentiles.
+    fn time(
+        &self,
+        timing: &Timing,
+        stop: &Stop,
+        mut read: impl FnMut() -> Result<u8, BenchError>,
+    ) -> Result<Figures, BenchError> {
+        let mut batch = || -> Result<(), BenchError> {
+            for _ in 0..BATCH {
+                black_box(read()?);
+            }
+            if stop.pressed() { Err(BenchError::Stopped) } else { Ok(()) }
+        };
+        let warm = Instant::now();
+        while warm.elapsed() < timing.warmup.max(Duration::from_nanos(1)) {
+            batch()?;
+        }
+        let batches = self.reads / BATCH;
+        let usage = Usage::now();
+        let began = self.clock.raw();
+        for _ in 0..batches {
+            batch()?;
+        }
+        let all = self.clock.nanos(began, self.clock.raw());
+        let mut times = Latency::histogram();
+        let mut before = self.clock.raw();
+        for _ in 0..batches {
+            batch()?;
+            let now = self.clock.raw();
+            times.saturating_record(self.clock.nanos(before, now));
+            before = now;
+        }
+        let used = usage.used();
+        let mean = all as f64 * 1e-3 / (batches * BATCH) as f64;
+        Ok(Figures {
+            latency_us: Some(Latency { mean, ..Latency::of(&times, BATCH as f64) }),
+            messages_per_second: (mean > 0.0).then(|| 1e6 / mean),
+            seconds: used.wall,
+            steal_percent: used.steal_percent(),
+            ..Figures::default()
+        })
+    }
+}
+
+fn byte_at(fd: impl AsFd, at: u64) -> Result<u8, rustix::io::Errno> {
+    let mut byte = [0];
+    match rustix::io::pread(fd, &mut byte, at)? {
+        0 => Err(rustix::io::Errno::NXIO),
+        _ => Ok(byte[0]),
+    }
+}
+
+/// A page that others may have mapped too, and its file.
+fn shared_page() -> Result<(OwnedFd, Mapped), BenchError> {
+    let fd = memfd_create("thalweg-bench", MemfdFlags::CLOEXEC).map_err(BenchError::os("making a memfd"))?;
+    ftruncate(&fd, 4096).map_err(BenchError::os("sizing a memfd"))?;
+    rustix::io::pwrite(&fd, &[1], 0).map_err(BenchError::os("writing to a memfd"))?;
+    let page = Mapped::new(&fd, 4096).map_err(BenchError::os("mapping a memfd"))?;
+    Ok((fd, page))
+}
+
+/// Memory that somebody else may write, mapped for reading byte by byte.
+#[derive(Debug)]
+struct Mapped {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Mapped {
+    fn new(fd: impl AsFd, len: u64) -> Result<Self, rustix::io::Errno> {
+        let len = usize::try_from(len).map_err(|_| rustix::io::Errno::OVERFLOW)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, 0) }?;
+        Ok(Self { base: NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?, len })
+    }
+
+    /// Reads of the byte at `at` that wait for one another: each goes to an address that depends on what the last one got,
+    /// or else a processor would have many reads of cached memory under way at once.
+    fn reader(&self, at: u64) -> impl FnMut() -> Result<u8, BenchError> {
+        let (nothing, mut last) = (black_box(0), 0);
+        move || {
+            last = self.read(at + (u64::from(last) & nothing));
+            Ok(last)
+        }
+    }
+
+    /// One byte. Panics beyond the end.
+    #[inline]
+    fn read(&self, at: u64) -> u8 {
+        let at = usize::try_from(at).ok().filter(|at| *at < self.len).expect("checked against the length");
+        // SAFETY: `at` is inside the mapping.
+        let byte = unsafe { self.base.add(at) };
+        // SAFETY: the byte is mapped for reading as long as `self` lives; it may change at any time, hence volatile.
+        unsafe { byte.read_volatile() }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this address and length, and nothing borrows from it.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(words: &str) -> Options {
+        let short = ["-O", "0", "--repeat", "1"];
+        Line::try_parse_from(short.into_iter().chain(words.split_whitespace())).unwrap().options
+    }
+
+    #[test]
+    fn a_shared_page_stands_in_and_is_called_so() {
+        let options = options("--reads 2000");
+        let mut access = Access { reads: options.reads, offset: 0, resource: None, clock: Clock::new() };
+        let keys = access.keys();
+        assert_eq!(keys.len(), 4);
+        for key in keys {
+            let figures = access.measure(&key, &options.timing, &Stop::default()).unwrap();
+            let latency = figures.latency_us.unwrap();
+            assert!(latency.count == 2 && latency.mean > 0.0, "{latency:?}");
+            assert_eq!(key.link, "shared page");
+            let notes = access.notes(&key).join("; ");
+            assert!(notes.contains("stands in") && notes.contains("0.58 µs"), "{notes}");
+        }
+    }
+
+    #[test]
+    fn a_mapped_byte_is_what_somebody_else_wrote() {
+        let (fd, page) = shared_page().unwrap();
+        assert_eq!((page.read(0), byte_at(&fd, 0)), (1, Ok(1)));
+        rustix::io::pwrite(&fd, &[7], 4095).unwrap();
+        assert_eq!((page.read(4095), byte_at(&fd, 4095)), (7, Ok(7)));
+        assert_eq!(byte_at(&fd, 4096), Err(rustix::io::Errno::NXIO));
+    }
+
+    #[test]
+    fn what_is_no_resource_is_refused() {
+        let refused = |words: &str| options(words).instrument().err().unwrap();
+        let error = refused("--resource /etc/hostname");
+        assert!(error.is_usage() && error.to_string().contains("/sys/bus/pci/devices/"), "{error}");
+        assert!(refused("--resource /nowhere/resource0").to_string().starts_with("/nowhere/resource0: "));
+    }
+
+    #[test]
+    fn it_ends_when_it_is_stopped() {
+        let options = options("--reads 1000000000000");
+        let mut access = Access { reads: options.reads, offset: 0, resource: None, clock: Clock::new() };
+        let stop = Stop::default();
+        stop.press();
+        for key in access.keys() {
+            assert!(matches!(access.measure(&key, &options.timing, &stop), Err(BenchError::Stopped)));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! PCI resources as `/sys/bus/pci/devices` shows them (Documentation/PCI/sysfs-pci.rst).
+
+use super::Mapped;
+use crate::BenchError;
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A range that a device answers at: one of its base address registers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Resource {
+    /// `…/resourceN`.
+    pub(super) file: PathBuf,
+    /// Where it begins, for the processor.
+    begins: u64,
+    /// Its length in bytes.
+    pub(super) len: u64,
+    /// Whether it is of I/O ports: reached by instructions of their own, never mapped.
+    pub(super) port: bool,
+    /// Whether reading it is said to have no side effects.
+    pub(super) prefetchable: bool,
+    /// Who uses the device.
+    pub(super) driver: Option<String>,
+    /// Whether the device was told to answer at all.
+    pub(super) disabled: bool,
+    display: bool,
+}
+
+/// A file through which the kernel reads a resource.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) file: File,
+    /// Where the resource begins in it.
+    pub(super) begins: u64,
+    name: PathBuf,
+}
+
+/// Flags of the third column (include/linux/ioport.h).
+const PORT: u64 = 0x100;
+const MEMORY: u64 = 0x200;
+const PREFETCH: u64 = 0x2000;
+/// Base classes in the upper 8 of the 24 bits of a device's class.
+const DISPLAY: u64 = 0x03;
+/// In the command register: answers at ports, at memory.
+const COMMAND: usize = 4;
+const ANSWERS_PORTS: u8 = 1;
+const ANSWERS_MEMORY: u8 = 2;
+
+impl Resource {
+    /// The one that `file`, `…/resourceN`, is.
+    pub(super) fn of(file: &Path) -> Result<Self, BenchError> {
+        let in_file = |file: &Path| {
+            let file = file.to_owned();
+            move |error: io::Error| BenchError::File { path: file, error }
+        };
+        fs::metadata(file).map_err(in_file(file))?;
+        let number = file.file_name().and_then(|name| name.to_str()?.strip_prefix("resource")?.parse::<usize>().ok());
+        let no_resource = || {
+            BenchError::Usage(format!(
+                "--resource {}: not a PCI resource; write /sys/bus/pci/devices/ADDRESS/resourceN, as `lspci -D` names devices",
+                file.display()
+            ))
+        };
+        let (Some(number), Some(device)) = (number, file.parent()) else { return Err(no_resource()) };
+        let list = device.join("resource");
+        let text = fs::read_to_string(&list).map_err(in_file(&list))?;
+        let line = text.lines().nth(number).and_then(numbers).ok_or_else(no_resource)?;
+        let [begins, ends, flags] = line;
+        let len = ends.checked_sub(begins).and_then(|len| len.checked_add(1)).filter(|_| ends > 0);
+        let len = len.filter(|_| flags & (PORT | MEMORY) != 0).ok_or_else(no_resource)?;
+        let port = flags & PORT != 0;
+        let command = fs::read(device.join("config")).ok().and_then(|config| config.get(COMMAND).copied());
+        let answers = if port { ANSWERS_PORTS } else { ANSWERS_MEMORY };
+        Ok(Self {
+            file: file.to_owned(),
+            begins,
+            len,
+            port,
+            prefetchable: flags & PREFETCH != 0,
+            driver: fs::read_link(device.join("driver"))
+                .ok()
+                .and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned())),
+            disabled: command.is_some_and(|command| command & answers == 0),
+            display: fs::read_to_string(device.join("class"))
+                .is_ok_and(|class| hex(class.trim()).is_some_and(|class| class >> 16 == DISPLAY)),
+        })
+    }
+
+    /// What kind it is.
+    pub(super) fn what(&self) -> &'static str {
+        match (self.port, self.prefetchable) {
+            (true, _) => "I/O ports",
+            (false, true) => "prefetchable memory",
+            (false, false) => "registers (memory that is not prefetchable)",
+        }
+    }
+
+    fn is_harmless(&self) -> bool {
+        !self.port && self.prefetchable && !self.disabled && (self.display || self.driver.is_none())
+    }
+
+    /// Maps it into this process.
+    pub(super) fn map(&self) -> Result<Mapped, BenchError> {
+        let mapped = format!("{}, mapped,", self.file.display());
+        if self.port {
+            return Err(unavailable(mapped, "it is of I/O ports, which processes reach through the kernel only"));
+        }
+        let file = File::open(&self.file).map_err(|error| BenchError::File { path: self.file.clone(), error })?;
+        Mapped::new(&file, self.len).map_err(|error| match error {
+            Errno::PERM | Errno::ACCESS => {
+                unavailable(mapped, "the kernel is locked down (secure boot), or this is not root")
+            }
+            Errno::INVAL | Errno::BUSY => unavailable(
+                mapped,
+                "its driver claims it for itself (kernel option iomem=strict), or it is no whole page",
+            ),
+            error => BenchError::os(format!("mapping {}", self.file.display()))(error),
+        })
+    }
+
+    /// The way that the kernel offers: the file itself for I/O ports, `/dev/mem` for memory.
+    pub(super) fn through_the_kernel(&self) -> Result<Way, BenchError> {
+        let name = if self.port { self.file.clone() } else { PathBuf::from("/dev/mem") };
+        let begins = if self.port { 0 } else { self.begins };
+        match File::open(&name) {
+            Ok(file) => Ok(Way { file, begins, name }),
+            Err(error) => Err(unavailable(
+                "a read through the kernel".to_owned(),
+                &format!("{}: {error}; a driver of the device's own would be the other way", name.display()),
+            )),
+        }
+    }
+}
+
+impl Way {
+    /// Why it was not read.
+    pub(super) fn refused(&self, error: Errno) -> BenchError {
+        let why = match error {
+            Errno::PERM | Errno::FAULT | Errno::NXIO => {
+                "the kernel keeps device memory to itself (CONFIG_STRICT_DEVMEM)"
+            }
+            _ => "it failed",
+        };
+        unavailable("a read through the kernel".to_owned(), &format!("{}: {error}: {why}", self.name.display()))
+    }
+}
+
+fn unavailable(what: String, why: &str) -> BenchError {
+    BenchError::Unavailable { what, why: why.to_owned() }
+}
+
+/// The first resource under `devices` that can be read without harm, displays first.
+pub(super) fn harmless(devices: &Path) -> Option<Resource> {
+    let mut found: Vec<Resource> = Vec::new();
+    for device in fs::read_dir(devices).ok()?.filter_map(Result::ok) {
+        for number in 0..6 {
+            let file = device.path().join(format!("resource{number}"));
+            found.extend(Resource::of(&file).ok().filter(Resource::is_harmless));
+        }
+    }
+    found.sort_by(|a, b| (!a.display, &a.file).cmp(&(!b.display, &b.file)));
+    found.into_iter().next()
+}
+
+/// `0x0000004000000000 0x000000400007ffff 0x0000000000140204`.
+fn numbers(line: &str) -> Option<[u64; 3]> {
+    line.split_whitespace().map(hex).collect::<Option<Vec<u64>>>()?.try_into().ok()
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A device's folder as the kernel would show it: its class, who drives it, its command register, its resources.
+    fn device(
+        devices: &Path,
+        name: &str,
+        class: &str,
+        driver: Option<&str>,
+        command: u8,
+        resources: &[&str],
+    ) -> PathBuf {
+        let folder = devices.join(name);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("class"), format!("{class}\n")).unwrap();
+        fs::write(folder.join("config"), [0x86, 0x80, 0, 0, command, 0]).unwrap();
+        fs::write(folder.join("resource"), resources.join("\n")).unwrap();
+        for number in 0..resources.len() {
+            fs::write(folder.join(format!("resource{number}")), vec![7; 4096]).unwrap();
+        }
+        if let Some(driver) = driver {
+            symlink(format!("../../../bus/pci/drivers/{driver}"), folder.join("driver")).unwrap();
+        }
+        folder
+    }
+
+    const REGISTERS: &str = "0x00000000f0000000 0x00000000f0000fff 0x0000000000040200";
+    const FRAMES: &str = "0x00000000e0000000 0x00000000e0000fff 0x0000000000042208";
+    const PORTS: &str = "0x000000000000c000 0x000000000000c01f 0x0000000000040101";
+    const NONE: &str = "0x0000000000000000 0x0000000000000000 0x0000000000000000";
+
+    #[test]
+    fn nothing_is_chosen_whose_reading_could_do_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        device(folder.path(), "0000:00:01.0", "0x020000", Some("e1000e"), 7, &[REGISTERS, FRAMES]);
+        device(folder.path(), "0000:00:02.0", "0xff0000", None, 7, &[REGISTERS, PORTS, NONE]);
+        device(folder.path(), "0000:00:03.0", "0x030000", Some("i915"), 7, &[REGISTERS]);
+        device(folder.path(), "0000:00:04.0", "0x058000", None, 0, &[FRAMES]);
+        assert_eq!(harmless(folder.path()), None);
+        let free = device(folder.path(), "0000:00:05.0", "0x058000", None, 2, &[REGISTERS, FRAMES]);
+        assert_eq!(harmless(folder.path()).unwrap().file, free.join("resource1"));
+        let display = device(folder.path(), "0000:00:06.0", "0x030000", Some("bochs"), 7, &[FRAMES]);
+        assert_eq!(harmless(folder.path()).unwrap().file, display.join("resource0"));
+        assert_eq!(harmless(&folder.path().join("nowhere")), None);
+    }
+
+    #[test]
+    fn a_resource_is_what_its_line_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let of =
+            device(folder.path(), "0000:00:01.0", "0x020000", Some("e1000e"), 2, &[FRAMES, PORTS, NONE, "nonsense"]);
+        let memory = Resource::of(&of.join("resource0")).unwrap();
+        assert_eq!((memory.begins, memory.len, memory.driver.as_deref()), (0xe000_0000, 4096, Some("e1000e")));
+        assert_eq!((memory.what(), memory.disabled), ("prefetchable memory", false));
+        assert_eq!(memory.map().unwrap().read(4095), 7);
+        let ports = Resource::of(&of.join("resource1")).unwrap();
+        assert!(ports.port && ports.disabled);
+        assert!(ports.map().unwrap_err().to_string().contains("I/O ports"));
+        assert_eq!(ports.through_the_kernel().unwrap().begins, 0);
+        for number in [2, 3] {
+            assert!(Resource::of(&of.join(format!("resource{number}"))).is_err_and(|error| error.is_usage()));
+        }
+    }
+}

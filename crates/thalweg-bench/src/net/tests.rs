@@ -1,0 +1,238 @@
+//! Both ends in one process: every way to carry messages, and ends that do not play by the rules.
+
+use super::bandwidth::Stream;
+use super::latency::{Net, PingPong};
+use super::session::{Control, ControlStream, Other, serve};
+use super::{Ends, Path};
+use crate::drive::{Instrument, Stop};
+use crate::options::Timing;
+use crate::{BenchError, Plan, Sizes};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const SHORT: Timing = Timing { min_time: Duration::from_millis(3), warmup: Duration::from_millis(1), repeat: 1 };
+
+/// A serving end on a thread of this process.
+fn other() -> (Other, JoinHandle<Result<(), BenchError>>) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let serving = std::thread::spawn(move || serve(control(theirs), None));
+    (Other::greeted(control(ours), None).unwrap(), serving)
+}
+
+fn control(stream: UnixStream) -> Control {
+    Control::new(ControlStream::Unix(stream), "a test".into(), Some(Duration::from_secs(10))).unwrap()
+}
+
+/// The options, as the command line has them.
+fn path(options: &str) -> (Path, Ends, Sizes) {
+    let words: Vec<String> = format!("latency {options}").split(' ').map(str::to_owned).collect();
+    match Plan::parse(&words).unwrap() {
+        Plan::Latency(options) => (options.path, options.ends, options.sizes),
+        _ => unreachable!("the first word says latency"),
+    }
+}
+
+fn net(options: &str) -> (Net, JoinHandle<Result<(), BenchError>>) {
+    let (path, ends, sizes) = path(options);
+    let mut net = Net::new(&path, &ends, &sizes).unwrap();
+    let (other, serving) = other();
+    net.other = Some(other);
+    (net, serving)
+}
+
+const ALL: &str = "--method write,sendmsg,zerocopy,sendfile,io_uring,copy,handover,verbs --check-data";
+
+#[test]
+fn every_way_carries_messages_there_and_back_unchanged() {
+    for wait in ["sleep", "poll"] {
+        let (net, serving) = net(&format!("{ALL} --wait {wait} --sizes 1,48,100,9000,65KiB"));
+        let mut instrument = PingPong { net };
+        let keys = instrument.keys();
+        assert_eq!(keys.len(), (6 + 3 + 3) * 5);
+        for key in keys {
+            let measured = instrument.measure(&key, &SHORT, &Stop::default());
+            if key.link == "udp" && key.method == "io_uring" && key.size > 65_507 {
+                assert!(measured.unwrap_err().to_string().contains("a datagram holds 65507"));
+                // After an error the other end is reached anew: here, another thread.
+                instrument.net.other = Some(other().0);
+                continue;
+            }
+            let figures = measured.unwrap_or_else(|error| panic!("{key:?}: {error}"));
+            let latency = figures.latency_us.unwrap();
+            assert!(latency.count > 0 && latency.p50 > 0.0 && latency.p50 <= latency.max, "{key:?}: {latency:?}");
+            // A message is copied into the kernel and out of it, or half of that, or not at all.
+            let copies = match key.method.as_str() {
+                "write" | "sendmsg" | "io_uring" | "copy" => 2.0..=2.0,
+                "sendfile" => 1.0..=1.0,
+                // As the kernel says; and Thalweg's small slots are sent along with their offers, which copies them.
+                "zerocopy" => 1.0..=2.1,
+                "verbs" if key.link == "tcp" => 1.0..=2.1,
+                _ => 0.0..=0.0,
+            };
+            assert!(copies.contains(&figures.copies_per_byte.unwrap()), "{key:?}: {figures:?}");
+        }
+        drop(instrument);
+        let _ = serving.join().unwrap();
+    }
+}
+
+#[test]
+fn every_way_carries_a_stream() {
+    for wait in ["sleep", "poll"] {
+        let (net, serving) = net(&format!("{ALL} --wait {wait} --sizes 1,48,9000,200000"));
+        let mut instrument = Stream { net, line_rate: Some(1e9) };
+        for key in instrument.keys().into_iter().filter(|key| key.link != "udp" || key.method != "io_uring") {
+            let figures = instrument.measure(&key, &SHORT, &Stop::default());
+            let figures = figures.unwrap_or_else(|error| panic!("{key:?}: {error}"));
+            let goodput = figures.goodput_bits_per_second.unwrap();
+            assert!(goodput > 0.0, "{key:?}");
+            let percent = figures.percent_of_line_rate.map(|percent| (percent * 1e7 / goodput).round());
+            assert_eq!(percent, (key.link != "shm").then_some(1.0));
+            let loss = figures.loss.filter(|_| key.link == "udp");
+            assert_eq!(loss.is_some(), key.link == "udp");
+            assert!(loss.is_none_or(|loss| loss.received <= loss.sent));
+        }
+        drop(instrument);
+        serving.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn system_calls_are_counted_where_they_are_made() {
+    let (net, _) = net("--link tcp,shm --method write,io_uring,handover --sizes 1000");
+    let mut instrument = PingPong { net };
+    let calls: Vec<f64> = instrument
+        .keys()
+        .iter()
+        .map(|key| instrument.measure(key, &SHORT, &Stop::default()).unwrap().system_calls_per_megabyte.unwrap())
+        .collect();
+    // Of 1000 bytes: a write and a read; one io_uring_enter; none. A megabyte is a thousand of them.
+    let about = |calls: f64, expected: f64| (expected..expected * 1.5).contains(&calls);
+    assert!(about(calls[0], 2000.0) && about(calls[1], 1000.0) && calls[2] == 0.0, "{calls:?}");
+}
+
+#[test]
+fn a_measurement_that_is_stopped_ends_at_once() {
+    let (net, _) = net("--link tcp --sizes 1");
+    let mut instrument = PingPong { net };
+    let stop = Stop::default();
+    stop.press();
+    let timing = Timing { min_time: Duration::from_secs(3600), warmup: Duration::from_secs(3600), repeat: 1 };
+    let key = instrument.keys().remove(0);
+    // What one message took is there; it is nothing to wait an hour for.
+    assert!(instrument.measure(&key, &timing, &stop).unwrap().latency_us.unwrap().count <= 1);
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_before_anything_is() {
+    let refused = |options: &str| {
+        let (path, ends, sizes) = path(options);
+        Net::new(&path, &ends, &sizes).map(drop).unwrap_err().to_string()
+    };
+    assert_eq!(refused("--sizes 0"), "a message of 0 bytes: from 1 byte to 1 GiB can be sent");
+    assert_eq!(refused("--sizes 2GiB"), "a message of 2147483648 bytes: from 1 byte to 1 GiB can be sent");
+    assert_eq!(refused("--link udp,shm --method sendfile"), "--method sendfile is none of --link udp,shm");
+    assert!(refused("--link shm --peer nowhere").contains("leave out --peer"));
+    assert!(refused("--socket-buffer 8GiB").contains("4 GiB"));
+}
+
+#[test]
+fn a_point_that_fails_says_why_and_the_next_is_measured() {
+    let (net, _) = net("--link tcp --sizes 1 --socket-buffer 2GiB --congestion no-such-thing");
+    let mut instrument = PingPong { net };
+    let key = instrument.keys().remove(0);
+    let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();
+    assert!(error.contains("socket buffers of 2147483648 bytes"), "{error}");
+    let (net, _) = super::tests::net("--link tcp --sizes 1 --congestion no-such-thing");
+    let mut instrument = PingPong { net };
+    let key = instrument.keys().remove(0);
+    let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();
+    assert!(error.contains("congestion control 'no-such-thing'") && error.contains("tcp_available"), "{error}");
+    instrument.net.other = Some(other().0);
+    let (path, ends, sizes) = path("--link tcp --sizes 1 --cpu 9999");
+    let mut instrument = PingPong { net: Net::new(&path, &ends, &sizes).unwrap() };
+    instrument.net.other = Some(other().0);
+    let key = instrument.keys().remove(0);
+    let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();
+    assert!(error.contains("binding to processor 9999"), "{error}");
+}
+
+/// What a serving end answers to lines that no asking end of ours would say.
+fn answer_to(said: &[u8]) -> (String, Result<(), BenchError>) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let serving = std::thread::spawn(move || serve(control(theirs), None));
+    let mut reader = BufReader::new(&ours);
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    assert!(line.contains("thalweg_bench"), "{line}");
+    line.clear();
+    // It may have hung up before all was said.
+    let _ = (&ours).write_all(said);
+    let _ = ours.shutdown(std::net::Shutdown::Write);
+    let _ = reader.read_line(&mut line);
+    (line, serving.join().unwrap())
+}
+
+#[test]
+fn a_serving_end_refuses_nonsense_and_goes_on_or_hangs_up() {
+    let job = |change: &str, to: &str| {
+        let job = r#"{"link":"tcp","method":"write","work":"answer","size":1,"wait":"sleep","socket_buffer":null,"congestion":null,"cpu":null,"check_data":false,"listens":null}"#;
+        assert!(job.contains(change));
+        format!("{}\n", job.replace(change, to)).into_bytes()
+    };
+    for (change, to) in [
+        ("\"size\":1", "\"size\":0"),
+        ("\"size\":1", "\"size\":1099511627776"),
+        ("\"write\"", "\"handover\""),
+        ("\"cpu\":null", "\"cpu\":4294967295"),
+        ("\"congestion\":null", "\"congestion\":\"\\u0000../../etc/passwd\""),
+    ] {
+        let (line, ended) = answer_to(&job(change, to));
+        assert!(line.contains("failed") && ended.is_ok(), "{to}: {line} {ended:?}");
+    }
+    let (line, ended) = answer_to(b"GET / HTTP/1.1\r\n\r\n");
+    assert!(line.is_empty() && ended.unwrap_err().to_string().contains("does not speak as a Thalweg bench"));
+    let (_, ended) = answer_to(&vec![b'x'; 1 << 20]);
+    assert!(ended.unwrap_err().to_string().contains("more than is to be said"));
+    let (_, ended) = answer_to(b"{\"link\":");
+    assert!(ended.unwrap_err().to_string().contains("in the middle of a word"));
+}
+
+#[test]
+fn an_asking_end_names_what_is_wrong_with_the_other() {
+    let greeted = |said: &'static [u8]| {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(said).unwrap();
+        drop(theirs);
+        Other::greeted(control(ours), None).map(drop).unwrap_err().to_string()
+    };
+    assert_eq!(greeted(b""), "the other end (a test): it is gone");
+    assert!(greeted(b"SSH-2.0-OpenSSH_9.2\r\n").contains("does not speak as a Thalweg bench"));
+    assert!(greeted(b"\"marked\"\n").contains("does not greet"));
+    let newer = br#"{"greeting":{"thalweg_bench":9,"boot":"","host":{}}}
+"#;
+    assert!(greeted(newer).contains("it speaks version 9, this program version 1"));
+    let busy = br#"{"failed":{"why":"another end measures now: two at a time would measure each other"}}
+"#;
+    assert!(greeted(busy).contains("another end measures now"));
+}
+
+#[test]
+fn a_serving_end_that_dies_in_the_middle_is_noticed() {
+    for link in ["tcp", "shm"] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (doomed, _) = (theirs.try_clone().unwrap(), ());
+        std::thread::spawn(move || serve(control(theirs), None));
+        let other = Other::greeted(control(ours), None).unwrap();
+        let (path, ends, sizes) = path(&format!("--link {link} --sizes 1"));
+        let mut instrument = PingPong { net: Net::new(&path, &ends, &sizes).unwrap() };
+        instrument.net.other = Some(other);
+        // Its control connection ends before a job is asked for.
+        doomed.shutdown(std::net::Shutdown::Both).unwrap();
+        let key = instrument.keys().remove(0);
+        let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();
+        assert!(error.starts_with("the other end (a test)"), "{error}");
+    }
+}

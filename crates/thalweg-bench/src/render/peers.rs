@@ -1,0 +1,116 @@
+//! Thalweg beside other programs, as people see it.
+
+use super::text::{number, wrapped};
+use super::{html, markdown};
+use crate::peers::{Compared, Pairing, PeersReport};
+use std::fmt::Write;
+
+/// A pairing's rows for a terminal, with a heading above the first.
+pub fn pairing(pairing: &Pairing, first: bool) -> String {
+    let mut out = String::new();
+    if first {
+        let row = ["", "Thalweg", "peer", "", "ratio", "from to"];
+        out.push_str(&line(row));
+    }
+    let peer = format!("{} {}", pairing.peer, pairing.version);
+    out.push_str(&wrapped("", &format!("{}: {} ({})", pairing.name, pairing.work, peer.trim())));
+    for figure in &pairing.figures {
+        let [name, ours, theirs, unit, ratio, range] = cells(figure);
+        out.push_str(&line([&name, &ours, &theirs, &unit, &ratio, &range]));
+    }
+    if let Some(error) = &pairing.error {
+        out.push_str(&wrapped("  failed: ", error));
+    }
+    if !pairing.note.is_empty() {
+        out.push_str(&wrapped("  ", &pairing.note));
+    }
+    out
+}
+
+/// What a terminal is told at the end: peers that are not here, and what makes the figures less certain.
+pub fn peers_end(report: &PeersReport) -> String {
+    let mut out = String::from("\n");
+    out.push_str(&wrapped("", &format!("measured over {}", report.network)));
+    out.push_str("ratio: Thalweg's figure by the peer's, the median over the turns; from, to: the range\n");
+    for missing in &report.missing {
+        out.push_str(&wrapped("not here: ", &format!("{}: {}; {}", missing.peer, missing.why, missing.install)));
+    }
+    report.warnings.iter().for_each(|warning| out.push_str(&wrapped("warning: ", warning)));
+    out
+}
+
+/// The whole comparison in Markdown.
+pub fn peers_markdown(report: &PeersReport) -> String {
+    let mut out = format!("# {TITLE}\n\nBegun {}, over {}.\n\n", report.began, markdown::escaped(&report.network));
+    out.push_str(&markdown::warnings(&report.warnings));
+    out.push_str(&markdown::table(&headings(), "---", rows(report)));
+    out.push_str(&markdown::list(&remarks(report)));
+    out.push_str("## Commands\n\n");
+    for pairing in &report.pairings {
+        let _ = writeln!(out, "- {}: {}", markdown::escaped(&pairing.name), markdown::code(&pairing.ours));
+        for command in &pairing.commands {
+            let _ = writeln!(out, "  - {}", markdown::code(command));
+        }
+    }
+    out.push('\n');
+    out + markdown::host("Host", &report.host).trim_end() + "\n"
+}
+
+/// The whole comparison as a page that needs nothing else.
+pub fn peers_html(report: &PeersReport) -> String {
+    let mut body = format!(
+        "<p class=\"quiet\">Begun {}, over {}.</p>\n",
+        html::escaped(&report.began),
+        html::escaped(&report.network)
+    );
+    body.push_str(&html::warnings(&report.warnings));
+    body.push_str(&html::table("words", &headings(), rows(report)));
+    body.push_str(&html::list("", &remarks(report)));
+    body.push_str("<h2>Commands</h2>\n");
+    for pairing in &report.pairings {
+        let commands = [&pairing.ours].into_iter().chain(&pairing.commands).map(|command| html::escaped(command));
+        let _ = writeln!(
+            body,
+            "<h3>{}</h3>\n<pre>{}</pre>",
+            html::escaped(&pairing.name),
+            commands.collect::<Vec<_>>().join("\n")
+        );
+    }
+    body.push_str(&html::host("Host", &report.host));
+    html::page(TITLE, &body)
+}
+
+const TITLE: &str = "Thalweg beside other programs";
+
+fn line(row: [&str; 6]) -> String {
+    let [name, ours, theirs, unit, ratio, range] = row;
+    let mut out = format!("  {name:<26}  {ours:>8}  {theirs:>8} {unit:<6}  {ratio:>6}  {range:>12}");
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}
+
+fn cells(figure: &Compared) -> [String; 6] {
+    let Compared { name, unit, ours_median, theirs_median, ratio, .. } = figure;
+    let range = format!("{} {}", number(ratio.least), number(ratio.greatest));
+    [name.clone(), number(*ours_median), number(*theirs_median), unit.clone(), number(ratio.median), range]
+}
+
+fn headings() -> Vec<String> {
+    ["work", "peer", "figure", "Thalweg", "peer", "unit", "ratio", "from to"].map(str::to_owned).to_vec()
+}
+
+fn rows(report: &PeersReport) -> impl Iterator<Item = Vec<String>> {
+    report.pairings.iter().flat_map(|pairing| {
+        let who = [pairing.work.clone(), format!("{} {}", pairing.peer, pairing.version).trim().to_owned()];
+        pairing.figures.iter().map(move |figure| who.iter().cloned().chain(cells(figure)).collect())
+    })
+}
+
+fn remarks(report: &PeersReport) -> Vec<String> {
+    let notes = report.pairings.iter().filter(|one| !one.note.is_empty());
+    let notes = notes.map(|one| format!("{}: {}", one.name, one.note));
+    let failed = report.pairings.iter().filter_map(|one| Some(format!("{} failed: {}", one.name, one.error.as_ref()?)));
+    let missing = report.missing.iter().map(|one| format!("{} is not here: {}; {}", one.peer, one.why, one.install));
+    failed.chain(notes).chain(missing).collect()
+}

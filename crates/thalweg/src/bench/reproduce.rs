@@ -1,0 +1,121 @@
+//! `thalweg reproduce`: a paper's measurements taken again, and what came out beside what the paper has.
+
+use super::files::Target;
+use super::show::Show;
+use super::{INTERRUPTED, stop_on_signals};
+use crate::Failure;
+use crate::print::Output;
+use crate::print::text::wrapped;
+use serde::Serialize;
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use thalweg_bench::reproduce::{Experiment, Measured, Reproduction};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Which paper. Without it, those there are
+    name: Option<String>,
+    /// A first look of some seconds: short points, and not the largest sizes
+    #[arg(long, requires = "name")]
+    quick: bool,
+    /// Where the report is written: report.html, report.md and its pictures. Without it: reproduce-NAME
+    #[arg(long, value_name = "DIR", requires = "name")]
+    out: Option<PathBuf>,
+    /// Write everything that was measured as JSON; '-' prints it on standard output, as does a standard output that is no
+    /// terminal
+    #[arg(long, value_name = "FILE", id = "json_file", requires = "name")]
+    json: Option<PathBuf>,
+}
+
+impl Options {
+    pub(crate) fn json(&self) -> bool {
+        self.json.as_deref() == Some(Path::new("-")) || !std::io::stdout().is_terminal()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Line<'a> {
+    Reproduction(&'a Reproduction),
+}
+
+pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let Some(name) = &options.name else { return list(json) };
+    let experiment = Experiment::named(name).ok_or_else(|| {
+        let names: Vec<String> = Experiment::all().into_iter().map(|experiment| experiment.name).collect();
+        Failure::Usage(format!("there is no experiment '{name}'; there are {}", names.join(", ")))
+    })?;
+    let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{name}").into());
+    fs::create_dir_all(&directory).map_err(|error| Failure::Usage(format!("{}: {error}", directory.display())))?;
+    let [html, markdown] = ["report.html", "report.md"].map(|name| Target::open(&directory.join(name)));
+    let (html, markdown) = (html?, markdown?);
+    let file =
+        options.json.as_ref().filter(|path| path.as_os_str() != "-").map(|path| Target::open(path)).transpose()?;
+
+    let stop = stop_on_signals()?;
+    let mut measured = Vec::new();
+    for measure in &experiment.measures {
+        let plan = measure.plan(options.quick)?;
+        let line = measure.words(options.quick).join(" ");
+        if !json {
+            Output::new().text(&format!("\nthalweg bench {line}\n"))?;
+        }
+        let words = ["thalweg", "bench"].map(str::to_owned).into_iter().chain(measure.words(options.quick));
+        let mut show = Show::new(&plan, json, false, stop.clone());
+        let result = thalweg_bench::run(&plan, words.collect(), &mut show, &stop);
+        let (report, error) = match result {
+            Ok(report) => {
+                show.end(&report)?;
+                (Some(report), None)
+            }
+            Err(error) => {
+                drop(show);
+                eprintln!("thalweg: {error}");
+                (None, Some(error.to_string()))
+            }
+        };
+        measured.push(Measured { id: measure.id.clone(), line, report, error });
+        if stop.pressed() {
+            break;
+        }
+    }
+
+    let reproduction = experiment.reproduction(options.quick, measured);
+    let mut out = Output::new();
+    match json {
+        true => out.json(&Line::Reproduction(&reproduction)),
+        false => out.text(&format!("\n{}", reproduction.text())),
+    }?;
+    out.flush()?;
+    for (name, svg) in reproduction.pictures().map_err(Failure::broken)? {
+        let path = directory.join(name);
+        fs::write(&path, svg).map_err(|error| Failure::Broken(format!("writing {}: {error}", path.display())))?;
+    }
+    markdown.write(&reproduction.markdown())?;
+    html.write(&reproduction.html().map_err(Failure::broken)?)?;
+    if let Some(file) = file {
+        file.write(&(serde_json::to_string_pretty(&reproduction).map_err(Failure::broken)? + "\n"))?;
+    }
+    Ok(if stop.pressed() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+fn list(json: bool) -> Result<ExitCode, Failure> {
+    let mut out = Output::new();
+    let all = Experiment::all();
+    if json {
+        let all: Vec<_> = all
+            .iter()
+            .map(|one| serde_json::json!({ "name": one.name, "title": one.title, "source": one.source }))
+            .collect();
+        out.json(&serde_json::json!({ "experiments": all }))?;
+    } else {
+        for one in all {
+            out.text(&wrapped(&format!("{:<12}", one.name), &one.title))?;
+            out.text(&wrapped("            ", &one.source))?;
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
