@@ -133,12 +133,17 @@ impl Instrument for Building {
         })
     }
 
-    fn notes(&self, _key: &Key) -> Vec<String> {
+    fn notes(&self, key: &Key) -> Vec<String> {
         let mut notes = vec![
             "a run is measured from its start to its end: there is no warm-up to leave out; processor time is that of \
              the nodes' whole lives, with the allocation of their memory"
                 .to_owned(),
         ];
+        if key.link == "shm" && self.options.record.is_none() && self.options.check == CheckConfig::Header {
+            notes.push(
+                "payloads are handed over where they lie: nobody reads them, unless with --check-data".to_owned(),
+            );
+        }
         notes.extend(self.recorder.iter().map(|recorder| format!("written by {recorder}")));
         notes
     }
@@ -181,13 +186,11 @@ fn ran(ended: &Ended) -> Result<Ran, BenchError> {
 /// N model sources and M builders with the defaults of `thalweg demo`.
 fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, BenchError> {
     let payload = usize::try_from(size).unwrap_or(usize::MAX);
-    let builders = u32::from(options.builders);
     // Enough to keep the link busy, few enough to stay in the cache, and as many for each builder.
-    let slots = if record_len(payload) > DEFAULT_SLOT { 4 } else { 6u32 }.next_multiple_of(builders);
-    let batch = (DEFAULT_SLOT / record_len(payload)).max(1) as u64;
-    // As many waveforms as the slots hold: after the first round a slot's content is there already, as with the ring of
+    let slots = if record_len(payload) > DEFAULT_SLOT { 4 } else { 6u32 }.next_multiple_of(options.builders.into());
+    // One waveform: whichever slot is free, its content is there already when it has been used once, as with the ring of
     // buffers that a digitizer writes by DMA, and the model costs nothing.
-    let model = ModelAdcConfig { size: ByteSize(size), seed: 1, source: None, period: u64::from(slots) * batch };
+    let model = ModelAdcConfig { size: ByteSize(size), seed: 1, source: None, period: 1 };
     let source = |index: u16| SourceNodeConfig {
         name: format!("source-{index}"),
         id: SourceId::new(1, index).to_string(),

@@ -78,6 +78,8 @@ pub fn run(
             }
             observer.progress(done, keys.len(), key, repeat);
             match instrument.measure(key, &timing, stop) {
+                // What was stopped in its middle was measured for less long than was asked for.
+                Ok(_) if stop.pressed() => break,
                 Ok(figures) => repeats.push(figures),
                 Err(BenchError::Stopped) => break,
                 Err(failed) if failed.is_usage() => return Err(failed),

@@ -45,7 +45,7 @@ enum Command {
     #[command(flatten)]
     Show(show::Command),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
-    Bench(bench::Options),
+    Bench(Box<bench::Options>),
     /// Take a paper's measurements again on this machine, and say which of its findings hold
     Reproduce(bench::reproduce::Options),
 }

@@ -1,7 +1,7 @@
 //! Messages over UDP. One that is longer than a datagram goes in several.
 
 use super::exchange::{Messages, stamped};
-use super::session::{Job, Patience, Work};
+use super::session::{Job, Patience, Work, gone};
 use super::stream::failed;
 use super::{Exchange, Method, PATIENCE, Phase, Tally, Wait};
 use crate::BenchError;
@@ -90,8 +90,9 @@ impl Exchange for Datagrams {
                     at += length;
                     self.tally.sent += 1;
                 }
-                // The peer's socket was not there when an earlier datagram arrived: that one is lost, this one was not sent.
-                Err(Errno::INTR | Errno::CONNREFUSED) => {}
+                Err(Errno::INTR) => {}
+                // The other host's kernel answered an earlier one: the socket is gone.
+                Err(Errno::CONNREFUSED) => return Err(gone("nobody receives its datagrams any more")),
                 Err(error) => return Err(failed("sending over UDP", error)),
             }
         }
@@ -107,7 +108,8 @@ impl Exchange for Datagrams {
         loop {
             let count = match self.receive_one() {
                 Ok(count) => count,
-                Err(Errno::INTR | Errno::CONNREFUSED) => continue,
+                Err(Errno::INTR) => continue,
+                Err(Errno::CONNREFUSED) => return Err(gone("nobody receives its datagrams any more")),
                 Err(Errno::AGAIN) if self.poll => {
                     patience.look("waiting for a message over UDP")?;
                     continue;

@@ -568,7 +568,7 @@ pub(super) fn gone(why: &str) -> BenchError {
     BenchError::Peer { peer: "on the measured connection".to_owned(), why: why.to_owned() }
 }
 
-/// How long one may look without seeing anything. Counts looks, and only every so many of them looks at a clock.
+/// How long one may look without seeing anything.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     looks: u32,
@@ -576,18 +576,17 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Nothing was there, once more.
+    /// Nothing was there, once more. Some 10 µs of looking are for free; then the other end may be waiting for this
+    /// processor, and gets it.
     #[inline]
     pub(super) fn look(&mut self, doing: &str) -> Result<(), BenchError> {
         std::hint::spin_loop();
         self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(1 << 16) {
-            let since = *self.since.get_or_insert_with(Instant::now);
-            if since.elapsed() > PATIENCE {
+        if self.looks.is_multiple_of(1 << 10) {
+            std::thread::yield_now();
+            if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
                 return Err(BenchError::Silent { doing: doing.to_owned(), patience: PATIENCE });
             }
-            // Where both ends share a processor, the other must get a turn.
-            std::thread::yield_now();
         }
         Ok(())
     }

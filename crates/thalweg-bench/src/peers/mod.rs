@@ -176,7 +176,7 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
         report.warnings.extend(shelf.install(&peers, stop));
     }
     let mut ready = Vec::new();
-    for peer in peers {
+    for peer in peers.into_iter().take_while(|_| !stop.pressed()) {
         match shelf.ready(peer, stop) {
             Ok(version) => ready.push((peer.name, version)),
             Err(missing) => report.missing.push(missing),
@@ -207,11 +207,10 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
                 stop,
             };
             for (done, (row, version)) in rows.iter().enumerate() {
-                if stop.pressed() {
-                    report.warnings.insert(0, format!("stopped after {done} of {} pairings", rows.len()));
+                let pairing = turns.take(row, version, |turn| observer.progress(done, rows.len(), row.name, turn));
+                if stop.pressed() && pairing.figures.is_empty() {
                     break;
                 }
-                let pairing = turns.take(row, version, |turn| observer.progress(done, rows.len(), row.name, turn));
                 observer.pairing(&pairing);
                 report.pairings.push(pairing);
             }
@@ -222,6 +221,9 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
             why: "its thread fell over".to_owned(),
         })
     })?;
+    if stop.pressed() {
+        report.warnings.push(format!("stopped after {} of {} pairings", report.pairings.len(), rows.len()));
+    }
     if repeat == 1 {
         report.warnings.push("both took one turn: how far turns lie apart is not known".to_owned());
     }
@@ -321,6 +323,9 @@ impl Turns<'_> {
         }
         let scratch = Scratch::below(self.path, "peers")?;
         for turn in 0..if row.once { 1 } else { self.repeat } {
+            if self.stop.pressed() {
+                return Err(BenchError::Stopped);
+            }
             progress(turn);
             let ports = loopback::free_ports()?;
             let line = |line: &str| self.words(line, row, ports, &scratch.0);
@@ -581,8 +586,29 @@ mod tests {
         let listening = PEERS.into_iter().find(|peer| !peer.stays_at_home).unwrap();
         let refused = turns.take(&Row { peer: listening, ..ECHO }, "1.0", |_| {});
         assert!(refused.error.unwrap().contains("it listens on every address"));
-        stop.press();
-        let stopped = turns.take(&ECHO, "1.0", |_| {});
-        assert_eq!((stopped.error, stopped.figures.len()), (None, 0));
+    }
+
+    #[test]
+    fn a_comparison_that_is_stopped_keeps_what_was_done() {
+        let (directory, shelf, stop) = (tempfile::tempdir().unwrap(), Shelf::open().unwrap(), Stop::default());
+        let press_in_the_second = |turn| {
+            if turn == 1 {
+                stop.press();
+            }
+        };
+        let pairing = turns_below(directory.path(), &shelf, &stop).take(&ECHO, "1.0", press_in_the_second);
+        assert_eq!((pairing.error, pairing.figures[0].theirs.len()), (None, 1));
+
+        struct Nobody;
+        impl Observer for Nobody {
+            fn progress(&mut self, _done: usize, _of: usize, pairing: &str, _turn: u32) {
+                panic!("{pairing} is taken after the end");
+            }
+            fn pairing(&mut self, _pairing: &Pairing) {}
+        }
+        let options = Line::try_parse_from(["peers", "--quick"]).unwrap().options;
+        let report = compare(&options, &mut Nobody, &stop).unwrap();
+        assert_eq!((report.pairings.len(), report.missing.len()), (0, 0));
+        assert!(report.warnings[0].starts_with("stopped after 0 of"), "{:?}", report.warnings);
     }
 }

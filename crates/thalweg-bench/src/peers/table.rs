@@ -466,7 +466,7 @@ const UCX_ROW: Row = Row {
     server: Server::Once("ucx_perftest -p {port}", TCP),
     parse: parse::ucx_latency,
     figure: Figure::MedianLatency,
-    note: "half a round trip by the client's clock; its median is that of the last few thousand of them. Both ends poll, \
+    note: "half a round trip by the client's clock; its median is that of the last 2048 of them. Both ends poll, \
            so each needs a processor to itself",
     ..PLAIN
 };

@@ -53,7 +53,7 @@ pub fn columns(instrument: &str) -> Vec<Column> {
         "under-load" => vec![SIZE, OFFERED, ARRIVED, P50, P99, P999, MAX, LOSS, SPREAD],
         "build" => vec![SIZE, GBITS, EVENTS, COPIES, CPU_PROCESS, CPU_SYSTEM, CPU_COST, SPREAD],
         "copy" => vec![SIZE, GBYTES, CPU_PROCESS, SPREAD],
-        "file" => vec![SIZE, MBYTES, OPERATIONS, P50, P99, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
+        "file" => vec![SIZE, MBYTES, BLOCKS, P50, P99, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
         "pin" | "access" => vec![SIZE, MEAN, P50, P90, P99, MAX, SPREAD],
         // Bandwidth, and what a later Thalweg may measure.
         _ => vec![SIZE, GBITS, LINE, COPIES, CALLS, CPU_PROCESS, CPU_SYSTEM, CPU_COST, LOSS, SPREAD],
@@ -89,7 +89,7 @@ const GBITS: Column = column("", "Gbit/s", 6, Cell::Figure(|f| Some(f.goodput_bi
 const GBYTES: Column = column("", "GB/s", 6, Cell::Figure(|f| Some(f.goodput_bits_per_second? / 8e9)));
 const MBYTES: Column = column("", "MB/s", 7, Cell::Figure(|f| Some(f.goodput_bits_per_second? / 8e6)));
 const EVENTS: Column = column("events", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
-const OPERATIONS: Column = column("operations", "1/s", 10, Cell::Figure(|f| f.messages_per_second));
+const BLOCKS: Column = column("blocks", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
 const LINE: Column = column("line", "%", 4, Cell::Figure(|f| f.percent_of_line_rate));
 const COPIES: Column = column("copies", "/byte", 6, Cell::Figure(|f| f.copies_per_byte));
 const CALLS: Column = column("calls", "/MB", 9, Cell::Figure(|f| f.system_calls_per_megabyte));

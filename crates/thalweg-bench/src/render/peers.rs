@@ -31,7 +31,7 @@ pub fn pairing(pairing: &Pairing, first: bool) -> String {
 pub fn peers_end(report: &PeersReport) -> String {
     let mut out = String::from("\n");
     out.push_str(&wrapped("", &format!("measured over {}", report.network)));
-    out.push_str("ratio: Thalweg's figure by the peer's, the median over the turns; from, to: the range\n");
+    out.push_str(&wrapped("ratio: ", "Thalweg's figure by the peer's, the median over the turns; from, to: the range"));
     for missing in &report.missing {
         out.push_str(&wrapped("not here: ", &format!("{}: {}; {}", missing.peer, missing.why, missing.install)));
     }

@@ -35,14 +35,19 @@ impl<'a> Section<'a> {
         self.points.iter().copied().filter(|point| !point.repeats.is_empty())
     }
 
-    /// What is to be said of its points beside their figures: failures, and each note once.
+    /// What is to be said of its points beside their figures: failures, and each note once, with the size where it is of
+    /// one point only.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let failed = self.points.iter().filter_map(|point| Some((point, point.error.as_ref()?)));
-        let mut remarks: Vec<String> =
-            failed.map(|(point, error)| format!("{}: {error}", size(point.key.size))).collect();
-        for note in self.points.iter().flat_map(|point| &point.notes) {
-            if !remarks.contains(note) {
-                remarks.push(note.clone());
+        let of = |point: &Point, text: &str| format!("{}: {text}", size(point.key.size));
+        let failed = self.points.iter().filter_map(|point| Some(of(point, point.error.as_ref()?)));
+        let mut remarks: Vec<String> = failed.collect();
+        for point in &self.points {
+            for note in &point.notes {
+                let shared = self.points.iter().filter(|other| other.notes.contains(note)).count() > 1;
+                let remark = if shared || self.points.len() == 1 { note.clone() } else { of(point, note) };
+                if !remarks.contains(&remark) {
+                    remarks.push(remark);
+                }
             }
         }
         remarks

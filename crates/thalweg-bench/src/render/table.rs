@@ -62,7 +62,7 @@ impl Table {
             let mut line = |cells: [&str; 7]| {
                 let [size, pages, before, a, b, percent, paper] = cells;
                 let _ =
-                    writeln!(out, "  {size:>9}  {pages:<11}  {before:<12}  {a:>12}  {b:>9}  {percent:>7}  {paper:>7}");
+                    writeln!(out, "{size:>8}  {pages:<11}  {before:<12}  {a:>12}  {b:>9}  {percent:>7}  {paper:>7}");
             };
             line(headings);
             rows.iter().for_each(|row| line(row.each_ref().map(String::as_str)));

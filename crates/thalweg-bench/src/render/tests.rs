@@ -135,7 +135,7 @@ fn latencies_in_markdown() {
     | 1 B | 0.212 | 0.234 | 0.425 | 1.91 | 42.5 | 98.8 | 101 | 3.00 |
 
     - 64 KiB: the other end (process 4711): it is gone, and nobody knows why, which takes more than one line to say
-    - this stands in for that
+    - 1 B: this stands in for that
 
     ## Host
 

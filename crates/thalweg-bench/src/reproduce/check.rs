@@ -339,7 +339,7 @@ impl Figure {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::point::{Latency, Report};
     use crate::{Host, Interface};

@@ -191,3 +191,65 @@ fn broken(text: &str, width: usize) -> Vec<String> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Experiment, check::tests::measured};
+
+    /// Made up.
+    const EXPERIMENT: &str = r#"
+        title = "A paper that nobody wrote, with a title that takes more than the eighty columns of a terminal"
+        source = "N. Obody: <Nothing>"
+        method = "None."
+        here = "None."
+        measure = [{ id = "pin", line = "pin", quick = "" }]
+
+        [[table]]
+        title = "Table 1"
+        rows = "memory"
+        columns = [{ heading = "page list, microseconds", show = { measure = "pin", method = "page list" } }]
+        paper = [{ name = "1 KiB", cells = ["2.00"] }]
+        here = [
+            { name = "1 KiB", at = { size = "1KiB" } },
+            { name = "1 GiB", at = { size = "1GiB" }, lacks = "nobody has so much" },
+        ]
+
+        [[finding]]
+        paper = "It takes a while."
+        here = "At least half a microsecond."
+        check = { at-least = { a = { measure = "pin", method = "page list", size = "1KiB" }, value = 0.5 } }
+    "#;
+
+    #[test]
+    fn the_paper_and_this_machine_stand_side_by_side() {
+        let reproduction = Experiment::parse("made-up", EXPERIMENT).reproduction(true, measured());
+        insta::assert_snapshot!(reproduction.text(), @r"
+        A paper that nobody wrote, with a title that takes more than the eighty columns
+        of a terminal
+        N. Obody: <Nothing>
+        A first look: each point was measured for a moment only, and the largest sizes
+        not at all.
+
+        Table 1
+          memory                                                              page list,
+                                                                            microseconds
+        the paper
+          1 KiB                                                                     2.00
+        here
+          1 KiB                                                                     1.00
+          1 GiB                                                                        -
+          * nobody has so much
+
+        Findings
+          - It takes a while.
+            At least half a microsecond.
+            holds here: 1.00 µs (page list, 1 KiB); asked for: at least 0.500
+        ");
+        let page = reproduction.html().unwrap();
+        assert!(page.contains("&lt;Nothing&gt;") && page.contains("<svg") && page.contains("holds here"));
+        let markdown = reproduction.markdown();
+        for (name, picture) in reproduction.pictures().unwrap() {
+            assert!(markdown.contains(&format!("({name})")) && picture.starts_with("<svg"), "{name}");
+        }
+    }
+}

@@ -60,7 +60,13 @@ impl Show {
             None => self.out.json(&Line::Report(report))?,
         }
         self.out.flush()?;
-        self.failed.map_or(Ok(()), Err)
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Show {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }
 
