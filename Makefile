@@ -25,8 +25,8 @@ demo: setup-python release ## Play a radio telescope's recording through the who
 test: setup-python format lint test-rust test-loom test-python ## Run every test
 
 .PHONY: bench
-bench: setup release ## Measure the spine beside its peers (ARGS="--quick" for a first look)
-	@python3 bench/spine.py --install $(ARGS)
+bench: setup release ## Measure beside the programs people use (ARGS="--quick" for a first look)
+	@$(THALWEG_BIN) bench peers --install $(ARGS)
 
 .PHONY: release
 release: setup ## Build the optimised program
@@ -61,8 +61,8 @@ test-loom: setup ## Every interleaving of the shared-memory rings
 
 .PHONY: test-python
 test-python: setup-python release ## The Python package, against runs written by the program
-	$(PYTHON) -m ruff check python bench scripts examples
-	$(PYTHON) -m ruff format --check python bench scripts examples
+	$(PYTHON) -m ruff check python scripts examples
+	$(PYTHON) -m ruff format --check python scripts examples
 	$(PYTHON) -m pytest python/tests
 
 .PHONY: fuzz

@@ -97,6 +97,43 @@ impl Used {
     }
 }
 
+/// How often processors were slowed down: by heat (`thermal_throttle` in sysfs, x86), or by a quota of this process's
+/// control group (`cpu.stat`, Documentation/admin-guide/cgroup-v2.rst).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Throttled {
+    by_heat: u64,
+    by_quota: u64,
+}
+
+impl Throttled {
+    /// The counters now; 0 where there are none.
+    pub(crate) fn now() -> Self {
+        let count = |path: std::path::PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+        let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let group = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").trim_start_matches('/');
+        let stat = fs::read_to_string(std::path::Path::new("/sys/fs/cgroup").join(group).join("cpu.stat"));
+        Self {
+            by_heat: cpus.filter_map(|cpu| count(cpu.path().join("thermal_throttle/core_throttle_count"))).sum(),
+            by_quota: throttled_by_quota(&stat.unwrap_or_default()),
+        }
+    }
+
+    /// What has happened since, for people.
+    pub(crate) fn since(self) -> impl Iterator<Item = String> {
+        let now = Self::now();
+        let (heat, quota) = (now.by_heat.saturating_sub(self.by_heat), now.by_quota.saturating_sub(self.by_quota));
+        let heat = (heat > 0).then(|| format!("processors were throttled by heat {heat} times"));
+        let quota =
+            (quota > 0).then(|| format!("a quota of the control group stopped this process {quota} times (cpu.max)"));
+        heat.into_iter().chain(quota)
+    }
+}
+
+fn throttled_by_quota(stat: &str) -> u64 {
+    stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.trim().parse().ok()).unwrap_or(0)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Stat {
     busy: u64,
@@ -132,6 +169,13 @@ mod tests {
         for text in ["", "cpu", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8", "intr 5"] {
             assert_eq!(stat(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn periods_that_a_quota_cut_short_are_counted() {
+        assert_eq!(throttled_by_quota("usage_usec 1\nnr_periods 9\nnr_throttled 4\nthrottled_usec 5\n"), 4);
+        assert_eq!((throttled_by_quota(""), throttled_by_quota("nr_throttled x")), (0, 0));
+        assert_eq!(Throttled { by_heat: u64::MAX, by_quota: u64::MAX }.since().count(), 0);
     }
 
     #[test]

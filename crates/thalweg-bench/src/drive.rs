@@ -1,5 +1,6 @@
 //! Takes the points of an instrument, one after the other, and says what makes their figures less certain.
 
+use crate::cpu::Throttled;
 use crate::options::Timing;
 use crate::point::{Figures, Key, Point, Report};
 use crate::{BenchError, Host, Plan};
@@ -68,6 +69,7 @@ pub fn run(
     let timing = plan.timing();
     let began = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let keys = instrument.keys();
+    let throttled = Throttled::now();
     let mut points = Vec::with_capacity(keys.len());
     for (done, key) in keys.iter().enumerate() {
         let mut repeats = Vec::new();
@@ -97,6 +99,7 @@ pub fn run(
         points.push(point);
     }
     let mut warnings = warnings(&points, timing.repeat);
+    warnings.extend(throttled.since());
     if stop.pressed() {
         warnings.insert(0, format!("stopped after {} of {} points", points.len(), keys.len()));
     }

@@ -16,9 +16,10 @@ const LINK_FILES: (u64, u64) = (1, 6);
 const INDEX_ENTRY: u64 = 16;
 
 /// Refuses what would lose data, or come to an end, in the middle of the run: too little memory, too few files, too small
-/// a disk. What costs only speed is returned, and logged for who asks (`-v`).
-pub fn preflight(topology: &Topology, node: &str) -> Result<Vec<Finding>, NodeError> {
-    let findings = thalweg_doctor::preflight(&needs(topology, Some(node), Recordings::Unopened));
+/// a disk; for one node, or for all of them on one machine. What costs only speed is returned, and logged for who asks
+/// (`-v`).
+pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>, NodeError> {
+    let findings = thalweg_doctor::preflight(&needs(topology, node, Recordings::Unopened));
     for finding in &findings {
         match finding.level {
             Level::Ok => {}
@@ -229,22 +230,22 @@ mod tests {
     #[test]
     fn a_run_too_large_for_the_disk_is_refused_with_one_sentence() {
         let mut lab = topology(LAB);
-        assert!(preflight(&lab, "adc").is_ok(), "a source has no disk");
+        assert!(preflight(&lab, Some("adc")).is_ok(), "a source has no disk");
         lab.run.duration = Some(Duration::from_secs(1 << 40));
-        let refused = preflight(&lab, "even").unwrap_err();
+        let refused = preflight(&lab, Some("even")).unwrap_err();
         assert!(!refused.is_usage());
         let text = refused.to_string();
         assert!(text.starts_with("disk space: the run writes ") && !text.contains('\n'), "{text}");
         assert!(text.contains("the disk is full after "), "{text}");
         lab.run.record = false;
-        assert!(preflight(&lab, "even").is_ok());
+        assert!(preflight(&lab, Some("even")).is_ok());
     }
 
     #[test]
     fn memory_that_is_not_there_is_refused() {
         let lab = topology(&LAB.replace("cpu = 1", "block = \"1GiB\"\nblocks = 4096"));
-        let text = preflight(&lab, "even").unwrap_err().to_string();
+        let text = preflight(&lab, Some("even")).unwrap_err().to_string();
         assert!(text.starts_with("memory: 0 bytes for slots, 4 TiB for blocks; "), "{text}");
-        assert!(preflight(&lab, "odd").is_ok());
+        assert!(preflight(&lab, Some("odd")).is_ok());
     }
 }

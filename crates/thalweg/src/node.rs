@@ -96,7 +96,7 @@ fn run(
     progress: &Progress,
     listening: impl FnOnce(&[Address]),
 ) -> Result<Done, Failure> {
-    thalweg_node::preflight(topology, name)?;
+    thalweg_node::preflight(topology, Some(name))?;
     if topology.builders.iter().any(|builder| builder.name == name) {
         let node = BuilderNode::new(topology, name)?;
         listening(&node.addresses());

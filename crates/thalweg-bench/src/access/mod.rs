@@ -6,8 +6,8 @@
 //! that its device declares prefetchable (a read has no side effect, PCI Local Bus Specification 3.0, section 6.2.5.1)
 //! and that belongs to a display or to a device without a driver. `--resource` takes any, at the asker's risk.
 //!
-//! Where there is none, a page of a memfd, as two processes share it, stands in: it lies in this processor's cache, so its
-//! times show what the way costs and not what PCI Express costs. With it comes the same for a *doorbell*: a flag in the shared
+//! Where there is none, a page stands in that this process shares with another, which has it mapped for writing: it lies
+//! in this processor's cache, so its times show what the way costs and not what PCI Express costs. With it comes the same for a *doorbell*: a flag in the shared
 //! page, against an eventfd that has been rung.
 //!
 //! The mean is the paper's: the time of all reads divided by their number. Percentiles are of [`BATCH`] reads at a time,
@@ -19,17 +19,18 @@ use crate::BenchError;
 use crate::clock::Clock;
 use crate::cpu::Usage;
 use crate::drive::{Instrument, Stop};
+use crate::net::PeerMemory;
 use crate::options::Timing;
 use crate::point::{Figures, Key, Latency};
 use pci::Resource;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::hint::black_box;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
+use thalweg_arena::PAGE;
 
 /// The options. How many reads, and not how long, says when a point ends.
 #[derive(Debug, Clone, clap::Args)]
@@ -72,7 +73,7 @@ impl Options {
         if resource.is_none() && self.offset > 0 {
             return Err(BenchError::Usage("--offset: it goes with --resource".to_owned()));
         }
-        Ok(Box::new(Access { reads: self.reads, offset: self.offset, resource, clock: Clock::new() }))
+        Ok(Box::new(Access { reads: self.reads, offset: self.offset, resource, memory: None, clock: Clock::new() }))
     }
 }
 
@@ -81,6 +82,8 @@ struct Access {
     reads: u64,
     offset: u64,
     resource: Option<Resource>,
+    /// What stands in for it, once it was needed.
+    memory: Option<PeerMemory>,
     clock: Clock,
 }
 
@@ -132,11 +135,19 @@ impl Instrument for Access {
                 Ok(count[0])
             });
         }
-        let (fd, page) = shared_page()?;
-        if mapped {
-            return self.time(timing, stop, page.reader(0));
-        }
-        self.time(timing, stop, || byte_at(&fd, 0).map_err(BenchError::os("reading a memfd")))
+        let memory = match self.memory.take() {
+            Some(memory) => memory,
+            None => PeerMemory::new()?,
+        };
+        let page = Mapped::new(memory.fd(), PAGE as u64).map_err(BenchError::os("mapping a shared page"))?;
+        let figures = match mapped {
+            true => self.time(timing, stop, page.reader(0)),
+            false => {
+                self.time(timing, stop, || byte_at(memory.fd(), 0).map_err(BenchError::os("reading a shared page")))
+            }
+        };
+        self.memory = Some(memory);
+        figures
     }
 
     fn notes(&self, key: &Key) -> Vec<String> {
@@ -155,7 +166,7 @@ impl Instrument for Access {
             }
             None => {
                 notes.push(
-                    "no device memory that may be read without harm: a shared page (memfd) stands in, which lies in the cache"
+                    "no device memory that may be read without harm: a page shared with another process stands in, which lies in the cache"
                         .to_owned(),
                 );
                 if key.settings.get("of").is_some_and(|of| of == "doorbell") && key.method == KERNEL {
@@ -222,15 +233,6 @@ fn byte_at(fd: impl AsFd, at: u64) -> Result<u8, rustix::io::Errno> {
     }
 }
 
-/// A page that others may have mapped too, and its file.
-fn shared_page() -> Result<(OwnedFd, Mapped), BenchError> {
-    let fd = memfd_create("thalweg-bench", MemfdFlags::CLOEXEC).map_err(BenchError::os("making a memfd"))?;
-    ftruncate(&fd, 4096).map_err(BenchError::os("sizing a memfd"))?;
-    rustix::io::pwrite(&fd, &[1], 0).map_err(BenchError::os("writing to a memfd"))?;
-    let page = Mapped::new(&fd, 4096).map_err(BenchError::os("mapping a memfd"))?;
-    Ok((fd, page))
-}
-
 /// Memory that somebody else may write, mapped for reading byte by byte.
 #[derive(Debug)]
 struct Mapped {
@@ -291,10 +293,16 @@ mod tests {
         Line::try_parse_from(short.into_iter().chain(words.split_whitespace())).unwrap().options
     }
 
+    /// With a page that a thread of this process serves, in place of another process.
+    fn sharing(options: &Options) -> Access {
+        let memory = PeerMemory::of(crate::net::tests::other().0).unwrap();
+        Access { reads: options.reads, offset: 0, resource: None, memory: Some(memory), clock: Clock::new() }
+    }
+
     #[test]
     fn a_shared_page_stands_in_and_is_called_so() {
         let options = options("--reads 2000");
-        let mut access = Access { reads: options.reads, offset: 0, resource: None, clock: Clock::new() };
+        let mut access = sharing(&options);
         let keys = access.keys();
         assert_eq!(keys.len(), 4);
         for key in keys {
@@ -309,11 +317,12 @@ mod tests {
 
     #[test]
     fn a_mapped_byte_is_what_somebody_else_wrote() {
-        let (fd, page) = shared_page().unwrap();
-        assert_eq!((page.read(0), byte_at(&fd, 0)), (1, Ok(1)));
-        rustix::io::pwrite(&fd, &[7], 4095).unwrap();
+        let mut span = thalweg_arena::Arena::create("test", 1).unwrap();
+        let fd = span.arena().fd().try_clone_to_owned().unwrap();
+        let page = Mapped::new(&fd, PAGE as u64).unwrap();
+        span[4095] = 7;
         assert_eq!((page.read(4095), byte_at(&fd, 4095)), (7, Ok(7)));
-        assert_eq!(byte_at(&fd, 4096), Err(rustix::io::Errno::NXIO));
+        assert_eq!(byte_at(&fd, span.len() as u64), Err(rustix::io::Errno::NXIO));
     }
 
     #[test]
@@ -327,7 +336,7 @@ mod tests {
     #[test]
     fn it_ends_when_it_is_stopped() {
         let options = options("--reads 1000000000000");
-        let mut access = Access { reads: options.reads, offset: 0, resource: None, clock: Clock::new() };
+        let mut access = sharing(&options);
         let stop = Stop::default();
         stop.press();
         for key in access.keys() {

@@ -19,7 +19,7 @@ mod session;
 mod shm;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod uring;
 mod verbs;
 
@@ -29,6 +29,8 @@ use crate::options::Cpus;
 use crate::point::Key;
 use crate::{BenchError, Sizes};
 use serde::{Deserialize, Serialize};
+use session::Other;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use thalweg_device::ByteSize;
 
@@ -224,6 +226,31 @@ impl Way {
             key = key.with("check_data", "yes");
         }
         key
+    }
+}
+
+/// Memory of another process of this program, which has it mapped for writing as long as this lives, or until it has waited
+/// in vain for a message.
+#[derive(Debug)]
+pub(crate) struct PeerMemory {
+    shared: shm::Shared,
+    _other: Other,
+}
+
+impl PeerMemory {
+    /// That of a process started for it.
+    pub(crate) fn new() -> Result<Self, BenchError> {
+        Self::of(Other::reach(None)?)
+    }
+
+    /// That of a serving end on this host.
+    pub(crate) fn of(mut other: Other) -> Result<Self, BenchError> {
+        Ok(Self { shared: other.begin_shared()?, _other: other })
+    }
+
+    /// Its file.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.their_arena()
     }
 }
 

@@ -261,8 +261,26 @@ impl Other {
                 socket.connect(address).map_err(BenchError::os("connecting a UDP socket"))?;
                 datagrams(socket, job)
             }
-            Link::Shm => shm::ask(&self.control, job),
+            Link::Shm => Ok(Box::new(shm::ask(&self.control, job)?)),
         }
+    }
+
+    /// A conversation of one byte over shared memory, at the beginning of which the other end waits.
+    pub(super) fn begin_shared(&mut self) -> Result<shm::Shared, BenchError> {
+        let job = Job {
+            link: Link::Shm,
+            method: Method::Copy,
+            work: Work::Answer,
+            size: 1,
+            wait: Wait::Sleep,
+            socket_buffer: None,
+            congestion: None,
+            cpu: None,
+            check_data: false,
+            listens: None,
+        };
+        self.ask(&job)?;
+        shm::ask(&self.control, &job)
     }
 
     fn ask(&mut self, job: &Job) -> Result<(u16, Option<String>), BenchError> {

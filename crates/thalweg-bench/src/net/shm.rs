@@ -11,7 +11,8 @@ use super::exchange::Messages;
 use super::session::{Control, Job, Patience, Work, gone};
 use super::{Exchange, Method, PATIENCE, Phase, Tally, Wait};
 use crate::BenchError;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use thalweg_arena::{Arena, CELL, Doorbell, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds};
 
 /// What fits a cell beside its head.
@@ -36,7 +37,8 @@ pub(super) struct Shared {
     /// Rung for us.
     ours: Doorbell,
     arena: Span,
-    /// The whole of the other end's arena.
+    their_arena: Arc<Arena>,
+    /// The whole of it.
     view: View,
     method: Method,
     wait: Wait,
@@ -55,7 +57,7 @@ pub(super) struct Shared {
 }
 
 /// The asking end's half of setting up.
-pub(super) fn ask(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
+pub(super) fn ask(control: &Control, job: &Job) -> Result<Shared, BenchError> {
     let (arena, stride, places) = arena(job)?;
     let ring = |name| Ring::create(name, CELLS).map_err(|error| control.error(error));
     let (there, back) = (ring("bench-there")?, ring("bench-back")?);
@@ -72,7 +74,7 @@ pub(super) fn ask(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, Ben
         (arena, stride, places),
         their_arena,
     );
-    Ok(Box::new(shared.map_err(|error| control.error(error))?))
+    shared.map_err(|error| control.error(error))
 }
 
 /// The serving end's half.
@@ -128,6 +130,7 @@ impl Shared {
             theirs,
             ours,
             arena,
+            their_arena,
             view,
             method: job.method,
             wait: job.wait,
@@ -142,6 +145,11 @@ impl Shared {
             received: vec![0; job.size],
             tally: Tally::default(),
         })
+    }
+
+    /// The memory that the other end writes.
+    pub(super) fn their_arena(&self) -> BorrowedFd<'_> {
+        self.their_arena.fd()
     }
 
     fn inside(&self) -> bool {

@@ -15,7 +15,7 @@ use std::time::Duration;
 const SHORT: Timing = Timing { min_time: Duration::from_millis(3), warmup: Duration::from_millis(1), repeat: 1 };
 
 /// A serving end on a thread of this process.
-fn other() -> (Other, JoinHandle<Result<(), BenchError>>) {
+pub(crate) fn other() -> (Other, JoinHandle<Result<(), BenchError>>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let serving = std::thread::spawn(move || serve(control(theirs), None));
     (Other::greeted(control(ours), None).unwrap(), serving)
@@ -145,7 +145,7 @@ fn a_point_that_fails_says_why_and_the_next_is_measured() {
     let key = instrument.keys().remove(0);
     let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();
     assert!(error.contains("socket buffers of 2147483648 bytes"), "{error}");
-    let (net, _) = super::tests::net("--link tcp --sizes 1 --congestion no-such-thing");
+    let (net, _) = net("--link tcp --sizes 1 --congestion no-such-thing");
     let mut instrument = PingPong { net };
     let key = instrument.keys().remove(0);
     let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();

@@ -1,8 +1,9 @@
 //! Thalweg beside the tools that laboratories measure with, and the libraries they would use instead.
 //!
 //! For each pairing of a table, a peer's program and the line of `thalweg bench` that does the same work take
-//! turns: absolute figures on a machine that is shared drift, ratios within one run do so less. Every turn of both is kept,
-//! in the order taken; the ratio is the median of the ratios turn by turn.
+//! turns, each first every other time: absolute figures on a machine that is shared drift, and a disk may give more to who
+//! comes first; ratios within one run do so less. Every turn of both is kept, in the order taken; the ratio is the median of
+//! the ratios turn by turn.
 //!
 //! Everything stays on this host, on a loopback of its own where that is to be had.
 
@@ -120,7 +121,7 @@ pub struct Compared {
     pub higher_is_better: bool,
     /// Our turns, in the order taken.
     pub ours: Vec<f64>,
-    /// The peer's, each taken just before ours.
+    /// The peer's, each taken just before ours and just after it, by turns.
     pub theirs: Vec<f64>,
     /// Our median.
     pub ours_median: f64,
@@ -304,7 +305,7 @@ impl Turns<'_> {
         pairing
     }
 
-    /// The peer's turn and then ours, again and again.
+    /// The peer's turn and ours, and then the other way round, again and again.
     fn turns(
         &self,
         row: &Row,
@@ -329,10 +330,19 @@ impl Turns<'_> {
             progress(turn);
             let ports = loopback::free_ports()?;
             let line = |line: &str| self.words(line, row, ports, &scratch.0);
-            let theirs = self.theirs(row, ports[0], &line, &mut pairing.commands)?;
-            let ours = line(&format!("{} --repeat 1 --min-time {{time}}", row.ours));
+            let processors = processors().filter(|_| row.bound);
+            let bound = processors.map(|[asking, serving]| format!(" --cpu {asking}/{serving}")).unwrap_or_default();
+            let ours = line(&format!("{}{bound} --repeat 1 --min-time {{time}}", row.ours));
             pairing.ours = ours.join(" ");
-            turns.push((theirs, measured_by_us(row.figure, &ours, self.stop)?));
+            let ours = || measured_by_us(row.figure, &ours, self.stop);
+            let mut theirs = || self.theirs(row, ports[0], processors, &line, &mut pairing.commands);
+            turns.push(if turn % 2 == 0 {
+                let theirs = theirs()?;
+                (theirs, ours()?)
+            } else {
+                let ours = ours()?;
+                (theirs()?, ours)
+            });
         }
         Ok(())
     }
@@ -341,29 +351,37 @@ impl Turns<'_> {
         &self,
         row: &Row,
         port: u16,
+        processors: Option<[usize; 2]>,
         words: &dyn Fn(&str) -> Vec<String>,
         commands: &mut Vec<String>,
     ) -> Result<Turn, BenchError> {
         commands.clear();
-        let mut start = |line: &str| {
+        let mut start = |line: &str, processor: Option<usize>| {
             let words = words(line);
-            let said: Vec<&str> = row.environment.iter().copied().chain(words.iter().map(String::as_str)).collect();
-            commands.push(said.join(" "));
-            let mut command = Command::new(self.shelf.find(&words[0]).unwrap_or_else(|| PathBuf::from(&words[0])));
+            let bound = processor.map(|processor| ["taskset".to_owned(), "-c".to_owned(), processor.to_string()]);
+            let said = row.environment.iter().copied();
+            let said =
+                said.chain(bound.iter().flatten().chain(&words).map(String::as_str)).collect::<Vec<_>>().join(" ");
+            commands.push(said);
+            let program = self.shelf.find(&words[0]).unwrap_or_else(|| PathBuf::from(&words[0]));
+            let mut command = Command::new(bound.as_ref().map_or(program.as_path(), |_| Path::new("taskset")));
+            if let Some([_, flag, processor]) = &bound {
+                command.args([flag, processor]).arg(&program);
+            }
             command.args(&words[1..]).envs(row.environment.iter().filter_map(|one| one.split_once('=')));
             Program::start(&words[0], &mut command)
         };
         let server = match row.server {
             Server::None => None,
             Server::Once(line, transport) | Server::Lasting(line, transport) => {
-                let mut server = start(line)?;
+                let mut server = start(line, processors.map(|[_, serving]| serving))?;
                 server.listening(port, transport, self.stop)?;
                 Some(server)
             }
         };
         // Those that are told how many, not how long, are slower where their ends have to share a processor.
         let patience = Duration::from_secs(180) + 10 * self.min_time;
-        let client = start(row.client)?.wait(patience, self.stop)?;
+        let client = start(row.client, processors.map(|[asking, _]| asking))?.wait(patience, self.stop)?;
         let measured = (row.parse)(&client.out).filter(|_| client.status.success());
         let measured = measured.ok_or_else(|| client.failed(row.peer.name))?;
         let server_cpu = match (server, row.server) {
@@ -393,6 +411,13 @@ impl Turns<'_> {
         let put_in = |word: &str| values.iter().fold(word.to_owned(), |word, (name, value)| word.replace(name, value));
         line.split_whitespace().map(put_in).collect()
     }
+}
+
+/// The first two processors that this program may run on: none where it has only one.
+fn processors() -> Option<[usize; 2]> {
+    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
+    let mut allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    Some([allowed.next()?, allowed.next()?])
 }
 
 /// One turn of ours.

@@ -68,6 +68,8 @@ pub(super) struct Row {
     pub(super) note: &'static str,
     /// It takes its time and is its own search: one turn.
     pub(super) once: bool,
+    /// Each end is one thread: it gets a processor of its own, the same for both.
+    pub(super) bound: bool,
 }
 
 /// The end that is started first.
@@ -149,6 +151,7 @@ pub(super) const ROWS: &[Row] = &[
         work: "one TCP stream, writes of 128 KiB",
         client: "iperf3 -c 127.0.0.1 -p {port} -l 128K -C cubic -t {seconds} --json",
         ours: "bandwidth --link tcp --method write --sizes 128KiB -C cubic",
+        bound: true,
         ..IPERF3_ROW
     },
     Row {
@@ -156,6 +159,7 @@ pub(super) const ROWS: &[Row] = &[
         work: "one TCP stream, writes of 1 MiB",
         client: "iperf3 -c 127.0.0.1 -p {port} -l 1M -C cubic -t {seconds} --json",
         ours: "bandwidth --link tcp --method write --sizes 1MiB -C cubic",
+        bound: true,
         ..IPERF3_ROW
     },
     Row {
@@ -165,6 +169,7 @@ pub(super) const ROWS: &[Row] = &[
         ours: "bandwidth --link tcp --method sendfile --sizes 128KiB -C cubic",
         note: "iperf3 -Z sends the same piece of a file in /tmp again and again, from the page cache; ours a memfd's. The \
                receiver's processor time counts",
+        bound: true,
         ..IPERF3_ROW
     },
     Row {
@@ -173,6 +178,14 @@ pub(super) const ROWS: &[Row] = &[
         client: "iperf3 -c 127.0.0.1 -p {port} -P 3 -l 1M -C cubic -t {seconds} --json",
         ours: "build --sources 3 --link tcp --sizes 1MiB -C cubic",
         note: EVENTS,
+        ..IPERF3_ROW
+    },
+    Row {
+        name: "iperf3-3to1-default",
+        work: "3 sources to 1 over TCP, as both come",
+        client: "iperf3 -c 127.0.0.1 -p {port} -P 3 -Z -l 1M -t {seconds} --json",
+        ours: "build --sources 3 --link tcp --sizes 1MiB",
+        note: "iperf3 with the system's congestion control, as people run it; ours with its own default, cubic",
         ..IPERF3_ROW
     },
     Row {
@@ -192,6 +205,7 @@ pub(super) const ROWS: &[Row] = &[
         parse: parse::nuttcp,
         ours: "bandwidth --link tcp --method write --sizes 128KiB -C {congestion}",
         note: "nuttcp takes the system's congestion control, and so does ours; its rate is the receiver's",
+        bound: true,
         ..PLAIN
     },
     Row {
@@ -199,6 +213,7 @@ pub(super) const ROWS: &[Row] = &[
         work: "TCP ping-pong of 1 byte",
         client: "qperf 127.0.0.1 -lp {port} -ip {port2} -t {seconds} -m 1 -uu -e 6 tcp_lat",
         ours: "latency --link tcp --method write --sizes 1 -C {congestion}",
+        bound: true,
         ..QPERF_ROW
     },
     Row {
@@ -206,6 +221,7 @@ pub(super) const ROWS: &[Row] = &[
         work: "UDP ping-pong of 1 byte",
         client: "qperf 127.0.0.1 -lp {port} -ip {port2} -t {seconds} -m 1 -uu -e 6 udp_lat",
         ours: "latency --link udp --method write --sizes 1",
+        bound: true,
         ..QPERF_ROW
     },
     Row {
@@ -216,6 +232,7 @@ pub(super) const ROWS: &[Row] = &[
         ours: "bandwidth --link tcp --method write --sizes 128KiB -C {congestion}",
         figure: Figure::Goodput,
         note: "qperf's rate is the receiver's; it takes the system's congestion control, and so does ours",
+        bound: true,
         ..QPERF_ROW
     },
     Row {
@@ -224,6 +241,7 @@ pub(super) const ROWS: &[Row] = &[
         server: Server::Lasting("sockperf server --tcp -i 127.0.0.1 -p {port}", TCP),
         client: "sockperf ping-pong --tcp -i 127.0.0.1 -p {port} -m 14 -t {seconds}",
         ours: "latency --link tcp --method write --sizes 14 -C {congestion}",
+        bound: true,
         ..SOCKPERF_ROW
     },
     Row {
@@ -232,6 +250,7 @@ pub(super) const ROWS: &[Row] = &[
         server: Server::Lasting("sockperf server -i 127.0.0.1 -p {port}", Transport::Udp),
         client: "sockperf ping-pong -i 127.0.0.1 -p {port} -m 14 -t {seconds}",
         ours: "latency --link udp --method write --sizes 14",
+        bound: true,
         ..SOCKPERF_ROW
     },
     Row {
@@ -241,6 +260,7 @@ pub(super) const ROWS: &[Row] = &[
         client: "ucx_perftest 127.0.0.1 -p {port} -t tag_lat -s 1 -n {count} -f",
         per_second: 1_000_000,
         ours: "latency --link shm --sizes 1",
+        bound: true,
         ..UCX_ROW
     },
     Row {
@@ -250,6 +270,7 @@ pub(super) const ROWS: &[Row] = &[
         client: "ucx_perftest 127.0.0.1 -p {port} -t ucp_am_lat -s 1 -n {count} -f",
         per_second: 1_000_000,
         ours: "latency --link shm --sizes 1",
+        bound: true,
         ..UCX_ROW
     },
     Row {
@@ -259,6 +280,7 @@ pub(super) const ROWS: &[Row] = &[
         client: "ucx_perftest 127.0.0.1 -p {port} -t tag_lat -s 1 -n {count} -f",
         per_second: 50_000,
         ours: "latency --link tcp --method write --wait poll --sizes 1 -C {congestion}",
+        bound: true,
         ..UCX_ROW
     },
     Row {
@@ -272,6 +294,7 @@ pub(super) const ROWS: &[Row] = &[
         figure: Figure::Goodput,
         note: "UCX chooses how: where the kernel lets it read another process's memory (cma), one copy; ours copies in \
                and out. Over the whole test, at the sender; both of its ends poll",
+        bound: true,
         ..UCX_ROW
     },
     Row {
@@ -284,6 +307,7 @@ pub(super) const ROWS: &[Row] = &[
         ours: "bandwidth --link tcp --method write --sizes 128KiB -C {congestion}",
         figure: Figure::Goodput,
         note: "over the whole test, at the sender; both ends of UCX poll, ours sleep",
+        bound: true,
         ..UCX_ROW
     },
     Row {
@@ -292,6 +316,7 @@ pub(super) const ROWS: &[Row] = &[
         server: Server::Once("fi_pingpong -B {port} -p shm -e rdm -S 1 -I {count}", TCP),
         client: "fi_pingpong -P {port} -p shm -e rdm -S 1 -I {count} 127.0.0.1",
         ours: "latency --link shm --sizes 1",
+        bound: true,
         ..LIBFABRIC_ROW
     },
     Row {
@@ -300,6 +325,7 @@ pub(super) const ROWS: &[Row] = &[
         server: Server::Once("fi_pingpong -B {port} -p tcp -e msg -S 1 -I {count}", TCP),
         client: "fi_pingpong -P {port} -p tcp -e msg -S 1 -I {count} 127.0.0.1",
         ours: "latency --link tcp --method write --wait poll --sizes 1 -C {congestion}",
+        bound: true,
         ..LIBFABRIC_ROW
     },
     Row {
@@ -425,6 +451,7 @@ const PLAIN: Row = Row {
     figure: Figure::Goodput,
     note: "",
     once: false,
+    bound: false,
 };
 
 const EVENTS: &str = "an event builder also checks each fragment's header, puts events together and keeps books; its sources \
