@@ -133,7 +133,8 @@ fn two_at_a_time_would_measure_each_other() {
 fn an_end_that_is_killed_in_the_middle_is_this_points_error() {
     for link in ["tcp", "udp"] {
         let mut serving = Serving::start("");
-        let command = format!("bench bandwidth --link {link} --sizes 64KiB -t 1h --repeat 1 --peer {}", serving.address);
+        let command =
+            format!("bench bandwidth --link {link} --sizes 64KiB -t 1h --repeat 1 --peer {}", serving.address);
         let measuring = thalweg(&command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         assert!(serving.says().contains("measures"));
         drop(serving);

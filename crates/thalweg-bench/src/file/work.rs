@@ -99,6 +99,17 @@ fn shuffled(at: u64, count: u64, seed: u64) -> u64 {
     }
 }
 
+impl Drop for Work<'_> {
+    /// The kernel takes a ring apart some time after it was closed, and keeps until then what it knows: the file's space,
+    /// and the memory's pins.
+    fn drop(&mut self) {
+        if let Some(ring) = &self.ring {
+            let _ = ring.submitter().unregister_files();
+            let _ = ring.submitter().unregister_buffers();
+        }
+    }
+}
+
 impl<'a> Work<'a> {
     pub(super) fn new(case: Case, target: &'a mut Target, clock: &'a Clock, check: bool) -> Result<Self, BenchError> {
         let blocks = target.size() / case.size;
