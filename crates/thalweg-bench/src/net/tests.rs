@@ -139,24 +139,17 @@ fn what_cannot_be_measured_is_said_before_anything_is() {
 }
 
 #[test]
-fn a_point_that_fails_says_why_and_the_next_is_measured() {
-    let (net, _) = net("--link tcp --sizes 1 --socket-buffer 2GiB --congestion no-such-thing");
-    let mut instrument = PingPong { net };
-    let key = instrument.keys().remove(0);
-    let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();
-    assert!(error.contains("socket buffers of 2147483648 bytes"), "{error}");
-    let (net, _) = net("--link tcp --sizes 1 --congestion no-such-thing");
-    let mut instrument = PingPong { net };
-    let key = instrument.keys().remove(0);
-    let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();
-    assert!(error.contains("congestion control 'no-such-thing'") && error.contains("tcp_available"), "{error}");
-    instrument.net.other = Some(other().0);
-    let (path, ends, sizes) = path("--link tcp --sizes 1 --cpu 9999");
-    let mut instrument = PingPong { net: Net::new(&path, &ends, &sizes).unwrap() };
-    instrument.net.other = Some(other().0);
-    let key = instrument.keys().remove(0);
-    let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();
-    assert!(error.contains("binding to processor 9999"), "{error}");
+fn a_point_that_cannot_be_had_says_why() {
+    let error = |options: &str| {
+        let (net, _) = net(&format!("--link tcp --sizes 1 {options}"));
+        let mut instrument = PingPong { net };
+        let key = instrument.keys().remove(0);
+        instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string()
+    };
+    assert!(error("--socket-buffer 2GiB").contains("socket buffers of 2147483648 bytes"));
+    let unknown = error("--congestion no-such-thing");
+    assert!(unknown.contains("congestion control 'no-such-thing'") && unknown.contains("tcp_available"), "{unknown}");
+    assert!(error("--cpu 9999").contains("binding to processor 9999"));
 }
 
 /// What a serving end answers to lines that no asking end of ours would say.
@@ -223,7 +216,7 @@ fn an_asking_end_names_what_is_wrong_with_the_other() {
 fn a_serving_end_that_dies_in_the_middle_is_noticed() {
     for link in ["tcp", "shm"] {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (doomed, _) = (theirs.try_clone().unwrap(), ());
+        let doomed = theirs.try_clone().unwrap();
         std::thread::spawn(move || serve(control(theirs), None));
         let other = Other::greeted(control(ours), None).unwrap();
         let (path, ends, sizes) = path(&format!("--link {link} --sizes 1"));

@@ -576,6 +576,7 @@ mod tests {
         figure: Figure::Goodput,
         note: "",
         once: false,
+        bound: false,
     };
 
     fn turns_below<'a>(path: &'a Path, shelf: &'a Shelf, stop: &'a Stop) -> Turns<'a> {
