@@ -318,13 +318,16 @@ impl Other {
     }
 
     fn tell(&mut self, exchange: &mut dyn Exchange, job: &Job, phase: Phase) -> Result<(), BenchError> {
-        exchange.send(phase)?;
-        exchange.flush()?;
-        if job.link == Link::Udp {
-            let begun = Instant::now();
-            while !self.control.readable(Duration::from_millis(20))? && begun.elapsed() < PATIENCE {
-                exchange.send(phase)?;
-                exchange.flush()?;
+        let begun = Instant::now();
+        loop {
+            let sent = exchange.send(phase).and_then(|()| exchange.flush());
+            // Over UDP it may be lost; and where the other end has heard it, what is sent after meets a closed socket.
+            if job.link == Link::Udp && self.control.readable(Duration::from_millis(20))? {
+                break;
+            }
+            sent?;
+            if job.link != Link::Udp || begun.elapsed() > PATIENCE {
+                break;
             }
         }
         exchange.finish()

@@ -161,7 +161,7 @@ fn a_run_that_does_not_fit_the_disk_is_refused_by_everyone() {
 
     let ended = system.run().finish();
     let refused = ended.report(1)["error"].as_str().unwrap().to_owned();
-    assert!(refused.starts_with("builder0: disk space: the run writes "), "{refused}");
+    assert!(refused.starts_with("disk space: the run writes "), "{refused}");
     assert!(refused.contains("the disk is full after "), "{refused}");
     assert!(!system.path("runs").exists(), "it ended before it began");
 
