@@ -32,8 +32,8 @@ pub struct Options {
     pub local: bool,
 }
 
-/// Serves asking ends, one at a time, until the program is ended. `listening` hears the address once it is open, and what
-/// becomes of each asking end.
+/// Serves asking ends, one at a time, until the program is ended. `say` hears the address once it is open, and what becomes
+/// of each asking end.
 pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), BenchError> {
     if options.local {
         let socket = io::stdin().as_fd().try_clone_to_owned().map_err(BenchError::os("taking over standard input"))?;

