@@ -10,7 +10,7 @@
 //! printed, so that being interrupted does not count.
 
 use std::time::{Duration, Instant};
-use thalweg_build::{Builder, BuilderConfig, Check, Hold};
+use thalweg_build::{Builder, BuilderConfig, Check, Hold, Window};
 use thalweg_wire::{
     Announcement, Disposition, EventId, FragmentHeader, RunNumber, SourceId, Status, crc32c, record_len,
 };
@@ -35,7 +35,7 @@ fn measure(sources: u16, check: Check) {
         builders: 1,
         sources: (0..sources).map(|i| (SourceId::new(1, i), format!("source {i}"))).collect(),
         first: EventId(0),
-        window: 8 << 20,
+        window: Window::Constant(8 << 20),
         deadline: Duration::from_secs(1),
         open_events: 4 * FRAGMENTS,
         max_payload: 1 << 16,
@@ -51,7 +51,7 @@ fn measure(sources: u16, check: Check) {
         }
     }
     for source in 0..usize::from(sources) {
-        builder.connected(source, 4);
+        builder.connected(source, 4, false);
     }
 
     let rounds = 12_000 / u64::from(sources);
@@ -94,6 +94,7 @@ fn measure(sources: u16, check: Check) {
             let asked = Instant::now();
             let Some(fetch) = fetch else { break };
             fetching.push(asked - begin);
+            builder.received(fetch.source, fetch.offer.bytes.into(), now);
             builder.arrived(fetch.source, fetch.offer.ticket, &slots[fetch.source], |_, _| recorded += 1);
             builder.release(fetch.source);
             arriving.push(asked.elapsed());

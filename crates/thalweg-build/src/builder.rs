@@ -3,7 +3,11 @@
 use crate::config::{BuilderConfig, Check, Hold};
 use crate::events::{Answer, OpenEvents, Why};
 use crate::source::{self, Due, NEVER, Piece, Presence, Source, Ticket};
-use crate::{Closed, Ledger, Violation};
+use crate::credit::Credit;
+use crate::{Closed, CreditState, Ledger, Violation};
+use hdrhistogram::Histogram;
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 use thalweg_wire::{Accounts, Announcement, Disposition, EventId, HEADER_LEN, MAX_RECORDS, Records, SourceId, Status};
 
@@ -21,7 +25,9 @@ pub struct Builder {
     /// No source is to be looked at before the oldest open event reaches `next_base` or the youngest `next_end`.
     next_base: u64,
     next_end: u64,
-    in_flight: u64,
+    credit: Credit,
+    /// Tickets of which a part was asked for, the one whose turn it is first: source and number.
+    begun: VecDeque<(usize, u64)>,
     clock: Clock,
     /// Events below this index are past their deadline.
     expired: u64,
@@ -30,12 +36,14 @@ pub struct Builder {
 }
 
 /// What to ask for next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetch {
     /// Index of the source.
     pub source: usize,
     /// The offer, as the source made it.
     pub offer: Announcement,
+    /// Which of its bytes. Each fetch of an offer goes on where the one before ended.
+    pub range: Range<u32>,
 }
 
 impl Builder {
@@ -45,13 +53,15 @@ impl Builder {
         let sources: Vec<Source> =
             config.sources.iter().map(|(id, name)| Source::new(id.to_string(), name.clone(), first)).collect();
         let events = OpenEvents::new(first, config.open_events, sources.len());
+        let credit = Credit::new(&config.window, sources.len());
         Self {
             due: sources.iter().map(|entry| entry.due(u64::from(events.most()))).collect(),
             events,
             sources,
             next_base: NEVER,
             next_end: NEVER,
-            in_flight: 0,
+            credit,
+            begun: VecDeque::new(),
             clock: Clock::default(),
             expired: first,
             ahead: None,
@@ -69,9 +79,10 @@ impl Builder {
         self.config.sources.iter().position(|(source, _)| *source == id)
     }
 
-    /// A source is connected, for the first time or again, with so many slots. Returns the ticket below which it may
-    /// forget everything.
-    pub fn connected(&mut self, source: usize, slots: u32) -> u64 {
+    /// A source is connected, for the first time or again, with so many slots; `near` where its bytes cross no network,
+    /// and none of the window. Returns the ticket below which it may forget everything.
+    pub fn connected(&mut self, source: usize, slots: u32, near: bool) -> u64 {
+        self.credit.connected(source, near);
         let entry = &mut self.sources[source];
         entry.presence = Presence::Here;
         entry.early.clear();
@@ -88,7 +99,7 @@ impl Builder {
     /// The connection to a source is down. What was asked of it is asked again when it comes back; when it does not come
     /// back within the deadline, it is given up.
     pub fn gone(&mut self, source: usize, now: Duration) {
-        self.clock.advance(now);
+        self.advance(now);
         let entry = &mut self.sources[source];
         if entry.presence != Presence::Here {
             return;
@@ -97,9 +108,10 @@ impl Builder {
         let (arrived, fetching): (Vec<Ticket>, Vec<Ticket>) = entry.taken.drain(..).partition(|ticket| ticket.arrived);
         entry.taken.extend(arrived);
         for ticket in fetching {
-            self.in_flight -= ticket.bytes();
-            source::insert(&mut entry.ready, ticket);
+            source::insert(&mut entry.ready, Ticket { asked: 0, ..ticket });
         }
+        self.credit.gone(source);
+        self.begun.retain(|(begun, _)| *begun != source);
         self.renew(source);
     }
 
@@ -134,7 +146,7 @@ impl Builder {
 
     /// An offer arrived. True where a fetch of this ticket is under way and must be called off: the source has dropped it.
     pub fn offered(&mut self, source: usize, offer: Announcement, now: Duration) -> Result<bool, Violation> {
-        self.clock.advance(now);
+        self.advance(now);
         let entry = &mut self.sources[source];
         if entry.presence == Presence::Dead {
             return Ok(false);
@@ -202,7 +214,7 @@ impl Builder {
         if continues {
             entry.continues(first);
         }
-        let ticket = Ticket { offer, first, arrived: false };
+        let ticket = Ticket { offer, first, asked: 0, arrived: false };
         entry.books.skipped += first.saturating_sub(entry.mentioned);
         entry.offered += ticket.end() - first.max(entry.mentioned);
         entry.mentioned = ticket.end();
@@ -235,7 +247,8 @@ impl Builder {
         }
         let Some((mut ticket, fetching)) = entry.withdraw(offer.ticket) else { return Ok(false) };
         if fetching {
-            self.in_flight -= ticket.bytes();
+            self.credit.called_off(source, ticket.counted());
+            self.begun.retain(|begun| *begun != (source, offer.ticket));
         }
         ticket.offer = offer;
         Self::dropped(events, entry, &ticket, source);
@@ -251,6 +264,11 @@ impl Builder {
             _ => entry.books.dropped_oldest += count,
         }
         entry.forgo(events, ticket.events(), Status::DROPPED, source);
+    }
+
+    fn advance(&mut self, now: Duration) {
+        self.clock.advance(now);
+        self.events.advance(self.clock.active());
     }
 
     /// Looks at the offers of a source whose events may now be open.
@@ -347,38 +365,94 @@ impl Builder {
         self.due[source] = due;
     }
 
-    /// The next slot to ask for: the one with the oldest event; among equals, starting at a source that rotates with the
-    /// event. Nothing while the window is full. The caller must have a place of `offer.bytes` bytes ready: what is
+    /// What to ask for next: slots of the oldest event first, starting at a source that rotates with the event. Where
+    /// they are asked for in pieces, a few slots take turns, so that a slow source hides behind others. Nothing while the
+    /// window is full. Where the range begins at 0 the caller must have a place of `offer.bytes` bytes ready. What is
     /// returned counts as asked for.
     pub fn next_fetch(&mut self, now: Duration) -> Option<Fetch> {
-        self.clock.advance(now);
+        self.advance(now);
         self.look_around();
-        let oldest = self.due.iter().map(|due| due.ready).min().filter(|oldest| *oldest != NEVER)?;
-        #[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of sources")]
-        let turn = (oldest % self.sources.len() as u64) as usize;
-        let (before, from) = self.due.split_at(turn);
-        let is_oldest = |due: &Due| due.ready == oldest;
-        let source =
-            from.iter().position(is_oldest).map(|at| at + turn).or_else(|| before.iter().position(is_oldest))?;
-
-        let entry = &mut self.sources[source];
-        let bytes = entry.ready.front()?.bytes();
-        if self.in_flight > 0 && self.in_flight.saturating_add(bytes) > self.config.window {
-            return None;
+        self.credit.look_again();
+        if self.begun.len() < TURNS
+            && let Some(fetch) = self.begin_fetch(now)
+        {
+            return Some(fetch);
         }
-        let ticket = entry.ready.pop_front()?;
-        source::insert(&mut entry.taken, ticket);
-        self.in_flight += bytes;
-        self.renew(source);
-        Some(Fetch { source, offer: ticket.offer })
+        for _ in 0..self.begun.len() {
+            let (source, number) = self.begun.pop_front()?;
+            let taken = &mut self.sources[source].taken;
+            let Some(at) = source::position(taken, number) else { continue };
+            let fetch = Self::ask(&mut self.credit, &mut taken[at], source, now);
+            if taken[at].asked < taken[at].offer.bytes {
+                self.begun.push_back((source, number));
+            }
+            if fetch.is_some() {
+                return fetch;
+            }
+        }
+        None
     }
 
-    /// Gives a fetch back that [`next_fetch`](Self::next_fetch) returned and that could not be made after all.
+    /// Begins with a slot that nothing was asked of yet.
+    fn begin_fetch(&mut self, now: Duration) -> Option<Fetch> {
+        let Self { sources, due, credit, begun, .. } = self;
+        let may = |source: usize| due[source].ready != NEVER && !credit.holds_back(source);
+        let oldest = (0..due.len()).filter(|source| may(*source)).map(|source| due[source].ready).min()?;
+        #[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of sources")]
+        let turn = (oldest % due.len() as u64) as usize;
+        let source = (turn..due.len()).chain(0..turn).find(|source| due[*source].ready == oldest && may(*source))?;
+
+        let entry = &mut sources[source];
+        let fetch = Self::ask(credit, entry.ready.front_mut()?, source, now)?;
+        let ticket = entry.ready.pop_front()?;
+        source::insert(&mut entry.taken, ticket);
+        if ticket.asked < ticket.offer.bytes {
+            begun.push_back((source, ticket.offer.ticket));
+        }
+        self.renew(source);
+        Some(fetch)
+    }
+
+    /// Asks for as much more of a ticket as there is room for.
+    fn ask(credit: &mut Credit, ticket: &mut Ticket, source: usize, now: Duration) -> Option<Fetch> {
+        let offer = ticket.offer;
+        let from = ticket.asked;
+        if offer.disposition == Disposition::Eager {
+            // Its bytes come unasked: the window leaves room for them beforehand.
+            ticket.asked = offer.bytes;
+        } else {
+            let room = credit.room(source, u64::from(offer.bytes - from), now);
+            if room == 0 {
+                return None;
+            }
+            credit.asked(source, room, now);
+            #[expect(clippy::cast_possible_truncation, reason = "no more than what is left of it")]
+            let room = room as u32;
+            ticket.asked += room;
+        }
+        Some(Fetch { source, offer, range: from..ticket.asked })
+    }
+
+    /// Gives back a fetch that [`next_fetch`](Self::next_fetch) began and that could not be made after all.
     pub fn unfetch(&mut self, source: usize, number: u64) {
         if let Some(ticket) = self.fetched(source, number) {
-            source::insert(&mut self.sources[source].ready, ticket);
+            self.credit.called_off(source, ticket.counted());
+            source::insert(&mut self.sources[source].ready, Ticket { asked: 0, ..ticket });
             self.renew(source);
         }
+    }
+
+    /// So many bytes of what was asked of a source have come. To be told before what they complete has
+    /// [arrived](Self::arrived). Those of eager offers do not count, nor those of sources that are near.
+    pub fn received(&mut self, source: usize, bytes: u64, now: Duration) {
+        self.advance(now);
+        self.credit.received(source, bytes, now);
+    }
+
+    /// A source has sent so many bytes more, `lost` of them again because they had been lost; `held` of what it has sent
+    /// wait at this end behind a gap.
+    pub fn losses(&mut self, source: usize, sent: u64, lost: u64, held: u64) {
+        self.credit.losses(source, sent, lost, held);
     }
 
     /// Ends a fetch.
@@ -386,7 +460,9 @@ impl Builder {
         let entry = &mut self.sources[source];
         let at = source::position(&entry.taken, number).filter(|at| !entry.taken[*at].arrived)?;
         let ticket = entry.taken.remove(at)?;
-        self.in_flight -= ticket.bytes();
+        if ticket.asked < ticket.offer.bytes {
+            self.begun.retain(|begun| *begun != (source, number));
+        }
         Some(ticket)
     }
 
@@ -480,7 +556,7 @@ impl Builder {
     /// have been away for as long, or ended with books that count offers which do not come, are given up. Returns the
     /// sources given up now.
     pub fn time(&mut self, now: Duration) -> Vec<usize> {
-        self.clock.advance(now);
+        self.advance(now);
         let (active, deadline) = (self.clock.active(), self.config.deadline);
         let is_over = |since: Duration| since.saturating_add(deadline) <= active;
         let given_up: Vec<usize> =
@@ -549,9 +625,15 @@ impl Builder {
         Some(begun.saturating_add(deadline).saturating_add(stalled).max(now))
     }
 
+    /// When [`next_fetch`](Self::next_fetch), which had nothing, should be asked again even if nothing happens: the pace
+    /// of asking will allow more.
+    pub fn next_ask(&self) -> Option<Duration> {
+        self.credit.next()
+    }
+
     /// Whether something behind the builder (no free block) keeps it from fetching. Meanwhile no deadline passes.
     pub fn stalled(&mut self, stalled: bool, now: Duration) {
-        self.clock.advance(now);
+        self.advance(now);
         self.clock.stall(stalled, now);
     }
 
@@ -602,14 +684,35 @@ impl Builder {
         (self.events.built(), self.events.incomplete())
     }
 
+    /// How long the events that were closed had been open, in nanoseconds, without the time that nothing could be asked
+    /// for because something behind the builder was slow.
+    pub fn completion(&self) -> &Histogram<u64> {
+        self.events.completion()
+    }
+
+    /// Counts completion times anew.
+    pub fn forget_completions(&mut self) {
+        self.events.forget_completions();
+    }
+
     /// Events that are open now; never more than [`BuilderConfig::open_events`].
     pub fn open_events(&self) -> u64 {
         self.events.end() - self.events.base()
     }
 
-    /// Bytes asked for and not yet received.
+    /// Bytes asked for and not yet received, over all sources that are not near.
     pub fn in_flight(&self) -> u64 {
-        self.in_flight
+        self.credit.outstanding()
+    }
+
+    /// Bytes asked of one source and not yet received.
+    pub fn in_flight_of(&self, source: usize) -> u64 {
+        self.credit.outstanding_of(source)
+    }
+
+    /// What the credit window is doing; nothing where the window is constant.
+    pub fn credit(&self) -> Option<CreditState> {
+        self.credit.state()
     }
 
     /// Payload bytes and fragments built so far, over all sources.
@@ -693,5 +796,7 @@ fn share_index(event: u64, builder: u32, builders: u32) -> u64 {
     event.saturating_sub(u64::from(builder)).div_ceil(u64::from(builders))
 }
 
+/// How many slots are asked for in turn.
+const TURNS: usize = 4;
 /// More slots than any source has.
 const MOST_SLOTS: u32 = 1 << 20;

@@ -17,7 +17,7 @@ pub struct BuilderConfig {
     /// The first event of the run.
     pub first: EventId,
     /// Bytes that may be asked for and not yet received, over all sources. One fetch is always allowed.
-    pub window: u64,
+    pub window: Window,
     /// How long an event waits for a source that has not mentioned it, and how long a source may be away.
     pub deadline: Duration,
     /// How many events may be open: no source gets further ahead of the slowest than this. An offer may name no more
@@ -29,6 +29,30 @@ pub struct BuilderConfig {
     pub check: Check,
     /// When to release.
     pub hold: Hold,
+}
+
+/// How many bytes may be asked for and not yet received.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Window {
+    /// So many, in whole slots, as fast as they come.
+    Constant(u64),
+    /// As many as this path carries and half of its buffer holds, in pieces and paced.
+    Credit(Path),
+}
+
+/// The way from the sources to the builder, as far as they all share it: the last switch port.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Path {
+    /// Payload bytes that the port carries in a second: C.
+    pub rate: f64,
+    /// From a fetch to its data when nothing is in the way: τ. What is measured takes its place.
+    pub round_trip: Duration,
+    /// Bytes that wait in front of the port before any is dropped: B.
+    pub buffer: u64,
+    /// Payload bytes in a segment (TCP's MSS).
+    pub segment: u32,
+    /// Bytes that all sources together may send unasked.
+    pub unasked: u64,
 }
 
 /// How closely each record is looked at before it counts as built. Its header is always checked.

@@ -1,5 +1,6 @@
 //! The open events: which sources have answered for each, and which events are closed.
 
+use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::{EventId, Status};
@@ -62,6 +63,10 @@ pub(crate) struct OpenEvents {
     closed: VecDeque<(u64, u32, Vec<Missing>)>,
     incomplete: u64,
     built: u64,
+    /// How long events were open, in nanoseconds, to two digits.
+    completion: Histogram<u64>,
+    /// The time now, as events see it.
+    now: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -91,7 +96,22 @@ impl OpenEvents {
             closed: VecDeque::new(),
             incomplete: 0,
             built: 0,
+            completion: Histogram::new(2).unwrap_or_else(|_| unreachable!("2 digits are within its bounds")),
+            now: Duration::ZERO,
         }
+    }
+
+    /// Time passes.
+    pub(crate) fn advance(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    pub(crate) fn completion(&self) -> &Histogram<u64> {
+        &self.completion
+    }
+
+    pub(crate) fn forget_completions(&mut self) {
+        self.completion.reset();
     }
 
     /// The oldest event that is still open, or the next to be opened.
@@ -215,6 +235,8 @@ impl OpenEvents {
         let index = self.base + at as u64;
         let mut missing = std::mem::take(&mut event.missing);
         if event.mentioned {
+            let open = self.now.saturating_sub(event.opened).as_nanos();
+            self.completion.saturating_record(u64::try_from(open).unwrap_or(u64::MAX));
             self.built += 1;
             self.incomplete += u64::from(!missing.is_empty());
             match self.closed.back_mut() {

@@ -9,13 +9,15 @@
 
 mod builder;
 mod config;
+mod credit;
 mod events;
 mod ledger;
 mod source;
 mod violation;
 
 pub use builder::{Builder, Fetch};
-pub use config::{BuilderConfig, Check, Hold};
+pub use config::{BuilderConfig, Check, Hold, Path, Window};
+pub use credit::CreditState;
 pub use events::{Closed, Missing};
 pub use ledger::{Ledger, LedgerEntry};
 pub use violation::Violation;

@@ -5,7 +5,7 @@ use crate::events::{Answer, OpenEvents, Why};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_wire::{Accounts, Announcement, FragmentHeader, IntervalMap, Status};
+use thalweg_wire::{Accounts, Announcement, Disposition, FragmentHeader, IntervalMap, Status};
 
 /// Where a source stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(crate) struct Ticket {
     pub(crate) offer: Announcement,
     /// Index (event number / builders) of its first event.
     pub(crate) first: u64,
+    /// Bytes of it that were asked for so far.
+    pub(crate) asked: u32,
     /// In place, and kept until its events are closed.
     pub(crate) arrived: bool,
 }
@@ -38,8 +40,9 @@ impl Ticket {
         self.first..self.end()
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        u64::from(self.offer.bytes)
+    /// Bytes that were asked for and count against the window: those of an eager offer come unasked.
+    pub(crate) fn counted(&self) -> u64 {
+        if self.offer.disposition == Disposition::Eager { 0 } else { u64::from(self.asked) }
     }
 }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
-use thalweg_build::{Builder, BuilderConfig, Check, Hold};
+use thalweg_build::{Builder, BuilderConfig, Check, Hold, Path, Window};
 use thalweg_wire::{Accounts, Announcement, Disposition, EventId, FragmentHeader, Status, crc32c, record_len};
 
 proptest! {
@@ -25,15 +25,17 @@ proptest! {
     /// Sources that say anything at all are refused or believed, and cost neither memory nor time without end.
     #[test]
     fn no_source_is_too_strange(
-        builders in 1u32..4, slots in prop_oneof![Just(2), Just(u32::MAX)], first in number(), hold: bool,
+        builders in 1u32..4, slots in prop_oneof![Just(2), Just(u32::MAX)], first in number(), hold: bool, near: bool,
+        credit: bool,
         calls in proptest::collection::vec((0usize..2, strange()), 1..80),
     ) {
         let hold = if hold { Hold::UntilClosed } else { Hold::UntilArrived };
-        let mut builder = Builder::new(BuilderConfig { builders, first: EventId(first), hold, ..config(2) });
+        let window = if credit { Window::Credit(PATH) } else { Window::Constant(1 << 20) };
+        let mut builder = Builder::new(BuilderConfig { builders, first: EventId(first), hold, window, ..config(2) });
         let mut now = ms(1);
         let mut tickets = [0u64; 2];
-        builder.connected(0, slots);
-        builder.connected(1, slots);
+        builder.connected(0, slots, false);
+        builder.connected(1, slots, near);
         for (source, call) in calls {
             match call {
                 Strange::Offer(mut offer, in_order, in_share) => {
@@ -52,7 +54,9 @@ proptest! {
                 }
                 Strange::Gone => builder.gone(source, now),
                 Strange::GivenUp => builder.give_up(source, now),
-                Strange::Connected => tickets[source] = builder.connected(source, slots),
+                Strange::Connected => tickets[source] = builder.connected(source, slots, near && source == 1),
+                Strange::Received(bytes) => builder.received(source, bytes, now),
+                Strange::Lost(sent, lost, held) => builder.losses(source, sent, lost, held),
                 Strange::Stalled(stalled) => builder.stalled(stalled, now),
                 Strange::Time(time) => {
                     now = now.saturating_add(time);
@@ -61,7 +65,7 @@ proptest! {
                 Strange::Taken => _ = (0..20).map_while(|_| builder.next_closed()).count(),
             }
             _ = (0..20).map_while(|_| builder.next_fetch(now)).count();
-            _ = (builder.release(source), builder.next_deadline(now), builder.highest_mentioned(),);
+            _ = (builder.release(source), builder.next_deadline(now), builder.highest_mentioned(), builder.next_ask());
             prop_assert!(builder.open_events() <= 8);
             prop_assert!(builder.in_flight() < 1 << 34);
         }
@@ -77,6 +81,8 @@ enum Strange {
     Offer(Announcement, bool, bool),
     End(Accounts),
     Arrived(Option<u64>, Vec<u8>),
+    Received(u64),
+    Lost(u64, u64, u64),
     Gone,
     GivenUp,
     Connected,
@@ -130,6 +136,8 @@ fn strange() -> impl Strategy<Value = Strange> {
     prop_oneof![
         8 => offer,
         4 => arrived,
+        2 => (0u64..1 << 40).prop_map(Strange::Received),
+        1 => (0..u64::from(u32::MAX), 0..u64::from(u32::MAX), number()).prop_map(|(sent, lost, held)| Strange::Lost(sent, lost, held)),
         1 => end,
         1 => Just(Strange::Gone),
         1 => Just(Strange::GivenUp),
@@ -140,6 +148,9 @@ fn strange() -> impl Strategy<Value = Strange> {
     ]
 }
 
+/// A slow line, so that slots go in pieces and the pace matters.
+const PATH: Path = Path { rate: 2e5, round_trip: ms(10), buffer: 2000, segment: 20, unasked: 0 };
+
 /// What is drawn for a run; everything else follows from the seed.
 #[derive(Debug, Clone)]
 struct World {
@@ -148,7 +159,7 @@ struct World {
     builders: u32,
     events: u64,
     open_events: u32,
-    window: u64,
+    window: Window,
     per_slot: u32,
     slots: usize,
     check: Check,
@@ -173,9 +184,14 @@ fn world() -> impl Strategy<Value = World> {
     let chances = (0..8u64, 0..8u64, 0..3u64, 0..2u64, 0..8u64, 0..4u64)
         .prop_map(|(skip, pieces, cut, die, damage, stall)| Chances { skip, pieces, cut, die, damage, stall });
     let shape = (1usize..6, 1u32..4, 1u64..120, 4u32..20, 0u64..4000, 1u32..5, 1usize..6);
-    let manner = (any::<u64>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (shape, manner, chances).prop_map(|(shape, (seed, payloads, closed, lossy), chances)| {
+    let manner = (any::<u64>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (shape, manner, chances).prop_map(|(shape, (seed, payloads, closed, lossy, credit), chances)| {
         let (sources, builders, events, open_events, window, per_slot, slots) = shape;
+        let window = if credit {
+            Window::Credit(Path { buffer: window, unasked: window / 4, ..PATH })
+        } else {
+            Window::Constant(window)
+        };
         let check = if payloads { Check::Payloads } else { Check::Headers };
         let hold = if closed { Hold::UntilClosed } else { Hold::UntilArrived };
         World { seed, sources, builders, events, open_events, window, per_slot, slots, check, hold, lossy, chances }
@@ -280,6 +296,7 @@ enum Happening {
     Offer(usize, u64, Announcement),
     End(usize, u64, Accounts),
     Release(usize, u64, u64),
+    Piece(usize, u64, u64, u64),
     Served(usize, u64, u64),
     Remind(usize, u64),
     Cut(usize),
@@ -299,8 +316,10 @@ struct Run<'a> {
     count: u64,
     sources: Vec<SourceModel>,
     oracle: Vec<Oracle>,
-    /// Fetches under way: source and ticket, the number of the fetch, its bytes.
+    /// Fetches under way: source and ticket, the number of the fetch, its bytes that were asked for and have not come.
     fetches: BTreeMap<(usize, u64), (u64, u64)>,
+    /// Bytes asked for when we looked last: a window that shrinks takes nothing back.
+    most: u64,
     closed: BTreeSet<u64>,
     stalled: bool,
 }
@@ -347,6 +366,7 @@ impl<'a> Run<'a> {
             sources,
             oracle,
             fetches: BTreeMap::new(),
+            most: 0,
             closed: BTreeSet::new(),
             stalled: false,
         };
@@ -416,22 +436,43 @@ impl<'a> Run<'a> {
         {
             let (source, ticket) = (fetch.source, fetch.offer.ticket);
             assert!(self.sources[source].connected, "asks a source that is away");
-            if self.dice.chance(3) {
+            if fetch.range.start == 0 && self.dice.chance(3) {
                 self.builder.unfetch(source, ticket);
                 let again = self.dice.delay(5);
                 self.later(again, Happening::Nothing);
                 break;
             }
             self.count += 1;
-            let number = self.count;
-            let before = self.fetches.insert((source, ticket), (number, u64::from(fetch.offer.bytes)));
-            assert_eq!(before, None, "asks twice");
+            let bytes = u64::from(fetch.range.end - fetch.range.start);
+            let under_way = self.fetches.entry((source, ticket)).or_insert((self.count, 0));
+            assert!(fetch.range.start > 0 || under_way.1 == 0, "asks twice");
+            under_way.1 += bytes;
+            let number = under_way.0;
             let delay = self.dice.delay(10);
-            self.later(delay, Happening::Served(source, ticket, number));
+            if fetch.range.end > bytes as u32 || fetch.range.end < fetch.offer.bytes {
+                self.later(delay, Happening::Piece(source, ticket, number, bytes));
+            }
+            if fetch.range.end == fetch.offer.bytes {
+                self.later(delay, Happening::Served(source, ticket, number));
+            }
+        }
+        if let Some(at) = self.builder.next_ask()
+            && !self.stalled
+        {
+            assert!(at > self.now, "waits for what is past");
+            self.later(at - self.now, Happening::Nothing);
         }
         let asked: u64 = self.fetches.values().map(|(_, bytes)| bytes).sum();
         assert_eq!(self.builder.in_flight(), asked);
-        assert!(asked <= self.world.window || self.fetches.len() == 1);
+        let window = match self.world.window {
+            Window::Constant(window) => window,
+            // What waits at our end behind a gap is asked for, and not in the network.
+            Window::Credit(_) if self.world.lossy => u64::MAX,
+            Window::Credit(_) => self.builder.credit().unwrap().window,
+        };
+        let alone = self.fetches.values().filter(|(_, bytes)| *bytes > 0).count() == 1;
+        assert!(asked <= window.max(self.most) || alone, "{asked} bytes in a window of {window}");
+        self.most = asked;
         for source in 0..self.sources.len() {
             if let Some(below) = self.builder.release(source)
                 && self.sources[source].connected
@@ -460,6 +501,7 @@ impl<'a> Run<'a> {
                     self.sources[source].unreleased = self.sources[source].unreleased.split_off(&below);
                 }
             }
+            Happening::Piece(source, ticket, number, bytes) => self.piece(source, ticket, number, bytes),
             Happening::Served(source, ticket, number) => self.served(source, ticket, number),
             Happening::Remind(source, connection) => {
                 if self.is_current(source, connection) {
@@ -705,6 +747,22 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Some of what was asked for comes.
+    fn piece(&mut self, source: usize, ticket: u64, number: u64, bytes: u64) {
+        let held = self.sources[source].unreleased.get_mut(&ticket);
+        if let Some(held) = held.filter(|held| !held.offer.disposition.is_dropped())
+            && let Some((fetch, left)) = self.fetches.get_mut(&(source, ticket))
+            && *fetch == number
+        {
+            held.sent = true;
+            *left -= bytes;
+            self.builder.received(source, bytes, self.now);
+            if self.world.lossy {
+                self.builder.losses(source, bytes, self.dice.below(bytes), self.dice.below(bytes));
+            }
+        }
+    }
+
     /// The source looks for what was asked of it.
     fn served(&mut self, source: usize, ticket: u64, number: u64) {
         let under_way = self.fetches.get(&(source, ticket)).is_some_and(|(fetch, _)| *fetch == number);
@@ -721,11 +779,12 @@ impl<'a> Run<'a> {
             }
             return;
         }
-        self.fetches.remove(&(source, ticket));
-        if self.world.lossy && self.dice.chance(10) {
+        let left = self.fetches.remove(&(source, ticket)).map_or(0, |(_, left)| left);
+        if self.world.lossy && left == u64::from(held.offer.bytes) && self.dice.chance(10) {
             self.builder.unfetch(source, ticket);
             return;
         }
+        self.builder.received(source, left, self.now);
         let intact = held.bytes.clone();
         if self.dice.chance(self.world.chances.damage) {
             let at = self.dice.below(held.bytes.len() as u64) as usize;
@@ -797,7 +856,7 @@ impl<'a> Run<'a> {
         if self.sources[source].dead {
             return;
         }
-        let below = self.builder.connected(source, self.world.slots as u32);
+        let below = self.builder.connected(source, self.world.slots as u32, false);
         let entry = &mut self.sources[source];
         entry.connected = true;
         entry.connection += 1;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::time::Duration;
-use thalweg_build::{Builder, BuilderConfig, Check, Closed, Hold, Ledger, Missing, Violation};
+use thalweg_build::{Builder, BuilderConfig, Check, Closed, Hold, Ledger, Missing, Violation, Window};
 use thalweg_wire::{
     Accounts, Announcement, Disposition, EventId, FragmentHeader, RunNumber, SourceId, Status, crc32c, record_len,
 };
@@ -18,7 +18,7 @@ pub(crate) fn config(sources: u16) -> BuilderConfig {
         builders: 1,
         sources: (0..sources).map(|i| (id(usize::from(i)), format!("s{i}"))).collect(),
         first: EventId(0),
-        window: 1 << 20,
+        window: Window::Constant(1 << 20),
         deadline: DEADLINE,
         open_events: 8,
         max_payload: 1 << 16,
@@ -31,7 +31,7 @@ pub(crate) fn id(source: usize) -> SourceId {
     SourceId::new(1, source as u16)
 }
 
-pub(crate) fn ms(milliseconds: u64) -> Duration {
+pub(crate) const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
@@ -95,6 +95,8 @@ pub(crate) struct Rig {
     /// How often each (event, source) was recorded.
     pub(crate) recorded: BTreeMap<(u64, usize), u32>,
     closed: Vec<Closed>,
+    /// Bytes asked for, by source and ticket.
+    asked: BTreeMap<(usize, u64), u64>,
     tickets: Vec<u64>,
     stride: u64,
 }
@@ -105,10 +107,10 @@ impl Rig {
         let (sources, stride) = (config.sources.len(), u64::from(config.builders));
         let mut builder = Builder::new(config);
         for source in 0..sources {
-            assert_eq!(builder.connected(source, 4), 0);
+            assert_eq!(builder.connected(source, 4, false), 0);
         }
         let (recorded, closed) = (BTreeMap::new(), Vec::new());
-        Self { builder, now: ms(1000), recorded, closed, tickets: vec![0; sources], stride }
+        Self { builder, now: ms(1000), recorded, closed, asked: BTreeMap::new(), tickets: vec![0; sources], stride }
     }
 
     pub(crate) fn announcement(&self, source: usize, first: u64, count: u32, how: Disposition) -> Announcement {
@@ -142,12 +144,15 @@ impl Rig {
     /// What is asked for next: source, ticket, first event, count.
     pub(crate) fn ask(&mut self) -> Option<(usize, u64, u64, u32)> {
         let fetch = self.builder.next_fetch(self.now)?;
+        self.asked.insert((fetch.source, fetch.offer.ticket), u64::from(fetch.offer.bytes));
         Some((fetch.source, fetch.offer.ticket, fetch.offer.first.0, fetch.offer.count))
     }
 
     /// These bytes arrive.
     pub(crate) fn arrive(&mut self, source: usize, ticket: u64, bytes: &[u8]) {
         let recorded = &mut self.recorded;
+        let asked = self.asked.remove(&(source, ticket)).unwrap_or(0);
+        self.builder.received(source, asked, self.now);
         self.builder.arrived(source, ticket, bytes, |event, at| {
             let header = FragmentHeader::decode(&bytes[at as usize..]).unwrap();
             assert_eq!((header.event, header.source), (event, id(source)));

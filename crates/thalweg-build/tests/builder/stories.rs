@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use std::time::Duration;
-use thalweg_build::{BuilderConfig, Check, Hold, Violation};
+use thalweg_build::{BuilderConfig, Check, Hold, Violation, Window};
 use thalweg_wire::{Announcement, Disposition, EventId, FragmentHeader, RunNumber, Status};
 
 const SILENT: Status = Status::empty();
@@ -468,7 +468,7 @@ fn no_deadline_passes_while_the_disk_is_behind() {
 
 #[test]
 fn no_more_is_asked_for_than_the_window_holds() {
-    let mut rig = Rig::new(BuilderConfig { window: 1000, ..config(4) });
+    let mut rig = Rig::new(BuilderConfig { window: Window::Constant(1000), ..config(4) });
     (0..4).for_each(|source| _ = rig.offer(source, 0, 2));
     // 384 bytes each: two fit.
     let (first, second) = (rig.ask().unwrap(), rig.ask().unwrap());
@@ -479,7 +479,7 @@ fn no_more_is_asked_for_than_the_window_holds() {
     rig.builder.unfetch(second.0, second.1);
     assert_eq!(rig.ask(), Some(second));
     // What does not fit at all is asked for alone.
-    let mut rig = Rig::new(BuilderConfig { window: 10, ..config(2) });
+    let mut rig = Rig::new(BuilderConfig { window: Window::Constant(10), ..config(2) });
     (0..2).for_each(|source| _ = rig.offer(source, 0, 2));
     rig.ask().unwrap();
     assert_eq!((rig.ask(), rig.builder.in_flight()), (None, 384));
@@ -530,7 +530,7 @@ fn a_source_that_comes_back_loses_nothing_and_repeats_nothing() {
     assert_eq!((rig.ask(), rig.recorded.len()), (None, 5));
     assert!(rig.wait(DEADLINE - ms(1)).is_empty());
 
-    assert_eq!(rig.builder.connected(0, 4), 1);
+    assert_eq!(rig.builder.connected(0, 4, false), 1);
     for event in 1..3 {
         let offer = rig.announcement(0, event, 1, Disposition::Held);
         rig.announce(0, Announcement { ticket: event, ..offer }).unwrap();
@@ -580,7 +580,7 @@ fn a_source_that_was_given_up_may_come_back() {
     rig.fetch_all();
     assert_eq!(rig.closed().len(), 4);
     // Events 1 and 2 are over. 4 is not.
-    assert_eq!(rig.builder.connected(0, 4), 1);
+    assert_eq!(rig.builder.connected(0, 4, false), 1);
     rig.offer(0, 1, 2);
     rig.offer(0, 4, 1);
     rig.offer(1, 4, 1);
@@ -809,7 +809,7 @@ fn a_piece_for_a_fragment_that_was_lost_with_its_source_changes_nothing() {
     offer_pieces(&mut rig, &[0, 0]);
     rig.arrive(0, 0, &lay(&[piece(0, 0, 0..100, 200)]));
     rig.builder.give_up(0, rig.now);
-    rig.builder.connected(0, 4);
+    rig.builder.connected(0, 4, false);
     rig.offer(0, 0, 1);
     rig.offer(0, 1, 1);
     rig.fetch_all();

@@ -1,0 +1,390 @@
+//! How many bytes may be asked for, and when: the credit window.
+//!
+//! All sources' data meet in one place, the switch port in front of the builder. What has been asked for and has not
+//! arrived is on its way through the network or waits in that port's buffer, so a builder that keeps it within
+//!
+//! ```text
+//! W = C·τ + φ·B
+//! ```
+//!
+//! (*C* the port's rate, *τ* the shortest time from a fetch to its data, *B* the port's buffer, φ = ½) keeps the port
+//! busy and never overflows it, however many sources there are. The reasoning is in `docs/n-to-one.md`.
+
+use crate::{Path, Window};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// φ: the part of the buffer that is filled. The other half is for what is not ours and for what comes in bursts.
+const SHARE: f64 = 0.5;
+/// Asking goes no faster than this times the port's rate: enough above 1 that the window, not the clock, is what limits
+/// in the steady state, where each arrival makes room for the next fetch.
+const PACE: f64 = 1.05;
+/// How many pieces the window holds, at least: with fewer, sources take turns instead of filling the port together.
+const PIECES: u64 = 8;
+/// Bounds of a piece. Shorter ones cost more messages than they are worth; longer ones let one source fill the port.
+const LONGEST_PIECE: u64 = 64 << 10;
+const SHORTEST_PIECE: u64 = 4;
+/// Rounds are no shorter than this: nothing can be told from a handful of segments.
+const SHORTEST_ROUND: Duration = Duration::from_micros(200);
+
+/// What has been asked for of all sources, and what may be.
+#[derive(Debug)]
+pub(crate) struct Credit {
+    outstanding: u64,
+    /// Of these, what the builder's own kernel holds back behind a gap: not in the network any more.
+    held: u64,
+    flows: Vec<Flow>,
+    port: Result<Port, u64>,
+}
+
+/// One source's part.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Asked for and received so far.
+    asked: u64,
+    received: u64,
+    /// What was asked for and has not arrived: up to which byte of `asked`, and when.
+    fetches: VecDeque<(u64, Duration)>,
+    /// When the first of these was asked for had nothing been on the way: it tells the round trip.
+    alone: bool,
+    /// More than this is not asked of it at a time; nothing where it keeps up.
+    most: Option<u64>,
+    /// `asked` when `most` was last changed: what was asked before does not show the change.
+    changed: u64,
+    held: u64,
+    /// It shares memory with us: its bytes cross no port.
+    near: bool,
+}
+
+/// The port, as it is known.
+#[derive(Debug)]
+struct Port {
+    path: Path,
+    /// The shortest time from a fetch to its first data.
+    round_trip: Option<Duration>,
+    /// What losses have taken off the window.
+    taken: f64,
+    /// Bytes that may be asked for now without going faster than the port, and when that was worked out.
+    tokens: f64,
+    at: Duration,
+    round: Round,
+    /// The highest rate at which bytes have come lately, in bytes per second.
+    rate: f64,
+    /// Whether somebody could not be asked because the window was full.
+    full: bool,
+    /// When the pace lets more be asked for; nothing where it is not the pace that keeps us waiting.
+    next: Option<Duration>,
+}
+
+/// What happened since `began`.
+#[derive(Debug, Default)]
+struct Round {
+    began: Duration,
+    received: u64,
+    sent: u64,
+    lost: u64,
+}
+
+/// What the credit window is doing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CreditState {
+    /// Bytes that may be asked for and not received: W, as it is now.
+    pub window: u64,
+    /// Bytes in a piece.
+    pub piece: u64,
+    /// The shortest time from a fetch to its data: τ.
+    pub round_trip: Duration,
+    /// The highest rate at which bytes have come lately, per second.
+    pub rate: f64,
+}
+
+impl Credit {
+    pub(crate) fn new(window: &Window, sources: usize) -> Self {
+        Self {
+            outstanding: 0,
+            held: 0,
+            flows: std::iter::repeat_with(Flow::default).take(sources).collect(),
+            port: match *window {
+                Window::Constant(bytes) => Err(bytes),
+                Window::Credit(path) => Ok(Port::new(path)),
+            },
+        }
+    }
+
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.outstanding
+    }
+
+    /// Bytes asked of one source and not received.
+    pub(crate) fn outstanding_of(&self, source: usize) -> u64 {
+        self.flows[source].outstanding()
+    }
+
+    pub(crate) fn state(&self) -> Option<CreditState> {
+        self.port.as_ref().ok().map(Port::state)
+    }
+
+    /// A source is there; `near` where its bytes cross no network.
+    pub(crate) fn connected(&mut self, source: usize, near: bool) {
+        self.gone(source);
+        self.flows[source].near = near;
+    }
+
+    /// Nothing that was asked of a source will come.
+    pub(crate) fn gone(&mut self, source: usize) {
+        let flow = &mut self.flows[source];
+        self.outstanding -= flow.outstanding();
+        self.held -= flow.held;
+        *flow = Flow { near: flow.near, ..Flow::default() };
+    }
+
+    /// Whether a source is slow and has as much to send as it can use.
+    pub(crate) fn holds_back(&self, source: usize) -> bool {
+        let flow = &self.flows[source];
+        let piece = self.port.as_ref().map_or(0, Port::piece);
+        flow.most.is_some_and(|most| flow.outstanding() > 0 && flow.outstanding() + piece > most)
+    }
+
+    /// How much of the next `bytes` bytes may be asked of a source now; 0 where it has to wait.
+    pub(crate) fn room(&mut self, source: usize, bytes: u64, now: Duration) -> u64 {
+        if self.flows[source].near {
+            return bytes;
+        }
+        if self.holds_back(source) {
+            return 0;
+        }
+        let in_network = self.outstanding - self.held;
+        match &mut self.port {
+            Err(window) => {
+                let fits = self.outstanding == 0 || self.outstanding.saturating_add(bytes) <= *window;
+                if fits { bytes } else { 0 }
+            }
+            Ok(port) => {
+                let piece = bytes.min(port.piece());
+                if self.outstanding > 0 && in_network + piece > port.window() {
+                    port.full = true;
+                    return 0;
+                }
+                if port.may_ask(piece, now) { piece } else { 0 }
+            }
+        }
+    }
+
+    /// So much was asked of a source.
+    pub(crate) fn asked(&mut self, source: usize, bytes: u64, now: Duration) {
+        let flow = &mut self.flows[source];
+        if flow.near {
+            return;
+        }
+        flow.alone = flow.outstanding() == 0;
+        flow.asked += bytes;
+        self.outstanding += bytes;
+        if let Ok(port) = &mut self.port {
+            port.tokens -= bytes as f64;
+            flow.fetches.push_back((flow.asked, now));
+        }
+    }
+
+    /// So much of what was asked of a source has arrived.
+    pub(crate) fn received(&mut self, source: usize, bytes: u64, now: Duration) {
+        let flow = &mut self.flows[source];
+        let bytes = bytes.min(flow.outstanding());
+        if bytes == 0 {
+            return;
+        }
+        self.outstanding -= bytes;
+        flow.received += bytes;
+        self.held -= flow.still_held();
+        let Ok(port) = &mut self.port else { return };
+        if std::mem::take(&mut flow.alone)
+            && let Some((_, at)) = flow.fetches.front()
+        {
+            let took = now.saturating_sub(*at);
+            port.round_trip = Some(port.round_trip.map_or(took, |shortest| shortest.min(took)));
+        }
+        let mut slowest = None;
+        while let Some((to, at)) = flow.fetches.front().copied()
+            && to <= flow.received
+        {
+            flow.fetches.pop_front();
+            slowest = slowest.max((to > flow.changed).then(|| now.saturating_sub(at)));
+        }
+        if let Some(took) = slowest {
+            flow.adapt(port, took);
+        }
+        port.round.received += bytes;
+        port.end_round(now);
+    }
+
+    /// What a source will not send after all.
+    pub(crate) fn called_off(&mut self, source: usize, bytes: u64) {
+        let flow = &mut self.flows[source];
+        let bytes = bytes.min(flow.outstanding());
+        flow.asked -= bytes;
+        while flow.fetches.back().is_some_and(|(to, _)| *to > flow.asked.max(flow.received)) {
+            flow.fetches.pop_back();
+        }
+        self.outstanding -= bytes;
+        self.held -= flow.still_held();
+        if let Ok(port) = &mut self.port {
+            port.tokens += bytes as f64;
+        }
+    }
+
+    /// A source has sent so many bytes more, so many of them again because they were lost; and so many that it has sent
+    /// wait at the builder's end behind a gap.
+    pub(crate) fn losses(&mut self, source: usize, sent: u64, lost: u64, held: u64) {
+        let flow = &mut self.flows[source];
+        let held = held.min(flow.outstanding());
+        self.held = self.held - flow.held + held;
+        flow.held = held;
+        if let Ok(port) = &mut self.port {
+            port.round.sent += sent;
+            port.round.lost += lost;
+        }
+    }
+
+    /// When more may be asked for, where it is the pace that keeps us waiting.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        self.port.as_ref().ok()?.next
+    }
+
+    /// Nothing waits for the pace any more, as far as is known.
+    pub(crate) fn look_again(&mut self) {
+        if let Ok(port) = &mut self.port {
+            port.next = None;
+        }
+    }
+}
+
+impl Flow {
+    fn outstanding(&self) -> u64 {
+        self.asked - self.received
+    }
+
+    /// What is here is not held back any more: by how much less it is.
+    fn still_held(&mut self) -> u64 {
+        let before = self.held;
+        self.held = before.min(self.outstanding());
+        before - self.held
+    }
+
+    /// A source that takes longer than the port can make it take is itself what is slow: more credit with it is credit
+    /// that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only while the window is full.
+    fn adapt(&mut self, port: &mut Port, took: Duration) {
+        let queue = port.time_of(SHARE * port.path.buffer as f64 + 2.0 * port.piece() as f64);
+        let due = port.round_trip().saturating_add(queue);
+        let least = 2 * port.piece();
+        if took > due && port.full {
+            let now = self.most.unwrap_or_else(|| self.outstanding().max(least));
+            let keep = due.as_secs_f64() / took.as_secs_f64();
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of it")]
+            let most = (now as f64 * keep.max(0.5)) as u64;
+            self.most = Some(most.max(least));
+            port.full = false;
+        } else if let Some(most) = self.most {
+            let more = most + most / 8 + port.segment();
+            self.most = (more < port.window()).then_some(more);
+        }
+        self.changed = self.asked;
+    }
+}
+
+impl Port {
+    fn new(path: Path) -> Self {
+        let mut port = Self {
+            path,
+            round_trip: None,
+            taken: 0.0,
+            tokens: 0.0,
+            at: Duration::ZERO,
+            round: Round::default(),
+            rate: 0.0,
+            full: false,
+            next: None,
+        };
+        port.tokens = port.burst();
+        port
+    }
+
+    fn state(&self) -> CreditState {
+        CreditState { window: self.window(), piece: self.piece(), round_trip: self.round_trip(), rate: self.rate }
+    }
+
+    fn segment(&self) -> u64 {
+        u64::from(self.path.segment.max(1))
+    }
+
+    /// τ: as measured, or as it was said to be.
+    fn round_trip(&self) -> Duration {
+        self.round_trip.unwrap_or(self.path.round_trip)
+    }
+
+    fn time_of(&self, bytes: f64) -> Duration {
+        Duration::try_from_secs_f64(bytes / self.path.rate).unwrap_or(Duration::MAX)
+    }
+
+    /// W, as long as nothing is lost. What sources may send unasked comes off it.
+    fn widest(&self) -> f64 {
+        let product = self.path.rate * self.round_trip().as_secs_f64();
+        (product + SHARE * self.path.buffer as f64 - self.path.unasked as f64).max(self.narrowest_useful())
+    }
+
+    /// Less than two segments would be a stop-and-wait protocol.
+    fn narrowest_useful(&self) -> f64 {
+        2.0 * self.segment() as f64
+    }
+
+    fn window(&self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes in flight fit")]
+        let window = (self.widest() - self.taken) as u64;
+        window
+    }
+
+    fn piece(&self) -> u64 {
+        let (shortest, longest) = (SHORTEST_PIECE * self.segment(), LONGEST_PIECE.max(SHORTEST_PIECE * self.segment()));
+        (self.window() / PIECES).clamp(shortest, longest)
+    }
+
+    fn burst(&self) -> f64 {
+        (SHARE * self.path.buffer as f64).max(2.0 * self.piece() as f64)
+    }
+
+    /// A token bucket: over any time *t* no more than `burst` + 1.05·C·*t* is asked for. The window alone would ask for a
+    /// whole C·τ at once at the beginning, and it would come back all at once.
+    fn may_ask(&mut self, bytes: u64, now: Duration) -> bool {
+        let pace = PACE * self.path.rate;
+        self.tokens = (self.tokens + pace * now.saturating_sub(self.at).as_secs_f64()).min(self.burst());
+        self.at = self.at.max(now);
+        let lacks = (bytes as f64).min(self.burst()) - self.tokens;
+        // Less than a byte is a matter of rounding: waiting for it would be waiting for nothing.
+        if lacks < 1.0 {
+            return true;
+        }
+        // A nanosecond more, so that it is enough then.
+        let wait = Duration::try_from_secs_f64(lacks / pace).unwrap_or(Duration::MAX);
+        self.next = Some(now.saturating_add(wait).saturating_add(Duration::from_nanos(1)));
+        false
+    }
+
+    /// Once in a round trip: how fast it went, and what was lost.
+    fn end_round(&mut self, now: Duration) {
+        let took = now.saturating_sub(self.round.began);
+        if took < self.round_trip().max(SHORTEST_ROUND) {
+            return;
+        }
+        let Round { received, sent, lost, .. } = self.round;
+        self.rate = (received as f64 / took.as_secs_f64()).max(self.rate * (1.0 - 1.0 / 64.0));
+        if lost == 0 {
+            self.taken = (self.taken - self.segment() as f64).max(0.0);
+        } else {
+            // Below what the path carries without a queue there is no queue of ours to take away.
+            let carries = self.rate.min(self.path.rate) * self.round_trip().as_secs_f64() + 2.0 * self.piece() as f64;
+            let fraction = lost as f64 / sent.max(lost) as f64;
+            let most = (self.widest() - carries.max(self.narrowest_useful())).max(0.0);
+            self.taken = (self.taken + fraction * self.window() as f64).min(most);
+        }
+        self.full = false;
+        self.round = Round { began: now, ..Round::default() };
+    }
+}
