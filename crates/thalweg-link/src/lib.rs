@@ -36,14 +36,14 @@
 //!
 //! A peer that breaks the rules ends its link with an error that [says so](LinkError::is_violation) and names what it
 //! did. It cannot make the other end panic, and can make it keep no more than this: a description of 16 KiB, the eager
-//! credit, four fetches for each slot, and 16 MiB (or 256 bytes for each slot) of messages that it was told and does
+//! credit, four fetches for each slot and one for each 4 KiB of it, and 16 MiB (or 256 bytes for each slot) of messages that it was told and does
 //! not take.
 //!
 //! Over shm it can do two things more. It can change bytes while they are read: what they say, not where anything is
 //! read or written. And it can hold up whoever rings its [`Doorbell`](thalweg_arena::Doorbell). A builder that does not
 //! trust the sources of its own host listens on tcp. Who may connect at all is decided by the permissions of the socket
 //! (shm) and by the network (tcp): nothing here is encrypted.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod address;
 mod copy;
@@ -56,6 +56,8 @@ mod poller;
 mod reliable;
 mod shm;
 mod tcp;
+#[expect(unsafe_code, reason = "a system call that no crate wraps")]
+mod tcp_info;
 
 pub use address::Address;
 pub use error::LinkError;
@@ -67,7 +69,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use thalweg_arena::{Arena, Span, View};
-use thalweg_wire::{Announcement, Hello, Message, Refusal};
+use thalweg_wire::{Announcement, Hello, Losses, Message, Refusal};
 
 /// The source's end of a link.
 pub trait SourceLink: Debug + Send {
@@ -109,9 +111,31 @@ pub trait BuilderLink: Debug + Send {
     /// Whether it can show the bytes of an offer where they lie, so that a fetch needs no place of its own.
     fn maps(&self) -> bool;
 
-    /// Asks for all bytes of `offer`. `into` is as long as they are; only a link that [maps](Self::maps) does without.
-    /// Where they are here already they come back at once, and otherwise with [`Said::Arrived`].
-    fn fetch(&mut self, offer: &Announcement, into: Option<Span>) -> Result<Option<Bytes>, LinkError>;
+    /// Asks for all bytes of `offer`, as [`begin_fetch`](Self::begin_fetch) does.
+    fn fetch(&mut self, offer: &Announcement, into: Option<Span>) -> Result<Option<Bytes>, LinkError> {
+        self.begin_fetch(offer, into, offer.bytes)
+    }
+
+    /// Asks for the first `upto` bytes of `offer`, with the next [`flush`](Self::flush). `into` has room for all of them;
+    /// only a link that [maps](Self::maps) does without. When all have come, and all have been asked for, they come back
+    /// with [`Said::Arrived`]; at once where they are here already.
+    fn begin_fetch(
+        &mut self,
+        offer: &Announcement,
+        into: Option<Span>,
+        upto: u32,
+    ) -> Result<Option<Bytes>, LinkError>;
+
+    /// Asks for the bytes of a ticket that is being fetched up to `upto`, with the next [`flush`](Self::flush). A link
+    /// that [maps](Self::maps) has them already.
+    fn extend_fetch(&mut self, ticket: u64, upto: u32);
+
+    /// Bytes that were asked for and have come, since the link was made, whether or not the rest of their offer has.
+    /// Those of eager offers, which come unasked, and those that a link [maps](Self::maps) do not count.
+    fn received(&self) -> u64;
+
+    /// What is known of losses on the way here.
+    fn losses(&self) -> Losses;
 
     /// Calls a fetch off, because the source has withdrawn the offer. Its place comes back.
     fn cancel(&mut self, ticket: u64) -> Option<Span>;

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thalweg_arena::{Arena, Doorbell, Span};
-use thalweg_wire::{Announcement, Message, Refusal};
+use thalweg_wire::{Announcement, Losses, Message, Refusal};
 
 /// Datagrams heard at one end before others have their turn.
 const FAIR_SHARE: usize = 4096;
@@ -303,10 +303,27 @@ impl BuilderLink for MemoryBuilder {
         false
     }
 
-    fn fetch(&mut self, offer: &Announcement, into: Option<Span>) -> Result<Option<Bytes>, LinkError> {
+    fn begin_fetch(
+        &mut self,
+        offer: &Announcement,
+        into: Option<Span>,
+        upto: u32,
+    ) -> Result<Option<Bytes>, LinkError> {
         let into = into.unwrap_or_else(|| unreachable!("a link of datagrams maps nothing: a fetch needs a place"));
-        let here = self.state.fetch(offer, into, self.wire.network.now())?;
+        let here = self.state.begin_fetch(offer, into, upto, self.wire.network.now())?;
         Ok(here.map(Bytes::Place))
+    }
+
+    fn extend_fetch(&mut self, ticket: u64, upto: u32) {
+        self.state.extend_fetch(ticket, upto, self.wire.network.now());
+    }
+
+    fn received(&self) -> u64 {
+        self.state.received()
+    }
+
+    fn losses(&self) -> Losses {
+        self.state.losses()
     }
 
     fn cancel(&mut self, ticket: u64) -> Option<Span> {

@@ -35,11 +35,16 @@ pub(crate) enum Novelty {
     Released,
 }
 
+/// How many fetches may wait for an answer. An honest builder never has more open than there are slots with data, or
+/// pieces of them; one that has many times more only wants to fill our memory.
+pub(crate) fn most_fetches(slots: u32, slot_bytes: u32) -> usize {
+    (slots as usize).saturating_mul(4 + slot_bytes as usize / 4096).saturating_add(64)
+}
+
 impl Offered {
-    /// An empty book of a source with so many slots. An honest builder never has more fetches open than there are slots
-    /// with data; one that has many times more only wants to fill our memory.
-    pub(crate) fn new(slots: u32) -> Self {
-        Self { book: None, early: Vec::new(), most: (slots as usize).saturating_mul(4).saturating_add(64) }
+    /// An empty book of a source with so many slots of so many bytes; 0 where they are not asked for in pieces.
+    pub(crate) fn new(slots: u32, slot_bytes: u32) -> Self {
+        Self { book: None, early: Vec::new(), most: most_fetches(slots, slot_bytes) }
     }
 
     /// Enters an offer. Panics where it leaves a gap behind the one before.

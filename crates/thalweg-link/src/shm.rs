@@ -23,7 +23,7 @@ use thalweg_arena::{
     Arena, Doorbell, HandoverError, MAX_CELLS, PAGE, PushError, Ring, RingReceiver, RingSender, Span, recv_fds,
     send_fds,
 };
-use thalweg_wire::{Announcement, Disposition, Hello, MESSAGE_LEN, Message, Refusal};
+use thalweg_wire::{Announcement, Disposition, Hello, Losses, MESSAGE_LEN, Message, Refusal};
 
 /// Arenas are made of whole huge pages.
 const ARENA_ROUNDING: u64 = 2 << 20;
@@ -219,7 +219,7 @@ pub(crate) fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn 
     // Nobody has said yet that it sleeps, so nobody would be woken: the first look is our own.
     mine.ring().map_err(own("setting up a link"))?;
     let wires = Wires::new(to_builder.into_sender(), to_source.into_receiver(), mine, builders);
-    Ok(Box::new(ShmSource { poller, socket, wires, offered: Offered::new(greeting.hello.slots), left: None }))
+    Ok(Box::new(ShmSource { poller, socket, wires, offered: Offered::new(greeting.hello.slots, 0), left: None }))
 }
 
 #[derive(Debug)]
@@ -291,6 +291,7 @@ impl SourceLink for ShmSource {
                 | Message::Offer(_)
                 | Message::Paused { .. }
                 | Message::End(_)
+                | Message::Losses(_)
                 | Message::Refuse { .. } => {
                     return Err(LinkError::Protocol(format!("unexpected from a builder over a ring: {message:?}")));
                 }
@@ -469,7 +470,12 @@ impl BuilderLink for ShmBuilder {
         true
     }
 
-    fn fetch(&mut self, offer: &Announcement, into: Option<Span>) -> Result<Option<Bytes>, LinkError> {
+    fn begin_fetch(
+        &mut self,
+        offer: &Announcement,
+        into: Option<Span>,
+        _upto: u32,
+    ) -> Result<Option<Bytes>, LinkError> {
         let State::Open(open) = &mut self.state else {
             return Err(LinkError::Protocol("a fetch before the hello".into()));
         };
@@ -480,6 +486,16 @@ impl BuilderLink for ShmBuilder {
         open.wires.say(&Message::Fetch { ticket: offer.ticket, offset: 0, length: offer.bytes });
         open.fetches.pending.push_back(pending);
         Ok(None)
+    }
+
+    fn extend_fetch(&mut self, _ticket: u64, _upto: u32) {}
+
+    fn received(&self) -> u64 {
+        0
+    }
+
+    fn losses(&self) -> Losses {
+        Losses::default()
     }
 
     fn cancel(&mut self, ticket: u64) -> Option<Span> {

@@ -8,6 +8,7 @@
 use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::offered::{Asked, Novelty, Offered};
+use crate::tcp_info::tcp_info;
 use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Said, SourceGreeting, SourceLink};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -19,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
-use thalweg_wire::{Announcement, Disposition, HEADER_LEN, MESSAGE_LEN, Message, Refusal};
+use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Losses, MESSAGE_LEN, Message, Refusal};
 
 /// Congestion control of the sending side where nothing else is asked for (RFC 9438). The builder's window bounds what is
 /// in flight already, so a control that paces, as bbr does, spends timers on a burst that cannot happen (`make bench`
@@ -35,6 +36,8 @@ const STASH: usize = 512;
 const INBOX: usize = 4096;
 /// Times the inbox is emptied before others have their turn.
 const INBOXES: usize = 16;
+/// Bytes after which a source looks for losses. It says what it finds, so that the builder asks for less at a time.
+const LOOK_FOR_LOSSES: u64 = 64 << 10;
 /// Bytes sent at a time where they have to be copied.
 const COPIED_AT_ONCE: usize = 64 << 10;
 
@@ -72,7 +75,7 @@ pub(crate) fn connect(
         socket,
         peer: host.to_owned(),
         arena: Arc::clone(&greeting.arena),
-        offered: Offered::new(greeting.hello.slots),
+        offered: Offered::new(greeting.hello.slots, greeting.hello.slot_bytes),
         out: VecDeque::new(),
         unheard: 0,
         inbox: Vec::with_capacity(INBOX),
@@ -80,6 +83,8 @@ pub(crate) fn connect(
         gone: false,
         copying: None,
         copied: 0,
+        losses: Losses::default(),
+        looked: 0,
     };
     link.say(&Message::Hello(greeting.hello));
     link.queue(greeting.description.as_bytes());
@@ -128,6 +133,9 @@ struct TcpSource {
     /// Room for a copy, where the kernel does not send the arena's pages as they are.
     copying: Option<Vec<u8>>,
     copied: u64,
+    /// What is known of losses, and what had been sent when they were last looked for.
+    losses: Losses,
+    looked: u64,
 }
 
 #[derive(Debug)]
@@ -181,7 +189,8 @@ impl TcpSource {
                 | Message::Data { .. }
                 | Message::Offer(_)
                 | Message::Paused { .. }
-                | Message::End(_) => {
+                | Message::End(_)
+                | Message::Losses(_) => {
                     return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
                 }
                 _ => said.push(message),
@@ -201,6 +210,7 @@ impl TcpSource {
                 let n = rustix::net::send(&self.socket, &bytes[*sent..], flags)?;
                 *sent += n;
                 self.unheard -= n;
+                self.losses.sent += n as u64;
                 Ok(*sent == bytes.len())
             }
             Some(Out::Slot { offset, left }) => {
@@ -228,8 +238,22 @@ impl TcpSource {
                 }
                 *offset += n as u64;
                 *left -= n;
+                self.losses.sent += n as u64;
                 Ok(*left == 0)
             }
+        }
+    }
+}
+
+impl TcpSource {
+    /// Says what was lost, if that is anything new.
+    fn look_for_losses(&mut self) {
+        self.looked = self.losses.sent;
+        let Some(info) = tcp_info(&self.socket) else { return };
+        let news = (info.again, info.held) != (self.losses.again, self.losses.held);
+        self.losses = Losses { again: info.again, held: info.held, ..self.losses };
+        if news {
+            self.say(&Message::Losses(self.losses));
         }
     }
 }
@@ -276,7 +300,12 @@ impl SourceLink for TcpSource {
         }
         while !self.gone && !self.out.is_empty() {
             match self.send_front() {
-                Ok(true) => drop(self.out.pop_front()),
+                Ok(true) => {
+                    self.out.pop_front();
+                    if self.losses.sent - self.looked >= LOOK_FOR_LOSSES {
+                        self.look_for_losses();
+                    }
+                }
                 Ok(false) => {}
                 Err(Errno::AGAIN) => return self.offered.check_unheard(self.unheard),
                 Err(Errno::INTR) => {}
@@ -332,9 +361,12 @@ pub(crate) fn accepted(socket: Socket, eager: Eager) -> Result<Box<dyn BuilderLi
         following: None,
         phase: Phase::Message,
         stash: Stash::default(),
+        unsaid: Vec::new(),
         out: Vec::new(),
         gone: false,
         copied: 0,
+        received: 0,
+        losses: Losses::default(),
     }))
 }
 
@@ -343,8 +375,10 @@ struct TcpBuilder {
     socket: Socket,
     eager: Eager,
     greeted: bool,
-    /// Fetches that were made and not answered, in order.
+    /// Fetches that were made and not answered in full, in order.
     pending: VecDeque<Pending>,
+    /// Tickets of which more is asked for than was said.
+    unsaid: Vec<u64>,
     /// Eager offers that are not released, by ticket.
     ahead: BTreeMap<u64, Ahead>,
     /// Bytes of these.
@@ -357,12 +391,20 @@ struct TcpBuilder {
     /// Sending found nobody. What the source said before it left is still to be heard.
     gone: bool,
     copied: u64,
+    received: u64,
+    losses: Losses,
 }
 
 #[derive(Debug)]
 struct Pending {
     ticket: u64,
     place: Span,
+    /// Bytes of it that have come, that were asked for, and that the source was told of.
+    at: usize,
+    upto: u32,
+    said: u32,
+    /// Its bytes come unasked.
+    eager: bool,
     /// The source has dropped it: nothing may arrive, and the fetch is about to be called off.
     dropped: bool,
 }
@@ -382,26 +424,61 @@ enum Phase {
         message: Message,
         text: Vec<u8>,
     },
-    /// While some are missing the stash is empty.
+    /// Bytes of an offer, of which the last that come now end at `end`. While some are missing the stash is empty.
     Payload {
-        ticket: u64,
         place: Place,
-        at: usize,
+        end: usize,
     },
 }
 
 #[derive(Debug)]
 enum Place {
-    Span(Span),
-    Landing(Vec<u8>),
+    /// One that was set aside.
+    Set(Pending),
+    /// Of an eager offer that there was no place for yet: its ticket, its bytes, and how many have come.
+    Landing(u64, Vec<u8>, usize),
 }
 
 impl Place {
-    fn bytes(&mut self) -> &mut [u8] {
+    /// Where the next bytes go, up to `end`.
+    fn rest(&mut self, end: usize) -> &mut [u8] {
         match self {
-            Self::Span(span) => span,
-            Self::Landing(bytes) => bytes,
+            Self::Set(Pending { place, at, .. }) => &mut place[*at..end],
+            Self::Landing(_, bytes, at) => &mut bytes[*at..end],
         }
+    }
+
+    /// So many have come.
+    fn came(&mut self, bytes: usize) {
+        match self {
+            Self::Set(Pending { at, .. }) | Self::Landing(_, _, at) => *at += bytes,
+        }
+    }
+
+    fn at(&self) -> usize {
+        match self {
+            Self::Set(Pending { at, .. }) | Self::Landing(_, _, at) => *at,
+        }
+    }
+
+    /// The ticket, where there was no place for it yet.
+    fn lands(&self) -> Option<u64> {
+        match self {
+            Self::Set(_) => None,
+            Self::Landing(ticket, ..) => Some(*ticket),
+        }
+    }
+
+    /// Whether its bytes were asked for.
+    fn was_asked(&self) -> bool {
+        matches!(self, Self::Set(Pending { eager: false, .. }))
+    }
+}
+
+impl Pending {
+    fn new(offer: &Announcement, place: Span, upto: u32) -> Self {
+        let eager = offer.disposition == Disposition::Eager;
+        Self { ticket: offer.ticket, place, at: 0, upto, said: 0, eager, dropped: false }
     }
 }
 
@@ -462,11 +539,13 @@ impl TcpBuilder {
                 Phase::Hello { message, text } => {
                     text.extend_from_slice(self.stash.take(message.body_len() - text.len()));
                 }
-                Phase::Payload { place, at, .. } => {
-                    let place = &mut place.bytes()[*at..];
-                    let bytes = self.stash.take(place.len());
-                    self.copied += copy_counted(&mut place[..bytes.len()], bytes);
-                    *at += bytes.len();
+                Phase::Payload { place, end } => {
+                    let asked = place.was_asked();
+                    let rest = place.rest(*end);
+                    let bytes = self.stash.take(rest.len());
+                    self.copied += copy_counted(&mut rest[..bytes.len()], bytes);
+                    self.received += if asked { bytes.len() as u64 } else { 0 };
+                    place.came(bytes.len());
                 }
             }
             self.finish_phase(said)?;
@@ -502,6 +581,7 @@ impl TcpBuilder {
                 said.push(Said::Message(message));
             }
             Message::Data { ticket, offset, length } => self.begin_payload(ticket, offset, length)?,
+            Message::Losses(losses) => self.losses = losses,
             Message::Paused { .. } | Message::End(_) => said.push(Said::Message(message)),
             _ => return protocol(format!("the source sent a builder's message: {message:?}")),
         }
@@ -539,20 +619,26 @@ impl TcpBuilder {
                 "bytes {offset}+{length} of ticket {ticket} were sent behind the eager offer of ticket {expected}, {bytes} bytes"
             )));
         }
-        let mut place = match (asked.and_then(|at| self.pending.remove(at)), eager) {
-            (Some(pending), _) => Place::Span(pending.place),
+        let end = offset as usize + length as usize;
+        let (place, from, upto) = match (asked.and_then(|at| self.pending.remove(at)), eager) {
+            (Some(pending), _) => {
+                let upto = if pending.eager { pending.place.len() } else { pending.said as usize };
+                let from = pending.at;
+                (Place::Set(pending), from, upto)
+            }
             // Within the limit for eager offers.
-            (None, Some(_)) => Place::Landing(vec![0; length as usize]),
+            (None, Some(_)) => (Place::Landing(ticket, vec![0; length as usize], 0), 0, length as usize),
             (None, None) => {
                 return Err(LinkError::Protocol(format!("bytes of ticket {ticket} were sent without being asked for")));
             }
         };
-        let room = place.bytes().len();
         // Whatever comes of it, the place is not lost: it comes back from `abandon`.
-        self.phase = Phase::Payload { ticket, place, at: 0 };
-        if offset != 0 || length as usize != room {
+        let good = offset as usize == from && end <= upto;
+        self.phase = Phase::Payload { place, end: if good { end } else { from } };
+        if !good {
             return Err(LinkError::Protocol(format!(
-                "bytes {offset}+{length} of ticket {ticket} were sent, {room} were asked for"
+                "bytes {offset}+{length} of ticket {ticket} were sent, {from}+{} were asked for",
+                upto.saturating_sub(from)
             )));
         }
         Ok(())
@@ -563,7 +649,7 @@ impl TcpBuilder {
         let complete = match &mut self.phase {
             Phase::Message => false,
             Phase::Hello { message, text } => text.len() == message.body_len(),
-            Phase::Payload { place, at, .. } => *at == place.bytes().len(),
+            Phase::Payload { place, end } => place.at() == *end,
         };
         if !complete {
             return Ok(());
@@ -574,10 +660,13 @@ impl TcpBuilder {
                     .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
                 said.push(Said::Hello(hello, text));
             }
-            Phase::Payload { ticket, place: Place::Span(place), .. } => {
+            Phase::Payload { place: Place::Set(pending), .. } if pending.at < pending.place.len() => {
+                self.pending.push_front(pending);
+            }
+            Phase::Payload { place: Place::Set(Pending { ticket, place, .. }), .. } => {
                 said.push(Said::Arrived { ticket, bytes: Bytes::Place(place) });
             }
-            Phase::Payload { ticket, place: Place::Landing(bytes), .. } => {
+            Phase::Payload { place: Place::Landing(ticket, bytes, _), .. } => {
                 // Released while it was on the way: nobody wants it.
                 if let Some(ahead) = self.ahead.get_mut(&ticket) {
                     ahead.landed = Some(bytes);
@@ -586,6 +675,26 @@ impl TcpBuilder {
             Phase::Message | Phase::Hello { .. } => {}
         }
         Ok(())
+    }
+}
+
+impl TcpBuilder {
+    /// Puts what was asked for into words: one message for each offer, however many pieces of it were asked for since.
+    fn say_fetches(&mut self) {
+        let Self { unsaid, pending, phase, out, .. } = self;
+        let mut arriving = match phase {
+            Phase::Payload { place: Place::Set(pending), .. } => Some(pending),
+            _ => None,
+        };
+        for ticket in unsaid.drain(..) {
+            let fetch = pending.iter_mut().chain(arriving.as_deref_mut()).find(|pending| pending.ticket == ticket);
+            // Called off since, otherwise.
+            if let Some(Pending { said, upto, .. }) = fetch.filter(|pending| pending.upto > pending.said) {
+                let message = Message::Fetch { ticket, offset: *said, length: *upto - *said };
+                out.extend_from_slice(&message.encode());
+                *said = *upto;
+            }
+        }
     }
 }
 
@@ -602,32 +711,65 @@ impl BuilderLink for TcpBuilder {
         false
     }
 
-    fn fetch(&mut self, offer: &Announcement, into: Option<Span>) -> Result<Option<Bytes>, LinkError> {
-        let mut into = into.unwrap_or_else(|| unreachable!("a TCP link maps nothing: a fetch needs a place"));
-        let Announcement { ticket, bytes, .. } = *offer;
+    fn begin_fetch(
+        &mut self,
+        offer: &Announcement,
+        into: Option<Span>,
+        upto: u32,
+    ) -> Result<Option<Bytes>, LinkError> {
+        let into = into.unwrap_or_else(|| unreachable!("a TCP link maps nothing: a fetch needs a place"));
+        let mut pending = Pending::new(offer, into, upto);
+        let ticket = pending.ticket;
         let Some(ahead) = self.ahead.get_mut(&ticket) else {
-            self.pending.push_back(Pending { ticket, place: into, dropped: false });
-            self.say(&Message::Fetch { ticket, offset: 0, length: bytes });
+            self.pending.push_back(pending);
+            self.unsaid.push(ticket);
             return Ok(None);
         };
-        if ahead.length as usize != into.len() {
-            let error = format!("ticket {ticket} was offered with {bytes} bytes, and then with {}", ahead.length);
-            self.pending.push_back(Pending { ticket, place: into, dropped: false });
+        pending.eager = true;
+        if ahead.length as usize != pending.place.len() {
+            let (bytes, known) = (offer.bytes, ahead.length);
+            self.pending.push_back(pending);
+            let error = format!("ticket {ticket} was offered with {bytes} bytes, and then with {known}");
             return Err(LinkError::Protocol(error));
         }
         if let Some(bytes) = ahead.landed.take() {
-            self.copied += copy_counted(&mut into, &bytes);
-            return Ok(Some(Bytes::Place(into)));
+            self.copied += copy_counted(&mut pending.place, &bytes);
+            return Ok(Some(Bytes::Place(pending.place)));
         }
         match &mut self.phase {
-            Phase::Payload { ticket: arriving, place: place @ Place::Landing(_), at } if *arriving == ticket => {
+            Phase::Payload { place, .. } if place.lands() == Some(ticket) => {
                 // Half of it is here: the rest goes straight to its place.
-                self.copied += copy_counted(&mut into[..*at], &place.bytes()[..*at]);
-                *place = Place::Span(into);
+                if let Place::Landing(_, bytes, at) = place {
+                    self.copied += copy_counted(&mut pending.place[..*at], &bytes[..*at]);
+                    pending.at = *at;
+                }
+                *place = Place::Set(pending);
             }
-            _ => self.pending.push_back(Pending { ticket, place: into, dropped: false }),
+            _ => self.pending.push_back(pending),
         }
         Ok(None)
+    }
+
+    fn extend_fetch(&mut self, ticket: u64, upto: u32) {
+        let arriving = match &mut self.phase {
+            Phase::Payload { place: Place::Set(pending), .. } => Some(pending),
+            _ => None,
+        };
+        let Some(pending) = self.pending.iter_mut().chain(arriving).find(|pending| pending.ticket == ticket) else {
+            return;
+        };
+        if pending.said == pending.upto {
+            self.unsaid.push(ticket);
+        }
+        pending.upto = pending.upto.max(upto);
+    }
+
+    fn received(&self) -> u64 {
+        self.received
+    }
+
+    fn losses(&self) -> Losses {
+        self.losses
     }
 
     fn cancel(&mut self, ticket: u64) -> Option<Span> {
@@ -655,6 +797,7 @@ impl BuilderLink for TcpBuilder {
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
+        self.say_fetches();
         while !self.gone && !self.out.is_empty() {
             match rustix::net::send(&self.socket, &self.out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(n) => drop(self.out.drain(..n)),
@@ -677,9 +820,9 @@ impl BuilderLink for TcpBuilder {
         let mut share = FAIR_SHARE;
         loop {
             let (received, direct, wanted) = match &mut self.phase {
-                Phase::Payload { place, at, .. } => {
+                Phase::Payload { place, end } => {
                     debug_assert!(self.stash.is_empty(), "the stash would belong in front of what is received now");
-                    let place = &mut place.bytes()[*at..];
+                    let place = place.rest(*end);
                     let room = self.stash.room();
                     let (direct, wanted) = (place.len(), place.len() + room.len());
                     let mut parts = [IoSliceMut::new(place), IoSliceMut::new(room)];
@@ -701,9 +844,10 @@ impl BuilderLink for TcpBuilder {
                 Err(error) => return Err(LinkError::io("receiving from a source")(error)),
             };
             let placed = received.min(direct);
-            if let Phase::Payload { at, .. } = &mut self.phase {
-                *at += placed;
+            if let Phase::Payload { place, .. } = &mut self.phase {
+                place.came(placed);
                 self.copied += placed as u64;
+                self.received += if place.was_asked() { placed as u64 } else { 0 };
             }
             self.stash.to += received - placed;
             self.finish_phase(said)?;
@@ -724,10 +868,8 @@ impl BuilderLink for TcpBuilder {
     fn abandon(&mut self) -> Vec<(u64, Span)> {
         let mut places: Vec<(u64, Span)> =
             self.pending.drain(..).map(|pending| (pending.ticket, pending.place)).collect();
-        if let Phase::Payload { ticket, place: Place::Span(span), .. } =
-            std::mem::replace(&mut self.phase, Phase::Message)
-        {
-            places.push((ticket, span));
+        if let Phase::Payload { place: Place::Set(pending), .. } = std::mem::replace(&mut self.phase, Phase::Message) {
+            places.push((pending.ticket, pending.place));
         }
         places
     }

@@ -268,12 +268,16 @@ impl<M: Medium> Link<M> {
 
     /// Fetches into a place of its own.
     fn fetch(&mut self, offer: &Announcement) {
+        self.begin_fetch(offer, offer.bytes);
+    }
+
+    fn begin_fetch(&mut self, offer: &Announcement, upto: u32) {
         let bytes = offer.bytes as usize;
         if self.places.len() < bytes {
             self.places = Arena::create("builder", bytes.max(PLACES)).unwrap();
         }
         let place = self.places.take_front(bytes);
-        if let Some(bytes) = self.builder.fetch(offer, Some(place)).unwrap() {
+        if let Some(bytes) = self.builder.begin_fetch(offer, Some(place), upto).unwrap() {
             assert!(self.arrived.insert(offer.ticket, bytes).is_none());
         }
     }
@@ -368,6 +372,34 @@ fn a_fetch_brings_exactly_the_bytes<M: Medium>(medium: M) {
     // All of them at once, and not in the order they were offered in.
     for offer in offers.iter().rev() {
         link.fetch(offer);
+    }
+    link.until("all bytes", |link| link.arrived.len() == offers.len());
+    offers.iter().for_each(|offer| link.take(offer));
+    assert!(link.builder.abandon().is_empty());
+}
+
+fn a_fetch_may_be_made_in_pieces<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    let sizes = [100_032, 64, 200_000, 65_600];
+    let offers: Vec<Announcement> = sizes.iter().zip(0..).map(|(bytes, ticket)| link.slot(ticket, *bytes)).collect();
+    link.offer(&offers);
+    link.until("offers", |link| link.said.len() == offers.len());
+    // In turn; one asks for its next piece while the one before is on its way, another when it is here.
+    let mut upto = [0; 4];
+    let mut asked = 0;
+    while upto != sizes {
+        for (offer, upto) in offers.iter().zip(&mut upto).filter(|(offer, upto)| **upto < offer.bytes) {
+            let before = *upto;
+            *upto = offer.bytes.min(before + 16_320);
+            asked += u64::from(*upto - before);
+            match before {
+                0 => link.begin_fetch(offer, *upto),
+                _ => link.builder.extend_fetch(offer.ticket, *upto),
+            }
+        }
+        if asked % 3 != 0 && !link.builder.maps() {
+            link.until("all that was asked for", |link| link.builder.received() == asked);
+        }
     }
     link.until("all bytes", |link| link.arrived.len() == offers.len());
     offers.iter().for_each(|offer| link.take(offer));
@@ -696,6 +728,7 @@ conformance! {
     greeting_and_run_control
     offers_arrive_in_order_and_intact
     a_fetch_brings_exactly_the_bytes
+    a_fetch_may_be_made_in_pieces
     many_small_ones
     eager_offers_come_unasked
     more_eager_than_the_credit_is_an_error

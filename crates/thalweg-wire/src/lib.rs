@@ -20,7 +20,7 @@ pub use header::{
 };
 pub use interval::IntervalMap;
 pub use message::{
-    Accounts, Announcement, Disposition, Hello, MESSAGE_LEN, MESSAGE_MAGIC, Message, MessageError, PROTOCOL_VERSION,
+    Accounts, Announcement, Disposition, Hello, Losses, MESSAGE_LEN, MESSAGE_MAGIC, Message, MessageError, PROTOCOL_VERSION,
     Refusal, Welcome,
 };
 pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordError, Records, record_len};

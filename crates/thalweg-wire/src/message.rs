@@ -111,6 +111,17 @@ pub struct Announcement {
     pub disposition: Disposition,
 }
 
+/// What a source's kernel knows of losses on one connection, since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Losses {
+    /// Bytes sent.
+    pub sent: u64,
+    /// Bytes sent again because they were lost, or were taken for lost.
+    pub again: u64,
+    /// Bytes that have arrived and that the builder's kernel keeps until those in front of them have, too; now.
+    pub held: u64,
+}
+
 /// A source's books at the end of a run, for one builder's share of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accounts {
@@ -192,6 +203,8 @@ pub enum Message {
     },
     /// S→B: that was all; my books.
     End(Accounts),
+    /// S→B: how much was lost on the way so far.
+    Losses(Losses),
     /// B→S: all your fragments are accounted for; good-bye.
     Bye,
 }
@@ -234,6 +247,7 @@ const PAUSED: u8 = 10;
 const STOP_AT: u8 = 11;
 const END: u8 = 12;
 const BYE: u8 = 13;
+const LOSSES: u8 = 14;
 
 impl Message {
     /// The longest description that may follow a [`Hello`].
@@ -303,6 +317,10 @@ impl Message {
                 w.u64(a.accepted).u64(a.dropped_newest).u64(a.dropped_oldest).u64(a.tickets);
                 w.u64(a.cpu_nanos).u64(a.copied_bytes).u32(a.next_sequence);
                 END
+            }
+            Self::Losses(l) => {
+                w.u64(l.sent).u64(l.again).u64(l.held);
+                LOSSES
             }
             Self::Bye => BYE,
         };
@@ -402,6 +420,7 @@ impl Message {
                 copied_bytes: r.u64(),
                 next_sequence: r.u32(),
             }),
+            LOSSES => Self::Losses(Losses { sent: r.u64(), again: r.u64(), held: r.u64() }),
             BYE => Self::Bye,
             kind => return Err(MessageError::Kind(kind)),
         };
@@ -518,6 +537,7 @@ mod tests {
                 copied_bytes: 6,
                 next_sequence: 7,
             }),
+            Message::Losses(Losses { sent: 1 << 40, again: 14_480, held: 65_536 }),
             Message::Bye,
         ]
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::DerefMut;
 use std::time::Duration;
 use thalweg_arena::Span;
-use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Hello, IntervalMap, Message};
+use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Hello, IntervalMap, Losses, Message};
 
 /// What a builder heard, with spans for places.
 #[derive(Debug)]
@@ -53,6 +53,8 @@ pub(crate) struct ReliableBuilder {
     heard_at: Duration,
     spoke_at: Duration,
     copied: u64,
+    received: u64,
+    losses: Losses,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,10 @@ struct Greeting {
 #[derive(Debug)]
 struct Fetching {
     filling: Filling<Span>,
+    /// Bytes of it that were asked for, from its beginning on.
+    upto: u32,
+    /// Its bytes come unasked.
+    eager: bool,
     number: u64,
     retry: Retry,
     /// The source has dropped it: it is about to be called off.
@@ -84,7 +90,12 @@ impl<P: DerefMut<Target = [u8]>> Filling<P> {
     }
 
     fn is_complete(&self) -> bool {
-        self.got.contains(&(0..self.place.len() as u64))
+        self.has(self.place.len() as u64)
+    }
+
+    /// Whether its first bytes are all here, up to that one.
+    fn has(&self, upto: u64) -> bool {
+        self.got.contains(&(0..upto))
     }
 
     /// Puts `piece` at `offset`, and says how many bytes were new. Nothing where it does not fit.
@@ -120,6 +131,8 @@ impl ReliableBuilder {
             heard_at: now,
             spoke_at: now,
             copied: 0,
+            received: 0,
+            losses: Losses::default(),
         }
     }
 
@@ -128,12 +141,29 @@ impl ReliableBuilder {
         self.copied
     }
 
-    /// Asks for all bytes of an offer. Where they are here already their place comes back.
-    pub(crate) fn fetch(&mut self, offer: &Announcement, into: Span, now: Duration) -> Result<Option<Span>, LinkError> {
-        let Announcement { ticket, bytes, .. } = *offer;
+    /// Bytes that were asked for and have come.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// What was asked for twice.
+    pub(crate) fn losses(&self) -> Losses {
+        self.losses
+    }
+
+    /// Asks for the first bytes of an offer. Where all are here already their place comes back.
+    pub(crate) fn begin_fetch(
+        &mut self,
+        offer: &Announcement,
+        into: Span,
+        upto: u32,
+        now: Duration,
+    ) -> Result<Option<Span>, LinkError> {
+        let Announcement { ticket, bytes, disposition, .. } = *offer;
         self.asked.0 += 1;
-        let retry = Retry::from(now);
-        let mut fetching = Fetching { filling: Filling::new(into), number: self.asked.0, retry, dropped: false };
+        let (retry, eager) = (Retry::from(now), disposition == Disposition::Eager);
+        let filling = Filling::new(into);
+        let mut fetching = Fetching { filling, upto, eager, number: self.asked.0, retry, dropped: false };
         match self.offers.get_mut(&ticket) {
             Some((known, may_come)) => {
                 let (known, _) = (*known, std::mem::replace(may_come, true));
@@ -158,10 +188,25 @@ impl ReliableBuilder {
                 return Ok(Some(fetching.filling.place));
             }
         } else {
-            self.control.push_back(Message::Fetch { ticket, offset: 0, length: bytes }.encode().to_vec());
+            self.control.push_back(Message::Fetch { ticket, offset: 0, length: upto }.encode().to_vec());
+            self.losses.sent += u64::from(upto);
         }
         self.fetches.insert(ticket, fetching);
         Ok(None)
+    }
+
+    /// Asks for more of an offer.
+    pub(crate) fn extend_fetch(&mut self, ticket: u64, upto: u32, now: Duration) {
+        let Some(fetching) = self.fetches.get_mut(&ticket).filter(|fetching| upto > fetching.upto) else { return };
+        let (offset, length) = (fetching.upto, upto - fetching.upto);
+        self.asked.0 += 1;
+        // While an earlier part of it is overdue, that is what is asked for again.
+        if fetching.filling.has(offset.into()) {
+            (fetching.number, fetching.retry) = (self.asked.0, Retry::from(now));
+        }
+        fetching.upto = upto;
+        self.losses.sent += u64::from(length);
+        self.control.push_back(Message::Fetch { ticket, offset, length }.encode().to_vec());
     }
 
     /// Calls a fetch off.
@@ -230,7 +275,7 @@ impl ReliableBuilder {
             Message::Refuse { reason, .. } => {
                 return Err(LinkError::Refused { reason, text: String::from_utf8_lossy(body).into_owned() });
             }
-            Message::Fetch { .. } => {
+            Message::Fetch { .. } | Message::Losses(_) => {
                 return Err(LinkError::Protocol(format!("the source sent a builder's message: {message:?}")));
             }
             // It overtook the hello, or the welcome: it will be said again.
@@ -405,9 +450,13 @@ impl ReliableBuilder {
             if fetching.dropped {
                 return Ok(());
             }
+            if offset as usize + piece.len() > fetching.upto as usize {
+                return bad("fewer were asked for");
+            }
             let Some(new) = fetching.filling.put(offset, piece) else { return bad("fewer were asked for") };
             self.copied += piece.len() as u64;
             if new > 0 {
+                self.received += if fetching.eager { 0 } else { new };
                 self.data_at = now;
                 self.asked.1 = self.asked.1.max(fetching.number);
                 fetching.retry = Retry::from(now);
@@ -441,17 +490,18 @@ impl ReliableBuilder {
         if self.next.is_some() && now >= self.spoke_at + SILENCE {
             self.control.push_back(said_release.to_vec());
         }
-        let Self { fetches, control, asked, data_at, .. } = self;
-        for (ticket, fetching) in fetches.iter_mut().filter(|(_, fetching)| !fetching.dropped) {
+        let Self { fetches, control, asked, data_at, losses, .. } = self;
+        for (ticket, fetching) in fetches.iter_mut().filter(|(_, fetching)| fetching.owes()) {
             if now < fetching.due(asked.1, *data_at) {
                 continue;
             }
             fetching.retry.later(now);
-            let length = fetching.filling.place.len() as u64;
-            for gap in fetching.filling.got.gaps(length).take(AT_ONCE) {
+            for gap in fetching.filling.got.gaps(fetching.upto.into()).take(AT_ONCE) {
                 #[expect(clippy::cast_possible_truncation, reason = "a place has a 32-bit length")]
                 let (offset, length) = (gap.start as u32, (gap.end - gap.start) as u32);
                 control.push_back(Message::Fetch { ticket: *ticket, offset, length }.encode().to_vec());
+                losses.sent += u64::from(length);
+                losses.again += u64::from(length);
             }
         }
         Ok(())
@@ -475,7 +525,7 @@ impl ReliableBuilder {
         if self.waits() {
             deadline = deadline.min(self.retry.at);
         }
-        let live = self.fetches.values().filter(|fetching| !fetching.dropped);
+        let live = self.fetches.values().filter(|fetching| fetching.owes());
         live.map(|fetching| fetching.due(self.asked.1, self.data_at)).fold(deadline, Duration::min)
     }
 
@@ -492,6 +542,11 @@ impl ReliableBuilder {
 }
 
 impl Fetching {
+    /// Whether something of it was asked for and has not come.
+    fn owes(&self) -> bool {
+        !self.dropped && !self.filling.has(self.upto.into())
+    }
+
     /// When to ask again. While bytes of earlier fetches come, this one waits for its turn.
     fn due(&self, latest_answered: u64, data_at: Duration) -> Duration {
         if self.number < latest_answered { self.retry.at } else { self.retry.at.max(data_at + PATIENCE.0) }

@@ -1,6 +1,7 @@
 //! The source's half: offers until the builder has heard, serves fetches piece by piece.
 
 use super::{AT_ONCE, GONE, PART, PIECE, Retry, split};
+use crate::offered::most_fetches;
 use crate::{LinkError, Outstanding};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -58,7 +59,7 @@ impl ReliableSource {
             reported: Vec::new(),
             control: VecDeque::new(),
             serving: VecDeque::new(),
-            most_serving: (hello.slots as usize).saturating_mul(4).saturating_add(64),
+            most_serving: most_fetches(hello.slots, hello.slot_bytes),
             retry: Retry::from(now),
             heard_at: now,
         };
@@ -171,7 +172,7 @@ impl ReliableSource {
                 }
                 self.knows(offer.ticket, now);
             }
-            Message::Hello(_) | Message::Data { .. } => {
+            Message::Hello(_) | Message::Data { .. } | Message::Losses(_) => {
                 return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
             }
         }
