@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig};
 use thalweg_link::Address;
-use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology,
-};
+use thalweg_node::{    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW};
 use thalweg_wire::{SourceId, record_len};
 
 /// The options.
@@ -190,7 +188,7 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
     let slots = if record_len(payload) > DEFAULT_SLOT { 4 } else { 6u32 }.next_multiple_of(options.builders.into());
     // One waveform: whichever slot is free, its content is there already when it has been used once, as with the ring of
     // buffers that a digitizer writes by DMA, and the model costs nothing.
-    let model = ModelAdcConfig { size: ByteSize(size), seed: 1, source: None, period: 1 };
+    let model = ModelAdcConfig { size: ByteSize(size), size_from: None, seed: 1, source: None, period: 1 };
     let source = |index: u16| SourceNodeConfig {
         name: format!("source-{index}"),
         id: SourceId::new(1, index).to_string(),
@@ -216,7 +214,7 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
         builder.check = options.check;
         builder.block = ByteSize(builder.block.0.max((slot + (1 << 17)).next_multiple_of(1 << 20)));
         // Several fetches under way, however large they are.
-        builder.window = ByteSize(builder.window.0.max(4 * slot));
+        builder.window = Some(ByteSize(WINDOW.max(4 * slot)));
         Ok(builder)
     };
     let builders = (0..options.builders).map(builder).collect::<Result<_, BenchError>>()?;

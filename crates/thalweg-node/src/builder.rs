@@ -5,16 +5,16 @@ mod connections;
 use crate::blocks::{Blocks, Sent};
 use crate::source::bind;
 use crate::{
-    BuilderNodeConfig, BuilderReport, CheckConfig, NodeError, Progress, RunConfig, Snapshot, Stop, TaiClock, Topology,
+    BuilderNodeConfig, BuilderReport, CheckConfig, Completion, CreditReport, NodeError, Progress, RunConfig, Snapshot, Steady, Stop, TaiClock, Topology,
     Urgency, clock, now,
 };
 use std::os::fd::AsFd;
 use std::time::Duration;
 use thalweg_arena::{BlockPool, Pages};
-use thalweg_build::{Builder, BuilderConfig, Check, Hold};
+use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Hold, Window};
 use thalweg_link::{Address, BuilderLink, Eager, Interest, LinkError, Listener, Poller};
 use thalweg_store::{EventCounts, Recorder, RecorderConfig, RunBegin, RunEnd, RunState, SourceInfo};
-use thalweg_wire::{EventId, Message, Refusal, RunNumber, SourceId, TaiNanos};
+use thalweg_wire::{EventId, Losses, Message, Refusal, RunNumber, SourceId, TaiNanos};
 
 /// A connection that has not said who it is after this time is closed.
 const GREETING_TIME: Duration = Duration::from_secs(5);
@@ -66,6 +66,20 @@ pub struct BuilderNode {
     shown: Snapshot,
     reasons: Vec<String>,
     recorder_rung: Option<String>,
+    eager: Eager,
+    /// What was built when the warm-up was over, and when that was.
+    warm: Option<Built>,
+    steady: Option<Steady>,
+    /// What sources said of losses, over connections that are no more.
+    losses_before: Losses,
+}
+
+/// What was built so far.
+#[derive(Debug, Clone, Copy)]
+struct Built {
+    at: Duration,
+    events: u64,
+    bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +112,9 @@ struct Connection {
     fetching: usize,
     delivered: Duration,
     copied: u64,
+    /// What it had brought, and what was known of losses, when we last looked.
+    received: u64,
+    losses: Losses,
     more: bool,
 }
 
@@ -121,6 +138,7 @@ impl BuilderNode {
         let config = topology.builders[index].clone();
         let sources: Vec<(SourceId, String)> =
             topology.sources.iter().map(|source| (source.source_id(), source.name.clone())).collect();
+        let (window, eager) = config.credit(sources.len());
         #[expect(
             clippy::cast_possible_truncation,
             reason = "checked: builders are few, eager credit is at most 64 MiB"
@@ -128,7 +146,7 @@ impl BuilderNode {
         let (index, count, eager) = (
             index as u32,
             topology.builders.len() as u32,
-            Eager { credit: config.eager_credit.0 as u32, limit: config.eager_limit.0 as u32 },
+            Eager { credit: eager as u32, limit: config.eager_limit.0.min(eager) as u32 },
         );
         let poller = Poller::new()?;
         if count > 1 && topology.run.record && topology.run.number.is_none() {
@@ -148,12 +166,17 @@ impl BuilderNode {
             check_directory(&topology.run.directory)?;
         }
         let block_bytes = usize::try_from(config.block.0).unwrap_or(usize::MAX);
-        let pool = BlockPool::new(&config.name, config.blocks, block_bytes)?;
+        let blocks = config.blocks_for(&window);
+        let pool = BlockPool::new(&config.name, blocks, block_bytes)?;
         let pages = pool.pages();
-        tracing::info!(builder = name, blocks = config.blocks, block_bytes, "blocks made of {pages}");
+        tracing::info!(builder = name, blocks, block_bytes, "blocks made of {pages}");
         let start = now();
         let builder =
-            Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), EventId(0)));
+            Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), window));
+        if let Some(credit) = builder.credit() {
+            let (window, piece) = (credit.window, credit.piece);
+            tracing::info!(builder = name, window, piece, ?eager, "asks by credit");
+        }
         Ok(Self {
             blocks: Blocks::new(pool, count),
             pages,
@@ -176,6 +199,10 @@ impl BuilderNode {
             shown: Snapshot::default(),
             reasons: Vec::new(),
             recorder_rung: None,
+            eager,
+            warm: None,
+            steady: None,
+            losses_before: Losses::default(),
             config,
             index,
             count,
@@ -192,7 +219,7 @@ impl BuilderNode {
         index: u32,
         count: u32,
         sources: Vec<(SourceId, String)>,
-        first: EventId,
+        window: Window,
     ) -> BuilderConfig {
         let mapped = config.listen.iter().all(|address| matches!(address, Address::Shm(_)));
         BuilderConfig {
@@ -200,8 +227,8 @@ impl BuilderNode {
             builder: index,
             builders: count,
             sources,
-            first,
-            window: config.window.0,
+            first: EventId(0),
+            window,
             deadline: config.deadline,
             open_events: config.open_events,
             max_payload: u32::MAX,
@@ -280,8 +307,11 @@ impl BuilderNode {
 
     fn timeout(&self, now: Duration) -> Option<Duration> {
         let deadline = self.builder.next_deadline(now);
+        let pace = self.builder.next_ask();
         let flush = self.blocks.next_flush(self.config.flush);
-        let duration = self.run_config.duration.filter(|_| self.phase == Phase::Running).map(|d| self.began_at + d);
+        let running = self.phase == Phase::Running;
+        let duration = self.run_config.duration.filter(|_| running).map(|d| self.began_at + d);
+        let warm = (running && self.warm.is_none()).then(|| self.began_at + self.run_config.warm_up);
         // What only time changes: strangers, silence, patience. While a run just runs, there is none of it to watch
         // more closely than the answer time.
         let watch = match self.phase {
@@ -291,7 +321,7 @@ impl BuilderNode {
             _ => now + TICK,
         };
         let deaf = self.deaf.iter().map(|(_, until)| *until).min();
-        [deadline, flush, duration, deaf, Some(watch)].into_iter().flatten().min().map(|at| at.saturating_sub(now))
+        [deadline, pace, flush, duration, warm, deaf, Some(watch)].into_iter().flatten().min().map(|at| at.saturating_sub(now))
     }
 
     fn pass_time(&mut self) -> Result<(), NodeError> {
@@ -306,7 +336,7 @@ impl BuilderNode {
                 None if now > connection.since + GREETING_TIME => {
                     self.close(index, &LinkError::Protocol("it did not say who it is".into()));
                 }
-                Some(source) if connection.fetching > 0 && now > connection.delivered + self.answer_time() => {
+                Some(source) if self.owes(source, connection) && now > connection.delivered + self.answer_time() => {
                     let (source, peer) = (&self.ids[source].1, &connection.peer);
                     tracing::warn!(source, peer, "connection cut: the source owes data and is silent");
                     // A hung source may come to life again: that is not a breach of the rules.
@@ -334,6 +364,10 @@ impl BuilderNode {
                 }
             }
             Phase::Running => {
+                if self.warm.is_none() && now >= self.began_at + self.run_config.warm_up {
+                    self.warm = Some(self.built(now));
+                    self.builder.forget_completions();
+                }
                 if self.run_config.duration.is_some_and(|duration| now >= self.began_at + duration)
                     || self.blocks.failure.is_some()
                 {
@@ -374,6 +408,11 @@ impl BuilderNode {
     /// How long a source may owe bytes without sending any.
     fn answer_time(&self) -> Duration {
         self.config.deadline.max(ANSWER_TIME)
+    }
+
+    /// Whether a source was asked for something that has not come.
+    fn owes(&self, source: usize, connection: &Connection) -> bool {
+        connection.fetching > 0 && (connection.link.maps() || self.builder.in_flight_of(source) > 0)
     }
 
     /// Whether a source has ended or was given up.
@@ -428,7 +467,7 @@ impl BuilderNode {
         self.end = self.run_config.events.map(|events| EventId(self.first.0.saturating_add(events)));
         for source in 0..self.sources.len() {
             if self.sources[source].connection.is_some() {
-                self.builder.connected(source, self.sources[source].slots);
+                self.builder.connected(source, self.sources[source].slots, self.is_near(source));
                 self.instruct(source);
             }
         }
@@ -454,11 +493,40 @@ impl BuilderNode {
         }
     }
 
+    /// Whether a source shares this host's memory.
+    fn is_near(&self, source: usize) -> bool {
+        let connection = self.sources[source].connection.and_then(|at| self.connections[at].as_ref());
+        connection.is_some_and(|connection| connection.link.maps())
+    }
+
+    fn built(&self, at: Duration) -> Built {
+        Built { at, events: self.builder.counts().0, bytes: self.builder.progress_counts().0 }
+    }
+
+    /// What was done since the warm-up.
+    fn steady(&self) -> Steady {
+        let Some(warm) = self.warm else { return Steady::default() };
+        let built = self.built(now());
+        let completion = self.builder.completion();
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        Steady {
+            seconds: (built.at - warm.at).as_secs_f64(),
+            events: built.events - warm.events,
+            payload_bytes: built.bytes - warm.bytes,
+            completion: Completion {
+                p50_us: micros(completion.value_at_quantile(0.5)),
+                p99_us: micros(completion.value_at_quantile(0.99)),
+                max_us: micros(completion.max()),
+            },
+        }
+    }
+
     /// Asks every source how far it is. Only the first builder does: the others see the sources end.
     fn begin_to_stop(&mut self) {
         if self.phase != Phase::Running {
             return;
         }
+        self.steady = Some(self.steady());
         self.phase = Phase::Pausing { since: now() };
         self.hold_clock(now());
         if self.index == 0 {
@@ -518,10 +586,18 @@ impl BuilderNode {
 
     /// Makes one fetch. False where there is none to make, or no room.
     fn fetch(&mut self, now: Duration) -> bool {
-        let Some(fetch) = self.builder.next_fetch(now) else { return false };
-        let offer = fetch.offer;
-        let Some(index) = self.sources[fetch.source].connection else {
-            self.builder.unfetch(fetch.source, offer.ticket);
+        let Some(Fetch { source, offer, range }) = self.builder.next_fetch(now) else { return false };
+        let connection = self.sources[source].connection;
+        let begins_to_owe = self.builder.in_flight_of(source) <= u64::from(range.end - range.start);
+        if range.start > 0 {
+            if let Some(connection) = connection.and_then(|index| self.connections[index].as_mut()) {
+                connection.link.extend_fetch(offer.ticket, range.end);
+                connection.delivered = if begins_to_owe { now } else { connection.delivered };
+            }
+            return true;
+        }
+        let Some(index) = connection else {
+            self.builder.unfetch(source, offer.ticket);
             return false;
         };
         let maps = self.connections[index].as_ref().is_some_and(|connection| connection.link.maps());
@@ -530,7 +606,7 @@ impl BuilderNode {
         } else {
             let place = self.blocks.reserve(offer.bytes as usize, offer.count, now);
             if place.is_none() {
-                self.builder.unfetch(fetch.source, offer.ticket);
+                self.builder.unfetch(source, offer.ticket);
                 self.stall(now);
                 return false;
             }
@@ -543,11 +619,11 @@ impl BuilderNode {
             self.shown.stalled_nanos += u64::try_from((now - since).as_nanos()).unwrap_or(0);
         }
         let Some(connection) = &mut self.connections[index] else { return false };
-        if connection.fetching == 0 {
+        if begins_to_owe || connection.fetching == 0 {
             connection.delivered = now;
         }
-        let result = match connection.link.fetch(&offer, place) {
-            Ok(Some(bytes)) => self.arrived(fetch.source, offer.ticket, bytes),
+        let result = match connection.link.begin_fetch(&offer, place, range.end) {
+            Ok(Some(bytes)) => self.arrived(source, offer.ticket, bytes),
             Ok(None) => {
                 connection.fetching += 1;
                 Ok(())
@@ -640,6 +716,15 @@ impl BuilderNode {
             }
             self.blocks.wait()?;
         }
+        let steady = self.steady.unwrap_or_else(|| self.steady());
+        let losses = self.connections.iter().flatten().fold(self.losses_before, |sum, c| add(sum, c.losses));
+        let credit = self.builder.credit().map(|credit| CreditReport {
+            window_bytes: credit.window,
+            piece_bytes: credit.piece,
+            round_trip_us: credit.round_trip.as_secs_f64() * 1e6,
+            sent_bytes: losses.sent,
+            sent_again_bytes: losses.again,
+        });
         let (events, incomplete) = self.builder.counts();
         let (bytes, fragments) = self.builder.progress_counts();
         let (source_cpu, source_copied) = self.builder.source_costs();
@@ -691,9 +776,16 @@ impl BuilderNode {
             source_copied_bytes: source_copied,
             recorder: self.recorder_rung,
             pages: self.pages.to_string(),
+            steady,
+            credit,
             ledger,
         })
     }
+}
+
+/// What two connections lost.
+fn add(one: Losses, other: Losses) -> Losses {
+    Losses { sent: one.sent.saturating_add(other.sent), again: one.again.saturating_add(other.again), held: 0 }
 }
 
 /// Whether runs can be written there: found out before any source is kept waiting.

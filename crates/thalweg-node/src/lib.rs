@@ -12,6 +12,7 @@ mod error;
 mod preflight;
 mod progress;
 mod push;
+mod rate;
 mod report;
 mod slots;
 mod source;
@@ -24,11 +25,12 @@ pub use error::NodeError;
 pub use preflight::{Recordings, needs, preflight};
 pub use progress::{Progress, Snapshot};
 pub use push::PushSource;
-pub use report::{BuilderReport, RunReport, SourceReport};
+pub use rate::{BitRate, BitRateError};
+pub use report::{BuilderReport, Completion, CreditReport, RunReport, SourceReport, Steady};
 pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use stop::{Stop, Urgency};
 pub use topology::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology,
-    TopologyError, default_slot_bytes,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkConfig, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology,
+    TopologyError, WINDOW, default_slot_bytes,
 };

@@ -3,6 +3,7 @@
 use crate::topology::{BuilderNodeConfig, SourceNodeConfig, Topology};
 use crate::{LinkKind, NodeError};
 use thalweg_arena::{HEADROOM, PAGE};
+use thalweg_build::Window;
 use thalweg_device::DeviceConfig;
 use thalweg_doctor::{Data, Finding, Level, Needs, NodeNeeds};
 use thalweg_link::Address;
@@ -83,9 +84,9 @@ fn builder_needs(topology: &Topology, config: &BuilderNodeConfig, rate: Option<f
     NodeNeeds {
         name: config.name.clone(),
         cpu: config.cpu,
-        blocks: config.block.0.saturating_mul(config.blocks.into()),
+        blocks: config.block.0.saturating_mul(config.blocks_for(&config.credit(topology.sources.len()).0).into()),
         listen: config.listen.clone(),
-        window: config.window.0,
+        window: window_bytes(config),
         bytes_per_second: rate,
         files: OWN_FILES + links.sum::<u64>(),
         ..NodeNeeds::default()
@@ -95,7 +96,7 @@ fn builder_needs(topology: &Topology, config: &BuilderNodeConfig, rate: Option<f
 fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> NodeNeeds {
     let connect: Vec<Address> =
         topology.builders.iter().filter_map(|builder| topology.address(builder, config.link).cloned()).collect();
-    let window = topology.builders.iter().map(|builder| builder.window.0).max().unwrap_or(0);
+    let window = topology.builders.iter().map(window_bytes).max().unwrap_or(0);
     let slot = match (config.slot, flow.payload) {
         (None, None) => None,
         (_, payload) => Some(config.slot_bytes(payload.unwrap_or(0))),
@@ -112,6 +113,15 @@ fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> 
         window,
         bytes_per_second: flow.bytes_per_second,
         ..NodeNeeds::default()
+    }
+}
+
+/// What a builder may ask for at a time, in bytes.
+fn window_bytes(config: &BuilderNodeConfig) -> u64 {
+    match config.credit(1).0 {
+        Window::Constant(bytes) => bytes,
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a window fits memory")]
+        Window::Credit(path) => (path.rate * path.round_trip.as_secs_f64()) as u64 + path.buffer / 2,
     }
 }
 

@@ -69,8 +69,51 @@ pub struct BuilderReport {
     pub recorder: Option<String>,
     /// What the blocks' arena is made of.
     pub pages: String,
+    /// The run between its warm-up and its end.
+    pub steady: Steady,
+    /// What the credit window was at the end; nothing where the window is constant.
+    pub credit: Option<CreditReport>,
     /// The books.
     pub ledger: Ledger,
+}
+
+/// A run between its warm-up and the moment it was told to end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Steady {
+    /// How long.
+    pub seconds: f64,
+    /// Events closed.
+    pub events: u64,
+    /// Payload bytes built.
+    pub payload_bytes: u64,
+    /// How long events were open: from the first offer of one of its fragments to its last byte.
+    pub completion: Completion,
+}
+
+/// How long it took, in microseconds, to two digits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Completion {
+    /// Half were quicker.
+    pub p50_us: f64,
+    /// One in a hundred took longer.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// A credit window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CreditReport {
+    /// Bytes that may be asked for and not received.
+    pub window_bytes: u64,
+    /// Bytes in a piece.
+    pub piece_bytes: u64,
+    /// The shortest time from a fetch to its first data, in microseconds.
+    pub round_trip_us: f64,
+    /// Bytes that sources sent, and sent again because they were lost, as they say.
+    pub sent_bytes: u64,
+    /// See `sent_bytes`.
+    pub sent_again_bytes: u64,
 }
 
 /// What a whole run was: all builders together. Its JSON is what `thalweg run --json` and `thalweg demo --json` print.
@@ -108,6 +151,10 @@ pub struct RunReport {
     pub recorder: Option<String>,
     /// What the builders' blocks are made of: 2 MiB or 4 KiB pages.
     pub pages: Option<String>,
+    /// The run between its warm-up and its end; completion times are those of the slowest builder.
+    pub steady: Steady,
+    /// Each builder's credit window at the end.
+    pub credit: Vec<CreditReport>,
     /// The books.
     pub ledger: Ledger,
 }
@@ -180,6 +227,17 @@ impl RunReport {
             back_pressure: BackPressure { stalls: sum(|b| b.stalls), seconds: total(|b| b.stalled_seconds) },
             recorder: builders.iter().find_map(|b| b.recorder.clone()),
             pages: builders.first().map(|b| b.pages.clone()),
+            steady: Steady {
+                seconds: most(|b| b.steady.seconds),
+                events: sum(|b| b.steady.events),
+                payload_bytes: sum(|b| b.steady.payload_bytes),
+                completion: Completion {
+                    p50_us: most(|b| b.steady.completion.p50_us),
+                    p99_us: most(|b| b.steady.completion.p99_us),
+                    max_us: most(|b| b.steady.completion.max_us),
+                },
+            },
+            credit: builders.iter().filter_map(|b| b.credit).collect(),
             ledger,
         }
     }

@@ -1,9 +1,11 @@
 //! The topology: one TOML file that says which nodes there are and how they are connected.
 
+use crate::BitRate;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use thalweg_build::{Path as CreditPath, Window};
 use thalweg_device::{ByteSize, DeviceConfig};
 use thalweg_link::Address;
 use thalweg_wire::{HEADER_LEN, MAX_RECORDS, SourceId, record_len};
@@ -44,6 +46,9 @@ pub struct RunConfig {
     /// How long to wait, at the beginning for nodes to find each other, and at the end for a source to send its books.
     #[serde(with = "duration")]
     pub patience: Duration,
+    /// What a run is reported to do in the steady state begins after so long.
+    #[serde(with = "duration")]
+    pub warm_up: Duration,
 }
 
 impl Default for RunConfig {
@@ -55,6 +60,7 @@ impl Default for RunConfig {
             duration: None,
             events: None,
             patience: Duration::from_secs(10),
+            warm_up: Duration::ZERO,
         }
     }
 }
@@ -73,9 +79,13 @@ pub struct BuilderNodeConfig {
     /// How many blocks: the builder's memory is this times the block size.
     #[serde(default = "defaults::blocks")]
     pub blocks: u32,
-    /// Bytes asked for and not yet received, over all sources.
-    #[serde(default = "defaults::window")]
-    pub window: ByteSize,
+    /// Bytes asked for and not yet received, over all sources, where it is a constant. 4 MiB where neither this nor `link`
+    /// is given and the link was not calibrated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<ByteSize>,
+    /// The switch port in front of it: what is asked for is what it carries and half of what it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkConfig>,
     /// How long an event waits for a source that does not mention it, and a source that is cut off is waited for.
     #[serde(default = "defaults::deadline", with = "duration")]
     pub deadline: Duration,
@@ -110,7 +120,8 @@ impl BuilderNodeConfig {
             listen,
             block: defaults::block(),
             blocks: defaults::blocks(),
-            window: defaults::window(),
+            window: None,
+            link: None,
             deadline: defaults::deadline(),
             open_events: defaults::open_events(),
             check: CheckConfig::default(),
@@ -122,11 +133,73 @@ impl BuilderNodeConfig {
         }
     }
 
+    /// How many bytes may be asked for, with so many sources: the window, and how many each may send unasked.
+    pub fn credit(&self, sources: usize) -> (Window, u64) {
+        let Some(link) = self.link else {
+            return (Window::Constant(self.window.map_or(WINDOW, |window| window.0)), self.eager_credit.0);
+        };
+        // An eighth of the buffer for what comes unasked; nothing where that would not hold a small slot from each.
+        let share = link.buffer.0 / 8 / sources.max(1) as u64;
+        let eager = if share < LEAST_EAGER { 0 } else { share.min(self.eager_credit.0) };
+        let path = CreditPath {
+            rate: link.payload_rate(),
+            round_trip: link.round_trip,
+            buffer: link.buffer.0,
+            segment: link.segment(),
+            unasked: eager * sources as u64,
+        };
+        (Window::Credit(path), eager)
+    }
+
+    /// How many blocks it needs to have a place for all that may be asked for, beside those it fills and writes.
+    pub fn blocks_for(&self, window: &Window) -> u32 {
+        let bytes = match *window {
+            Window::Constant(_) => 0.0,
+            Window::Credit(path) => path.rate * path.round_trip.as_secs_f64() * 1.5 + path.buffer as f64,
+        };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number")]
+        let needed = (bytes / self.block.0 as f64).ceil() as u32 + 4;
+        self.blocks.max(needed.min(4096))
+    }
+
     /// The longest slot that fits a block with the index of its records.
     pub fn largest_slot(&self) -> u32 {
         // Beside it: 16 bytes of index for each record, the block's header, its closings, and the rounding to whole pages.
         let beside = 16 * u64::from(MAX_RECORDS) + 64 + 128 * 32 + 4096;
         u32::try_from(self.block.0.saturating_sub(beside)).unwrap_or(u32::MAX)
+    }
+}
+
+/// A builder's link: the port of the last switch, where what all sources send meets.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkConfig {
+    /// Its line rate.
+    pub rate: BitRate,
+    /// From a fetch to its first data when nothing is in the way. While a run goes on the shortest that is seen counts.
+    #[serde(with = "duration")]
+    pub round_trip: Duration,
+    /// Bytes that wait in front of the port before any is dropped.
+    pub buffer: ByteSize,
+    /// Bytes in the longest IP packet.
+    #[serde(default = "defaults::mtu")]
+    pub mtu: u32,
+}
+
+impl LinkConfig {
+    /// IPv4 (20) and TCP with timestamps (32).
+    const HEADERS: u32 = 52;
+    /// Ethernet: header (14), checksum (4), preamble (8), gap (12).
+    const FRAMING: u32 = 38;
+
+    /// Payload bytes in a segment (TCP's MSS).
+    pub fn segment(&self) -> u32 {
+        self.mtu.saturating_sub(Self::HEADERS)
+    }
+
+    /// Payload bytes that the port carries in a second.
+    pub fn payload_rate(&self) -> f64 {
+        self.rate.bytes_per_second() * f64::from(self.segment()) / f64::from(self.mtu + Self::FRAMING)
     }
 }
 
@@ -209,6 +282,11 @@ pub fn default_slot_bytes(max_payload: usize) -> usize {
     record * (DEFAULT_SLOT / record).max(1)
 }
 
+/// Bytes asked for and not yet received, where nothing is known of the link.
+pub const WINDOW: u64 = 4 << 20;
+/// Less than this is not worth sending unasked.
+const LEAST_EAGER: u64 = 1 << 10;
+
 /// Slots hold several fragments up to this size: large enough that requests cost little, small enough for the cache.
 pub const DEFAULT_SLOT: usize = 512 << 10;
 
@@ -266,8 +344,8 @@ mod defaults {
     pub(super) fn blocks() -> u32 {
         8
     }
-    pub(super) fn window() -> ByteSize {
-        ByteSize(4 << 20)
+    pub(super) fn mtu() -> u32 {
+        1500
     }
     pub(super) fn deadline() -> Duration {
         Duration::from_secs(2)
@@ -383,8 +461,22 @@ impl Topology {
             if !(1..=1 << 24).contains(&builder.open_events) {
                 return wrong(field("open_events"), "1 to 16777216 are possible".into());
             }
-            if builder.window.0 == 0 {
+            if builder.window == Some(ByteSize(0)) {
                 return wrong(field("window"), "a window of 0 bytes would never ask for anything".into());
+            }
+            if builder.window.is_some() && builder.link.is_some() {
+                return wrong(field("window"), "it follows from `link`: state one of the two".into());
+            }
+            if let Some(link) = builder.link {
+                if !(576..=65_535).contains(&link.mtu) {
+                    return wrong(field("link.mtu"), format!("{}; 576 to 65535 are possible", link.mtu));
+                }
+                if link.round_trip.is_zero() || link.round_trip > Duration::from_secs(10) {
+                    return wrong(field("link.round_trip"), "above 0, up to 10s, is possible".into());
+                }
+                if link.buffer.0 > 64 << 30 {
+                    return wrong(field("link.buffer"), "at most 64 GiB is possible".into());
+                }
             }
             if builder.eager_credit.0 > 64 << 20 || builder.eager_limit.0 > builder.eager_credit.0 {
                 return wrong(field("eager_limit"), "eager_limit <= eager_credit <= 64MiB must hold".into());

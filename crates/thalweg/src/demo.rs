@@ -8,9 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::Address;
-use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology,
-};
+use thalweg_node::{    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW};
 use thalweg_wire::{SourceId, record_len};
 
 #[derive(Debug, clap::Args)]
@@ -191,7 +189,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         let model = |_| {
             let batch = (DEFAULT_SLOT / record_len(size)).max(1);
             let period = u64::from(slots(size)) * batch as u64;
-            DeviceConfig::ModelAdc(ModelAdcConfig { size: options.size, seed: 1, source: None, period })
+            DeviceConfig::ModelAdc(ModelAdcConfig { size: options.size, size_from: None, seed: 1, source: None, period })
         };
         (0..options.sources.unwrap_or(3)).map(model).collect()
     } else {
@@ -233,7 +231,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
     builder.check = check;
     builder.block = ByteSize(builder.block.0.max((largest as u64 + (1 << 17)).next_multiple_of(1 << 20)));
     // Several fetches under way, however large they are.
-    builder.window = ByteSize(builder.window.0.max(4 * largest as u64));
+    builder.window = Some(ByteSize(WINDOW.max(4 * largest as u64)));
     let topology = Topology {
         run: RunConfig {
             directory: options.out.clone(),

@@ -5,7 +5,7 @@ use crate::{NodeError, now};
 use std::os::fd::AsFd;
 use thalweg_build::Violation;
 use thalweg_link::{Accepted, Bytes, LinkError, Said};
-use thalweg_wire::{Accounts, Hello, MAX_RECORDS, Message, Refusal, Welcome};
+use thalweg_wire::{Accounts, Hello, Losses, MAX_RECORDS, Message, Refusal, Welcome};
 
 impl BuilderNode {
     pub(super) fn accept(&mut self, at: usize) -> Result<(), NodeError> {
@@ -40,6 +40,8 @@ impl BuilderNode {
                 fetching: 0,
                 delivered: now,
                 copied: 0,
+                received: 0,
+                losses: Losses::default(),
                 more: false,
             });
         }
@@ -72,6 +74,19 @@ impl BuilderNode {
         if copied != connection.copied {
             connection.copied = copied;
             connection.delivered = now();
+        }
+        if let Some(source) = connection.source {
+            let (received, losses) = (connection.link.received(), connection.link.losses());
+            if received != connection.received {
+                self.builder.received(source, received - connection.received, now());
+                connection.received = received;
+            }
+            let before = std::mem::replace(&mut connection.losses, losses);
+            if losses != before {
+                let more = |now: u64, before: u64| now.saturating_sub(before);
+                let (sent, again) = (more(losses.sent, before.sent), more(losses.again, before.again));
+                self.builder.losses(source, sent, again, losses.held);
+            }
         }
         for said in said {
             if let Err(error) = self.hear(index, said) {
@@ -203,7 +218,8 @@ impl BuilderNode {
             // The source knows better than we do that the old connection is dead.
             self.close(old, &LinkError::Closed);
         }
-        let released_below = self.builder.connected(source, hello.slots);
+        let near = self.connections[index].as_ref().is_some_and(|connection| connection.link.maps());
+        let released_below = self.builder.connected(source, hello.slots, near);
         let state = &mut self.sources[source];
         state.connection = Some(index);
         state.session = Some(hello.session);
@@ -213,11 +229,10 @@ impl BuilderNode {
         let Some(connection) = &mut self.connections[index] else { return Ok(()) };
         connection.source = Some(source);
         tracing::info!(source = %hello.source, peer = connection.peer, "connected");
-        #[expect(clippy::cast_possible_truncation, reason = "eager credit is at most 64 MiB")]
         connection.link.say(&Message::Welcome(Welcome {
             run: self.run,
-            eager_credit: self.config.eager_credit.0 as u32,
-            eager_limit: self.config.eager_limit.0 as u32,
+            eager_credit: self.eager.credit,
+            eager_limit: self.eager.limit,
             most_records: self.config.open_events.min(MAX_RECORDS),
             running,
             released_below,
@@ -246,6 +261,7 @@ impl BuilderNode {
             self.blocks.unused(place);
         }
         self.copied_before += connection.link.copied();
+        self.losses_before = super::add(self.losses_before, connection.losses);
         let Some(source) = connection.source else { return };
         self.sources[source].connection = None;
         if self.sources[source].dismissed || matches!(self.phase, Phase::Gathering { .. }) {
