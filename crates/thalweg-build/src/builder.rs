@@ -4,7 +4,7 @@ use crate::config::{BuilderConfig, Check, Hold};
 use crate::events::{Answer, OpenEvents, Why};
 use crate::source::{self, Due, NEVER, Piece, Presence, Source, Ticket};
 use crate::credit::Credit;
-use crate::{Closed, CreditState, Ledger, Violation};
+use crate::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -268,7 +268,7 @@ impl Builder {
 
     fn advance(&mut self, now: Duration) {
         self.clock.advance(now);
-        self.events.advance(self.clock.active());
+        self.events.advance(self.clock.now);
     }
 
     /// Looks at the offers of a source whose events may now be open.
@@ -625,6 +625,11 @@ impl Builder {
         Some(begun.saturating_add(deadline).saturating_add(stalled).max(now))
     }
 
+    /// What the path was found to carry, where that was to be found out and is known.
+    pub fn found(&self) -> Option<Found> {
+        self.credit.found()
+    }
+
     /// When [`next_fetch`](Self::next_fetch), which had nothing, should be asked again even if nothing happens: the pace
     /// of asking will allow more.
     pub fn next_ask(&self) -> Option<Duration> {
@@ -684,8 +689,7 @@ impl Builder {
         (self.events.built(), self.events.incomplete())
     }
 
-    /// How long the events that were closed had been open, in nanoseconds, without the time that nothing could be asked
-    /// for because something behind the builder was slow.
+    /// How long the events that were closed had been open, in nanoseconds.
     pub fn completion(&self) -> &Histogram<u64> {
         self.events.completion()
     }

@@ -38,6 +38,13 @@ pub enum Window {
     Constant(u64),
     /// As many as this path carries and half of its buffer holds, in pieces and paced.
     Credit(Path),
+    /// More and more, up to `most`, until something is lost: to find out what the path carries.
+    Search {
+        /// Payload bytes in a segment (TCP's MSS).
+        segment: u32,
+        /// Where to give up.
+        most: u64,
+    },
 }
 
 /// The way from the sources to the builder, as far as they all share it: the last switch port.

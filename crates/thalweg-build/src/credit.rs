@@ -10,7 +10,8 @@
 //! (*C* the port's rate, *τ* the shortest time from a fetch to its data, *B* the port's buffer, φ = ½) keeps the port
 //! busy and never overflows it, however many sources there are. The reasoning is in `docs/n-to-one.md`.
 
-use crate::{Path, Window};
+use crate::search::Search;
+use crate::{Found, Path, Window};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -34,7 +35,31 @@ pub(crate) struct Credit {
     /// Of these, what the builder's own kernel holds back behind a gap: not in the network any more.
     held: u64,
     flows: Vec<Flow>,
-    port: Result<Port, u64>,
+    mode: Mode,
+}
+
+/// What limits it.
+#[derive(Debug)]
+enum Mode {
+    Constant(u64),
+    Port(Box<Port>),
+    Search(Box<Search>),
+}
+
+impl Mode {
+    fn port(&self) -> Option<&Port> {
+        match self {
+            Self::Port(port) => Some(port),
+            _ => None,
+        }
+    }
+
+    fn port_mut(&mut self) -> Option<&mut Port> {
+        match self {
+            Self::Port(port) => Some(port),
+            _ => None,
+        }
+    }
 }
 
 /// One source's part.
@@ -104,9 +129,10 @@ impl Credit {
             outstanding: 0,
             held: 0,
             flows: std::iter::repeat_with(Flow::default).take(sources).collect(),
-            port: match *window {
-                Window::Constant(bytes) => Err(bytes),
-                Window::Credit(path) => Ok(Port::new(path)),
+            mode: match *window {
+                Window::Constant(bytes) => Mode::Constant(bytes),
+                Window::Credit(path) => Mode::Port(Box::new(Port::new(path))),
+                Window::Search { segment, most } => Mode::Search(Box::new(Search::new(segment, most))),
             },
         }
     }
@@ -121,7 +147,14 @@ impl Credit {
     }
 
     pub(crate) fn state(&self) -> Option<CreditState> {
-        self.port.as_ref().ok().map(Port::state)
+        self.mode.port().map(Port::state)
+    }
+
+    pub(crate) fn found(&self) -> Option<Found> {
+        match &self.mode {
+            Mode::Search(search) => search.found(),
+            _ => None,
+        }
     }
 
     /// A source is there; `near` where its bytes cross no network.
@@ -141,7 +174,7 @@ impl Credit {
     /// Whether a source is slow and has as much to send as it can use.
     pub(crate) fn holds_back(&self, source: usize) -> bool {
         let flow = &self.flows[source];
-        let piece = self.port.as_ref().map_or(0, Port::piece);
+        let piece = self.mode.port().map_or(0, Port::piece);
         flow.most.is_some_and(|most| flow.outstanding() > 0 && flow.outstanding() + piece > most)
     }
 
@@ -154,18 +187,23 @@ impl Credit {
             return 0;
         }
         let in_network = self.outstanding - self.held;
-        match &mut self.port {
-            Err(window) => {
+        match &mut self.mode {
+            Mode::Constant(window) => {
                 let fits = self.outstanding == 0 || self.outstanding.saturating_add(bytes) <= *window;
                 if fits { bytes } else { 0 }
             }
-            Ok(port) => {
+            Mode::Port(port) => {
                 let piece = bytes.min(port.piece());
                 if self.outstanding > 0 && in_network + piece > port.window() {
                     port.full = true;
                     return 0;
                 }
                 if port.may_ask(piece, now) { piece } else { 0 }
+            }
+            Mode::Search(search) => {
+                let piece = bytes.min((search.window() / PIECES).clamp(1, LONGEST_PIECE));
+                let fits = self.outstanding == 0 || self.outstanding + piece <= search.window();
+                if fits { piece } else { 0 }
             }
         }
     }
@@ -179,9 +217,9 @@ impl Credit {
         flow.alone = flow.outstanding() == 0;
         flow.asked += bytes;
         self.outstanding += bytes;
-        if let Ok(port) = &mut self.port {
+        flow.fetches.push_back((flow.asked, now));
+        if let Some(port) = self.mode.port_mut() {
             port.tokens -= bytes as f64;
-            flow.fetches.push_back((flow.asked, now));
         }
     }
 
@@ -195,13 +233,8 @@ impl Credit {
         self.outstanding -= bytes;
         flow.received += bytes;
         self.held -= flow.still_held();
-        let Ok(port) = &mut self.port else { return };
-        if std::mem::take(&mut flow.alone)
-            && let Some((_, at)) = flow.fetches.front()
-        {
-            let took = now.saturating_sub(*at);
-            port.round_trip = Some(port.round_trip.map_or(took, |shortest| shortest.min(took)));
-        }
+        let first = std::mem::take(&mut flow.alone).then(|| flow.fetches.front()).flatten();
+        let round_trip = first.map(|(_, at)| now.saturating_sub(*at));
         let mut slowest = None;
         while let Some((to, at)) = flow.fetches.front().copied()
             && to <= flow.received
@@ -209,11 +242,21 @@ impl Credit {
             flow.fetches.pop_front();
             slowest = slowest.max((to > flow.changed).then(|| now.saturating_sub(at)));
         }
-        if let Some(took) = slowest {
-            flow.adapt(port, took);
+        match &mut self.mode {
+            Mode::Constant(_) => {}
+            Mode::Port(port) => {
+                port.round_trip = port.round_trip.into_iter().chain(round_trip).min();
+                if let Some(took) = slowest {
+                    flow.adapt(port, took);
+                }
+                port.round.received += bytes;
+                port.end_round(now);
+            }
+            Mode::Search(search) => {
+                round_trip.into_iter().for_each(|took| search.round_trip(took));
+                search.received(bytes, now);
+            }
         }
-        port.round.received += bytes;
-        port.end_round(now);
     }
 
     /// What a source will not send after all.
@@ -226,7 +269,7 @@ impl Credit {
         }
         self.outstanding -= bytes;
         self.held -= flow.still_held();
-        if let Ok(port) = &mut self.port {
+        if let Some(port) = self.mode.port_mut() {
             port.tokens += bytes as f64;
         }
     }
@@ -238,20 +281,24 @@ impl Credit {
         let held = held.min(flow.outstanding());
         self.held = self.held - flow.held + held;
         flow.held = held;
-        if let Ok(port) = &mut self.port {
-            port.round.sent += sent;
-            port.round.lost += lost;
+        match &mut self.mode {
+            Mode::Constant(_) => {}
+            Mode::Port(port) => {
+                port.round.sent += sent;
+                port.round.lost += lost;
+            }
+            Mode::Search(search) => search.lost(lost),
         }
     }
 
     /// When more may be asked for, where it is the pace that keeps us waiting.
     pub(crate) fn next(&self) -> Option<Duration> {
-        self.port.as_ref().ok()?.next
+        self.mode.port()?.next
     }
 
     /// Nothing waits for the pace any more, as far as is known.
     pub(crate) fn look_again(&mut self) {
-        if let Ok(port) = &mut self.port {
+        if let Some(port) = self.mode.port_mut() {
             port.next = None;
         }
     }

@@ -65,13 +65,15 @@ pub(crate) struct OpenEvents {
     built: u64,
     /// How long events were open, in nanoseconds, to two digits.
     completion: Histogram<u64>,
-    /// The time now, as events see it.
+    /// The time now.
     now: Duration,
 }
 
 #[derive(Debug, Clone)]
 struct Event {
+    /// When it was opened: as its deadline sees it, and by the clock.
     opened: Duration,
+    begun: Duration,
     waiting: u32,
     mentioned: bool,
     missing: Vec<Missing>,
@@ -81,7 +83,7 @@ impl OpenEvents {
     pub(crate) fn new(first: u64, most: u32, sources: usize) -> Self {
         // Made and touched now, up to the default bound: a run then ends with the memory it began with.
         let (ahead, words) = (most.min(TOUCHED) as usize, sources.div_ceil(64));
-        let idle = Event { opened: Duration::ZERO, waiting: 0, mentioned: false, missing: Vec::new() };
+        let idle = Event { opened: Duration::ZERO, begun: Duration::ZERO, waiting: 0, mentioned: false, missing: Vec::new() };
         let mut events = VecDeque::from(vec![idle; ahead]);
         let mut bits = VecDeque::from(vec![u64::MAX; 2 * words * ahead]);
         events.clear();
@@ -163,7 +165,8 @@ impl OpenEvents {
         #[expect(clippy::cast_possible_truncation, reason = "a topology has far fewer than 2^32 sources")]
         let waiting = self.sources as u32;
         while self.end() < end {
-            self.events.push_back(Event { opened: now, waiting, mentioned: false, missing: Vec::new() });
+            let begun = self.now;
+            self.events.push_back(Event { opened: now, begun, waiting, mentioned: false, missing: Vec::new() });
             self.bits.extend(std::iter::repeat_n(0, 2 * self.words));
         }
     }
@@ -235,7 +238,7 @@ impl OpenEvents {
         let index = self.base + at as u64;
         let mut missing = std::mem::take(&mut event.missing);
         if event.mentioned {
-            let open = self.now.saturating_sub(event.opened).as_nanos();
+            let open = self.now.saturating_sub(event.begun).as_nanos();
             self.completion.saturating_record(u64::try_from(open).unwrap_or(u64::MAX));
             self.built += 1;
             self.incomplete += u64::from(!missing.is_empty());

@@ -12,6 +12,7 @@ mod config;
 mod credit;
 mod events;
 mod ledger;
+mod search;
 mod source;
 mod violation;
 
@@ -20,4 +21,5 @@ pub use config::{BuilderConfig, Check, Hold, Path, Window};
 pub use credit::CreditState;
 pub use events::{Closed, Missing};
 pub use ledger::{Ledger, LedgerEntry};
+pub use search::Found;
 pub use violation::Violation;

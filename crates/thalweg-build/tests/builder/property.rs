@@ -468,7 +468,7 @@ impl<'a> Run<'a> {
             Window::Constant(window) => window,
             // What waits at our end behind a gap is asked for, and not in the network.
             Window::Credit(_) if self.world.lossy => u64::MAX,
-            Window::Credit(_) => self.builder.credit().unwrap().window,
+            Window::Credit(_) | Window::Search { .. } => self.builder.credit().unwrap().window,
         };
         let alone = self.fetches.values().filter(|(_, bytes)| *bytes > 0).count() == 1;
         assert!(asked <= window.max(self.most) || alone, "{asked} bytes in a window of {window}");

@@ -1,0 +1,214 @@
+//! Finding out what a link carries: the window is raised until something is lost.
+//!
+//! While more on the way means more per second, the window grows by a quarter in each round trip. When it does not any
+//! more, the port is busy and whatever is added waits in its buffer: then the window grows by a piece at a time, so that
+//! where the first bytes are lost tells how long the buffer is. What the network held then was *C*·*τ* + *B*.
+
+use std::time::Duration;
+
+/// What a link was found to carry.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Found {
+    /// Payload bytes in a second: C.
+    pub rate: f64,
+    /// The shortest time from a fetch to its first data: τ.
+    pub round_trip: Duration,
+    /// Bytes that waited in front of the port when the first were lost: B. Where nothing was ever lost, those that it held
+    /// at least.
+    pub buffer: u64,
+    /// Whether something was lost at all.
+    pub lost: bool,
+}
+
+/// A search that is going on.
+#[derive(Debug)]
+pub(crate) struct Search {
+    window: f64,
+    segment: f64,
+    most: f64,
+    climb: Climb,
+    round_trip: Option<Duration>,
+    began: Option<Duration>,
+    received: u64,
+    lost: u64,
+    /// Rates of rounds in which the port was busy, in bytes per second.
+    rates: Vec<f64>,
+    best: f64,
+    /// Rounds since the best rate was last exceeded.
+    level: u32,
+    /// The window at each first loss on the way up.
+    edges: Vec<f64>,
+    found: Option<Found>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Climb {
+    /// By a quarter each round.
+    Fast,
+    /// By a piece each round.
+    Slow,
+    /// Waiting for so many rounds, so that what was lost is behind us.
+    Rest(u32),
+}
+
+/// How often the buffer is measured. The smallest result counts: what is not ours may have been in it.
+const EDGES: usize = 3;
+/// Rounds without progress that show that the port is busy.
+const LEVEL: u32 = 4;
+/// Rates are taken over at least this long: shorter ones say more of the timing of single packets.
+const SHORTEST: Duration = Duration::from_millis(2);
+
+impl Search {
+    /// Begins with `segment` bytes per segment, and gives up at a window of `most` bytes.
+    pub(crate) fn new(segment: u32, most: u64) -> Self {
+        let segment = f64::from(segment.max(1));
+        Self {
+            window: 8.0 * segment,
+            segment,
+            most: most as f64,
+            climb: Climb::Fast,
+            round_trip: None,
+            began: None,
+            received: 0,
+            lost: 0,
+            rates: Vec::new(),
+            best: 0.0,
+            level: 0,
+            edges: Vec::new(),
+            found: None,
+        }
+    }
+
+    pub(crate) fn window(&self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between a few segments and `most`")]
+        let window = self.window as u64;
+        window
+    }
+
+    pub(crate) fn found(&self) -> Option<Found> {
+        self.found
+    }
+
+    pub(crate) fn round_trip(&mut self, took: Duration) {
+        self.round_trip = Some(self.round_trip.map_or(took, |shortest| shortest.min(took)));
+    }
+
+    pub(crate) fn lost(&mut self, bytes: u64) {
+        self.lost += bytes;
+    }
+
+    pub(crate) fn received(&mut self, bytes: u64, now: Duration) {
+        let Some(round_trip) = self.round_trip.filter(|_| self.found.is_none()) else { return };
+        let began = *self.began.get_or_insert(now);
+        self.received += bytes;
+        let took = now.saturating_sub(began);
+        if took < round_trip.max(SHORTEST) {
+            return;
+        }
+        let rate = self.received as f64 / took.as_secs_f64();
+        let lost = std::mem::take(&mut self.lost);
+        (self.began, self.received) = (Some(now), 0);
+        self.round(rate, lost, round_trip);
+    }
+
+    fn round(&mut self, rate: f64, lost: u64, round_trip: Duration) {
+        self.level = if rate > 1.02 * self.best { 0 } else { self.level + 1 };
+        self.best = self.best.max(rate);
+        let product = self.carried() * round_trip.as_secs_f64();
+        match self.climb {
+            Climb::Rest(0) => self.climb = Climb::Slow,
+            Climb::Rest(rounds) => self.climb = Climb::Rest(rounds - 1),
+            Climb::Fast if lost > 0 => self.fall_back(product),
+            Climb::Fast if self.level >= LEVEL => self.fall_back(product),
+            Climb::Fast => self.window *= 1.25,
+            Climb::Slow if lost > 0 => {
+                self.edges.push((self.window - product).max(0.0));
+                if self.edges.len() == EDGES {
+                    self.finish(round_trip, true);
+                } else {
+                    self.fall_back(product);
+                }
+            }
+            Climb::Slow => {
+                self.rates.push(rate);
+                self.window += (4.0 * self.segment).max(self.window / 512.0);
+            }
+        }
+        if self.window > self.most {
+            self.edges.push(self.most - product);
+            self.finish(round_trip, false);
+        }
+    }
+
+    /// To where the port is just busy.
+    fn fall_back(&mut self, product: f64) {
+        self.window = product.max(8.0 * self.segment);
+        self.climb = Climb::Rest(3);
+        self.level = 0;
+    }
+
+    /// The rate at which a busy port delivers: the middle one of those seen.
+    fn carried(&self) -> f64 {
+        let mut rates = self.rates.clone();
+        rates.sort_by(f64::total_cmp);
+        // The lower ones are from windows that were a little too small.
+        rates.get(rates.len() * 3 / 4).copied().unwrap_or(self.best)
+    }
+
+    fn finish(&mut self, round_trip: Duration, lost: bool) {
+        let smallest = self.edges.iter().copied().fold(f64::INFINITY, f64::min);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a buffer")]
+        let buffer = smallest.max(0.0) as u64;
+        self.found = Some(Found { rate: self.carried(), round_trip, buffer, lost });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port of this rate (bytes per second), behind a way of this round trip, with this buffer: what is on the way
+    /// comes back after the round trip and the queue; what does not fit the buffer is lost.
+    fn climb(rate: f64, round_trip: f64, buffer: f64) -> Found {
+        let mut search = Search::new(1448, 1 << 30);
+        search.round_trip(Duration::from_secs_f64(round_trip));
+        let mut now = 0.0;
+        for _ in 0..100_000 {
+            let window = search.window() as f64;
+            let product = rate * round_trip;
+            let queue = (window - product).max(0.0);
+            let cycle = round_trip.max(window / rate);
+            if queue > buffer {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test")]
+                search.lost((queue - buffer) as u64);
+            }
+            now += cycle;
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test")]
+            search.received(window as u64, Duration::from_secs_f64(now));
+            if let Some(found) = search.found() {
+                return found;
+            }
+        }
+        panic!("it does not come to an end: {search:?}")
+    }
+
+    #[test]
+    fn a_port_is_found_as_it_is() {
+        for (rate, round_trip, buffer) in
+            [(1.2e8, 2e-4, 3.4e5), (1.2e8, 2e-3, 3.4e5), (1.2e8, 0.1, 3.4e5), (1.2e9, 2e-4, 3.4e6), (1.2e10, 2e-3, 3.4e7)]
+        {
+            let found = climb(rate, round_trip, buffer);
+            assert!(found.lost);
+            assert!((found.rate / rate - 1.0).abs() < 0.03, "{found:?}, not {rate}");
+            let error = found.buffer as f64 - buffer;
+            assert!(error.abs() < 0.15 * buffer + 0.03 * rate * round_trip, "{found:?}, not {buffer}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_never_loses_is_found_to_hold_what_it_held() {
+        let found = climb(1.2e8, 1e-3, 1e12);
+        assert!(!found.lost);
+        assert!(found.buffer > 900 << 20, "{found:?}");
+    }
+}
