@@ -62,6 +62,20 @@ pub struct Path {
     pub unasked: u64,
 }
 
+impl Path {
+    /// φ: the part of the buffer that is filled. The other half is for what is not ours and for what comes in bursts.
+    pub(crate) const SHARE: f64 = 0.5;
+
+    /// W, in bytes: what the path carries, and a part of its buffer, without what sources may send unasked.
+    pub fn widest(&self) -> u64 {
+        let window = self.rate * self.round_trip.as_secs_f64() + Self::SHARE * self.buffer as f64 - self.unasked as f64;
+        // Less than two segments would be a stop-and-wait protocol.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes in flight fit")]
+        let window = window.max(2.0 * f64::from(self.segment)) as u64;
+        window
+    }
+}
+
 /// How closely each record is looked at before it counts as built. Its header is always checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {

@@ -15,8 +15,6 @@ use crate::{Found, Path, Window};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// φ: the part of the buffer that is filled. The other half is for what is not ours and for what comes in bursts.
-const SHARE: f64 = 0.5;
 /// Asking goes no faster than this times the port's rate: enough above 1 that the window, not the clock, is what limits
 /// in the steady state, where each arrival makes room for the next fetch.
 const PACE: f64 = 1.05;
@@ -319,7 +317,7 @@ impl Flow {
     /// A source that takes longer than the port can make it take is itself what is slow: more credit with it is credit
     /// that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only while the window is full.
     fn adapt(&mut self, port: &mut Port, took: Duration) {
-        let queue = port.time_of(SHARE * port.path.buffer as f64 + 2.0 * port.piece() as f64);
+        let queue = port.time_of(Path::SHARE * port.path.buffer as f64 + 2.0 * port.piece() as f64);
         let due = port.round_trip().saturating_add(queue);
         let least = 2 * port.piece();
         if took > due && port.full {
@@ -371,10 +369,9 @@ impl Port {
         Duration::try_from_secs_f64(bytes / self.path.rate).unwrap_or(Duration::MAX)
     }
 
-    /// W, as long as nothing is lost. What sources may send unasked comes off it.
+    /// W, as long as nothing is lost.
     fn widest(&self) -> f64 {
-        let product = self.path.rate * self.round_trip().as_secs_f64();
-        (product + SHARE * self.path.buffer as f64 - self.path.unasked as f64).max(self.narrowest_useful())
+        Path { round_trip: self.round_trip(), ..self.path }.widest() as f64
     }
 
     /// Less than two segments would be a stop-and-wait protocol.
@@ -394,7 +391,7 @@ impl Port {
     }
 
     fn burst(&self) -> f64 {
-        (SHARE * self.path.buffer as f64).max(2.0 * self.piece() as f64)
+        (Path::SHARE * self.path.buffer as f64).max(2.0 * self.piece() as f64)
     }
 
     /// A token bucket: over any time *t* no more than `burst` + 1.05·C·*t* is asked for. The window alone would ask for a

@@ -1,6 +1,6 @@
 //! The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again.
 
-use crate::{Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig};
+use crate::{ByteSize, Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig};
 use thalweg_wire::{EventId, PayloadType, SourceId, Status};
 
 /// Writes the samples that the model ADC of `source` gives for `event`: signed 16-bit little-endian numbers from 193
@@ -72,6 +72,17 @@ pub fn model_adc(seed: u64, source: SourceId, event: u64, samples: &mut [u8]) {
     }
 }
 
+/// Payload bytes of the model ADC's fragment number `n`, counted from 0, where its sizes go from `from` to `to`; all are as
+/// likely (to one part in 2³³). With `mix` as for [`model_adc`]:
+///
+/// ```text
+/// length = from + mix(mix(mix(~seed) ^ source) ^ n) % (to - from + 1)
+/// ```
+pub fn payload_len(seed: u64, source: SourceId, n: u64, from: u64, to: u64) -> u64 {
+    let drawn = mix(mix(mix(!seed) ^ u64::from(source.0)) ^ n);
+    from + drawn % to.saturating_sub(from).saturating_add(1)
+}
+
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Samples that share one pulse.
 const WINDOW: usize = 1024;
@@ -139,7 +150,10 @@ fn add<const N: usize>(window: &mut [u8], from: usize, pulse: &[u16; N]) {
 /// The model as a device.
 #[derive(Debug)]
 pub(crate) struct ModelAdc {
-    size: usize,
+    /// The smallest and the largest payload, in bytes.
+    sizes: (usize, usize),
+    /// Fragments given so far.
+    given: u64,
     seed: u64,
     source: SourceId,
     period: u64,
@@ -148,11 +162,13 @@ pub(crate) struct ModelAdc {
 
 impl ModelAdc {
     pub(crate) fn new(config: &ModelAdcConfig) -> Result<Self, DeviceError> {
-        let &ModelAdcConfig { size, seed, source, period } = config;
-        let bytes = usize::try_from(size.0)
-            .ok()
-            .filter(|size| (1..=MAX_PAYLOAD).contains(size))
-            .ok_or(DeviceError::Setting { option: "size", value: size.0, expected: "from 1 byte to 1 GiB" })?;
+        let &ModelAdcConfig { size, size_from, seed, source, period } = config;
+        let bytes = |option, ByteSize(value), most, expected| {
+            let bytes = usize::try_from(value).ok().filter(|size| (1..=most).contains(size));
+            bytes.ok_or(DeviceError::Setting { option, value, expected })
+        };
+        let largest = bytes("size", size, MAX_PAYLOAD, "from 1 byte to 1 GiB")?;
+        let smallest = bytes("size_from", size_from.unwrap_or(size), largest, "from 1 byte to `size`")?;
         let source = source.unwrap_or_default();
         let description = Description {
             kind: "model-adc".to_owned(),
@@ -161,13 +177,23 @@ impl ModelAdc {
             channels: Some(1),
             bits: Some(12),
             record_bytes: Some(size.0),
+            record_bytes_from: size_from.map(|from| from.0),
             samples: Some(size.0 / 2),
             seed: Some(seed),
             source: Some(source.0),
             period: Some(period),
             ..Default::default()
         };
-        Ok(Self { size: bytes, seed, source, period, description })
+        Ok(Self { sizes: (smallest, largest), given: 0, seed, source, period, description })
+    }
+
+    fn len(&self) -> usize {
+        let (from, to) = self.sizes;
+        match from == to {
+            true => to,
+            // It lies between two lengths in memory.
+            false => payload_len(self.seed, self.source, self.given, from as u64, to as u64) as usize,
+        }
     }
 }
 
@@ -177,20 +203,22 @@ impl Device for ModelAdc {
     }
 
     fn max_payload(&self) -> usize {
-        self.size
+        self.sizes.1
     }
 
     fn next_len(&mut self) -> Option<usize> {
-        Some(self.size)
+        Some(self.len())
     }
 
     fn content_key(&self, event: EventId) -> Option<u64> {
-        event.0.checked_rem(self.period)
+        // Payloads of different lengths are different.
+        event.0.checked_rem(self.period).filter(|_| self.sizes.0 == self.sizes.1)
     }
 
     fn fill(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError> {
-        if payload.len() != self.size {
-            return Err(DeviceError::Buffer { event, expected: self.size, given: payload.len() });
+        let expected = self.len();
+        if payload.len() != expected {
+            return Err(DeviceError::Buffer { event, expected, given: payload.len() });
         }
         let waveform = event.0.checked_rem(self.period).unwrap_or(event.0);
         model_adc(self.seed, self.source, waveform, payload);
@@ -198,6 +226,7 @@ impl Device for ModelAdc {
     }
 
     fn skip(&mut self, _event: EventId) -> Filled {
+        self.given += 1;
         Filled { payload_type: PayloadType::SAMPLES_I16, status: Status::SIMULATED, window: 0, timestamp: None }
     }
 }
@@ -205,7 +234,6 @@ impl Device for ModelAdc {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ByteSize;
     use proptest::prelude::*;
 
     fn trace(seed: u64, source: u32, event: u64, bytes: usize) -> Vec<i16> {
@@ -291,7 +319,38 @@ mod tests {
     }
 
     fn device(size: u64, period: u64) -> Result<ModelAdc, DeviceError> {
-        ModelAdc::new(&ModelAdcConfig { size: ByteSize(size), seed: 1, source: None, period })
+        ModelAdc::new(&ModelAdcConfig { size: ByteSize(size), size_from: None, seed: 1, source: None, period })
+    }
+
+    #[test]
+    fn sizes_are_drawn_and_can_be_computed_again() {
+        let config = ModelAdcConfig {
+            size: ByteSize(1000),
+            size_from: Some(ByteSize(1)),
+            seed: 7,
+            source: Some(SourceId::new(1, 2)),
+            period: 4,
+        };
+        let (mut one, mut other) = (ModelAdc::new(&config).unwrap(), ModelAdc::new(&config).unwrap());
+        let mut lengths = Vec::new();
+        for event in 0..2000 {
+            let length = one.next_len().unwrap();
+            assert_eq!(length as u64, payload_len(7, SourceId::new(1, 2), event, 1, 1000));
+            assert_eq!(one.content_key(EventId(event)), None);
+            // One that is filled and one that is skipped go on alike; a failure changes nothing.
+            assert!(one.fill(EventId(event), &mut vec![0; length + 1]).is_err());
+            one.fill(EventId(event), &mut vec![0; length]).unwrap();
+            assert_eq!(other.next_len(), Some(length));
+            other.skip(EventId(event));
+            lengths.push(length);
+        }
+        assert!(lengths.iter().all(|length| (1..=1000).contains(length)));
+        let mean = lengths.iter().sum::<usize>() / lengths.len();
+        assert!((480..520).contains(&mean), "{mean}");
+        // What the formula gave in Python.
+        assert_eq!(lengths[..4], [647, 235, 657, 547]);
+        let wrong = ModelAdcConfig { size_from: Some(ByteSize(1001)), ..config };
+        assert!(ModelAdc::new(&wrong).unwrap_err().to_string().contains("size_from = 1001"));
     }
 
     #[test]

@@ -63,6 +63,9 @@ impl DeviceConfig {
 pub struct ModelAdcConfig {
     /// Bytes in each fragment's payload.
     pub size: ByteSize,
+    /// Where given, a payload has from so many bytes up to `size`: see [`payload_len`](crate::payload_len).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_from: Option<ByteSize>,
     /// Chooses the waveforms. Below 2⁶³ where it is written in TOML.
     #[serde(default = "one")]
     pub seed: u64,
@@ -141,13 +144,14 @@ pub struct ByteSize(pub u64);
 )]
 pub struct ByteSizeError(String);
 
-const UNITS: [(&str, u64); 7] = [
+const UNITS: [(&str, u64); 8] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
     ("KiB", 1 << 10),
     ("GB", 1_000_000_000),
     ("MB", 1_000_000),
     ("kB", 1_000),
+    ("KB", 1_000),
     ("B", 1),
 ];
 
@@ -252,8 +256,13 @@ mod tests {
     #[test]
     fn a_topology_names_its_devices() {
         let model = device(r#"device = { kind = "model-adc", size = "1MiB", seed = 7, source = "1.2", period = 32 }"#);
-        let expected =
-            ModelAdcConfig { size: ByteSize(1 << 20), seed: 7, source: Some(SourceId::new(1, 2)), period: 32 };
+        let expected = ModelAdcConfig {
+            size: ByteSize(1 << 20),
+            size_from: None,
+            seed: 7,
+            source: Some(SourceId::new(1, 2)),
+            period: 32,
+        };
         assert_eq!(model, Ok(DeviceConfig::ModelAdc(expected)));
         let vdif = device(r#"device = { kind = "vdif", file = "a.vdif", thread = 3, loop = true }"#);
         assert_eq!(vdif, Ok(DeviceConfig::Vdif(VdifConfig { file: "a.vdif".into(), thread: Some(3), looped: true })));
@@ -264,6 +273,7 @@ mod tests {
         for text in [
             r#"device = { kind = "model-adc", size = 1000 }"#,
             r#"device = { kind = "model-adc", size = 1000, source = "0.9" }"#,
+            r#"device = { kind = "model-adc", size = 1000, size_from = 10 }"#,
             r#"device = { kind = "sigmf", file = "x", samples_per_fragment = 10 }"#,
             r#"device = { kind = "vdif", file = "x" }"#,
             r#"device = { kind = "pgm", files = ["a", "b"], loop = true }"#,

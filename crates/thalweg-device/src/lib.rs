@@ -28,7 +28,7 @@ mod sigmf;
 mod time;
 mod vdif;
 
-pub use adc::model_adc;
+pub use adc::{model_adc, payload_len};
 pub use config::{
     ByteSize, ByteSizeError, DeviceConfig, ModelAdcConfig, PgmConfig, RawConfig, SigmfConfig, VdifConfig,
 };
@@ -126,6 +126,9 @@ pub struct Description {
     /// Bytes in a full fragment's payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record_bytes: Option<u64>,
+    /// Bytes in the smallest fragment's payload, where they differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record_bytes_from: Option<u64>,
     /// Samples per channel in a full fragment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,

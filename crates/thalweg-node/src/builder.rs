@@ -5,13 +5,13 @@ mod connections;
 use crate::blocks::{Blocks, Sent};
 use crate::source::bind;
 use crate::{
-    BuilderNodeConfig, BuilderReport, CheckConfig, Completion, CreditReport, NodeError, Progress, RunConfig, Snapshot, Steady, Stop, TaiClock, Topology,
-    Urgency, clock, now,
+    BuilderNodeConfig, BuilderReport, Calibration, CheckConfig, Completion, CreditReport, NodeError, Progress, RunConfig, Snapshot, Steady, Stop, TaiClock, Topology,
+    Urgency, calibration, clock, now,
 };
 use std::os::fd::AsFd;
 use std::time::Duration;
 use thalweg_arena::{BlockPool, Pages};
-use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Hold, Window};
+use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Found, Hold, Window};
 use thalweg_link::{Address, BuilderLink, Eager, Interest, LinkError, Listener, Poller};
 use thalweg_store::{EventCounts, Recorder, RecorderConfig, RunBegin, RunEnd, RunState, SourceInfo};
 use thalweg_wire::{EventId, Losses, Message, Refusal, RunNumber, SourceId, TaiNanos};
@@ -138,7 +138,10 @@ impl BuilderNode {
         let config = topology.builders[index].clone();
         let sources: Vec<(SourceId, String)> =
             topology.sources.iter().map(|source| (source.source_id(), source.name.clone())).collect();
-        let (window, eager) = config.credit(sources.len());
+        let (window, eager) = match topology.run.calibrate {
+            true => (config.search(), 0),
+            false => config.credit(sources.len()),
+        };
         #[expect(
             clippy::cast_possible_truncation,
             reason = "checked: builders are few, eager credit is at most 64 MiB"
@@ -369,6 +372,7 @@ impl BuilderNode {
                     self.builder.forget_completions();
                 }
                 if self.run_config.duration.is_some_and(|duration| now >= self.began_at + duration)
+                    || self.builder.found().is_some()
                     || self.blocks.failure.is_some()
                 {
                     self.begin_to_stop();
@@ -519,6 +523,18 @@ impl BuilderNode {
                 max_us: micros(completion.max()),
             },
         }
+    }
+
+    /// Keeps what the link was found to carry.
+    fn calibration(&self, found: &Found) -> Result<Calibration, NodeError> {
+        let link = calibration::link(found, self.config.link.map_or(1500, |link| link.mtu));
+        let config = BuilderNodeConfig { window: None, link: Some(link), ..self.config.clone() };
+        let window_bytes = match config.credit(self.ids.len()).0 {
+            Window::Credit(path) => path.widest(),
+            Window::Constant(bytes) | Window::Search { most: bytes, .. } => bytes,
+        };
+        let file = calibration::keep(&self.config.listen, &link)?.display().to_string();
+        Ok(Calibration { builder: self.config.name.clone(), link, lost: found.lost, window_bytes, file })
     }
 
     /// Asks every source how far it is. Only the first builder does: the others see the sources end.
@@ -716,6 +732,7 @@ impl BuilderNode {
             }
             self.blocks.wait()?;
         }
+        let calibration = self.builder.found().map(|found| self.calibration(&found)).transpose()?;
         let steady = self.steady.unwrap_or_else(|| self.steady());
         let losses = self.connections.iter().flatten().fold(self.losses_before, |sum, c| add(sum, c.losses));
         let credit = self.builder.credit().map(|credit| CreditReport {
@@ -778,6 +795,7 @@ impl BuilderNode {
             pages: self.pages.to_string(),
             steady,
             credit,
+            calibration,
             ledger,
         })
     }

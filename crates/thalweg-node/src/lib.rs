@@ -7,6 +7,7 @@
 
 mod blocks;
 mod builder;
+mod calibration;
 mod clock;
 mod error;
 mod preflight;
@@ -26,7 +27,7 @@ pub use preflight::{Recordings, needs, preflight};
 pub use progress::{Progress, Snapshot};
 pub use push::PushSource;
 pub use rate::{BitRate, BitRateError};
-pub use report::{BuilderReport, Completion, CreditReport, RunReport, SourceReport, Steady};
+pub use report::{BuilderReport, Calibration, Completion, CreditReport, RunReport, SourceReport, Steady};
 pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use stop::{Stop, Urgency};

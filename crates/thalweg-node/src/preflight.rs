@@ -119,9 +119,8 @@ fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> 
 /// What a builder may ask for at a time, in bytes.
 fn window_bytes(config: &BuilderNodeConfig) -> u64 {
     match config.credit(1).0 {
-        Window::Constant(bytes) => bytes,
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a window fits memory")]
-        Window::Credit(path) => (path.rate * path.round_trip.as_secs_f64()) as u64 + path.buffer / 2,
+        Window::Constant(bytes) | Window::Search { most: bytes, .. } => bytes,
+        Window::Credit(path) => path.widest(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a node says when it is done.
 
+use crate::LinkConfig;
 use serde::{Deserialize, Serialize};
 use thalweg_build::Ledger;
 
@@ -73,6 +74,8 @@ pub struct BuilderReport {
     pub steady: Steady,
     /// What the credit window was at the end; nothing where the window is constant.
     pub credit: Option<CreditReport>,
+    /// What the link was found to carry, where that was to be found out.
+    pub calibration: Option<Calibration>,
     /// The books.
     pub ledger: Ledger,
 }
@@ -116,6 +119,21 @@ pub struct CreditReport {
     pub sent_again_bytes: u64,
 }
 
+/// What a builder's link was found to carry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// The builder.
+    pub builder: String,
+    /// As a topology says it.
+    pub link: LinkConfig,
+    /// Whether anything was lost; otherwise the buffer holds at least this.
+    pub lost: bool,
+    /// The window that follows from it, in bytes.
+    pub window_bytes: u64,
+    /// Where it is kept.
+    pub file: String,
+}
+
 /// What a whole run was: all builders together. Its JSON is what `thalweg run --json` and `thalweg demo --json` print.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunReport {
@@ -155,6 +173,8 @@ pub struct RunReport {
     pub steady: Steady,
     /// Each builder's credit window at the end.
     pub credit: Vec<CreditReport>,
+    /// What the builders' links were found to carry, where that was to be found out.
+    pub calibration: Vec<Calibration>,
     /// The books.
     pub ledger: Ledger,
 }
@@ -238,6 +258,7 @@ impl RunReport {
                 },
             },
             credit: builders.iter().filter_map(|b| b.credit).collect(),
+            calibration: builders.iter().filter_map(|b| b.calibration.clone()).collect(),
             ledger,
         }
     }

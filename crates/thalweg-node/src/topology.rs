@@ -1,12 +1,12 @@
 //! The topology: one TOML file that says which nodes there are and how they are connected.
 
-use crate::BitRate;
+use crate::{BitRate, calibration};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_build::{Path as CreditPath, Window};
-use thalweg_device::{ByteSize, DeviceConfig};
+use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig};
 use thalweg_link::Address;
 use thalweg_wire::{HEADER_LEN, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;
@@ -46,6 +46,8 @@ pub struct RunConfig {
     /// How long to wait, at the beginning for nodes to find each other, and at the end for a source to send its books.
     #[serde(with = "duration")]
     pub patience: Duration,
+    /// No run: builders find out what their links carry, and keep it for the runs that follow.
+    pub calibrate: bool,
     /// What a run is reported to do in the steady state begins after so long.
     #[serde(with = "duration")]
     pub warm_up: Duration,
@@ -60,6 +62,7 @@ impl Default for RunConfig {
             duration: None,
             events: None,
             patience: Duration::from_secs(10),
+            calibrate: false,
             warm_up: Duration::ZERO,
         }
     }
@@ -135,7 +138,8 @@ impl BuilderNodeConfig {
 
     /// How many bytes may be asked for, with so many sources: the window, and how many each may send unasked.
     pub fn credit(&self, sources: usize) -> (Window, u64) {
-        let Some(link) = self.link else {
+        let known = || self.window.is_none().then(|| calibration::known(&self.listen)).flatten();
+        let Some(link) = self.link.or_else(known) else {
             return (Window::Constant(self.window.map_or(WINDOW, |window| window.0)), self.eager_credit.0);
         };
         // An eighth of the buffer for what comes unasked; nothing where that would not hold a small slot from each.
@@ -151,10 +155,18 @@ impl BuilderNodeConfig {
         (Window::Credit(path), eager)
     }
 
+    /// The window of a search for what the link carries.
+    pub(crate) fn search(&self) -> Window {
+        let mtu = self.link.map_or_else(defaults::mtu, |link| link.mtu);
+        let segment = mtu.saturating_sub(LinkConfig::HEADERS);
+        Window::Search { segment, most: self.window.map_or(WIDEST, |window| window.0) }
+    }
+
     /// How many blocks it needs to have a place for all that may be asked for, beside those it fills and writes.
     pub fn blocks_for(&self, window: &Window) -> u32 {
         let bytes = match *window {
             Window::Constant(_) => 0.0,
+            Window::Search { most, .. } => most as f64,
             Window::Credit(path) => path.rate * path.round_trip.as_secs_f64() * 1.5 + path.buffer as f64,
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number")]
@@ -282,6 +294,8 @@ pub fn default_slot_bytes(max_payload: usize) -> usize {
     record * (DEFAULT_SLOT / record).max(1)
 }
 
+/// The widest window that is tried where a link is calibrated and no `window` says otherwise.
+const WIDEST: u64 = 64 << 20;
 /// Bytes asked for and not yet received, where nothing is known of the link.
 pub const WINDOW: u64 = 4 << 20;
 /// Less than this is not worth sending unasked.
@@ -402,6 +416,33 @@ pub enum TopologyError {
 }
 
 impl Topology {
+    /// The same nodes, to find out what the builders' links carry: every source is always full, nothing is recorded.
+    pub fn calibrating(mut self) -> Self {
+        self.run = RunConfig {
+            calibrate: true,
+            record: false,
+            duration: None,
+            events: None,
+            number: None,
+            ..self.run
+        };
+        let sources = self.sources.len().max(1) as u64;
+        let widest = self.builders.iter().map(|builder| builder.window.map_or(WIDEST, |window| window.0)).max();
+        for source in &mut self.sources {
+            // One waveform: filling a slot costs nothing once it was filled.
+            let model = ModelAdcConfig { size: ByteSize(64 << 10), size_from: None, seed: 1, source: None, period: 1 };
+            source.device = Some(DeviceConfig::ModelAdc(model));
+            source.policy = Policy::Block;
+            source.rate = None;
+            source.slot = Some(ByteSize(record_len(64 << 10) as u64));
+            // All of the window may be asked of each in turn.
+            source.slots = u32::try_from(widest.unwrap_or(WIDEST) / sources / (64 << 10)).unwrap_or(u32::MAX).clamp(32, 8192);
+            // It goes on growing until something is lost; those that heed delay stop before.
+            source.congestion.get_or_insert_with(|| "reno".into());
+        }
+        self
+    }
+
     /// Reads and checks a file. Paths in it are relative to it.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
         let read = |error| TopologyError::Read { path: path.to_owned(), error };

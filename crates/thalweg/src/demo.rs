@@ -137,7 +137,7 @@ pub(crate) fn check(file: &Path, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_here(topology: Topology, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+pub(crate) fn run_here(topology: Topology, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     // Together they may need more than each of them alone.
     thalweg_node::preflight(&topology, None)?;
     let line = print::Line::new("thalweg");

@@ -2,8 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod calibrate;
+mod cc;
 mod demo;
 mod doctor;
+mod lab;
 mod node;
 mod print;
 mod show;
@@ -38,6 +41,8 @@ enum Command {
     Run(Json<File>),
     /// Run one node of a topology: one of many hosts
     Node(Json<node::Options>),
+    /// Find out what each builder's link carries, by asking for more until something is lost; kept for the runs that follow
+    Calibrate(Json<calibrate::Options>),
     /// Check a topology, and that its devices can be opened here, without running it
     Check(Json<File>),
     /// Examine this machine: what it can do, and what would lose data or cost speed. Changes nothing
@@ -46,8 +51,13 @@ enum Command {
     Show(show::Command),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
     Bench(Box<bench::Options>),
+    /// Congestion controls for the running kernel: what it has, load more, unload them
+    #[command(subcommand)]
+    Cc(cc::Command),
     /// Take a paper's measurements again on this machine, and say which of its findings hold
     Reproduce(bench::reproduce::Options),
+    /// Rehearse a system before its hardware is bought: real TCP under virtual time, this host's namespaces, ns-3
+    Lab(lab::Options),
 }
 
 #[derive(Debug, clap::Args)]
@@ -73,10 +83,13 @@ impl Command {
             Self::Demo(options) => options.json,
             Self::Run(options) | Self::Check(options) => options.json,
             Self::Node(options) => options.json,
+            Self::Calibrate(options) => options.json,
             Self::Doctor(options) => options.json,
             Self::Show(command) => command.json(),
+            Self::Cc(command) => command.json(),
             Self::Bench(options) => options.json(),
             Self::Reproduce(options) => options.json(),
+            Self::Lab(options) => options.json(),
         }
     }
 }
@@ -101,11 +114,14 @@ fn main() -> ExitCode {
         Command::Demo(Json { options, .. }) => demo::demo(&options, json, arguments.verbose),
         Command::Run(Json { options, .. }) => demo::run(&options.file, json, arguments.verbose),
         Command::Node(Json { options, .. }) => node::node(&options, json),
+        Command::Calibrate(Json { options, .. }) => calibrate::calibrate(&options, json, arguments.verbose),
         Command::Check(Json { options, .. }) => demo::check(&options.file, json),
         Command::Doctor(Json { options, .. }) => doctor::doctor(&options, json),
         Command::Show(command) => show::show(command, json),
+        Command::Cc(command) => cc::cc(command, json),
         Command::Bench(options) => bench::bench(&options, json),
         Command::Reproduce(options) => bench::reproduce::reproduce(&options, json),
+        Command::Lab(options) => lab::lab(&options, json),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("thalweg: {failure}");

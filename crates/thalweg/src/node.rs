@@ -55,13 +55,17 @@ pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     if options.supervised {
         return Ok(supervised(&options.name));
     }
-    let topology = Topology::load(&options.file)?;
+    run_alone(&Topology::load(&options.file)?, &options.name, json)
+}
+
+/// Runs a node to its end, and says what it did.
+pub(crate) fn run_alone(topology: &Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
     let stop = Stop::new().map_err(Failure::broken)?;
     heed_signals(stop.clone())?;
     let progress = Progress::default();
     let (watch, done) = channel::<()>();
     let line = thread::spawn({
-        let (progress, name) = (progress.clone(), options.name.clone());
+        let (progress, name) = (progress.clone(), name.to_owned());
         move || {
             let line = print::Line::new(&name);
             while done.recv_timeout(PROGRESS) == Err(RecvTimeoutError::Timeout) {
@@ -69,9 +73,9 @@ pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
             }
         }
     });
-    let result = run(&topology, &options.name, &stop, &progress, |addresses| {
+    let result = run(topology, name, &stop, &progress, |addresses| {
         let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        eprintln!("{}: listening on {}", options.name, text.join(", "));
+        eprintln!("{name}: listening on {}", text.join(", "));
     });
     drop(watch);
     let _ = line.join();

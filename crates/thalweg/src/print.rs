@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use text::{Align, Table, count, many, plain, times, wrapped};
 use thalweg_build::{Ledger, LedgerEntry};
-use thalweg_node::{RunReport, Snapshot, SourceReport};
+use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport};
 
 /// The live line on standard error. It is not there where standard error is no terminal.
 #[derive(Debug)]
@@ -170,7 +170,29 @@ fn said<R: Serialize>(report: &R, json: bool, text: fn(&R) -> String, code: Exit
     }
 }
 
+/// What the links were found to carry.
+fn calibration_text(report: &RunReport) -> String {
+    let mut out = String::new();
+    for Calibration { builder, link, lost, window_bytes, file } in &report.calibration {
+        let least = if *lost { "" } else { "at least " };
+        let round_trip = humantime::format_duration(Duration::from_micros(
+            u64::try_from(link.round_trip.as_micros().max(1)).unwrap_or(u64::MAX),
+        ));
+        let _ = writeln!(out, "{builder}: {}, {round_trip} from a fetch to its data, buffer {least}{}", link.rate, link.buffer);
+        let _ = writeln!(out, "  window: {} (kept in {file})", count(*window_bytes));
+        let _ = writeln!(
+            out,
+            "  in a topology: link = {{ rate = \"{}\", round_trip = \"{round_trip}\", buffer = {} }}",
+            link.rate, link.buffer.0
+        );
+    }
+    out
+}
+
 fn run_text(report: &RunReport) -> String {
+    if !report.calibration.is_empty() {
+        return calibration_text(report);
+    }
     let mut out = match report.run {
         0 => format!("run: {}\n", report.state),
         number => format!("run {number}: {}\n", report.state),

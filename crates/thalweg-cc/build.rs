@@ -1,0 +1,56 @@
+//! Compiles the congestion controls in `bpf/` for the kernel's virtual machine.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
+    println!("cargo::rerun-if-changed={}", sources.display());
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
+    // libbpf's headers, from the very version that will load the objects.
+    let headers = env::var_os("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let architecture = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => "-D__TARGET_ARCH_x86",
+        Ok("aarch64") => "-D__TARGET_ARCH_arm64",
+        other => panic!("the congestion controls are not known to work on {other:?}"),
+    };
+
+    for entry in sources.read_dir().unwrap_or_else(|error| panic!("{}: {error}", sources.display())) {
+        let source = entry.expect("a directory that was opened can be read").path();
+        // replay.c is a program of its own, for the tests.
+        if source.extension() != Some("c".as_ref()) || source.file_stem() == Some("replay".as_ref()) {
+            continue;
+        }
+        let object = out.join(source.file_name().expect("it has an extension")).with_extension("o");
+        let status = Command::new(&clang)
+            .args([
+                "-O2",
+                "-g",
+                "-target",
+                "bpf",
+                "-mcpu=v3",
+                "-Wall",
+                "-Werror",
+                "-fdebug-compilation-dir=.",
+                architecture,
+            ])
+            .arg("-I")
+            .arg(&headers)
+            .arg("-c")
+            .arg(&source)
+            .arg("-o")
+            .arg(&object)
+            .status();
+        match status {
+            Ok(status) if status.success() => {}
+            Ok(status) => panic!("{} did not compile {}: {status}", clang.display(), source.display()),
+            Err(error) => panic!(
+                "{}: {error}. The congestion controls are compiled with clang: apt-get install clang (or name it in CLANG)",
+                clang.display()
+            ),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Loading a control into the kernel, and taking it out again.
+
+use crate::kernel::{ONLY_KEY, registered};
+use crate::{Control, Kernel, Standing};
+use libbpf_rs::{ErrorKind, MapCore, MapType, ObjectBuilder, PrintLevel};
+use rustix::time::{ClockId, clock_getres};
+use std::io;
+use std::path::Path;
+use thiserror::Error;
+
+/// What became of a control that was to be loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loaded {
+    /// It was loaded.
+    Now,
+    /// It had been loaded before.
+    Already,
+    /// The kernel has its own of that name, which is as good: nothing was done.
+    ByKernel,
+}
+
+/// Why a control is not loaded.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The kernel's own could be loaded, and could not after ours.
+    #[error("{0}: this kernel has a module for it, which is as good: modprobe tcp_{0}")]
+    Module(&'static str),
+    /// No type information.
+    #[error(
+        "{0}: this kernel does not describe its types (no {BTF}, CONFIG_DEBUG_INFO_BTF), so no program fits into it"
+    )]
+    NoBtf(&'static str),
+    /// No privilege.
+    #[error("{0}: loading into the kernel needs root (CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN)")]
+    NotPermitted(&'static str),
+    /// The kernel does not take it.
+    #[error(
+        "{name}: the kernel does not take it: {reason}. It must be Linux 6.1 or newer with the BPF JIT on; -vv shows what it said"
+    )]
+    Refused {
+        /// Which.
+        name: &'static str,
+        /// What libbpf says.
+        reason: String,
+    },
+    /// The kernel cannot be asked.
+    #[error("reading what congestion controls there are: {0}")]
+    Kernel(#[from] io::Error),
+}
+
+/// Why a control is not unloaded.
+#[derive(Debug, Error)]
+pub enum UnloadError {
+    /// It is not ours.
+    #[error("{0}: it is there, but `thalweg cc` did not load it")]
+    NotOurs(&'static str),
+    /// It is not there.
+    #[error("{0}: it is not loaded")]
+    NotLoaded(&'static str),
+    /// No privilege.
+    #[error("{0}: unloading needs root (CAP_SYS_ADMIN)")]
+    NotPermitted(&'static str),
+    /// The kernel does not give it up.
+    #[error("{name}: the kernel does not give it up: {reason}")]
+    Refused {
+        /// Which.
+        name: &'static str,
+        /// What libbpf says.
+        reason: String,
+    },
+    /// The kernel cannot be asked.
+    #[error("reading what congestion controls there are: {0}")]
+    Kernel(#[from] io::Error),
+}
+
+/// Loads a control. From then on every program on this machine may ask for it, in any network namespace, until it is unloaded
+/// or the machine restarts.
+pub fn load(control: &'static Control) -> Result<Loaded, LoadError> {
+    let name = control.name;
+    match Kernel::look()?.standing(name) {
+        Standing::Thalweg => return Ok(Loaded::Already),
+        Standing::Kernel | Standing::Module | Standing::Unknown => return Ok(Loaded::ByKernel),
+        Standing::ModuleNotLoaded => return Err(LoadError::Module(name)),
+        Standing::Absent => {}
+    }
+    if !Path::new(BTF).exists() {
+        return Err(LoadError::NoBtf(name));
+    }
+    register(control.object).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => LoadError::NotPermitted(name),
+        _ => LoadError::Refused { name, reason: format!("{error:#}") },
+    })?;
+    Ok(Loaded::Now)
+}
+
+/// Takes out a control that [`load`] put in. Connections that use it keep it until they end.
+pub fn unload(control: &'static Control) -> Result<(), UnloadError> {
+    let name = control.name;
+    match Kernel::look()?.standing(name) {
+        Standing::Thalweg => {}
+        Standing::Unknown => return Err(UnloadError::NotPermitted(name)),
+        Standing::Kernel | Standing::Module => return Err(UnloadError::NotOurs(name)),
+        Standing::ModuleNotLoaded | Standing::Absent => return Err(UnloadError::NotLoaded(name)),
+    }
+    let (_, map) = registered().into_iter().find(|(ours, _)| ours == name).ok_or(UnloadError::NotLoaded(name))?;
+    map.delete(&ONLY_KEY).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => UnloadError::NotPermitted(name),
+        _ => UnloadError::Refused { name, reason: format!("{error:#}") },
+    })
+}
+
+/// Where a kernel describes its types.
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+fn register(object: &[u8]) -> libbpf_rs::Result<()> {
+    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, said| tracing::debug!("{}", said.trim_end()))));
+    let mut object = ObjectBuilder::default().open_memory(object)?;
+    for mut map in object.maps_mut() {
+        // The program's only constant, cc_hz in bpf/cc.h.
+        if map.name() == ".rodata.cc" {
+            map.set_initial_value(&ticks_per_second().to_ne_bytes())?;
+        }
+    }
+    let mut object = object.load()?;
+    for mut map in object.maps_mut() {
+        if map.map_type() == MapType::StructOps {
+            // The kernel keeps what is registered: the end of the link would take it back.
+            map.attach_struct_ops()?.disconnect();
+        }
+    }
+    Ok(())
+}
+
+/// The kernel's HZ: the coarse clock advances once a tick, and says so.
+fn ticks_per_second() -> u32 {
+    let tick = clock_getres(ClockId::MonotonicCoarse);
+    u32::try_from(1_000_000_000 / tick.tv_nsec.max(1)).unwrap_or(1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ticks_per_second;
+
+    #[test]
+    fn the_tick_is_one_that_kernels_have() {
+        assert!([100, 250, 300, 1000].contains(&ticks_per_second()), "{}", ticks_per_second());
+    }
+}

@@ -1,0 +1,51 @@
+//! Lists the sources that are built into the laboratory's kernel, so that an installed `thalweg` carries them: every
+//! `kernel/modules/*.c` and `*.h`, and what these include of the repository's `bpf/` directory.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
+    let modules = here.join("kernel/modules");
+    let bpf = here.join("../../bpf");
+    println!("cargo::rerun-if-changed={}", here.join("kernel").display());
+    println!("cargo::rerun-if-changed={}", bpf.display());
+
+    let mut files = BTreeMap::new();
+    // A directory that is not there has no modules: the kernel is then Linux as it is.
+    for entry in fs::read_dir(&modules).into_iter().flatten().flatten() {
+        let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+        if name.ends_with(".c") || name.ends_with(".h") {
+            add_included(&path, "", &bpf, &mut files);
+            files.insert(name, path);
+        }
+    }
+
+    let mut list = String::from("&[\n");
+    for (name, path) in files {
+        let path = path.canonicalize().expect("it was just read");
+        writeln!(list, "    ({name:?}, include_str!({path:?})),").expect("a string takes everything");
+    }
+    list.push_str("]\n");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
+    fs::write(out.join("modules.rs"), list).expect("OUT_DIR can be written");
+}
+
+/// Adds what `file` includes from `bpf/`, and what that includes. `within` is the directory that `file` itself is in.
+fn add_included(file: &Path, within: &str, bpf: &Path, files: &mut BTreeMap<String, PathBuf>) {
+    let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    for line in text.lines() {
+        let Some(quoted) = line.trim().strip_prefix("#include \"").and_then(|rest| rest.split('"').next()) else {
+            continue;
+        };
+        let name = format!("{within}{quoted}");
+        let Some(path) = name.strip_prefix("bpf/").map(|name| bpf.join(name)) else { continue };
+        // One of the kernel's own headers, or one that only another compiler's branch includes.
+        if path.is_file() && files.insert(name, path.clone()).is_none() {
+            add_included(&path, "bpf/", bpf, files);
+        }
+    }
+}

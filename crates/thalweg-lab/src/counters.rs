@@ -1,0 +1,85 @@
+//! What TCP counts, per network namespace: proc_net(5), `/proc/net/snmp` and `/proc/net/netstat`.
+
+use crate::LabError;
+use crate::network::Namespace;
+use std::fs::File;
+use std::io::{Read, Seek};
+
+/// TCP's counters of a host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Segments sent again, for whatever reason.
+    pub(crate) retransmissions: u64,
+    /// Retransmission timeouts.
+    pub(crate) timeouts: u64,
+    /// Tail loss probes, which may be segments sent again and counted there too.
+    pub(crate) tail_loss_probes: u64,
+}
+
+impl Counts {
+    /// What was counted since.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            retransmissions: self.retransmissions.saturating_sub(before.retransmissions),
+            timeouts: self.timeouts.saturating_sub(before.timeouts),
+            tail_loss_probes: self.tail_loss_probes.saturating_sub(before.tail_loss_probes),
+        }
+    }
+}
+
+/// Where a namespace's counters are read, from any other.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    snmp: File,
+    netstat: File,
+}
+
+impl Counters {
+    /// Opens them. An open file belongs to the namespace it was opened in.
+    pub(crate) fn open(space: &Namespace) -> Result<Self, LabError> {
+        let open = |name: &str| {
+            let path = format!("/proc/thread-self/net/{name}");
+            File::open(&path).map_err(LabError::file(path))
+        };
+        space.enter(|| Ok(Self { snmp: open("snmp")?, netstat: open("netstat")? }))?
+    }
+
+    /// Reads them.
+    pub(crate) fn read(&mut self) -> Result<Counts, LabError> {
+        let read = |file: &mut File| {
+            let mut text = String::new();
+            file.rewind()
+                .and_then(|()| file.read_to_string(&mut text))
+                .map_err(LabError::os("reading TCP's counters"))?;
+            Ok::<_, LabError>(text)
+        };
+        let (snmp, netstat) = (read(&mut self.snmp)?, read(&mut self.netstat)?);
+        Ok(Counts {
+            retransmissions: value(&snmp, "Tcp:", "RetransSegs"),
+            timeouts: value(&netstat, "TcpExt:", "TCPTimeouts"),
+            tail_loss_probes: value(&netstat, "TcpExt:", "TCPLossProbes"),
+        })
+    }
+}
+
+/// A counter by its name: a line of names is followed by a line of values, both with the same first word.
+fn value(text: &str, group: &str, name: &str) -> u64 {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0 };
+    let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+    pairs.find(|(found, _)| *found == name).and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::value;
+
+    #[test]
+    fn counters_are_found_by_name() {
+        let text = "Ip: Forwarding\nIp: 2\nTcp: ActiveOpens RetransSegs MaxConn\nTcp: 5 17 -1\n";
+        assert_eq!(value(text, "Tcp:", "RetransSegs"), 17);
+        assert_eq!(value(text, "Tcp:", "MaxConn"), 0);
+        assert_eq!(value(text, "Tcp:", "InSegs"), 0);
+        assert_eq!(value("", "Tcp:", "InSegs"), 0);
+    }
+}

@@ -1,0 +1,61 @@
+//! A scenario in network namespaces of this host, in real time.
+
+use crate::network::{Timing, batch};
+use crate::report::Report;
+use crate::rig::Rig;
+use crate::scenario::Scenario;
+use crate::LabError;
+use std::path::Path;
+use std::time::Duration;
+
+/// How late timers of an ordinary kernel are, and a little more.
+const SLACK: Duration = Duration::from_micros(250);
+
+pub(crate) fn run(scenario: &Scenario, directory: &Path) -> Result<Report, LabError> {
+    can(scenario)?;
+    let prefix = format!("thalweg-{}-", std::process::id());
+    let (timing, limit) = (Timing { slack: SLACK }, scenario.measure.wall_limit);
+    Rig { laboratory: "host", directory, prefix: &prefix, timing, limit }.run(scenario)
+}
+
+/// Whether this host can do it.
+fn can(scenario: &Scenario) -> Result<(), LabError> {
+    let unavailable = |what: &str, why: String| Err(LabError::Unavailable { what: what.to_owned(), why });
+    if !rustix::process::geteuid().is_root() {
+        let why = "making network namespaces needs root; `--on virtual` needs no privilege".to_owned();
+        return unavailable("this host as a laboratory", why);
+    }
+    let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let known = std::fs::read_to_string(path).map_err(LabError::file(path))?;
+    let control = scenario.traffic.control.congestion;
+    if !known.split_whitespace().any(|name| name == control) {
+        let why = format!("this kernel has {}; `--on virtual` has it", known.trim());
+        return unavailable(&format!("the congestion control {control}"), why);
+    }
+    let network = &scenario.network;
+    let kinds = [
+        ("tbf rate 1gbit burst 1514 limit 1514", "a rate", true),
+        ("netem delay 1ms", "a delay", !network.delay.is_zero()),
+        ("netem loss 1%", "loss", network.loss > 0.0),
+        (
+            "red limit 100000 min 30000 max 30001 avpkt 1500 burst 20 ecn bandwidth 1gbit",
+            "dctcp's marks",
+            control == "dctcp",
+        ),
+    ];
+    for (queue, what, _) in kinds.into_iter().filter(|(_, _, needed)| *needed) {
+        let kind = queue.split(' ').next().unwrap_or_default();
+        probe(queue).map_err(|error| LabError::Unavailable {
+            what: what.to_owned(),
+            why: format!("this kernel has no {kind} ({error}); `--on virtual` has it, and a scenario with delay = \"0s\" and loss = 0 runs here"),
+        })?;
+    }
+    Ok(())
+}
+
+/// Tries a kind of queue in a namespace of its own.
+fn probe(queue: &str) -> Result<(), LabError> {
+    let space = crate::network::Namespace::named(format!("thalweg-{}-probe", std::process::id()));
+    batch("ip", &format!("netns add {}\n", space.name()))?;
+    space.enter(|| batch("tc", &format!("qdisc add dev lo root {queue}\n")))?
+}

@@ -1,0 +1,414 @@
+//! One machine: a kernel booted as a process, one program run in it, its result.
+
+use super::Kernel;
+use super::build::{find_program, shelf};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::collections::VecDeque;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, PipeReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use thalweg_device::ByteSize;
+use thiserror::Error;
+
+/// A machine to boot.
+#[derive(Debug, Clone, Copy)]
+pub struct Machine<'a> {
+    /// Its kernel.
+    pub kernel: &'a Kernel,
+    /// Its memory. The host gives what is used of it, from a file in memory: see [`BootError::Memory`].
+    pub memory: ByteSize,
+    /// What runs in it, as root of the machine, with `/dev/null` as its input and the console as its output.
+    pub program: &'a Path,
+    /// The program's arguments.
+    pub args: &'a [OsString],
+    /// Where the program begins. A program that has more to say than fits on a console writes it here.
+    pub directory: &'a Path,
+    /// How long all of it may take, by the clock of the host.
+    pub wall_limit: Duration,
+    /// Ends the machine when it becomes true, within a tenth of a second.
+    pub stop: &'a AtomicBool,
+}
+
+/// A program's end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The program's exit code, or 128 and the number of the signal that ended it, or 127 if it was not found.
+    pub code: i32,
+    /// What kernel and program said, the last megabyte of it.
+    pub console: String,
+    /// How far the machine's clock came, in steps of 10 ms.
+    pub virtual_time: Duration,
+    /// How long that took.
+    pub wall_time: Duration,
+}
+
+/// Why a machine has no outcome. `console` is the end of what it said.
+#[derive(Debug, Error)]
+pub enum BootError {
+    /// Not a program of this machine.
+    #[error("{} is not a User-Mode Linux kernel: `thalweg lab build` makes one", .0.display())]
+    NotAKernel(PathBuf),
+    /// No place for the machine's memory: it must be as large, and allow programs to run (`exec`).
+    #[error("no place for the {memory} of the machine's memory: {}; TMPDIR can name another", places.join(", "))]
+    Memory {
+        /// What was asked for.
+        memory: ByteSize,
+        /// Each place, and what is wrong with it.
+        places: Vec<String>,
+    },
+    /// A program of the host that the machine needs.
+    #[error("{0} not found: as root, `apt-get install iproute2 mount coreutils`")]
+    NoTool(&'static str),
+    /// It took too long.
+    #[error("the machine did not end within {} and was killed; a program that never waits stops its clock\n{console}", humantime::format_duration(*limit))]
+    WallLimit {
+        /// The limit.
+        limit: Duration,
+        /// The end of the console.
+        console: String,
+    },
+    /// It was stopped on request.
+    #[error("stopped on request")]
+    Stopped,
+    /// The kernel did not boot, or ended before its program did.
+    #[error("the machine ended before its program did ({status})\n{console}")]
+    Died {
+        /// How the kernel's process ended.
+        status: ExitStatus,
+        /// The end of the console.
+        console: String,
+    },
+    /// A file or directory cannot be used.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+    /// The kernel's process cannot be started or watched.
+    #[error("running the machine: {0}")]
+    Os(#[from] io::Error),
+}
+
+/// Boots a machine under time travel, and returns when its program has ended.
+///
+/// Nothing is left when it returns: no process, no file but what the program wrote.
+pub fn boot(machine: &Machine) -> Result<Outcome, BootError> {
+    let began = Instant::now();
+    let files = BootFiles::new(machine.program, machine.args, machine.directory, "</dev/null")?;
+    let mut command = command(machine.kernel, machine.memory, &files, machine.directory)?;
+    let (console, say) = io::pipe()?;
+    command.arg("time-travel=inf-cpu").stdin(Stdio::null()).stdout(say.try_clone()?).stderr(say);
+    // A group of its own, so that all of it can be killed at once.
+    let child = command.process_group(0).spawn()?;
+    // The command holds our ends of the pipe for as long as it exists: the console would never end.
+    drop(command);
+    let mut guest = Guest::new(child, console)?;
+    let _cpu = one_cpu(guest.pid);
+
+    let ended = guest.watch(began + machine.wall_limit, machine.stop);
+    let status = guest.bury()?;
+    let console = || guest.console.text(usize::MAX);
+    let tail = || guest.console.text(4096);
+    match ended? {
+        Ended::ByItself => {
+            let (code, virtual_time) = files.result().ok_or_else(|| BootError::Died { status, console: tail() })?;
+            Ok(Outcome { code, console: console(), virtual_time, wall_time: began.elapsed() })
+        }
+        Ended::Late => Err(BootError::WallLimit { limit: machine.wall_limit, console: tail() }),
+        Ended::Stopped => Err(BootError::Stopped),
+    }
+}
+
+/// A shell in a machine, on this terminal, until it is left. In real time: a person who thinks would otherwise see
+/// hours go by. Rates of 1 Gbit/s are then as fast as the host is, not as fast as they say.
+pub fn shell(kernel: &Kernel, memory: ByteSize, directory: &Path) -> Result<(), BootError> {
+    let shell = env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
+    // `setsid --ctty` makes the console the terminal of the shell's session: keys that interrupt work.
+    let args = ["--ctty".into(), "--wait".into(), shell, "-i".into()];
+    let files = BootFiles::new(Path::new("setsid"), &args, directory, "</dev/tty0 >/dev/tty0 2>&1")?;
+    let mut command = command(kernel, memory, &files, directory)?;
+    let before = stty(&["-g"]);
+    let status = command.status()?;
+    // The kernel leaves the terminal raw.
+    if let Some(settings) = before {
+        stty(&[&settings]);
+    }
+    match files.result() {
+        Some(_) => Ok(()),
+        None => Err(BootError::Died { status, console: String::new() }),
+    }
+}
+
+fn stty(args: &[&str]) -> Option<String> {
+    let output = Command::new("stty").args(args).stdin(Stdio::inherit()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The first program, and the file it leaves its result in.
+struct BootFiles {
+    directory: TempDir,
+}
+
+impl BootFiles {
+    fn new(program: &Path, args: &[OsString], directory: &Path, streams: &str) -> Result<Self, BootError> {
+        for tool in ["mount", "ip", "sync"] {
+            // An ordinary user's search path lacks the directories of `ip`, the script's has them.
+            let sbin = || ["/usr/sbin", "/sbin"].iter().any(|path| Path::new(path).join(tool).is_file());
+            if find_program(tool).is_none() && !sbin() {
+                return Err(BootError::NoTool(tool));
+            }
+        }
+        let directory = directory.canonicalize().map_err(file(directory))?;
+        let files = tempfile::Builder::new().prefix("thalweg-lab-").tempdir()?;
+        let init = files.path().join("init");
+        let script = script(program, args, &directory, &files.path().join("result"), streams);
+        fs::write(&init, script).map_err(file(&init))?;
+        fs::set_permissions(&init, fs::Permissions::from_mode(0o700)).map_err(file(&init))?;
+        Ok(Self { directory: files })
+    }
+
+    /// Exit code and virtual time, if the program has ended.
+    fn result(&self) -> Option<(i32, Duration)> {
+        parse_result(&fs::read_to_string(self.directory.path().join("result")).ok()?)
+    }
+}
+
+/// `CODE SECONDS`, as the script writes it.
+pub(super) fn parse_result(text: &str) -> Option<(i32, Duration)> {
+    let (code, seconds) = text.trim().split_once(' ')?;
+    Some((code.parse().ok()?, Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
+}
+
+/// The machine's first program: makes the directories a Linux program expects, runs the program, notes its exit code, and
+/// switches the machine off.
+pub(super) fn script(program: &Path, args: &[OsString], directory: &Path, result: &Path, streams: &str) -> Vec<u8> {
+    let words = [program.as_os_str()].into_iter().chain(args.iter().map(OsString::as_os_str));
+    let program = words.map(quote).collect::<Vec<_>>().join(&b' ');
+    let (directory, result) = (quote(directory.as_os_str()), quote(result.as_os_str()));
+    let parts: [&[u8]; 11] = [
+        b"#!/bin/sh
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=linux
+directory=",
+        &directory,
+        b"
+# Both are reached through what is open now: a mount below may hide them.
+cd \"$directory\" || exit 1
+exec 3>",
+        &result,
+        b" || exit 1
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+# The host's run-time files and shared memory are not the machine's.
+mount -t tmpfs shm /dev/shm
+mount -t tmpfs run /run
+case \"$directory\" in
+/run/* | /dev/shm/*) mkdir -p \"$directory\" && mount --bind . \"$directory\" && cd \"$directory\" ;;
+esac
+ip link set lo up
+",
+        &program,
+        b" ",
+        streams.as_bytes(),
+        b" 3>&-
+code=$?
+read -r seconds rest </proc/uptime
+echo \"$code $seconds\" >&3
+",
+        // Written data is on its way to the host's files until then.
+        b"sync
+echo o >/proc/sysrq-trigger
+",
+        // The first program must not end.
+        b"exec sleep 3600\n",
+    ];
+    parts.concat()
+}
+
+/// A word that the shell takes as it is.
+fn quote(word: &OsStr) -> Vec<u8> {
+    let quoted = word.as_bytes().split(|&byte| byte == b'\'').collect::<Vec<_>>().join(&b"'\\''"[..]);
+    [b"'", quoted.as_slice(), b"'"].concat()
+}
+
+/// The kernel with all it needs but its console and its clock.
+fn command(kernel: &Kernel, memory: ByteSize, files: &BootFiles, directory: &Path) -> Result<Command, BootError> {
+    let path = kernel.path();
+    let mut magic = [0; 4];
+    let read = File::open(path).and_then(|mut kernel| kernel.read_exact(&mut magic));
+    match read {
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(file(path)(error)),
+        _ if magic != *b"\x7fELF" => return Err(BootError::NotAKernel(path.to_owned())),
+        _ => {}
+    }
+    let mut command = Command::new(path.canonicalize().map_err(file(path))?);
+    let mut init = OsString::from("init=\"");
+    init.push(files.directory.path().join("init"));
+    init.push("\"");
+    command.arg(format!("mem={}M", memory.0.div_ceil(1 << 20)));
+    command.args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw", "con=null", "con0=fd:0,fd:1", "quiet"]);
+    // The kernel keeps its own files in ~/.uml, and its memory in a file of TMPDIR. Its first program sees none of this.
+    command.arg(init).env_clear().env("HOME", files.directory.path());
+    command.env("TMPDIR", memory_place(memory, directory)?);
+    Ok(command)
+}
+
+/// Where the machine's memory is: the first of the places that has room for it.
+fn memory_place(memory: ByteSize, directory: &Path) -> Result<PathBuf, BootError> {
+    let own = env::var_os("TMPDIR").map(PathBuf::from);
+    let rest = ["/dev/shm", "/tmp"].map(PathBuf::from).into_iter().chain([directory.to_owned()]);
+    let mut places = Vec::new();
+    for place in own.into_iter().chain(rest) {
+        match unfit(&place, memory) {
+            None => return Ok(place),
+            Some(why) => places.push(format!("{}: {why}", place.display())),
+        }
+    }
+    Err(BootError::Memory { memory, places })
+}
+
+fn unfit(place: &Path, memory: ByteSize) -> Option<String> {
+    if let Err(error) = access(place, Access::WRITE_OK | Access::EXEC_OK) {
+        return Some(io::Error::from(error).to_string());
+    }
+    match statvfs(place) {
+        Err(error) => Some(io::Error::from(error).to_string()),
+        Ok(fs) if fs.f_flag.contains(StatVfsMountFlags::NOEXEC) => Some("is mounted noexec".into()),
+        Ok(fs) if fs.f_bavail.saturating_mul(fs.f_frsize) < memory.0 => {
+            Some(format!("has {} MiB", (fs.f_bavail * fs.f_frsize) >> 20))
+        }
+        Ok(_) => None,
+    }
+}
+
+/// Keeps the kernel and its programs on one processor: they take turns, never run side by side, and a turn costs half
+/// when the other processor need not be woken for it (measured: 23 s of CPU without, 11 s with). Machines booted at the same
+/// time get different processors, as long as there are any: the file returned is the claim.
+fn one_cpu(pid: Pid) -> Option<File> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).rev().filter(|&cpu| allowed.is_set(cpu)).collect();
+    // A cache that cannot be written has no kernel either, or one that was given: then it is the system's choice.
+    let shelf = shelf();
+    fs::create_dir_all(&shelf).ok()?;
+    let (cpu, claim) = cpus.into_iter().find_map(|cpu| {
+        let claim = File::create(shelf.join(format!("cpu-{cpu}"))).ok()?;
+        claim.try_lock().ok().map(|()| (cpu, claim))
+    })?;
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    sched_setaffinity(Some(pid), &one).ok()?;
+    Some(claim)
+}
+
+/// The kernel's process, its group, and what it says.
+struct Guest {
+    child: Child,
+    pid: Pid,
+    pipe: PipeReader,
+    console: Console,
+}
+
+enum Ended {
+    ByItself,
+    Late,
+    Stopped,
+}
+
+impl Guest {
+    fn new(child: Child, pipe: PipeReader) -> io::Result<Self> {
+        Ok(Self { pid: Pid::from_child(&child), child, pipe, console: Console::default() })
+    }
+
+    /// Listens until the kernel's process ends, or must be ended.
+    fn watch(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Ended> {
+        let process = pidfd_open(self.pid, PidfdFlags::empty())?;
+        let mut speaks = true;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if stop.load(Ordering::Relaxed) {
+                return Ok(Ended::Stopped);
+            }
+            if left.is_zero() {
+                return Ok(Ended::Late);
+            }
+            let mut waits = [PollFd::new(&process, PollFlags::IN), PollFd::new(&self.pipe, PollFlags::IN)];
+            let patience = left.min(Duration::from_millis(100));
+            let patience = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
+            match poll(&mut waits[..1 + usize::from(speaks)], Some(&patience)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if !waits[0].revents().is_empty() {
+                return Ok(Ended::ByItself);
+            }
+            if !waits[1].revents().is_empty() {
+                speaks = self.console.read(&mut self.pipe)? > 0;
+            }
+        }
+    }
+
+    /// Kills what is left of the group, hears the last words, and tells how the kernel ended.
+    fn bury(&mut self) -> io::Result<ExitStatus> {
+        // All at once: a program inside that outlived its kernel would make its system calls to the host. Until it is waited
+        // for, the kernel's process keeps the group's number from being used again.
+        match kill_process_group(self.pid, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Ends when the last process of the group has.
+        while self.console.read(&mut self.pipe)? > 0 {}
+        waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
+        self.child.wait()
+    }
+}
+
+/// The last megabyte.
+#[derive(Default)]
+struct Console(VecDeque<u8>);
+
+impl Console {
+    const KEPT: usize = 1 << 20;
+
+    /// Returns how much there was to hear; zero at the end.
+    fn read(&mut self, pipe: &mut PipeReader) -> io::Result<usize> {
+        let mut bytes = [0; 16 << 10];
+        let heard = loop {
+            match pipe.read(&mut bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                heard => break heard?,
+            }
+        };
+        self.0.extend(&bytes[..heard]);
+        self.0.drain(..self.0.len().saturating_sub(Self::KEPT));
+        Ok(heard)
+    }
+
+    /// The last so many bytes, as text, with ordinary ends of lines.
+    fn text(&self, last: usize) -> String {
+        let bytes: Vec<u8> = self.0.iter().skip(self.0.len().saturating_sub(last)).copied().collect();
+        String::from_utf8_lossy(&bytes).replace('\r', "")
+    }
+}
+
+fn file(path: &Path) -> impl FnOnce(io::Error) -> BootError {
+    let path = path.to_owned();
+    |error| BootError::File { path, error }
+}

@@ -1,0 +1,358 @@
+//! From the distribution's source package to a kernel in the user's cache.
+
+use super::recipe::{self, RecipeError};
+use std::env;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use thiserror::Error;
+
+/// What building needs on Debian and Ubuntu.
+pub const PACKAGES: &str = "linux-source build-essential flex bison bc xz-utils";
+
+/// How far a build is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Another process builds: its kernel is waited for.
+    Waiting,
+    /// The source is unpacked: ten to twenty seconds.
+    Unpacking,
+    /// So many files have been compiled.
+    Compiling {
+        /// How many.
+        done: u32,
+        /// Of about so many.
+        of: u32,
+    },
+}
+
+/// Why there is no kernel.
+#[derive(Debug, Error)]
+pub enum KernelError {
+    /// No source package.
+    #[error("no Linux source in /usr/src (linux-source-*.tar.*): as root, `apt-get install {PACKAGES}`")]
+    NoSource,
+    /// Programs that building needs.
+    #[error("{} not found: as root, `apt-get install {PACKAGES}`", .0.join(", "))]
+    NoTools(Vec<&'static str>),
+    /// User-Mode Linux is made for one kind of machine.
+    #[error("User-Mode Linux runs on x86-64 only")]
+    Machine,
+    /// Too little space.
+    #[error("building a kernel needs {} MB in {}, which has {} MB", needed >> 20, path.display(), free >> 20)]
+    Space {
+        /// Where.
+        path: PathBuf,
+        /// How much, in bytes.
+        needed: u64,
+        /// How much there is, in bytes.
+        free: u64,
+    },
+    /// The source is not as expected.
+    #[error("{}: {error}", package.display())]
+    Source {
+        /// The package.
+        package: PathBuf,
+        /// What is wrong with it.
+        error: RecipeError,
+    },
+    /// The configuration is not what was asked for.
+    #[error("this Linux does not take {}", .0.join(", "))]
+    Config(Vec<&'static str>),
+    /// A step failed.
+    #[error("{step} failed ({status}): {last}\nthe whole log is in {}", log.display())]
+    Failed {
+        /// Which.
+        step: &'static str,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// The last line that speaks of an error, or the last line.
+        last: String,
+        /// Everything that was said.
+        log: PathBuf,
+    },
+    /// A program cannot be started.
+    #[error("{program}: {error}")]
+    Start {
+        /// Which.
+        program: &'static str,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+    /// A file or directory cannot be used.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// What `make` needs. `gcc` stands for all of build-essential.
+const TOOLS: &[&str] = &["tar", "xz", "make", "gcc", "ld", "flex", "bison", "bc"];
+/// Source and objects, less what [`UNNEEDED`] leaves out: 0.7 GB and 0.1 GB were seen.
+const SPACE: u64 = 1 << 30;
+/// Files compiled, about.
+const OBJECTS: u32 = 670;
+/// Kernels the laboratory was tried with, best first.
+const TRIED: &[&str] = &["6.1", "6.12"];
+/// What is not unpacked: it would be half of the time and the space. Every Kconfig and Makefile is needed.
+const UNNEEDED: &[&str] = &[
+    "*.rst",
+    "*.dts",
+    "*.dtsi",
+    "*/Documentation/devicetree/*",
+    "*/drivers/gpu/*.[ch]",
+    "*/drivers/net/*/*.[ch]",
+    "*/drivers/media/*.[ch]",
+    "*/sound/*.[ch]",
+    "*/tools/perf/*",
+    "*/tools/testing/*",
+];
+
+/// See [`super::Kernel::cached`].
+pub(super) fn cached() -> Option<PathBuf> {
+    let shelf = shelf();
+    if let Some(source) = Source::find() {
+        return Some(shelf.join(source.kernel_name())).filter(|path| path.is_file());
+    }
+    let mut names: Vec<_> = fs::read_dir(&shelf).ok()?.flatten().map(|entry| entry.path()).collect();
+    names.sort();
+    names.into_iter().find(|path| path.to_string_lossy().ends_with(&suffix()))
+}
+
+/// See [`super::Kernel::build`].
+pub(super) fn build(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, KernelError> {
+    if let Some(kernel) = cached() {
+        return Ok(kernel);
+    }
+    if !cfg!(target_arch = "x86_64") {
+        return Err(KernelError::Machine);
+    }
+    let source = Source::find().ok_or(KernelError::NoSource)?;
+    let absent: Vec<_> = TOOLS.iter().copied().filter(|tool| find_program(tool).is_none()).collect();
+    if !absent.is_empty() {
+        return Err(KernelError::NoTools(absent));
+    }
+
+    let shelf = shelf();
+    fs::create_dir_all(&shelf).map_err(file(&shelf))?;
+    let lock_path = shelf.join("lock");
+    let lock = File::create(&lock_path).map_err(file(&lock_path))?;
+    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+        progress(Progress::Waiting);
+    }
+    lock.lock().map_err(file(&lock_path))?;
+    let kernel = shelf.join(source.kernel_name());
+    if kernel.is_file() {
+        return Ok(kernel);
+    }
+
+    // What a build that was killed left: nobody else is at work, since we hold the lock.
+    let room = shelf.join("build");
+    remove(&room)?;
+    fs::create_dir(&room).map_err(file(&room))?;
+    let built = Build { source: &source, room: &room, log: shelf.join("build.log") }.run(progress);
+    let published = built.and_then(|linux| fs::rename(linux, &kernel).map_err(file(&kernel)));
+    remove(&room)?;
+    published.map(|()| kernel)
+}
+
+/// See [`super::Kernel::install_packages`].
+pub(super) fn install_packages() -> Result<(), KernelError> {
+    let step = "apt-get install";
+    let start = |error| KernelError::Start { program: "apt-get", error };
+    let mut command = Command::new("apt-get");
+    command.args(["install", "-y", "--no-install-recommends"]).args(PACKAGES.split(' ')).stdin(Stdio::null());
+    let output = command.env("DEBIAN_FRONTEND", "noninteractive").output().map_err(start)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let log = env::temp_dir().join("thalweg-lab-install.log");
+    fs::write(&log, [output.stdout, output.stderr].concat()).map_err(file(&log))?;
+    Err(KernelError::Failed { step, status: output.status, last: last_words(&log), log })
+}
+
+/// `$XDG_CACHE_HOME/thalweg/lab`, or below `~/.cache`.
+pub(super) fn shelf() -> PathBuf {
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+    cache.unwrap_or_else(env::temp_dir).join("thalweg").join("lab")
+}
+
+/// Where a program is in the search path.
+pub(super) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let runs =
+        |file: &PathBuf| file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0);
+    env::split_paths(&path).map(|directory| directory.join(name)).find(runs)
+}
+
+/// How the file names of kernels of this recipe end.
+fn suffix() -> String {
+    format!("-{:016x}.linux", recipe::hash())
+}
+
+/// A source package.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) path: PathBuf,
+    pub(super) version: String,
+    /// Security updates keep the version's first two numbers, and so the file's name.
+    pub(super) length: u64,
+}
+
+impl Source {
+    /// The one to build from.
+    fn find() -> Option<Self> {
+        Self::best_in(Path::new("/usr/src"))
+    }
+
+    /// The best of a directory: one that was tried, or else the newest. Ubuntu's is one directory deeper.
+    pub(super) fn best_in(directory: &Path) -> Option<Self> {
+        let list = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+        let named =
+            |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"linux-source-"));
+        let deeper =
+            list(directory).filter(named).filter(|path| path.is_dir()).flat_map(|path| list(&path).collect::<Vec<_>>());
+        let sources = list(directory).chain(deeper).filter_map(Self::at);
+        sources.max_by_key(|source| {
+            let tried = TRIED.iter().rev().position(|tried| *tried == source.version);
+            let numbers: Vec<u32> = source.version.split('.').map_while(|number| number.parse().ok()).collect();
+            (tried, numbers)
+        })
+    }
+
+    fn at(path: PathBuf) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let (version, _) = name.strip_prefix("linux-source-")?.split_once(".tar")?;
+        let length = path.metadata().ok().filter(fs::Metadata::is_file)?.len();
+        Some(Self { version: version.to_owned(), length, path })
+    }
+
+    pub(super) fn kernel_name(&self) -> String {
+        format!("{}-{:x}{}", self.version, self.length, suffix())
+    }
+}
+
+/// One build, in a directory of its own.
+struct Build<'a> {
+    source: &'a Source,
+    room: &'a Path,
+    log: PathBuf,
+}
+
+impl Build<'_> {
+    /// The kernel, in the room.
+    fn run(&self, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, KernelError> {
+        let free = rustix::fs::statvfs(self.room).map_err(|error| file(self.room)(error.into()))?;
+        let free = free.f_bavail * free.f_frsize;
+        if free < SPACE {
+            return Err(KernelError::Space { path: self.room.to_owned(), needed: SPACE, free });
+        }
+        remove_file(&self.log)?;
+
+        progress(Progress::Unpacking);
+        let mut tar = self.command("tar");
+        tar.arg("-xf").arg(&self.source.path).arg("--strip-components=1");
+        self.step("unpacking", "tar", tar.args(UNNEEDED.iter().map(|pattern| format!("--exclude={pattern}"))), |_| ())?;
+        recipe::apply(self.room).map_err(|error| KernelError::Source { package: self.source.path.clone(), error })?;
+
+        let wanted = self.room.join("thalweg.config");
+        fs::write(&wanted, recipe::CONFIG).map_err(file(&wanted))?;
+        let mut configure = self.command("make");
+        configure.args(["ARCH=um", "allnoconfig"]).env("KCONFIG_ALLCONFIG", &wanted);
+        self.step("configuring", "make", &mut configure, |_| ())?;
+        let config = self.room.join(".config");
+        let config = fs::read_to_string(&config).map_err(file(&config))?;
+        let lost = recipe::lost(recipe::CONFIG, &config);
+        if !lost.is_empty() {
+            return Err(KernelError::Config(lost));
+        }
+
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let mut done = 0;
+        progress(Progress::Compiling { done, of: OBJECTS });
+        let mut make = self.command("make");
+        make.args(["ARCH=um", "linux"]).arg(format!("-j{cores}"));
+        self.step("compiling", "make", &mut make, |line| {
+            if line.starts_with(b"  CC ") {
+                done += 1;
+                progress(Progress::Compiling { done, of: OBJECTS.max(done) });
+            }
+        })?;
+        Ok(self.room.join("linux"))
+    }
+
+    /// A command that hears nothing of what the environment says to other builds.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        let kept = ["PATH", "HOME", "TMPDIR"].into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
+        command.env_clear().envs(kept).env("LC_ALL", "C").current_dir(self.room).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command, adds what it says to the log, and shows each line to `see`.
+    fn step(
+        &self,
+        step: &'static str,
+        program: &'static str,
+        command: &mut Command,
+        mut see: impl FnMut(&[u8]),
+    ) -> Result<(), KernelError> {
+        let start = |error| KernelError::Start { program, error };
+        let mut log = File::options().create(true).append(true).open(&self.log).map_err(file(&self.log))?;
+        let (said, say) = io::pipe().map_err(start)?;
+        let mut child = command.stdout(say.try_clone().map_err(start)?).stderr(say).spawn().map_err(start)?;
+        // The command holds our ends of the pipe for as long as it can be started again.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut said = BufReader::new(said);
+        let mut line = Vec::new();
+        let mut logged = Ok(());
+        while said.read_until(b'\n', &mut line).map_err(start)? > 0 {
+            see(&line);
+            // A full disk does not end the build here: the compiler finds it as well, and says more.
+            logged = logged.and(log.write_all(&line));
+            line.clear();
+        }
+        let status = child.wait().map_err(start)?;
+        if status.success() {
+            return logged.map_err(file(&self.log));
+        }
+        Err(KernelError::Failed { step, status, last: last_words(&self.log), log: self.log.clone() })
+    }
+}
+
+/// The last line of a log that speaks of an error, or else its last line.
+fn last_words(log: &Path) -> String {
+    let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
+    // `make` repeats an error on each of its levels: the compiler's own words say more.
+    let telling = |line: &&str| line.contains("error:") || line.contains("Error");
+    let first = text.lines().find(|line| line.contains("error:"));
+    first.or_else(|| text.lines().rfind(telling)).or_else(|| text.lines().last()).unwrap_or_default().trim().to_owned()
+}
+
+fn remove(directory: &Path) -> Result<(), KernelError> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file(directory)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn remove_file(path: &Path) -> Result<(), KernelError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn file(path: &Path) -> impl FnOnce(io::Error) -> KernelError {
+    let path = path.to_owned();
+    |error| KernelError::File { path, error }
+}

@@ -1,0 +1,125 @@
+//! What goes into the kernel besides Linux: the configuration, changes to its text, our modules.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// The configuration, as a list of what to add to `allnoconfig`.
+pub(super) const CONFIG: &str = include_str!("../../kernel/config");
+
+/// File name and text of what is compiled in, see the [module's documentation](super).
+pub(super) const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+
+/// What an `#include` of ours may find beside our own files, and how strict the compiler is with them.
+const MODULES_FLAGS: &str = "ccflags-y := -I$(srctree)/net/ipv4 -I$(srctree)/$(src) -Werror\n";
+
+/// A change to one file of Linux: every `from` becomes `to`.
+struct Change {
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+const CHANGES: &[Change] = &[
+    // User-Mode Linux offers no choice of HZ, and says 100. TCP's timers count in jiffies: a tail loss probe waits for two of
+    // them at least, and bic and cubic measure their epochs in them. RHEL and Ubuntu run at 1000.
+    Change {
+        file: "arch/um/Kconfig",
+        from: "config HZ\n\tint\n\tdefault 100\n",
+        to: "config HZ\n\tint\n\tdefault 1000\n",
+    },
+    // Each address space inside is a process of the host that this kernel traces. Should the kernel be killed, its programs
+    // must die with it: released from the trace, they would go on and make their system calls to the host.
+    Change {
+        file: "arch/um/os-Linux/skas/process.c",
+        from: "PTRACE_O_TRACESYSGOOD",
+        to: "(PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)",
+    },
+    Change {
+        file: "net/ipv4/Makefile",
+        from: "obj-$(CONFIG_INET_DIAG) +=",
+        to: "obj-y += thalweg/\nobj-$(CONFIG_INET_DIAG) +=",
+    },
+];
+
+/// Why Linux's source could not be changed as needed.
+#[derive(Debug, Error)]
+pub enum RecipeError {
+    /// This is not the Linux it was written for.
+    #[error(
+        "{file} of this Linux does not contain what is to be changed in it ({text:?}): this version is not supported"
+    )]
+    Unknown {
+        /// The file, from the top of the source.
+        file: &'static str,
+        /// What was looked for.
+        text: &'static str,
+    },
+    /// A file of the source cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// A number that differs when anything differs that is built into the kernel beside Linux itself.
+pub(super) fn hash() -> u64 {
+    let changes = CHANGES.iter().flat_map(|change| [change.file, change.from, change.to]);
+    let modules = MODULES.iter().flat_map(|&(name, text)| [name, text]);
+    fnv1a([CONFIG, MODULES_FLAGS].into_iter().chain(changes).chain(modules))
+}
+
+/// Changes the unpacked source, and adds our modules to it.
+pub(super) fn apply(source: &Path) -> Result<(), RecipeError> {
+    for change in CHANGES {
+        let path = source.join(change.file);
+        let text = fs::read_to_string(&path).map_err(file(&path))?;
+        if !text.contains(change.from) {
+            return Err(RecipeError::Unknown { file: change.file, text: change.from });
+        }
+        fs::write(&path, text.replace(change.from, change.to)).map_err(file(&path))?;
+    }
+    let ours = source.join("net/ipv4/thalweg");
+    let bpf = ours.join("bpf");
+    fs::create_dir_all(&bpf).map_err(file(&bpf))?;
+    for (name, text) in MODULES {
+        let path = ours.join(name);
+        fs::write(&path, text).map_err(file(&path))?;
+    }
+    let path = ours.join("Makefile");
+    fs::write(&path, makefile(MODULES.iter().map(|&(name, _)| name))).map_err(file(&path))
+}
+
+/// The lines of the [configuration](CONFIG) that the kernel's own rules did not let stand in the resulting `.config`.
+pub(super) fn lost<'a>(wanted: &'a str, config: &str) -> Vec<&'a str> {
+    let has = |line: &str| config.lines().any(|have| have == line);
+    let wanted = wanted.lines().filter(|line| line.starts_with("CONFIG_"));
+    wanted
+        .filter(|line| match line.strip_suffix("=n") {
+            Some(name) => config.lines().any(|have| have.strip_prefix(name).is_some_and(|rest| rest.starts_with('='))),
+            None => !has(line),
+        })
+        .collect()
+}
+
+/// Every C file is an object of its own, except those that others include.
+pub(super) fn makefile<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let objects = names.filter_map(|name| name.strip_suffix(".c")).filter(|name| !name.starts_with("bpf/"));
+    objects.fold(MODULES_FLAGS.to_owned(), |text, name| text + "obj-y += " + name + ".o\n")
+}
+
+/// FNV-1a of 64 bits, over the texts and their ends (<https://www.rfc-editor.org/rfc/rfc9923>).
+pub(super) fn fnv1a<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
+    let bytes = texts.flat_map(|text| text.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn file(path: &Path) -> impl FnOnce(io::Error) -> RecipeError {
+    let path = path.to_owned();
+    |error| RecipeError::File { path, error }
+}

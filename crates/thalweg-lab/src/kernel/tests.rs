@@ -1,0 +1,236 @@
+use super::boot::{self, BootError, Machine, boot};
+use super::build::Source;
+use super::recipe;
+use super::*;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+use thalweg_device::ByteSize;
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// A machine with little memory and much time.
+fn machine<'a>(kernel: &'a Kernel, args: &'a [OsString], directory: &'a Path) -> Machine<'a> {
+    Machine {
+        kernel,
+        memory: ByteSize(128 << 20),
+        program: Path::new("/bin/sh"),
+        args,
+        directory,
+        wall_limit: Duration::from_secs(120),
+        stop: &NEVER,
+    }
+}
+
+fn shell_args(script: &str) -> [OsString; 2] {
+    ["-c".into(), script.into()]
+}
+
+fn built() -> Option<Kernel> {
+    let kernel = Kernel::cached();
+    if kernel.is_none() {
+        eprintln!("skipped: no kernel is built (`thalweg lab build`)");
+    }
+    kernel
+}
+
+/// Processes of the host, but those that have ended, that have this word in their command line or environment.
+fn processes_with(word: &str) -> Vec<String> {
+    let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let has =
+        |path: &Path, file| fs::read(path.join(file)).is_ok_and(|text| String::from_utf8_lossy(&text).contains(word));
+    all.filter(|path| has(path, "cmdline") || has(path, "environ")).map(|path| path.display().to_string()).collect()
+}
+
+#[test]
+fn the_hash_is_fnv1a_and_tells_where_texts_end() {
+    // "foobar", from the reference's test vectors, less the zero byte that ends each text here.
+    let foobar = 0x8594_4171_f739_67e8_u64;
+    assert_eq!(recipe::fnv1a(["foobar"].into_iter()), foobar.wrapping_mul(0x0100_0000_01b3));
+    assert_ne!(recipe::fnv1a(["ab", "c"].into_iter()), recipe::fnv1a(["a", "bc"].into_iter()));
+}
+
+#[test]
+fn a_configuration_line_that_did_not_survive_is_named() {
+    let wanted = "# why\nCONFIG_INET=y\nCONFIG_BLOCK=n\nCONFIG_HZ=1000\n";
+    let good = "CONFIG_INET=y\n# CONFIG_BLOCK is not set\nCONFIG_BLOCKER=y\nCONFIG_HZ=1000\n";
+    assert!(recipe::lost(wanted, good).is_empty());
+    let bad = "# CONFIG_INET is not set\nCONFIG_BLOCK=y\nCONFIG_HZ=100\n";
+    assert_eq!(recipe::lost(wanted, bad), ["CONFIG_INET=y", "CONFIG_BLOCK=n", "CONFIG_HZ=1000"]);
+}
+
+#[test]
+fn each_module_is_an_object_and_what_it_includes_is_not() {
+    let text = recipe::makefile(["bpf/cc.h", "bpf/thalweg.c", "record.c", "record.h"].into_iter());
+    let objects: Vec<_> = text.lines().filter(|line| line.starts_with("obj-y")).collect();
+    assert_eq!(objects, ["obj-y += record.o"]);
+}
+
+#[test]
+fn a_linux_that_is_not_as_expected_is_refused() {
+    let source = tempfile::tempdir().unwrap();
+    fs::create_dir_all(source.path().join("arch/um")).unwrap();
+    fs::write(source.path().join("arch/um/Kconfig"), "config HZ\n\tint \"choose\"\n").unwrap();
+    let error = recipe::apply(source.path()).unwrap_err().to_string();
+    assert!(error.contains("arch/um/Kconfig") && error.contains("not supported"), "{error}");
+}
+
+#[test]
+fn of_several_sources_the_one_that_was_tried_is_taken() {
+    let usr_src = tempfile::tempdir().unwrap();
+    assert_eq!(Source::best_in(usr_src.path()), None);
+    let take = |name: &str| {
+        let path = usr_src.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "xz").unwrap();
+        Source::best_in(usr_src.path()).unwrap().version
+    };
+    fs::write(usr_src.path().join("linux-config-6.1.tar.xz"), "").unwrap();
+    assert_eq!(take("linux-source-6.8.0/linux-source-6.8.0.tar.bz2"), "6.8.0");
+    assert_eq!(take("linux-source-6.16.tar.xz"), "6.16");
+    assert_eq!(take("linux-source-6.12.tar.xz"), "6.12");
+    assert_eq!(take("linux-source-6.1.tar.xz"), "6.1");
+}
+
+#[test]
+fn the_script_keeps_every_byte_of_a_name() {
+    let odd = OsString::from_vec(b"it's $HOME\n\xff".to_vec());
+    let args = ["-c".into(), "printf %s \"$1\" >&2; exit 7".into(), "sh".into(), odd.clone()];
+    let script = boot::script(Path::new("sh"), &args, Path::new("/a b"), Path::new("/r"), "</dev/null");
+    let line = script.windows(4).position(|bytes| bytes == b"'sh'").unwrap();
+    let end = line + script[line..].windows(10).position(|bytes| bytes == b"</dev/null").unwrap();
+    let output = Command::new("sh").arg("-c").arg(OsString::from_vec(script[line..end].to_vec())).output().unwrap();
+    assert_eq!((output.status.code(), OsString::from_vec(output.stderr)), (Some(7), odd));
+}
+
+#[test]
+fn a_result_is_an_exit_code_and_a_time() {
+    assert_eq!(boot::parse_result("3 12.34\n"), Some((3, Duration::from_millis(12_340))));
+    for broken in ["", "3", "x 1.0", "3 -1", "3 NaN", "3 1e300"] {
+        assert_eq!(boot::parse_result(broken), None, "{broken}");
+    }
+}
+
+#[test]
+fn what_is_no_kernel_is_not_started() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("linux");
+    let try_it = || boot(&machine(&Kernel::at(&path), &[], directory.path())).unwrap_err();
+    assert!(matches!(try_it(), BootError::File { .. }));
+    for text in ["", "#!/bin/sh\ntouch oops\n"] {
+        fs::write(&path, text).unwrap();
+        assert!(matches!(try_it(), BootError::NotAKernel(_)), "{text}");
+    }
+}
+
+#[test]
+fn a_program_that_is_no_kernel_leaves_no_result() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = boot(&machine(&Kernel::at("/bin/echo"), &[], directory.path())).unwrap_err();
+    let BootError::Died { status, console } = error else { panic!("{error}") };
+    assert!(status.success() && console.contains("rootfstype=hostfs"), "{console}");
+}
+
+#[test]
+fn memory_that_no_place_has_room_for_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let kernel = Kernel::at("/bin/echo");
+    let error = boot(&Machine { memory: ByteSize(1 << 60), ..machine(&kernel, &[], directory.path()) }).unwrap_err();
+    assert!(error.to_string().contains("/dev/shm: "), "{error}");
+}
+
+#[test]
+fn a_program_runs_under_virtual_time_and_its_end_is_known() {
+    let Some(kernel) = built() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let args = shell_args("sleep 1000; ip link show lo; echo said >file; echo done; exit 42");
+    let outcome = boot(&machine(&kernel, &args, directory.path())).unwrap();
+    assert_eq!(outcome.code, 42, "{}", outcome.console);
+    assert!(outcome.console.contains("<LOOPBACK,UP,LOWER_UP>"), "{}", outcome.console);
+    assert!(outcome.console.contains("\ndone\n"), "{}", outcome.console);
+    assert_eq!(fs::read_to_string(directory.path().join("file")).unwrap(), "said\n");
+    assert!(outcome.virtual_time >= Duration::from_secs(1000), "{:?}", outcome.virtual_time);
+    // Quicker than a thousand seconds, or this test would be killed by its own limit.
+    assert!(outcome.wall_time < Duration::from_secs(120));
+}
+
+#[test]
+fn the_kernel_has_what_the_laboratory_is_made_of() {
+    let Some(kernel) = built() else { return };
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let args = shell_args(
+        "set -e
+        cat /proc/sys/net/ipv4/tcp_available_congestion_control
+        ip netns add a; ip netns add b
+        ip link add e0 netns a type veth peer name e0 netns b
+        ip link add switch type bridge
+        ip -n a link set e0 mtu 9000 up
+        tc -n a qdisc add dev e0 root handle 1: netem delay 1ms
+        tc -n b qdisc add dev e0 root tbf rate 1gbit burst 9100 limit 340000
+        tc -n a qdisc replace dev e0 root fq
+        pwd >here",
+    );
+    let outcome = boot(&machine(&kernel, &args, directory.path())).unwrap();
+    assert_eq!(outcome.code, 0, "{}", outcome.console);
+    for name in "reno bbr bic cubic dctcp westwood highspeed hybla htcp vegas veno scalable lp".split(' ') {
+        assert!(outcome.console.split_whitespace().any(|word| word == name), "{name}: {}", outcome.console);
+    }
+    // The machine's own /dev/shm hides the host's, but not the directory.
+    let here = fs::read_to_string(directory.path().join("here")).unwrap();
+    assert_eq!(here.trim(), directory.path().to_str().unwrap());
+}
+
+#[test]
+fn two_runs_of_the_same_program_are_the_same() {
+    let Some(kernel) = built() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let args = shell_args("ip netns add a; cat /proc/sys/kernel/random/uuid; cat /proc/uptime");
+    let run = || boot(&machine(&kernel, &args, directory.path())).unwrap();
+    let (first, second) = (run(), run());
+    assert_eq!(first.virtual_time, second.virtual_time);
+}
+
+#[test]
+fn a_program_that_never_waits_is_ended_by_the_wall_limit_and_nothing_is_left() {
+    let Some(kernel) = built() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let args = shell_args("echo begun; sh -c 'while :; do :; done' & while :; do :; done");
+    let limit = Duration::from_secs(3);
+    let error = boot(&Machine { wall_limit: limit, ..machine(&kernel, &args, directory.path()) }).unwrap_err();
+    let BootError::WallLimit { console, .. } = &error else { panic!("{error}") };
+    assert!(console.contains("begun"), "{console}");
+    assert_eq!(processes_with(&format!("{}/", kernel.path().display())), Vec::<String>::new());
+}
+
+#[test]
+fn a_machine_can_be_stopped() {
+    let Some(kernel) = built() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let args = shell_args("echo begun >begun; sync; while :; do :; done");
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let machine = Machine { stop: &stop, ..machine(&kernel, &args, directory.path()) };
+        let booted = scope.spawn(move || boot(&machine));
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !directory.path().join("begun").exists() && Instant::now() < patience {
+            thread::yield_now();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(matches!(booted.join().unwrap(), Err(BootError::Stopped)));
+    });
+}
+
+#[test]
+fn a_kernel_that_panics_shows_its_last_words() {
+    let Some(kernel) = built() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let args = shell_args("echo c >/proc/sysrq-trigger; sleep 1");
+    let error = boot(&machine(&kernel, &args, directory.path())).unwrap_err();
+    assert!(matches!(error, BootError::Died { .. }), "{error}");
+    assert!(error.to_string().contains("Kernel panic"), "{error}");
+}

@@ -1,0 +1,99 @@
+//! A scenario in the virtual machine: this program boots a kernel, and is the program that runs in it.
+
+use crate::kernel::{BootError, Kernel, Machine, boot};
+use crate::network::Timing;
+use crate::report::Report;
+use crate::rig::Rig;
+use crate::scenario::Scenario;
+use crate::topology::Memory;
+use crate::LabError;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use thalweg_device::ByteSize;
+
+/// What the machine is asked, and what it answers, in the directory they share.
+const SCENARIO: &str = "scenario.toml";
+const ANSWER: &str = "answer.json";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Report(Box<Report>),
+    Error(String),
+}
+
+/// Outside: boots the machine and takes its answer.
+pub(crate) fn run(scenario: &Scenario, kernel: &Kernel, directory: &Path, stop: &AtomicBool) -> Result<Report, LabError> {
+    let begun = Instant::now();
+    let write = |name: &str, text: String| {
+        let path = directory.join(name);
+        std::fs::write(&path, text).map_err(LabError::file(path))
+    };
+    let text = toml::to_string(scenario)
+        .map_err(|error| LabError::os("writing the scenario")(std::io::Error::other(error)))?;
+    write(SCENARIO, text)?;
+    let program = std::env::current_exe().map_err(LabError::os("looking for this program"))?;
+    let limit = scenario.measure.wall_limit;
+    let outcome = boot(&Machine {
+        kernel,
+        memory: memory(scenario),
+        program: &program,
+        args: &["lab".into(), "guest".into(), ".".into()],
+        directory,
+        wall_limit: limit,
+        stop,
+    });
+    let outcome = match outcome {
+        Err(BootError::Stopped) => return Err(LabError::Interrupted),
+        outcome => outcome?,
+    };
+    let path = directory.join(ANSWER);
+    let answer = std::fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str(&text).ok());
+    match answer {
+        Some(Answer::Report(report)) => Ok(Report { wall_seconds: begun.elapsed().as_secs_f64(), ..*report }),
+        Some(Answer::Error(error)) => Err(LabError::Guest(error)),
+        None => {
+            Err(LabError::Guest(format!("no answer (exit code {}); it said: {}", outcome.code, outcome.console.trim())))
+        }
+    }
+}
+
+/// Inside: the program that runs in the machine.
+pub fn guest(directory: &Path) -> Result<(), LabError> {
+    let answer = match inside(directory) {
+        Ok(report) => Answer::Report(Box::new(report)),
+        Err(error) => Answer::Error(error.to_string()),
+    };
+    let path = directory.join(ANSWER);
+    let text = serde_json::to_string(&answer).map_err(|error| LabError::os("writing the answer")(error))?;
+    std::fs::write(&path, text).map_err(LabError::file(path))
+}
+
+fn inside(directory: &Path) -> Result<Report, LabError> {
+    let scenario = Scenario::load(&directory.join(SCENARIO))?;
+    // Bytes and packets that all of TCP, and the one processor, may hold: the machine has memory for them.
+    for (name, value) in [("net/ipv4/tcp_mem", "8000000 8000000 8000000"), ("net/core/netdev_max_backlog", "1000000")] {
+        let path = Path::new("/proc/sys").join(name);
+        std::fs::write(&path, value).map_err(LabError::file(path))?;
+    }
+    // Twice the run and a minute of the machine's time: more than the longest series of timeouts that still gets on.
+    let limit = 2 * (scenario.warm_up() + scenario.measured()) + Duration::from_secs(60);
+    let timing = Timing { slack: Duration::ZERO };
+    Rig { laboratory: "virtual", directory, prefix: "", timing, limit }.run(&scenario)
+}
+
+/// How much memory the machine needs: kernel and programs, the nodes' own, and what TCP and the network hold of what is on
+/// the way (payload in pages, and about as much again around packets).
+fn memory(scenario: &Scenario) -> ByteSize {
+    let network = &scenario.network;
+    let hosts = u64::from(network.senders + network.receivers + 1);
+    let way = scenario.bandwidth_delay() + network.buffer.0;
+    ByteSize(
+        (384 << 20)
+            + hosts * (12 << 20)
+            + Memory::of(scenario).total(scenario)
+            + 3 * way * u64::from(network.receivers),
+    )
+}

@@ -1,0 +1,55 @@
+//! Network namespaces that have a name, so that `ip netns exec NAME …` looks into them from outside.
+
+use crate::LabError;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+/// Where `ip netns` keeps them: ip-netns(8).
+const DIRECTORY: &str = "/run/netns";
+
+/// One of them, taken down when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Namespace(String);
+
+impl Namespace {
+    /// The one of this name. It need not be there yet.
+    pub(crate) fn named(name: String) -> Self {
+        Self(name)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// Does something inside, in a thread of its own: what that thread opens and starts belongs to the namespace.
+    pub(crate) fn enter<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| -> Result<T, LabError> {
+                self.join()?;
+                Ok(act())
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Moves the calling thread into it, for good.
+    pub(crate) fn join(&self) -> Result<(), LabError> {
+        let path = Path::new(DIRECTORY).join(&self.0);
+        let file = File::open(&path).map_err(LabError::file(path))?;
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(LabError::os(format!("entering the network namespace {}", self.0)))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if Path::new(DIRECTORY).join(&self.0).exists() {
+            // A namespace that cannot be taken down stays visible in `ip netns`.
+            let _ = Command::new("ip").args(["netns", "delete", &self.0]).stdin(Stdio::null()).status();
+        }
+    }
+}

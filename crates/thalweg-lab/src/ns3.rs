@@ -1,0 +1,199 @@
+//! The same scenario in ns-3: a second opinion by TCPs that share no line with Linux's, and a laboratory for more senders
+//! than a kernel can be given.
+//!
+//! ns-3 (<https://www.nsnam.org>) is not part of Thalweg: an installed one is looked for, and the scenario's program
+//! (`ns3/incast.cc`) is compiled against it once. The network is the scenario's, by the same definitions: the queue in
+//! front of a receiver counts IP packets and 14 bytes of Ethernet and not the packet on the wire, links spend the time of as
+//! many bytes, so that [`Scenario::ceiling`] holds here too. Senders and receivers are models of Thalweg's sources and
+//! builders: requests and answers over persistent TCP connections, and under `credit` the rule of
+//! `thalweg-build`'s scheduler with its constants.
+//!
+//! Where it is expected to disagree with Linux, and which settings are made to keep that little, is said in the report's
+//! [notes](Report::notes).
+
+mod compare;
+mod install;
+mod output;
+mod process;
+
+pub use compare::compare;
+
+use crate::network::{marking, tcp_buffer};
+use crate::scenario::Scenario;
+use crate::{LabError, Report};
+use install::Ns3;
+use output::Output;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Runs a scenario in ns-3. The first run with an ns-3 compiles the program, which takes some ten seconds.
+///
+/// # Errors
+///
+/// [`LabError::Unavailable`] where no ns-3 or no compiler is installed; [`LabError::Limit`] where it takes longer than
+/// `measure.wall_limit`; others where the program cannot be compiled or ends with an error.
+pub fn run(scenario: &Scenario) -> Result<Report, LabError> {
+    let begun = Instant::now();
+    let ns3 = Ns3::find()?;
+    let mut command = Command::new(ns3.program()?);
+    command.args(arguments(scenario));
+    // What was compiled is there for the next time: it does not count.
+    let limit = scenario.measure.wall_limit;
+    let said = process::finish("ns-3", &mut command, limit)?;
+    if !said.status.success() {
+        return Err(LabError::Node { name: "ns-3".into(), said: said.complaint() });
+    }
+    let mut report = Output::read(&said.out, scenario)?.report(scenario, history_step(scenario));
+    report.notes = notes(scenario, &ns3);
+    report.wall_seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// The program's arguments for a scenario, as `ns3/incast.cc` names them.
+fn arguments(scenario: &Scenario) -> Vec<String> {
+    let Scenario { network, traffic, .. } = scenario;
+    let nanos = |time: Duration| time.as_nanos().to_string();
+    let slow: Vec<String> =
+        network.unlike.iter().map(|sender| format!("{}:{}", sender.number, sender.rate.0)).collect();
+    let (from, to) = scenario.sizes();
+    let slots = Slots::of(scenario);
+    let mark = if traffic.control.congestion == "dctcp" { marking(scenario) } else { 0 };
+    let all = [
+        ("senders", network.senders.to_string()),
+        ("builders", network.receivers.to_string()),
+        ("rate", network.rate.0.to_string()),
+        ("slow", slow.join(",")),
+        ("delay", nanos(network.delay)),
+        ("loss", network.loss.to_string()),
+        ("buffer", network.buffer.0.to_string()),
+        ("mtu", network.mtu.to_string()),
+        ("mark", mark.to_string()),
+        ("control", control(traffic.control.congestion).to_owned()),
+        ("credit", u8::from(traffic.control.credit).to_string()),
+        ("from", from.to_string()),
+        ("to", to.to_string()),
+        ("together", slots.together.to_string()),
+        ("interval", nanos(traffic.interval.unwrap_or_default())),
+        ("open", slots.open.to_string()),
+        ("cross", traffic.cross.to_string()),
+        ("socket", socket(scenario).to_string()),
+        ("warm", nanos(scenario.warm_up())),
+        ("measured", nanos(scenario.measured())),
+        ("look", nanos(history_step(scenario))),
+    ];
+    // ns-3 does not take an empty value.
+    all.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("--{name}={value}")).collect()
+}
+
+/// What ns-3 calls a congestion control of Linux.
+fn control(name: &str) -> &'static str {
+    match name {
+        "bic" => "TcpBic",
+        "highspeed" => "TcpHighSpeed",
+        "htcp" => "TcpHtcp",
+        "hybla" => "TcpHybla",
+        "lp" => "TcpLp",
+        "scalable" => "TcpScalable",
+        "vegas" => "TcpVegas",
+        "veno" => "TcpVeno",
+        // Linux's westwood is Westwood+ (tcp_westwood.c).
+        "westwood" => "TcpWestwoodPlus",
+        // ns-3's NewReno grows in steps of bytes, its LinuxReno as tcp_reno_cong_avoid does.
+        "reno" => "TcpLinuxReno",
+        "bbr" => "TcpBbr",
+        "dctcp" => "TcpDctcp",
+        _ => "TcpCubic",
+    }
+}
+
+/// How a source's fragments are put into slots: the same as with the nodes of the other laboratories (`topology.rs`).
+struct Slots {
+    /// Events that share a slot.
+    together: u64,
+    /// Slots of each source that a builder may be at, at a time.
+    open: u64,
+}
+
+impl Slots {
+    const SLOT: u64 = 64 << 10;
+    const LEAST_SOURCE: u64 = 2 << 20;
+    const LEAST_BUILDER: u64 = 32 << 20;
+
+    fn of(scenario: &Scenario) -> Self {
+        if scenario.traffic.barrier {
+            return Self { together: 1, open: 1 };
+        }
+        let (_, largest) = scenario.sizes();
+        let record = 64 + largest.div_ceil(64) * 64;
+        // Where events come one by one, a slot is offered as soon as nothing else is under way.
+        let together = if scenario.traffic.interval.is_some() { 1 } else { (Self::SLOT / record).max(1) };
+        let slot = record * together;
+        let senders = u64::from(scenario.network.senders);
+        let way = 4 * (scenario.bandwidth_delay() + scenario.network.buffer.0);
+        let source = (way / senders).max(Self::LEAST_SOURCE) / slot;
+        let builder = way.max(Self::LEAST_BUILDER) / (slot * senders);
+        Self { together, open: source.clamp(4, 65_536).min(builder.max(2)) }
+    }
+}
+
+/// Payload bytes that a socket holds: what Linux leaves of a buffer of that size for the window (`tcp_adv_win_scale`).
+fn socket(scenario: &Scenario) -> u64 {
+    tcp_buffer(scenario) / 2
+}
+
+/// From one entry of the queue's history to the next: a thousand in all.
+fn history_step(scenario: &Scenario) -> Duration {
+    ((scenario.warm_up() + scenario.measured()) / 1000).max(Duration::from_nanos(1))
+}
+
+/// What ns-3 cannot model and what was set, in sentences.
+fn notes(scenario: &Scenario, ns3: &Ns3) -> Vec<String> {
+    let Scenario { network, traffic, .. } = scenario;
+    let version = &ns3.version;
+    let mut notes = vec![
+        format!("ns-3 {version}: models of TCP and of Thalweg's nodes, not Linux and not Thalweg's programs"),
+        format!(
+            "warm-up: the first {} do not count; retransmissions, timeouts and drops of the whole run are in whole_run",
+            humantime::format_duration(scenario.warm_up())
+        ),
+        "loss recovery: SACK, PRR and limited transmit, but neither RACK nor tail loss probes nor undoing (F-RTO, DSACK): what is lost at the end of an answer waits for the timer (at least 200 ms), where Linux probes after two round trips; expect more timeouts and longer tails than in the virtual laboratory, less so with classic_recovery there".into(),
+        format!(
+            "set as Linux has it: segments of {} bytes, initial window 10, delayed acknowledgements (2 segments, 40 ms), minRTO 200 ms, windows up to {} bytes, and the constants of bic, cubic, hybla and scalable",
+            network.mtu - 52,
+            socket(scenario)
+        ),
+        "a sender's card holds what TCP sends; in Linux it would wait in the socket (TCP small queues): where a sender's own link is the narrowest, delay-based controls see a longer round trip here".into(),
+        "builders: offers and releases take no bytes, nothing is sent unasked, processors take no time".into(),
+    ];
+    if ns3.older_than(43) {
+        notes.push(format!(
+            "ns-3 {version} has errors in TCP that 3.41 to 3.43 corrected (its issues 987, 989, 990, 1001, 1085, 1126: segments wrongly taken for lost or not, cubic without its Reno-friendly region): where losses decide, a newer one is the better opinion"
+        ));
+    }
+    if traffic.control.credit {
+        notes.push(
+            "credit: the scheduler's rule and constants, without what it learns from losses and from slow sources"
+                .into(),
+        );
+    }
+    if traffic.control.congestion == "dctcp" {
+        let mark = marking(scenario);
+        notes.push(format!("the port marks packets (ECN) that find more than {mark} bytes in front of them"));
+    }
+    if traffic.classic_recovery {
+        notes.push("classic_recovery changes nothing: it is what ns-3 has".into());
+    }
+    if traffic.cross > 0 {
+        let flows = traffic.cross;
+        notes.push(format!(
+            "{flows} other flows (cubic) share the first receiver's port; the ceiling is that of the whole port"
+        ));
+    }
+    if network.loss > 0.0 {
+        notes.push("packets lost by the network are not counted as drops, only those that found no room".into());
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Where two laboratories disagree about one scenario.
+
+use crate::report::{Completion, Report};
+
+/// Goodputs that differ by less than this part of the ceiling agree.
+const GOODPUT: f64 = 0.02;
+/// Times and counts whose ratio is below this agree. Two runs of one laboratory with other random numbers differ by as much.
+const RATIO: f64 = 1.5;
+/// Fewer segments sent again, or dropped, than this are an accident.
+const SEGMENTS: u64 = 20;
+/// Fewer timeouts than this are an accident.
+const TIMEOUTS: u64 = 3;
+
+/// Says in sentences where two reports disagree, and, where the reason is known, why. The first says whether they do.
+pub fn compare(one: &Report, other: &Report) -> Vec<String> {
+    let (left, right) = (&one.laboratory, &other.laboratory);
+    if one.scenario != other.scenario {
+        return vec![format!("{left} and {right} had different scenarios: there is nothing to compare")];
+    }
+    let mut said = Vec::new();
+    let percent = |report: &Report| 100.0 * report.share_of_ceiling;
+    if (one.share_of_ceiling - other.share_of_ceiling).abs() > GOODPUT {
+        said.push(format!(
+            "goodput: {:.1} % of the ceiling in {left}, {:.1} % in {right}",
+            percent(one),
+            percent(other)
+        ));
+    }
+    let mut count = |what: &str, a: u64, b: u64, few: u64| {
+        if a.abs_diff(b) > few && a.max(b) as f64 > RATIO * a.min(b) as f64 {
+            said.push(format!("{what}: {} in {left}, {} in {right}", number(a), number(b)));
+        }
+    };
+    count("timeouts", one.timeouts, other.timeouts, TIMEOUTS);
+    count("segments sent again", one.retransmissions, other.retransmissions, SEGMENTS);
+    count("packets dropped at the port", one.drops, other.drops, SEGMENTS);
+    match (one.completion, other.completion) {
+        (Some(a), Some(b)) => times(&mut said, (left, a), (right, b)),
+        (None, None) => {}
+        (a, _) => {
+            let (with, without) = if a.is_some() { (left, right) } else { (right, left) };
+            said.push(format!("not one event was completed in {without} in the measured time, but in {with}"));
+        }
+    }
+    if said.is_empty() {
+        let agreed = format!(
+            "{left} and {right} agree: {:.1} % and {:.1} % of the ceiling, {} and {} timeouts",
+            percent(one),
+            percent(other),
+            number(one.timeouts),
+            number(other.timeouts)
+        );
+        return vec![agreed];
+    }
+    said.insert(0, format!("{left} and {right} disagree"));
+    let model = |report: &Report| report.laboratory == "ns3";
+    let waited = match (model(one), model(other)) {
+        (true, false) => one.timeouts > other.timeouts,
+        (false, true) => other.timeouts > one.timeouts,
+        _ => false,
+    };
+    if waited && !one.scenario.traffic.classic_recovery {
+        said.push(
+            "ns-3 has neither RACK nor tail loss probes: what is lost at the end of an answer waits there for the timer; \
+             with classic_recovery Linux does the same"
+                .into(),
+        );
+    }
+    said
+}
+
+fn times(said: &mut Vec<String>, (left, a): (&str, Completion), (right, b): (&str, Completion)) {
+    for (what, a, b) in [
+        ("half of the events", a.p50_us, b.p50_us),
+        ("99 of 100 events", a.p99_us, b.p99_us),
+        ("the slowest event", a.max_us, b.max_us),
+    ] {
+        if a.max(b) > RATIO * a.min(b) {
+            said.push(format!("{what}: within {} in {left}, {} in {right}", millis(a), millis(b)));
+        }
+    }
+}
+
+fn number(count: u64) -> String {
+    if count == 0 { "none".into() } else { count.to_string() }
+}
+
+fn millis(micros: f64) -> String {
+    format!("{:.2} ms", micros / 1000.0)
+}

@@ -1,0 +1,203 @@
+//! An installed ns-3, and the scenario's program compiled against it.
+
+use super::process;
+use crate::LabError;
+use std::env;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The scenario's program.
+const SOURCE: &str = include_str!("../../ns3/incast.cc");
+/// The parts of ns-3 that it uses.
+const PARTS: [&str; 4] = ["core", "network", "internet", "point-to-point"];
+/// How long a compiler may take, and how long an interpreter to say where its packages are.
+const COMPILING: Duration = Duration::from_secs(600);
+const ASKING: Duration = Duration::from_secs(30);
+const HOW: &str = "on Debian: apt install g++ libns3-dev; elsewhere: pip install ns3 (with its python3 first in PATH); or \
+                   THALWEG_NS3=PREFIX, where PREFIX/include/ns3 and PREFIX/lib are";
+
+/// An installed ns-3.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ns3 {
+    /// Such as `3.44`.
+    pub(super) version: String,
+    minor: u32,
+    include: PathBuf,
+    libraries: PathBuf,
+    /// What is in front of a part's name in that of its library, and behind it: `ns3.44` and nothing.
+    around: (String, String),
+}
+
+impl Ns3 {
+    /// The newest of those that are found, or the one that `THALWEG_NS3` names.
+    pub(super) fn find() -> Result<Self, LabError> {
+        let found = match env::var_os("THALWEG_NS3") {
+            Some(prefix) => Self::below(Path::new(&prefix)),
+            None => {
+                let mut places = vec![PathBuf::from("/usr"), PathBuf::from("/usr/local")];
+                places.extend(python_packages());
+                places.iter().filter_map(|prefix| Self::below(prefix)).max_by_key(|ns3| ns3.minor)
+            }
+        };
+        found.ok_or_else(|| LabError::Unavailable {
+            what: "ns-3".into(),
+            why: format!("its headers and libraries were not found; {HOW}"),
+        })
+    }
+
+    /// One whose headers and libraries are below this directory.
+    fn below(prefix: &Path) -> Option<Self> {
+        let include = prefix.join("include");
+        if !include.join("ns3/core-module.h").is_file() {
+            return None;
+        }
+        let debian = format!("lib/{}-linux-gnu", env::consts::ARCH);
+        [debian.as_str(), "lib64", "lib"].iter().find_map(|name| {
+            let libraries = prefix.join(name);
+            let mut files = fs::read_dir(&libraries).ok()?.flatten();
+            let (around, version) = files.find_map(|file| {
+                let name = file.file_name().into_string().ok()?;
+                let around = library(&name)?;
+                // Debian's name has no version, but is a link to one that has: libns3-core.so.37.
+                let link = || fs::read_link(file.path()).ok()?.to_str()?.rsplit_once(".so.").map(|(_, v)| v.to_owned());
+                let minor = around.0.strip_prefix("ns3.").map(str::to_owned).or_else(link)?;
+                Some((around, minor))
+            })?;
+            let minor = version.split(['.', '-']).next()?.parse().ok()?;
+            Some(Self { version: format!("3.{version}"), minor, include: include.clone(), libraries, around })
+        })
+    }
+
+    /// Whether it is older than 3.`minor`.
+    pub(super) fn older_than(&self, minor: u32) -> bool {
+        self.minor < minor
+    }
+
+    /// The program, compiled now if it was not before.
+    pub(super) fn program(&self) -> Result<PathBuf, LabError> {
+        let directory = cache();
+        fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
+        let mut hash = DefaultHasher::new();
+        (SOURCE, &self.version, &self.include, self.arguments()).hash(&mut hash);
+        let name = format!("incast-{:016x}", hash.finish());
+        let program = directory.join(&name);
+        if program.is_file() {
+            return Ok(program);
+        }
+        // Others may do the same at this moment: each has its own files, and the last one's program stays.
+        let file = |ending: &str| directory.join(format!("{name}.{}{ending}", std::process::id()));
+        let (source, built) = (file(".cc"), file(""));
+        fs::write(&source, SOURCE).map_err(LabError::file(&source))?;
+        let mut compiler = Command::new("c++");
+        compiler.arg(&source).arg("-o").arg(&built).args(self.arguments());
+        let ended = process::finish("c++", &mut compiler, COMPILING);
+        let _ = fs::remove_file(&source);
+        let ended = ended.map_err(|error| match error {
+            LabError::Os { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+                LabError::Unavailable { what: "a C++ compiler (c++)".into(), why: format!("{error}; {HOW}") }
+            }
+            other => other,
+        })?;
+        if ended.status.success() {
+            fs::rename(&built, &program).map_err(LabError::file(&program))?;
+            return Ok(program);
+        }
+        let _ = fs::remove_file(&built);
+        let log = directory.join(format!("{name}.log"));
+        fs::write(&log, &ended.err).map_err(LabError::file(&log))?;
+        let first = ended.err.lines().find(|line| line.contains("error:") || line.contains("undefined reference"));
+        let first = first.map_or_else(|| ended.status.to_string(), str::to_owned);
+        let version = &self.version;
+        Err(LabError::Command {
+            command: format!("compiling the scenario's program with ns-3 {version}"),
+            said: format!("{first}; all of it: {}", log.display()),
+        })
+    }
+
+    /// The compiler's arguments, but for the files.
+    fn arguments(&self) -> Vec<String> {
+        // The headers of each version compile with its own standard only.
+        let standard = if self.older_than(CXX_20) { "c++17" } else { "c++20" };
+        let libraries = self.libraries.display();
+        let mut all = vec![
+            format!("-std={standard}"),
+            "-O2".into(),
+            // Not -isystem: /usr/include must stay where the compiler has it.
+            format!("-I{}", self.include.display()),
+            format!("-L{libraries}"),
+            format!("-Wl,-rpath,{libraries}"),
+        ];
+        let (front, behind) = &self.around;
+        all.extend(PARTS.iter().map(|part| format!("-l{front}-{part}{behind}")));
+        all
+    }
+}
+
+/// From 3.41 on (CHANGES.md).
+const CXX_20: u32 = 41;
+
+/// What is around `-core` in the name of its library: `libns3-core.so` (Debian), `libns3.44-core.so` (PyPI),
+/// `libns3.44-core-optimized.so` (built from source).
+fn library(file: &str) -> Option<(String, String)> {
+    let (front, behind) = file.strip_prefix("lib")?.strip_suffix(".so")?.split_once("-core")?;
+    let ours =
+        front == "ns3" || front.strip_prefix("ns3.").is_some_and(|version| version.starts_with(char::is_numeric));
+    (ours && (behind.is_empty() || behind.starts_with('-'))).then(|| (front.to_owned(), behind.to_owned()))
+}
+
+/// Where Python's package `ns3` is: the wheel has headers and libraries below it.
+fn python_packages() -> Vec<PathBuf> {
+    const WHERE: &str = "import importlib.util as u; s = u.find_spec('ns3'); print(*(s.submodule_search_locations if s else []), sep='\\n')";
+    let mut python = Command::new("python3");
+    // Elsewhere than here: a directory `ns3` in the working directory would count as a package.
+    python.args(["-c", WHERE]).current_dir("/");
+    let said = process::finish("python3", &mut python, ASKING);
+    said.map(|said| said.out.lines().map(PathBuf::from).filter(|path| path.is_absolute()).collect()).unwrap_or_default()
+}
+
+/// `$XDG_CACHE_HOME/thalweg/ns3`, or below `~/.cache`.
+fn cache() -> PathBuf {
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+    cache.unwrap_or_else(env::temp_dir).join("thalweg").join("ns3")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_known_by_any_of_its_names() {
+        let found = |file| library(file).map(|(front, behind)| format!("{front}|{behind}"));
+        assert_eq!(found("libns3-core.so").as_deref(), Some("ns3|"));
+        assert_eq!(found("libns3.44-core.so").as_deref(), Some("ns3.44|"));
+        assert_eq!(found("libns3.44-core-optimized.so").as_deref(), Some("ns3.44|-optimized"));
+        for other in ["libns3-core.so.37", "libns3.44-core.a", "libns3-network.so", "libxyz-core.so", "libns3x-core.so"]
+        {
+            assert_eq!(found(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn an_installation_is_told_by_its_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let prefix = directory.path();
+        assert_eq!(Ns3::below(prefix), None);
+        let file = |name: &str| {
+            let path = prefix.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        };
+        file("include/ns3/core-module.h");
+        file("lib64/unrelated.so");
+        assert_eq!(Ns3::below(prefix), None);
+        file("lib64/libns3.40.1-core-default.so");
+        let ns3 = Ns3::below(prefix).unwrap();
+        assert_eq!((ns3.version.as_str(), ns3.minor), ("3.40.1", 40));
+        assert!(ns3.arguments().contains(&"-lns3.40.1-point-to-point-default".to_owned()));
+        assert!(ns3.arguments().contains(&"-std=c++17".to_owned()));
+    }
+}

@@ -1,0 +1,156 @@
+//! What the program prints, and the report made of it.
+
+use crate::report::{Completion, Cross, Events, Queue, Receiver, Report, Sender, Troubles};
+use crate::{LabError, Scenario};
+use serde::Deserialize;
+use std::time::Duration;
+
+/// The program's line of JSON.
+#[derive(Debug, Deserialize)]
+pub(super) struct Output {
+    virtual_seconds: f64,
+    senders: Vec<SenderOutput>,
+    receivers: Vec<ReceiverOutput>,
+    cross: CrossOutput,
+}
+
+#[derive(Debug, Deserialize)]
+struct SenderOutput {
+    retransmissions: Count,
+    timeouts: Count,
+}
+
+#[derive(Debug, Deserialize)]
+struct ReceiverOutput {
+    payload_bytes: u64,
+    completions_ns: Vec<u64>,
+    drops: Count,
+    queue: QueueOutput,
+}
+
+#[derive(Debug, Deserialize)]
+struct QueueOutput {
+    max_bytes: u64,
+    mean_bytes: f64,
+    /// The longest in each step of time.
+    history: Vec<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CrossOutput {
+    payload_bytes: u64,
+    retransmissions: Count,
+}
+
+/// Something counted in the whole run, and in the measured time.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+struct Count {
+    whole: u64,
+    measured: u64,
+}
+
+impl Output {
+    /// Reads what the program printed for a scenario.
+    pub(super) fn read(text: &str, scenario: &Scenario) -> Result<Self, LabError> {
+        let wrong = |why: String| LabError::Node { name: "ns-3".into(), said: why };
+        let last = text.lines().next_back().unwrap_or_default();
+        let output: Self =
+            serde_json::from_str(last).map_err(|error| wrong(format!("a result that cannot be read ({error})")))?;
+        let (senders, receivers) = (output.senders.len(), output.receivers.len());
+        let network = &scenario.network;
+        if senders != network.senders as usize || receivers != network.receivers as usize {
+            let (asked, of) = (network.senders, network.receivers);
+            return Err(wrong(format!(
+                "a result of {senders} senders and {receivers} receivers, not {asked} and {of}"
+            )));
+        }
+        Ok(output)
+    }
+
+    /// The report, without its notes and the time it took here. `step` is that of the queues' histories.
+    pub(super) fn report(self, scenario: &Scenario, step: Duration) -> Report {
+        let seconds = scenario.measured().as_secs_f64();
+        let rate = |bytes: u64| bytes as f64 * 8.0 / seconds;
+        let sum = |count: &dyn Fn(&SenderOutput) -> u64| self.senders.iter().map(count).sum::<u64>();
+        let whole_run = Troubles {
+            retransmissions: sum(&|sender| sender.retransmissions.whole),
+            timeouts: sum(&|sender| sender.timeouts.whole),
+            drops: self.receivers.iter().map(|receiver| receiver.drops.whole).sum(),
+        };
+        let (retransmissions, timeouts) =
+            (sum(&|sender| sender.retransmissions.measured), sum(&|sender| sender.timeouts.measured));
+        let senders = (0..).zip(&self.senders).map(|(number, sender)| Sender {
+            name: format!("sender-{number}"),
+            rate_bits_per_second: scenario.sender_rate(number).0,
+            retransmissions: sender.retransmissions.measured,
+            timeouts: sender.timeouts.measured,
+            tail_loss_probes: 0,
+            whole_run_retransmissions: sender.retransmissions.whole,
+        });
+        let senders = senders.collect();
+        let receivers = self.receivers.into_iter().enumerate().map(|(number, receiver)| Receiver {
+            name: format!("receiver-{number}"),
+            goodput_bits_per_second: rate(receiver.payload_bytes),
+            events: Events { complete: receiver.completions_ns.len() as u64, incomplete: 0 },
+            completion: completion(receiver.completions_ns),
+            drops: receiver.drops.measured,
+            queue: receiver.queue.report(scenario, step),
+        });
+        let receivers: Vec<Receiver> = receivers.collect();
+        let goodput: f64 = receivers.iter().map(|receiver| receiver.goodput_bits_per_second).sum();
+        let ceiling = scenario.ceiling();
+        let fullest = receivers.iter().map(|receiver| &receiver.queue).max_by_key(|queue| queue.max_bytes);
+        let slowest = receivers.iter().filter_map(|receiver| receiver.completion).reduce(|a, b| Completion {
+            p50_us: a.p50_us.max(b.p50_us),
+            p99_us: a.p99_us.max(b.p99_us),
+            max_us: a.max_us.max(b.max_us),
+        });
+        Report {
+            laboratory: "ns3".into(),
+            scenario: scenario.clone(),
+            notes: Vec::new(),
+            goodput_bits_per_second: goodput,
+            ceiling_bits_per_second: ceiling,
+            share_of_ceiling: goodput / ceiling,
+            retransmissions,
+            timeouts,
+            drops: receivers.iter().map(|receiver| receiver.drops).sum(),
+            whole_run,
+            queue: fullest.cloned().unwrap_or_default(),
+            events: Events { complete: receivers.iter().map(|one| one.events.complete).sum(), incomplete: 0 },
+            completion: slowest,
+            measured_seconds: seconds,
+            virtual_seconds: self.virtual_seconds,
+            wall_seconds: 0.0,
+            senders,
+            receivers,
+            cross: (scenario.traffic.cross > 0).then(|| Cross {
+                flows: scenario.traffic.cross,
+                goodput_bits_per_second: rate(self.cross.payload_bytes),
+                retransmissions: self.cross.retransmissions.measured,
+            }),
+        }
+    }
+}
+
+impl QueueOutput {
+    fn report(self, scenario: &Scenario, step: Duration) -> Queue {
+        let (step, warm_up) = (step.as_secs_f64(), scenario.warm_up().as_secs_f64());
+        Queue {
+            max_bytes: self.max_bytes,
+            mean_bytes: self.mean_bytes.max(0.0) as u64,
+            limit_bytes: scenario.network.buffer.0,
+            sample_seconds: step,
+            over_time: (1..).zip(self.history).map(|(at, bytes)| (f64::from(at) * step - warm_up, bytes)).collect(),
+        }
+    }
+}
+
+/// Percentiles by nearest rank.
+fn completion(mut nanos: Vec<u64>) -> Option<Completion> {
+    nanos.sort_unstable();
+    let last = nanos.len().checked_sub(1)?;
+    let micros = |at: usize| nanos[at.min(last)] as f64 / 1000.0;
+    let rank = |percent: usize| (nanos.len() * percent).div_ceil(100) - 1;
+    Some(Completion { p50_us: micros(rank(50)), p99_us: micros(rank(99)), max_us: micros(last) })
+}

@@ -1,0 +1,90 @@
+//! Runs a program to its end, or to its limit.
+
+use crate::LabError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program that has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) status: ExitStatus,
+    pub(super) out: String,
+    pub(super) err: String,
+}
+
+impl Ended {
+    /// What a failed one said first (ns-3 goes on with a page of help), and how it ended.
+    pub(super) fn complaint(&self) -> String {
+        let first = self.err.lines().map(str::trim).find(|line| !line.is_empty());
+        first.map_or_else(|| self.status.to_string(), |line| format!("{line} ({})", self.status))
+    }
+}
+
+/// Killed when dropped before its end.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs it. What it says goes to files: a pipe that nobody reads while waiting would fill.
+pub(super) fn finish(name: &str, command: &mut Command, limit: Duration) -> Result<Ended, LabError> {
+    let doing = || format!("running {name}");
+    let file = || tempfile::tempfile().map_err(LabError::os("making a temporary file"));
+    let (mut out, mut err) = (file()?, file()?);
+    let copy = |file: &File| file.try_clone().map_err(LabError::os(doing()));
+    command.stdin(Stdio::null()).stdout(copy(&out)?).stderr(copy(&err)?);
+    let mut child = Running(command.spawn().map_err(LabError::os(doing()))?);
+    let handle = pidfd_open(Pid::from_child(&child.0), PidfdFlags::empty()).map_err(LabError::os(doing()))?;
+    let deadline = Instant::now().checked_add(limit);
+    loop {
+        // A limit beyond the clock's end is none.
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut [PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN)], left.as_ref()) {
+            Ok(0) => return Err(LabError::Limit { what: name.to_owned(), limit }),
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(LabError::os(doing())(error)),
+        }
+    }
+    let status = child.0.wait().map_err(LabError::os(doing()))?;
+    let read = |file: &mut File| {
+        let mut bytes = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(LabError::os(doing()))?;
+        Ok::<_, LabError>(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    Ok(Ended { status, out: read(&mut out)?, err: read(&mut err)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str, limit: Duration) -> Result<Ended, LabError> {
+        finish("a script", Command::new("sh").args(["-c", script]), limit)
+    }
+
+    #[test]
+    fn more_than_a_pipe_holds_is_read_and_the_first_line_says_why() {
+        let ended = sh("head -c 200000 /dev/zero | tr '\\0' x; echo why >&2; echo and more >&2; exit 3", Duration::MAX);
+        let ended = ended.unwrap();
+        assert_eq!(ended.out.len(), 200_000);
+        assert_eq!(ended.complaint(), "why (exit status: 3)");
+    }
+
+    #[test]
+    fn what_does_not_end_is_killed() {
+        let error = sh("exec cat /dev/zero >/dev/null", Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error.to_string(), "a script did not end within 1ms and was killed");
+    }
+}

@@ -1,0 +1,140 @@
+//! What a laboratory found: one shape for all of them. Its JSON is what `thalweg lab --json` prints.
+
+use crate::scenario::Scenario;
+use serde::{Deserialize, Serialize};
+
+/// What became of a scenario.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// `virtual`, `host` or `ns3`.
+    pub laboratory: String,
+    /// What was asked for.
+    pub scenario: Scenario,
+    /// What the laboratory has set or cannot model, in sentences, so that nobody has to guess.
+    pub notes: Vec<String>,
+    /// Payload bits that all receivers built in a second of the measured time.
+    pub goodput_bits_per_second: f64,
+    /// [`Scenario::ceiling`].
+    pub ceiling_bits_per_second: f64,
+    /// Goodput over ceiling.
+    pub share_of_ceiling: f64,
+    /// TCP segments that the senders sent again, in the measured time.
+    pub retransmissions: u64,
+    /// Retransmission timeouts of the senders, in the measured time.
+    pub timeouts: u64,
+    /// Packets that found no room at the receivers' ports, in the measured time.
+    pub drops: u64,
+    /// The same three from the first packet to the last: what the start costs is in them.
+    pub whole_run: Troubles,
+    /// The queue in front of the receivers: the fullest of all.
+    pub queue: Queue,
+    /// Events in the measured time.
+    pub events: Events,
+    /// From an event's first mention to its last byte, for events of the measured time; the slowest receiver's. Absent where
+    /// there was none, or the laboratory does not see events.
+    pub completion: Option<Completion>,
+    /// How long was measured, in seconds of the network's time.
+    pub measured_seconds: f64,
+    /// How long the network ran, warm-up, start and end included, in seconds of its own time.
+    pub virtual_seconds: f64,
+    /// How long it took here, from the command to the result.
+    pub wall_seconds: f64,
+    /// Each sender.
+    pub senders: Vec<Sender>,
+    /// Each receiver.
+    pub receivers: Vec<Receiver>,
+    /// The other flows, where there are any.
+    pub cross: Option<Cross>,
+}
+
+/// What went wrong on the way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Troubles {
+    /// TCP segments sent again.
+    pub retransmissions: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+    /// Packets that found no room at the receivers' ports.
+    pub drops: u64,
+}
+
+/// A queue, in bytes as [`Scenario::frame`] counts them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Queue {
+    /// The longest it was seen, in the measured time.
+    pub max_bytes: u64,
+    /// The mean, in the measured time.
+    pub mean_bytes: u64,
+    /// The most there is room for.
+    pub limit_bytes: u64,
+    /// From one look to the next, in seconds.
+    pub sample_seconds: f64,
+    /// Its length from the first packet on: at most 1000 pairs of a time (seconds; 0 is when the measured time begins) and
+    /// the longest seen since the pair before.
+    pub over_time: Vec<(f64, u64)>,
+}
+
+/// Events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Events {
+    /// With a fragment of every sender.
+    pub complete: u64,
+    /// Without.
+    pub incomplete: u64,
+}
+
+/// How long events took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Completion {
+    /// Half of them were faster.
+    pub p50_us: f64,
+    /// 99 of 100 were faster.
+    pub p99_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+}
+
+/// What a sender did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sender {
+    /// Its name.
+    pub name: String,
+    /// The rate of its link.
+    pub rate_bits_per_second: u64,
+    /// In the measured time.
+    pub retransmissions: u64,
+    /// In the measured time.
+    pub timeouts: u64,
+    /// Tail loss probes, in the measured time.
+    pub tail_loss_probes: u64,
+    /// From the first packet to the last.
+    pub whole_run_retransmissions: u64,
+}
+
+/// What a receiver did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Receiver {
+    /// Its name.
+    pub name: String,
+    /// Payload bits built in a second of the measured time.
+    pub goodput_bits_per_second: f64,
+    /// In the measured time.
+    pub events: Events,
+    /// In the measured time.
+    pub completion: Option<Completion>,
+    /// In the measured time.
+    pub drops: u64,
+    /// The queue of its port.
+    pub queue: Queue,
+}
+
+/// What the other flows did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cross {
+    /// How many.
+    pub flows: u32,
+    /// What they got, all together, in the measured time.
+    pub goodput_bits_per_second: f64,
+    /// TCP segments sent again, in the measured time.
+    pub retransmissions: u64,
+}

@@ -1,0 +1,167 @@
+//! A scenario on a Linux kernel, this one or the virtual machine's: makes the network, runs a node on each host, watches
+//! the queues, and puts together what was found.
+
+mod cross;
+mod nodes;
+mod watch;
+
+use crate::LabError;
+use crate::network::{Network, Timing};
+use crate::report::{Completion, Events, Queue, Receiver, Report, Sender, Troubles};
+use crate::scenario::Scenario;
+use crate::topology::topology;
+use nodes::{Built, Nodes};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use watch::{Watch, Watched};
+
+/// Where a scenario runs, and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rig<'a> {
+    /// `virtual` or `host`.
+    pub(crate) laboratory: &'a str,
+    /// A directory for the topology and for what nodes say.
+    pub(crate) directory: &'a Path,
+    /// In front of the namespaces' names.
+    pub(crate) prefix: &'a str,
+    /// How precise this machine's timers are.
+    pub(crate) timing: Timing,
+    /// When it is given up, by this kernel's clock.
+    pub(crate) limit: Duration,
+}
+
+impl Rig<'_> {
+    /// Runs it to the end.
+    pub(crate) fn run(&self, scenario: &Scenario) -> Result<Report, LabError> {
+        let begun = Instant::now();
+        let network = Network::new(scenario, self.prefix, self.timing)?;
+        let topology = topology(scenario, &network.senders, &network.receivers)
+            .map_err(|error| LabError::os("writing the topology")(std::io::Error::other(error)))?;
+        let path = self.directory.join("topology.toml");
+        std::fs::write(&path, topology).map_err(LabError::file(path.clone()))?;
+
+        let watch = Watch::begin(scenario, &network)?;
+        let cross = cross::begin(scenario, &network)?;
+        let built = Nodes::run(&network, &path, self.directory, begun + self.limit, self.limit)?;
+        let watched = watch.end()?;
+        let cross = cross.end(&watched);
+        Ok(self.report(scenario, &network, &built, watched, cross, begun.elapsed()))
+    }
+
+    fn report(
+        &self,
+        scenario: &Scenario,
+        network: &Network,
+        built: &[Built],
+        watched: Watched,
+        cross: Option<crate::report::Cross>,
+        elapsed: Duration,
+    ) -> Report {
+        let Watched { ports, senders: counted, .. } = watched;
+        let receivers: Vec<Receiver> = network
+            .receivers
+            .iter()
+            .zip(built)
+            .zip(ports.iter().cloned())
+            .map(|((host, built), port)| Receiver {
+                name: host.name.clone(),
+                goodput_bits_per_second: built.goodput(),
+                events: Events {
+                    complete: built.steady.events.saturating_sub(built.events.incomplete),
+                    incomplete: built.events.incomplete,
+                },
+                completion: built.completion(),
+                drops: port.drops,
+                queue: port.queue,
+            })
+            .collect();
+        let senders: Vec<Sender> = (0..)
+            .zip(network.senders.iter().zip(&counted))
+            .map(|(number, (host, counted))| Sender {
+                name: host.name.clone(),
+                rate_bits_per_second: scenario.sender_rate(number).0,
+                retransmissions: counted.measured.retransmissions,
+                timeouts: counted.measured.timeouts,
+                tail_loss_probes: counted.measured.tail_loss_probes,
+                whole_run_retransmissions: counted.whole.retransmissions,
+            })
+            .collect();
+        let goodput: f64 = receivers.iter().map(|receiver| receiver.goodput_bits_per_second).sum();
+        let ceiling = scenario.ceiling();
+        let fullest = receivers.iter().map(|receiver| &receiver.queue).max_by_key(|queue| queue.max_bytes);
+        Report {
+            laboratory: self.laboratory.to_owned(),
+            scenario: scenario.clone(),
+            notes: self.notes(scenario),
+            goodput_bits_per_second: goodput,
+            ceiling_bits_per_second: ceiling,
+            share_of_ceiling: goodput / ceiling,
+            retransmissions: senders.iter().map(|sender| sender.retransmissions).sum(),
+            timeouts: senders.iter().map(|sender| sender.timeouts).sum(),
+            drops: receivers.iter().map(|receiver| receiver.drops).sum(),
+            whole_run: Troubles {
+                retransmissions: counted.iter().map(|counted| counted.whole.retransmissions).sum(),
+                timeouts: counted.iter().map(|counted| counted.whole.timeouts).sum(),
+                drops: ports.iter().map(|port| port.whole_drops).sum(),
+            },
+            queue: fullest.cloned().unwrap_or_else(Queue::default),
+            events: receivers.iter().fold(Events::default(), |sum, one| Events {
+                complete: sum.complete + one.events.complete,
+                incomplete: sum.incomplete + one.events.incomplete,
+            }),
+            completion: receivers.iter().filter_map(|one| one.completion).reduce(|a, b| Completion {
+                p50_us: a.p50_us.max(b.p50_us),
+                p99_us: a.p99_us.max(b.p99_us),
+                max_us: a.max_us.max(b.max_us),
+            }),
+            measured_seconds: built.first().map_or(0.0, |built| built.steady.seconds),
+            virtual_seconds: elapsed.as_secs_f64(),
+            wall_seconds: elapsed.as_secs_f64(),
+            senders,
+            receivers,
+            cross,
+        }
+    }
+
+    fn notes(&self, scenario: &Scenario) -> Vec<String> {
+        let Scenario { network, traffic, .. } = scenario;
+        let mut notes = vec![
+            format!(
+                "warm-up: the first {} do not count; retransmissions, timeouts and drops of the whole run are in whole_run",
+                humantime::format_duration(scenario.warm_up())
+            ),
+            format!(
+                "tcp_rmem and tcp_wmem up to {} bytes, tcp_no_metrics_save=1",
+                crate::network::tcp_buffer(scenario)
+            ),
+        ];
+        if traffic.control.credit {
+            notes.push(
+                "tcp_slow_start_after_idle=0, because the builder and not TCP decides when a source sends".into(),
+            );
+        }
+        if traffic.classic_recovery {
+            notes.push("tcp_recovery=0, tcp_early_retrans=0: loss recovery without RACK and tail loss probes".into());
+        }
+        if traffic.control.congestion == "dctcp" {
+            let mark = crate::network::marking(scenario);
+            notes.push(format!("the port marks packets (ECN) that find more than {mark} bytes in front of them"));
+        }
+        if !self.timing.slack.is_zero() {
+            notes.push(format!(
+                "links send up to {} µs worth of frames at once, because this kernel's timers are late by as much",
+                self.timing.slack.as_micros()
+            ));
+        }
+        if traffic.cross > 0 {
+            let flows = traffic.cross;
+            notes.push(format!(
+                "{flows} other flows (cubic) share the first receiver's port; the ceiling is that of the whole port"
+            ));
+        }
+        if network.loss > 0.0 {
+            notes.push("packets lost by the network are not counted as drops, only those that found no room".into());
+        }
+        notes
+    }
+}

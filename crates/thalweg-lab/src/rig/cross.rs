@@ -1,0 +1,101 @@
+//! Other flows through the first receiver's port: plain TCP connections that always have more to send.
+
+use super::watch::Watched;
+use crate::LabError;
+use crate::network::Network;
+use crate::report;
+use crate::scenario::Scenario;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+/// The port of the receiver's host they go to.
+const PORT: u16 = 7300;
+
+/// Flows that go on.
+pub(super) struct Cross {
+    streams: Vec<TcpStream>,
+    threads: Vec<JoinHandle<()>>,
+    received: Arc<Mutex<Vec<(Instant, u64)>>>,
+}
+
+/// Begins them.
+pub(super) fn begin(scenario: &Scenario, network: &Network) -> Result<Cross, LabError> {
+    let mut cross = Cross { streams: Vec::new(), threads: Vec::new(), received: Arc::default() };
+    let (Some(from), Some(to)) = (&network.cross, network.receivers.first()) else { return Ok(cross) };
+    let doing = "beginning the other flows";
+    let listener = to.space.enter(|| TcpListener::bind((to.address, PORT)))?.map_err(LabError::os(doing))?;
+    for _ in 0..scenario.traffic.cross {
+        let connect = || {
+            let stream = TcpStream::connect((to.address, PORT))?;
+            rustix::net::sockopt::set_tcp_congestion(&stream, "cubic")?;
+            Ok::<_, std::io::Error>(stream)
+        };
+        let stream = from.space.enter(connect)?.map_err(LabError::os(doing))?;
+        let (accepted, _) = listener.accept().map_err(LabError::os(doing))?;
+        let copy = stream.try_clone().map_err(LabError::os(doing))?;
+        let received = cross.received.clone();
+        cross.streams.push(stream);
+        cross.threads.push(thread::spawn(move || send(copy)));
+        cross.threads.push(thread::spawn(move || receive(accepted, &received)));
+    }
+    Ok(cross)
+}
+
+impl Cross {
+    /// Ends them.
+    pub(super) fn end(mut self, watched: &Watched) -> Option<report::Cross> {
+        self.stop();
+        let counted = watched.cross?;
+        let (from, to) = watched.measured;
+        let received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: u64 = received.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, bytes)| bytes).sum();
+        let seconds = to.duration_since(from).as_secs_f64();
+        Some(report::Cross {
+            flows: u32::try_from(self.streams.len()).unwrap_or(u32::MAX),
+            goodput_bits_per_second: if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 },
+            retransmissions: counted.measured.retransmissions,
+        })
+    }
+}
+
+impl Cross {
+    fn stop(&mut self) {
+        for stream in &self.streams {
+            // One that is closed already needs no closing.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Cross {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+const PIECE: usize = 64 << 10;
+
+fn send(mut stream: TcpStream) {
+    // It ends when the stream is shut down.
+    while stream.write_all(&[0; PIECE]).is_ok() {}
+}
+
+fn receive(mut stream: TcpStream, received: &Mutex<Vec<(Instant, u64)>>) {
+    let mut piece = vec![0; PIECE];
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => return,
+            Ok(bytes) => {
+                received.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), bytes as u64));
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Watches the receivers' ports while nodes run: how long their queues are, and what TCP has counted when the measured time
+//! begins and ends.
+
+use crate::LabError;
+use crate::counters::{Counters, Counts};
+use crate::network::{Host, Network, PORT};
+use crate::queue::{Look, Queue};
+use crate::report;
+use crate::scenario::Scenario;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// A watch that goes on.
+pub(super) struct Watch {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Watched, LabError>>>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub(super) struct Watched {
+    /// Each receiver's port.
+    pub(super) ports: Vec<Port>,
+    /// Each sender's counters.
+    pub(super) senders: Vec<Counted>,
+    /// The counters of the other flows' host.
+    pub(super) cross: Option<Counted>,
+    /// When the measured time began and ended.
+    pub(super) measured: (Instant, Instant),
+}
+
+/// What was seen of a port.
+#[derive(Debug, Clone)]
+pub(super) struct Port {
+    pub(super) queue: report::Queue,
+    pub(super) drops: u64,
+    pub(super) whole_drops: u64,
+}
+
+/// What TCP of a host counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counted {
+    pub(super) measured: Counts,
+    pub(super) whole: Counts,
+}
+
+impl Watch {
+    pub(super) fn begin(scenario: &Scenario, network: &Network) -> Result<Self, LabError> {
+        let ports: Result<Vec<Queue>, LabError> =
+            network.switch.enter(|| network.receivers.iter().map(|host| Queue::open(device(host)?, PORT)).collect())?;
+        let counters = network.senders.iter().chain(&network.cross).map(|host| Counters::open(&host.space));
+        let sampler = Sampler {
+            scenario: scenario.clone(),
+            ports: ports?,
+            counters: counters.collect::<Result<_, _>>()?,
+            seen: vec![Vec::new(); network.receivers.len()],
+        };
+        let over = Arc::new(AtomicBool::new(false));
+        let thread = thread::Builder::new()
+            .name("watch".into())
+            .spawn({
+                let over = over.clone();
+                move || sampler.watch(&over)
+            })
+            .map_err(LabError::os("starting a thread"))?;
+        Ok(Self { over, thread: Some(thread) })
+    }
+
+    pub(super) fn end(mut self) -> Result<Watched, LabError> {
+        let thread = self.thread.take();
+        drop(self);
+        let watched = thread.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        watched.unwrap_or(Err(LabError::Interrupted))
+    }
+}
+
+/// A network device's index, in the namespace of the calling thread.
+fn device(host: &Host) -> Result<i32, LabError> {
+    // The kernel's own list: /sys would show the devices of the namespace it was mounted in.
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None);
+    let socket = socket.map_err(LabError::os("opening a socket"))?;
+    let index = rustix::net::netdevice::name_to_index(&socket, &host.port)
+        .map_err(LabError::os(format!("looking for the device {}", host.port)))?;
+    i32::try_from(index).map_err(|error| LabError::os("looking for a device")(std::io::Error::other(error)))
+}
+
+struct Sampler {
+    scenario: Scenario,
+    ports: Vec<Queue>,
+    counters: Vec<Counters>,
+    seen: Vec<Vec<(Instant, Look)>>,
+}
+
+impl Sampler {
+    fn watch(mut self, over: &AtomicBool) -> Result<Watched, LabError> {
+        let period = self.scenario.sample();
+        let tick = ticker(period).map_err(LabError::os("setting a timer"))?;
+        let begin = self.counts()?;
+        let (mut started, mut measured): (Option<Instant>, [Option<(Instant, Vec<Counts>)>; 2]) = (None, [None, None]);
+        while !over.load(Ordering::Relaxed) {
+            rustix::io::read(&tick, &mut [0; 8]).map_err(LabError::os("waiting for a timer"))?;
+            let now = Instant::now();
+            for (port, seen) in self.ports.iter_mut().zip(&mut self.seen) {
+                seen.push((now, port.look()?));
+            }
+            started = started.or_else(|| self.has_started().then_some(now));
+            let Some(started) = started else { continue };
+            let from = started + self.scenario.warm_up();
+            for (at, mark) in [from, from + self.scenario.measured()].into_iter().zip(&mut measured) {
+                if now >= at && mark.is_none() {
+                    *mark = Some((now, counts(&mut self.counters)?));
+                }
+            }
+        }
+        let end = (Instant::now(), self.counts()?);
+        let [from, to] = measured;
+        let to = to.unwrap_or_else(|| end.clone());
+        // A run that never came so far has nothing to count.
+        let from = from.unwrap_or_else(|| to.clone());
+        let mut counted = (0..begin.len())
+            .map(|at| Counted { measured: to.1[at].since(from.1[at]), whole: end.1[at].since(begin[at]) });
+        let senders = counted.by_ref().take(self.scenario.network.senders as usize).collect();
+        let cross = counted.next();
+        let ports = self.seen.iter().map(|seen| self.port(seen, from.0, to.0, started.unwrap_or(from.0))).collect();
+        Ok(Watched { ports, senders, cross, measured: (from.0, to.0) })
+    }
+
+    fn counts(&mut self) -> Result<Vec<Counts>, LabError> {
+        counts(&mut self.counters)
+    }
+
+    /// Whether data goes through: more than all connections and greetings together are (less than 1000 bytes each).
+    fn has_started(&self) -> bool {
+        let sent: u64 = self.seen.iter().filter_map(|seen| Some(seen.last()?.1.sent)).sum();
+        let Scenario { network, .. } = &self.scenario;
+        sent > 1000 * u64::from(network.senders) * u64::from(network.receivers)
+    }
+
+    fn port(&self, seen: &[(Instant, Look)], from: Instant, to: Instant, started: Instant) -> Port {
+        let measured = || seen.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, look)| look);
+        let drops = |look: Option<&Look>| look.map_or(0, |look| u64::from(look.drops));
+        let sum: u64 = measured().map(|look| u64::from(look.backlog)).sum();
+        let relevant: Vec<&(Instant, Look)> = seen.iter().filter(|(at, _)| *at >= started).collect();
+        let over_time = relevant.chunks(relevant.len().div_ceil(1000).max(1)).filter_map(|some| {
+            let (at, _) = some.last()?;
+            let longest = some.iter().map(|(_, look)| u64::from(look.backlog)).max()?;
+            let seconds = match at.checked_duration_since(from) {
+                Some(after) => after.as_secs_f64(),
+                None => -from.duration_since(*at).as_secs_f64(),
+            };
+            Some((seconds, longest))
+        });
+        Port {
+            queue: report::Queue {
+                max_bytes: measured().map(|look| u64::from(look.backlog)).max().unwrap_or(0),
+                mean_bytes: sum / (measured().count() as u64).max(1),
+                limit_bytes: self.scenario.network.buffer.0,
+                sample_seconds: self.scenario.sample().as_secs_f64(),
+                over_time: over_time.collect(),
+            },
+            drops: drops(measured().next_back()) - drops(measured().next()),
+            whole_drops: drops(seen.last().map(|(_, look)| look)),
+        }
+    }
+}
+
+fn counts(counters: &mut [Counters]) -> Result<Vec<Counts>, LabError> {
+    counters.iter_mut().map(Counters::read).collect()
+}
+
+/// A timer that can be read once every period. It is not slack, as sleeping is by 50 µs (timer_slack_ns in prctl(2)).
+fn ticker(period: Duration) -> rustix::io::Result<rustix::fd::OwnedFd> {
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+    let period = Timespec::try_from(period).map_err(|_| rustix::io::Errno::INVAL)?;
+    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: period, it_value: period })?;
+    Ok(timer)
+}

@@ -1,0 +1,488 @@
+//! The scenario: a network of senders behind one switch, what they send, and how long it is looked at.
+//!
+//! A scenario is a TOML file, or the handful of options of `thalweg lab incast`. Both end as a [`Scenario`] that was
+//! [checked](Scenario::check), and every laboratory (virtual time, this host, ns-3) takes that.
+
+mod control;
+mod rate;
+
+pub use control::{CONGESTION_CONTROLS, Control, ControlError};
+pub use rate::{BitRate, BitRateError};
+
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thalweg_device::ByteSize;
+use thiserror::Error;
+use toml::de::{DeTable, DeValue};
+
+/// A network, its traffic, and how it is measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// `[network]`
+    pub network: Network,
+    /// `[traffic]`
+    #[serde(default)]
+    pub traffic: Traffic,
+    /// `[measure]`
+    #[serde(default)]
+    pub measure: Measure,
+}
+
+/// `[network]`: every sender and receiver has a link of its own to one switch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// How many sources, each on a host of its own.
+    pub senders: u32,
+    /// How many builders, each on a host of its own, behind a switch port of its own.
+    #[serde(default = "one")]
+    pub receivers: u32,
+    /// The rate of every link.
+    #[serde(default = "defaults::rate")]
+    pub rate: BitRate,
+    /// From a sender to a receiver, and back again, without any queue.
+    #[serde(default = "defaults::delay", with = "time")]
+    pub delay: Duration,
+    /// The fraction of packets that are lost on their way to the switch port in front of a receiver.
+    #[serde(default)]
+    pub loss: f64,
+    /// Bytes that the switch port in front of each receiver can hold.
+    #[serde(default = "defaults::buffer")]
+    pub buffer: ByteSize,
+    /// The longest IP packet, in bytes.
+    #[serde(default = "defaults::mtu")]
+    pub mtu: u32,
+    /// Senders that differ from the others.
+    #[serde(default, rename = "sender", skip_serializing_if = "Vec::is_empty")]
+    pub unlike: Vec<Unlike>,
+}
+
+/// `[[network.sender]]`: a sender that differs from the others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unlike {
+    /// Which, counted from 0.
+    pub number: u32,
+    /// The rate of its link.
+    pub rate: BitRate,
+}
+
+/// `[traffic]`: what the sources have to send, and who decides when.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Traffic {
+    /// Who keeps the senders from overrunning the switch.
+    pub control: Control,
+    /// Payload bytes in each fragment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<ByteSize>,
+    /// Instead of `size`: the smallest and the largest; each fragment's size is drawn between them, all as likely.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<[ByteSize; 2]>,
+    /// From one event to the next; absent: sources always have more.
+    #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
+    pub interval: Option<Duration>,
+    /// One event at a time: the next is asked for when the last is complete.
+    pub barrier: bool,
+    /// How many other TCP flows (cubic, always full) share the first receiver's port, all from one more host.
+    pub cross: u32,
+    /// Loss recovery as it was before RACK and tail loss probes.
+    pub classic_recovery: bool,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self {
+            control: Control::default(),
+            size: None,
+            sizes: None,
+            interval: None,
+            barrier: false,
+            cross: 0,
+            classic_recovery: false,
+        }
+    }
+}
+
+/// `[measure]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Measure {
+    /// How long is measured, in seconds of the network's time.
+    pub seconds: f64,
+    /// What goes before it and does not count; absent: see [`Scenario::warm_up`].
+    #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
+    pub warm_up: Option<Duration>,
+    /// From one look at the queue to the next; absent: see [`Scenario::sample`].
+    #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
+    pub sample: Option<Duration>,
+    /// When it is given up, in time of the wall.
+    #[serde(with = "time")]
+    pub wall_limit: Duration,
+}
+
+impl Default for Measure {
+    fn default() -> Self {
+        Self { seconds: 1.0, warm_up: None, sample: None, wall_limit: Duration::from_secs(600) }
+    }
+}
+
+/// What Ethernet puts in front of an IP packet, as far as a Linux queue counts it: two addresses and a type.
+pub const ETHERNET: u32 = 14;
+/// What else a frame takes of the wire: preamble (8), checksum (4), gap (12). A Linux queue does not count it.
+pub const UNSEEN: u32 = 24;
+/// An IPv4 header, a TCP header, and TCP's timestamp option with its padding.
+pub const TCP_IP: u32 = 20 + 20 + 12;
+/// The header in front of each fragment; records are padded to as much.
+const RECORD: u64 = 64;
+
+impl Scenario {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<Self, ScenarioError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|error| ScenarioError::Read { path: path.to_owned(), error })?;
+        Self::parse(&text).map_err(|wrong| ScenarioError::Wrong { path: path.to_owned(), wrong })
+    }
+
+    /// Reads and checks the text of a file.
+    pub fn parse(text: &str) -> Result<Self, WrongLine> {
+        let scenario: Self = toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            WrongLine::at(text, start, error.message().to_owned())
+        })?;
+        scenario.check().map_err(|wrong| WrongLine::at(text, place(text, &wrong.key), wrong.to_string()))?;
+        Ok(scenario)
+    }
+
+    /// Checks what the types do not.
+    pub fn check(&self) -> Result<(), Wrong> {
+        let Self { network, traffic, measure } = self;
+        let wrong = |key: &str, problem: String| Err(Wrong { key: key.to_owned(), problem });
+        if !(1..=MOST_SENDERS).contains(&network.senders) {
+            return wrong("network.senders", format!("{}; 1 to {MOST_SENDERS} are possible", network.senders));
+        }
+        if !(1..=MOST_RECEIVERS).contains(&network.receivers) {
+            return wrong("network.receivers", format!("{}; 1 to {MOST_RECEIVERS} are possible", network.receivers));
+        }
+        if network.delay > Duration::from_secs(1) {
+            return wrong("network.delay", "at most 1s is possible".into());
+        }
+        if !(0.0..=0.5).contains(&network.loss) {
+            return wrong("network.loss", format!("{}; it is a fraction of all packets, 0 to 0.5", network.loss));
+        }
+        if !(576..=9216).contains(&network.mtu) {
+            return wrong("network.mtu", format!("{}; 576 to 9216 bytes are possible", network.mtu));
+        }
+        let least = u64::from(self.frame());
+        if !(least..=1 << 32).contains(&network.buffer.0) {
+            let bytes = network.buffer.0;
+            return wrong(
+                "network.buffer",
+                format!("{bytes} bytes; a port holds at least one frame, {least} bytes, and at most 4GiB"),
+            );
+        }
+        for (at, sender) in network.unlike.iter().enumerate() {
+            if sender.number >= network.senders {
+                let (number, last) = (sender.number, network.senders - 1);
+                return wrong(&format!("network.sender.{at}.number"), format!("{number}; senders are 0 to {last}"));
+            }
+            if network.unlike[..at].iter().any(|other| other.number == sender.number) {
+                return wrong(&format!("network.sender.{at}.number"), format!("{} is there already", sender.number));
+            }
+        }
+        match (traffic.size, traffic.sizes) {
+            (Some(_), Some(_)) => {
+                return wrong("traffic.sizes", "there is a `size` too: write one of them".into());
+            }
+            (Some(ByteSize(size)), None) if !(1..=LARGEST).contains(&size) => {
+                return wrong("traffic.size", format!("{size} bytes; 1 byte to 256 MiB are possible"));
+            }
+            (None, Some([from, to])) if from.0 == 0 || from > to || to.0 > LARGEST => {
+                let problem =
+                    format!("{from} to {to}; the smallest, at least 1 byte, then the largest, at most 256 MiB");
+                return wrong("traffic.sizes", problem);
+            }
+            _ => {}
+        }
+        if traffic.interval.is_some_and(|interval| interval < Duration::from_micros(1)) {
+            return wrong(
+                "traffic.interval",
+                "at least 1us is possible; without an interval sources always have more".into(),
+            );
+        }
+        if traffic.cross > 64 {
+            return wrong("traffic.cross", format!("{}; at most 64 are possible", traffic.cross));
+        }
+        if !(measure.seconds >= 0.001 && measure.seconds <= 3600.0) {
+            return wrong("measure.seconds", format!("{}; 0.001 to 3600 are possible", measure.seconds));
+        }
+        if measure.warm_up.is_some_and(|time| time > Duration::from_secs(3600)) {
+            return wrong("measure.warm_up", "at most 1h is possible".into());
+        }
+        if measure.sample.is_some_and(|time| time < Duration::from_micros(1)) {
+            return wrong("measure.sample", "at least 1us is possible".into());
+        }
+        if measure.wall_limit.is_zero() {
+            return wrong("measure.wall_limit", "nothing can be done in no time".into());
+        }
+        Ok(())
+    }
+
+    /// Payload bytes of the smallest and the largest fragment.
+    pub fn sizes(&self) -> (u64, u64) {
+        match (self.traffic.size, self.traffic.sizes) {
+            (_, Some([from, to])) => (from.0, to.0),
+            (Some(ByteSize(size)), None) => (size, size),
+            (None, None) => (DEFAULT_SIZE, DEFAULT_SIZE),
+        }
+    }
+
+    /// The rate of a sender's link.
+    pub fn sender_rate(&self, number: u32) -> BitRate {
+        let unlike = self.network.unlike.iter().find(|sender| sender.number == number);
+        unlike.map_or(self.network.rate, |sender| sender.rate)
+    }
+
+    /// Bytes of a full packet as a queue of Linux counts them.
+    pub fn frame(&self) -> u32 {
+        self.network.mtu + ETHERNET
+    }
+
+    /// The rate that a queue which counts no more than [`frame`](Self::frame) gives a link, so that full frames leave as they do
+    /// on a real wire of the rate `link`.
+    pub fn counted(&self, link: BitRate) -> BitRate {
+        let (frame, wire) = (u64::from(self.frame()), u64::from(self.frame() + UNSEEN));
+        BitRate((u128::from(link.0) * u128::from(frame) / u128::from(wire)) as u64)
+    }
+
+    /// There and back again, without any queue.
+    pub fn round_trip(&self) -> Duration {
+        2 * self.network.delay
+    }
+
+    /// Bytes on the way in one round trip at a receiver's rate.
+    pub fn bandwidth_delay(&self) -> u64 {
+        (self.network.rate.bytes_per_second() * self.round_trip().as_secs_f64()) as u64
+    }
+
+    /// How long a full packet takes through a receiver's link.
+    pub fn packet_time(&self) -> Duration {
+        Duration::from_secs_f64(f64::from(self.frame() + UNSEEN) / self.network.rate.bytes_per_second())
+    }
+
+    /// What goes before the measurement: where nobody said, 20 round trips and at least 50 ms, so that slow start and what
+    /// it costs are over.
+    pub fn warm_up(&self) -> Duration {
+        self.measure.warm_up.unwrap_or_else(|| (20 * self.round_trip()).max(Duration::from_millis(50)))
+    }
+
+    /// How long is measured.
+    pub fn measured(&self) -> Duration {
+        Duration::from_secs_f64(self.measure.seconds)
+    }
+
+    /// From one look at a queue to the next: where nobody said, a little more than the time of four packets (so that it
+    /// does not beat with them), and no more than 25 000 looks in all.
+    pub fn sample(&self) -> Duration {
+        let all = self.warm_up() + self.measured();
+        self.measure
+            .sample
+            .unwrap_or_else(|| self.packet_time().mul_f64(4.3).max(all / 25_000).max(Duration::from_micros(1)))
+    }
+
+    /// Payload bits that can reach all receivers in a second:
+    ///
+    /// ```text
+    /// ceiling = min(receivers × rate, senders × slowest sender's rate) × (mtu − 52) / (mtu + 38) × payload / record
+    /// ```
+    ///
+    /// 52 bytes of every packet are headers (IPv4, TCP, timestamps), a frame is 38 bytes longer on the wire, a record is the
+    /// payload with its 64-byte header, padded to whole 64 bytes. An event needs a fragment of every sender, so that no
+    /// sender gets further than the slowest. Where there is an `interval`, no more than is offered:
+    /// `senders × payload / interval`. Other flows on the port are not taken off.
+    pub fn ceiling(&self) -> f64 {
+        let Network { senders, receivers, rate, mtu, .. } = &self.network;
+        let slowest = (0..*senders).map(|number| self.sender_rate(number).0).min().unwrap_or(0);
+        let link = (f64::from(*receivers) * rate.0 as f64).min(f64::from(*senders) * slowest as f64);
+        let (from, to) = self.sizes();
+        let payload = (from + to) as f64 / 2.0;
+        let record = |payload: u64| RECORD + payload.div_ceil(RECORD) * RECORD;
+        // The mean of the padded lengths is that of the padding at both ends, as near as matters.
+        let recorded = (record(from) + record(to)) as f64 / 2.0;
+        let goodput = link * f64::from(mtu - TCP_IP) / f64::from(self.frame() + UNSEEN) * payload / recorded;
+        let offered = self
+            .traffic
+            .interval
+            .map_or(f64::INFINITY, |interval| f64::from(*senders) * payload * 8.0 / interval.as_secs_f64());
+        goodput.min(offered)
+    }
+}
+
+/// A bridge of Linux has 1023 ports.
+const MOST_SENDERS: u32 = 512;
+const MOST_RECEIVERS: u32 = 64;
+/// Bytes in the largest fragment.
+const LARGEST: u64 = 256 << 20;
+/// Payload bytes in a fragment where nobody said.
+pub const DEFAULT_SIZE: u64 = 64 << 10;
+
+fn one() -> u32 {
+    1
+}
+
+/// A port of a gigabit switch as event builders have met them.
+pub mod defaults {
+    use super::{BitRate, ByteSize, Duration};
+
+    /// 1 Gbit/s.
+    pub fn rate() -> BitRate {
+        BitRate(1_000_000_000)
+    }
+    /// 0.1 ms.
+    pub fn delay() -> Duration {
+        Duration::from_micros(100)
+    }
+    /// 340 kB.
+    pub fn buffer() -> ByteSize {
+        ByteSize(340_000)
+    }
+    /// Ethernet's.
+    pub fn mtu() -> u32 {
+        1500
+    }
+}
+
+/// A value that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{key}: {problem}")]
+pub struct Wrong {
+    /// Where it stands, such as `network.senders`.
+    pub key: String,
+    /// What is wrong with it, and what is allowed.
+    pub problem: String,
+}
+
+/// What is wrong with the text of a scenario, and in which line.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("line {line}: {problem}{}", quoted(.text))]
+pub struct WrongLine {
+    /// Counted from 1.
+    pub line: usize,
+    /// What it says.
+    pub text: String,
+    /// What is wrong with it, and what is allowed.
+    pub problem: String,
+}
+
+fn quoted(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("\n  {text}") }
+}
+
+impl WrongLine {
+    fn at(text: &str, byte: usize, problem: String) -> Self {
+        let before = text.as_bytes().get(..byte).unwrap_or(text.as_bytes());
+        let line = before.iter().filter(|byte| **byte == b'\n').count();
+        let text = text.lines().nth(line).unwrap_or_default().trim().to_owned();
+        Self { line: line + 1, text, problem }
+    }
+}
+
+/// Where in the text a key stands, or else the innermost of the tables around it.
+fn place(text: &str, key: &str) -> usize {
+    let Ok(table) = DeTable::parse(text) else { return 0 };
+    let mut found = 0;
+    let mut value: Option<&DeValue<'_>> = None;
+    for part in key.split('.') {
+        let table = match value {
+            None => table.get_ref(),
+            Some(DeValue::Table(table)) => table,
+            Some(DeValue::Array(array)) => {
+                let Some(next) = part.parse().ok().and_then(|at: usize| array.get(at)) else { break };
+                found = next.span().start;
+                value = Some(next.get_ref());
+                continue;
+            }
+            Some(_) => break,
+        };
+        let Some((name, next)) = table.get_key_value(part) else { break };
+        found = name.span().start;
+        value = Some(next.get_ref());
+    }
+    found
+}
+
+/// Why there is no scenario.
+#[derive(Debug, Error)]
+pub enum ScenarioError {
+    /// The file cannot be read.
+    #[error("{}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It says something that cannot be.
+    #[error("{}, {wrong}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// What, and where.
+        wrong: WrongLine,
+    },
+}
+
+/// Times as people write them: `"0.1ms"`, `"10s"`, `"1h 30m"`.
+pub mod time {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::time::Duration;
+
+    /// Reads one. `humantime` knows whole numbers only: a decimal fraction of one unit is read here.
+    pub fn parse(text: &str) -> Result<Duration, String> {
+        let wrong = || format!("'{text}' is not a time: write 10s, 500us or 0.1ms");
+        let text = text.trim();
+        let Some((whole, rest)) = text.split_once('.') else {
+            return humantime::parse_duration(text).map_err(|_| wrong());
+        };
+        let unit_at = rest.find(|char: char| !char.is_ascii_digit()).ok_or_else(wrong)?;
+        let (decimals, unit) = rest.split_at(unit_at);
+        let word = unit.trim().chars().all(|char| char.is_alphabetic());
+        if whole.is_empty() || decimals.is_empty() || decimals.len() > 9 || !word {
+            return Err(wrong());
+        }
+        let digits: u32 = u32::try_from(decimals.len()).map_err(|_| wrong())?;
+        let unit = humantime::parse_duration(&format!("1{}", unit.trim())).map_err(|_| wrong())?;
+        let scaled: u128 = format!("{whole}{decimals}").parse().map_err(|_| wrong())?;
+        let nanos = scaled.checked_mul(unit.as_nanos()).map(|nanos| nanos / 10_u128.pow(digits));
+        nanos.and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos).ok_or_else(wrong)
+    }
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_duration(*value))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+
+    pub(super) mod option {
+        use super::{Deserializer, Duration, Serializer};
+
+        #[expect(clippy::ref_option, reason = "the shape serde asks for")]
+        pub(in super::super) fn serialize<S: Serializer>(value: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
+            match value {
+                Some(value) => super::serialize(value, s),
+                None => s.serialize_none(),
+            }
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Duration>, D::Error> {
+            super::deserialize(d).map(Some)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

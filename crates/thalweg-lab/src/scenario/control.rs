@@ -1,0 +1,82 @@
+//! Who keeps the senders from overrunning the switch.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// The congestion controls that the laboratory's kernel has.
+pub const CONGESTION_CONTROLS: [&str; 13] = [
+    "bic",
+    "cubic",
+    "highspeed",
+    "htcp",
+    "hybla",
+    "lp",
+    "scalable",
+    "vegas",
+    "veno",
+    "westwood",
+    "reno",
+    "bbr",
+    "dctcp",
+];
+
+/// `"credit"`, `"credit+CONTROL"`, or `"CONTROL"` alone, where CONTROL is one of [`CONGESTION_CONTROLS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Control {
+    /// Whether the builder asks for no more than its port can take. Otherwise it asks for all there is at once.
+    pub credit: bool,
+    /// TCP's own congestion control.
+    pub congestion: &'static str,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self { credit: true, congestion: DEFAULT }
+    }
+}
+
+/// Under credits, where nobody said: that of Thalweg's sources.
+const DEFAULT: &str = "cubic";
+
+/// Why a text is not a control.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("'{0}' is not a control: write credit, credit+CONTROL or CONTROL, where CONTROL is one of {names}", names = CONGESTION_CONTROLS.join(", "))]
+pub struct ControlError(String);
+
+impl FromStr for Control {
+    type Err = ControlError;
+
+    fn from_str(text: &str) -> Result<Self, ControlError> {
+        let (credit, name) = match text.split_once('+') {
+            _ if text == "credit" => (true, DEFAULT),
+            Some(("credit", name)) => (true, name),
+            _ => (false, text),
+        };
+        let known = CONGESTION_CONTROLS.into_iter().find(|known| *known == name);
+        known.map(|congestion| Self { credit, congestion }).ok_or_else(|| ControlError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.credit, self.congestion) {
+            (true, DEFAULT) => f.write_str("credit"),
+            (true, name) => write!(f, "credit+{name}"),
+            (false, name) => f.write_str(name),
+        }
+    }
+}
+
+impl Serialize for Control {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Control {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}

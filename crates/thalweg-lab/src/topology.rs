@@ -1,0 +1,164 @@
+//! The topology that a scenario's nodes run: sources and builders with Thalweg's own defaults wherever the scenario does
+//! not say otherwise.
+
+use crate::network::Host;
+use crate::scenario::Scenario;
+use serde::Serialize;
+use std::time::Duration;
+
+/// The port builders listen on.
+const PORT: u16 = 7400;
+/// The smallest memory of a source, and of a builder, in bytes.
+const LEAST_SOURCE: u64 = 2 << 20;
+const LEAST_BUILDER: u64 = 32 << 20;
+const BLOCK: u64 = 4 << 20;
+/// What a block needs beside the largest slot: its index and closings.
+const BESIDE: u64 = 256 << 10;
+
+/// A topology as a file.
+pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]) -> Result<String, toml::ser::Error> {
+    let Scenario { network, traffic, .. } = scenario;
+    let time = |time: Duration| humantime::format_duration(time).to_string();
+    let memory = Memory::of(scenario);
+    let (from, to) = scenario.sizes();
+    let link = traffic.control.credit.then(|| Link {
+        rate: network.rate.to_string(),
+        // Hosts take time too where the network takes none.
+        round_trip: time(scenario.round_trip().max(Duration::from_micros(50))),
+        buffer: network.buffer.0,
+        mtu: network.mtu,
+    });
+    let builder = |host: &Host| Builder {
+        name: host.name.clone(),
+        listen: [format!("tcp:{}:{PORT}", host.address)],
+        block: memory.block,
+        blocks: memory.blocks,
+        // Without credits everything is asked for as soon as it is offered: what the window has to say is switched off.
+        window: link.is_none().then_some(64 << 30),
+        link: link.clone(),
+        open_events: traffic.barrier.then_some(1),
+        // Longer than TCP takes to find out about a lost packet many times over: no event is given up.
+        deadline: "1h".into(),
+        check: "header",
+    };
+    let source = |(number, host): (usize, &Host)| Source {
+        name: host.name.clone(),
+        id: format!("1.{number}"),
+        congestion: traffic.control.congestion,
+        rate: traffic.interval.map(|interval| 1.0 / interval.as_secs_f64()),
+        slots: memory.slots,
+        slot: memory.slot,
+        device: Device {
+            kind: "model-adc",
+            size: to,
+            size_from: (from < to).then_some(from),
+            // One waveform is made once: what the bytes are does not matter here.
+            period: u64::from(from == to),
+        },
+    };
+    toml::to_string(&Topology {
+        run: Run {
+            record: false,
+            warm_up: time(scenario.warm_up()),
+            duration: time(scenario.warm_up() + scenario.measured()),
+            patience: "5m".into(),
+        },
+        builder: receivers.iter().map(builder).collect(),
+        source: senders.iter().enumerate().map(source).collect(),
+    })
+}
+
+/// How much memory the nodes need so that the network and not their memory is what limits. A fragment stays in its slot for
+/// two round trips (offer, fetch, data, release) and the wait in the switch, a place in a block is taken for one and the wait.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Memory {
+    slot: u64,
+    slots: u64,
+    block: u64,
+    blocks: u64,
+}
+
+impl Memory {
+    pub(crate) fn of(scenario: &Scenario) -> Self {
+        let way = scenario.bandwidth_delay() + scenario.network.buffer.0;
+        let (_, largest) = scenario.sizes();
+        let record = 64 + largest.div_ceil(64) * 64;
+        let slot = match scenario.traffic.barrier {
+            true => record,
+            false => record * (SLOT / record).max(1),
+        };
+        let source = (3 * way / u64::from(scenario.network.senders)).max(LEAST_SOURCE);
+        let block = (slot + BESIDE).max(BLOCK).next_multiple_of(4096);
+        let builder = (2 * way).max(LEAST_BUILDER);
+        Self {
+            slot,
+            slots: source.div_ceil(slot).clamp(4, 65_536),
+            block,
+            blocks: builder.div_ceil(block).clamp(4, 4096),
+        }
+    }
+
+    /// Bytes of all nodes together.
+    pub(crate) fn total(self, scenario: &Scenario) -> u64 {
+        let network = &scenario.network;
+        self.slot * self.slots * u64::from(network.senders) + self.block * self.blocks * u64::from(network.receivers)
+    }
+}
+
+/// Slots hold several fragments up to this size.
+const SLOT: u64 = 64 << 10;
+
+#[derive(Debug, Serialize)]
+struct Topology {
+    run: Run,
+    builder: Vec<Builder>,
+    source: Vec<Source>,
+}
+
+#[derive(Debug, Serialize)]
+struct Run {
+    record: bool,
+    warm_up: String,
+    duration: String,
+    patience: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Builder {
+    name: String,
+    listen: [String; 1],
+    block: u64,
+    blocks: u64,
+    window: Option<u64>,
+    link: Option<Link>,
+    open_events: Option<u32>,
+    deadline: String,
+    check: &'static str,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Link {
+    rate: String,
+    round_trip: String,
+    buffer: u64,
+    mtu: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct Source {
+    name: String,
+    id: String,
+    congestion: &'static str,
+    rate: Option<f64>,
+    slots: u64,
+    slot: u64,
+    device: Device,
+}
+
+#[derive(Debug, Serialize)]
+struct Device {
+    kind: &'static str,
+    size: u64,
+    size_from: Option<u64>,
+    period: u64,
+}

@@ -1,0 +1,61 @@
+//! What links were found to carry, kept for the runs that follow.
+//!
+//! One file for each host name or address that a builder listens on, in `$XDG_STATE_HOME/thalweg/links`
+//! (`~/.local/state/thalweg/links`): the table that a topology's `link` would be.
+
+use crate::topology::LinkConfig;
+use crate::{BitRate, NodeError};
+use std::path::PathBuf;
+use std::time::Duration;
+use thalweg_build::Found;
+use thalweg_device::ByteSize;
+use thalweg_link::Address;
+
+/// What the link of a builder that listens there was found to carry, if that was ever found out.
+pub(crate) fn known(listen: &[Address]) -> Option<LinkConfig> {
+    let path = file(listen)?;
+    let text = std::fs::read_to_string(&path).ok()?;
+    match toml::from_str(&text) {
+        Ok(link) => {
+            tracing::info!("the window follows from {}", path.display());
+            Some(link)
+        }
+        Err(error) => {
+            tracing::warn!("{} is not read: {error}", path.display());
+            None
+        }
+    }
+}
+
+/// Keeps what was found. Where it is.
+pub(crate) fn keep(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, NodeError> {
+    let wrong = |error: String| NodeError::Config(format!("what was found cannot be kept: {error}"));
+    let path = file(listen).ok_or_else(|| wrong("no TCP address is listened on, or HOME is not set".into()))?;
+    let text = toml::to_string(link).map_err(|error| wrong(error.to_string()))?;
+    let directory = path.parent().map(PathBuf::from).unwrap_or_default();
+    std::fs::create_dir_all(&directory)
+        .and_then(|()| std::fs::write(&path, text))
+        .map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+    Ok(path)
+}
+
+/// As a topology says it.
+pub(crate) fn link(found: &Found, mtu: u32) -> LinkConfig {
+    let unit = LinkConfig { rate: BitRate(8_000_000), round_trip: Duration::ZERO, buffer: ByteSize(0), mtu };
+    // Bytes on the line for each payload byte.
+    let line = 1e6 / unit.payload_rate();
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate of bits per second")]
+    let rate = BitRate((found.rate * line * 8.0 / 1e5).round() as u64 * 100_000);
+    LinkConfig { rate, round_trip: found.round_trip, buffer: ByteSize(found.buffer), mtu }
+}
+
+fn file(listen: &[Address]) -> Option<PathBuf> {
+    let host = listen.iter().find_map(|address| match address {
+        Address::Tcp(address) => address.rsplit_once(':').map(|(host, _)| host.to_owned()),
+        Address::Shm(_) => None,
+    })?;
+    let state = std::env::var_os("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state")))?;
+    Some(state.join("thalweg/links").join(host.replace(['/', ':', '[', ']'], "_") + ".toml"))
+}

@@ -1,0 +1,23 @@
+//! `thalweg calibrate`: what the builders' links carry, found out and kept for the runs that follow.
+
+use crate::{Failure, demo, node};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use thalweg_node::Topology;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The topology
+    file: PathBuf,
+    /// Only this node: one of many hosts, each of which runs its own at the same time
+    node: Option<String>,
+}
+
+/// Every source sends as much as it is asked for; each builder asks for more and more until something is lost.
+pub(crate) fn calibrate(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+    let topology = Topology::load(&options.file)?.calibrating();
+    match &options.node {
+        Some(name) => node::run_alone(&topology, name, json),
+        None => demo::run_here(topology, json, verbose),
+    }
+}

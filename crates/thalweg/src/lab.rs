@@ -1,0 +1,233 @@
+//! `thalweg lab`: rehearse a system before its hardware is bought.
+
+use crate::{Failure, print};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use thalweg_device::ByteSize;
+use thalweg_lab::kernel::{self, Kernel, Progress};
+use thalweg_lab::scenario::{BitRate, Control, Measure, Network, Traffic, Wrong, defaults, time};
+use thalweg_lab::{LabError, Laboratory, Scenario};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Run a scenario file
+    Run(Run),
+    /// Many senders, one receiver behind a switch port that cannot hold what they all send
+    Incast(Incast),
+    /// Build the virtual machine's kernel now (about three minutes), not when it is first needed
+    Build,
+    /// A shell in the virtual machine, to look around
+    Shell,
+    /// What runs in the virtual machine
+    #[command(hide = true)]
+    Guest {
+        /// What it shares with the outside
+        directory: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// The scenario
+    file: PathBuf,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, clap::Args)]
+struct How {
+    /// Where it runs: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as root), ns3
+    #[arg(long, default_value = "virtual", value_name = "LABORATORY")]
+    on: Laboratory,
+    /// Give up after so long, by the clock on the wall
+    #[arg(long, value_name = "TIME", value_parser = time::parse)]
+    wall_limit: Option<Duration>,
+    /// Leave report.json, report.html and what each node said here
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+    /// Print one JSON object as the last line of standard output, instead of text for people
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Incast {
+    /// How many senders
+    #[arg(long, default_value_t = 3)]
+    senders: u32,
+    /// The rate of every link
+    #[arg(long, default_value_t = defaults::rate())]
+    rate: BitRate,
+    /// One way from sender to receiver
+    #[arg(long, default_value = "0.1ms", value_parser = time::parse)]
+    delay: Duration,
+    /// What the switch port in front of the receiver holds
+    #[arg(long, default_value = "340kB", value_parser = size)]
+    buffer: ByteSize,
+    /// Longest IP packet, in bytes
+    #[arg(long, default_value_t = defaults::mtu())]
+    mtu: u32,
+    /// Fraction of packets lost on the way
+    #[arg(long, default_value_t = 0.0)]
+    loss: f64,
+    /// Payload bytes in each fragment
+    #[arg(long, default_value = "64KiB", value_parser = size)]
+    size: ByteSize,
+    /// credit, credit+CONTROL, or a congestion control of TCP alone: bic, cubic, highspeed, htcp, hybla, lp, scalable, vegas,
+    /// veno, westwood, reno, bbr, dctcp
+    #[arg(long, default_value_t)]
+    control: Control,
+    /// From one event to the next; without it sources always have more
+    #[arg(long, value_parser = time::parse)]
+    interval: Option<Duration>,
+    /// One event at a time
+    #[arg(long)]
+    barrier: bool,
+    /// Loss recovery without RACK and tail loss probes
+    #[arg(long)]
+    classic_recovery: bool,
+    /// Other TCP flows through the receiver's port
+    #[arg(long, default_value_t = 0)]
+    cross: u32,
+    /// How long is measured, in seconds of the network's time
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    #[command(flatten)]
+    how: How,
+}
+
+/// A size; `KB` is taken for `kB`.
+fn size(text: &str) -> Result<ByteSize, thalweg_device::ByteSizeError> {
+    text.replace("KB", "kB").parse()
+}
+
+impl Incast {
+    fn scenario(&self) -> Result<Scenario, Wrong> {
+        let scenario = Scenario {
+            network: Network {
+                senders: self.senders,
+                receivers: 1,
+                rate: self.rate,
+                delay: self.delay,
+                loss: self.loss,
+                buffer: self.buffer,
+                mtu: self.mtu,
+                unlike: Vec::new(),
+            },
+            traffic: Traffic {
+                control: self.control,
+                size: Some(self.size),
+                sizes: None,
+                interval: self.interval,
+                barrier: self.barrier,
+                cross: self.cross,
+                classic_recovery: self.classic_recovery,
+            },
+            measure: Measure { seconds: self.seconds, ..Measure::default() },
+        };
+        scenario.check().map(|()| scenario)
+    }
+}
+
+impl Options {
+    pub(crate) fn json(&self) -> bool {
+        match &self.command {
+            Command::Run(run) => run.how.json,
+            Command::Incast(incast) => incast.how.json,
+            Command::Build | Command::Shell | Command::Guest { .. } => false,
+        }
+    }
+}
+
+pub(crate) fn lab(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    match &options.command {
+        Command::Run(run) => measure(Scenario::load(&run.file).map_err(Failure::usage)?, &run.how, json),
+        Command::Incast(incast) => measure(incast.scenario().map_err(Failure::usage)?, &incast.how, json),
+        Command::Build => {
+            let path = kernel(|progress| Kernel::build(progress)).map_err(LabError::from)?.path().display().to_string();
+            let mut output = print::Output::new();
+            match json {
+                true => output.json(&serde_json::json!({ "kernel": path }))?,
+                false => output.text(&format!("{path}\n"))?,
+            }
+            output.flush()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Shell => {
+            let kernel = kernel(|progress| Kernel::build(progress)).map_err(LabError::from)?;
+            kernel::shell(&kernel, SHELL_MEMORY, Path::new(".")).map_err(LabError::from)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Guest { directory } => {
+            thalweg_lab::guest(directory)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+const SHELL_MEMORY: ByteSize = ByteSize(1 << 30);
+
+fn measure(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCode, Failure> {
+    if let Some(limit) = how.wall_limit {
+        scenario.measure.wall_limit = limit;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    heed_signals(stop.clone())?;
+    let kept;
+    let directory = match &how.out {
+        Some(out) => {
+            std::fs::create_dir_all(out).map_err(|error| Failure::Broken(format!("{}: {error}", out.display())))?;
+            out.as_path()
+        }
+        None => {
+            kept = tempfile::tempdir().map_err(Failure::broken)?;
+            kept.path()
+        }
+    };
+    let report = kernel(|progress| thalweg_lab::run(&scenario, how.on, directory, &stop, progress))?;
+    let mut output = print::Output::new();
+    match json {
+        true => output.json(&report)?,
+        false => output.text(&format!("{report:#?}\n"))?,
+    }
+    output.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Does something that may need a kernel built first, and shows that.
+fn kernel<T>(act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+    let busy = print::Busy::new("laboratory".into());
+    act(&mut |progress| {
+        busy.now(match progress {
+            Progress::Waiting => "waiting for another process that builds the kernel".into(),
+            Progress::Unpacking => "building the kernel, once: unpacking its source".into(),
+            Progress::Compiling { done, of } => format!("building the kernel, once: {done} of {of} files"),
+        });
+    })
+}
+
+/// The first interrupt ends it cleanly, the second one at once.
+fn heed_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone()).map_err(Failure::broken)?;
+        signal_hook::flag::register(signal, stop.clone()).map_err(Failure::broken)?;
+    }
+    stop.store(false, Ordering::Relaxed);
+    Ok(())
+}
+
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Self {
+        if error.is_usage() { Self::usage(error) } else { Self::broken(error) }
+    }
+}
