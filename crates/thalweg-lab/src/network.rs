@@ -200,10 +200,10 @@ fn bucket(scenario: &Scenario, rate: BitRate, timing: Timing, limit: u64) -> Str
 }
 
 fn netem(scenario: &Scenario, loss: f64) -> String {
-    let nanos = scenario.network.delay.as_nanos();
+    let micros = scenario.network.delay.as_secs_f64() * 1e6;
     let loss = if loss > 0.0 { format!(" loss {}%", loss * 100.0) } else { String::new() };
     // The limit is in packets and is never to be met: what is on the way is not in a queue.
-    format!("netem delay {nanos}ns{loss} limit 100000000")
+    format!("netem delay {micros:.3}us{loss} limit 100000000")
 }
 
 /// Settings of TCP on a host.

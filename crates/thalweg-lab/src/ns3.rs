@@ -24,22 +24,23 @@ use crate::{LabError, Report};
 use install::Ns3;
 use output::Output;
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Runs a scenario in ns-3. The first run with an ns-3 compiles the program, which takes some ten seconds.
+/// Runs a scenario in ns-3. The first run with an ns-3 compiles the program, which takes some ten seconds. `stop` ends it
+/// early, as an error.
 ///
 /// # Errors
 ///
 /// [`LabError::Unavailable`] where no ns-3 or no compiler is installed; [`LabError::Limit`] where it takes longer than
-/// `measure.wall_limit`; others where the program cannot be compiled or ends with an error.
-pub fn run(scenario: &Scenario) -> Result<Report, LabError> {
+/// `measure.wall_limit` once compiled; others where the program cannot be compiled or ends with an error.
+pub fn run(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabError> {
     let begun = Instant::now();
-    let ns3 = Ns3::find()?;
-    let mut command = Command::new(ns3.program()?);
+    let ns3 = Ns3::find(stop)?;
+    let mut command = Command::new(ns3.program(stop)?);
     command.args(arguments(scenario));
-    // What was compiled is there for the next time: it does not count.
     let limit = scenario.measure.wall_limit;
-    let said = process::finish("ns-3", &mut command, limit)?;
+    let said = process::finish("ns-3", &mut command, limit, stop)?;
     if !said.status.success() {
         return Err(LabError::Node { name: "ns-3".into(), said: said.complaint() });
     }

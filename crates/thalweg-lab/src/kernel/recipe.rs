@@ -36,6 +36,12 @@ const CHANGES: &[Change] = &[
         from: "PTRACE_O_TRACESYSGOOD",
         to: "(PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)",
     },
+    // How the machine is switched off, where the host has no `poweroff` (containers).
+    Change {
+        file: "lib/Kconfig.debug",
+        from: "config MAGIC_SYSRQ\n\tbool \"Magic SysRq key\"\n\tdepends on !UML\n",
+        to: "config MAGIC_SYSRQ\n\tbool \"Magic SysRq key\"\n",
+    },
     Change {
         file: "net/ipv4/Makefile",
         from: "obj-$(CONFIG_INET_DIAG) +=",

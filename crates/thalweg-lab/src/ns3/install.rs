@@ -7,6 +7,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// The scenario's program.
@@ -33,12 +34,12 @@ pub(super) struct Ns3 {
 
 impl Ns3 {
     /// The newest of those that are found, or the one that `THALWEG_NS3` names.
-    pub(super) fn find() -> Result<Self, LabError> {
+    pub(super) fn find(stop: &AtomicBool) -> Result<Self, LabError> {
         let found = match env::var_os("THALWEG_NS3") {
             Some(prefix) => Self::below(Path::new(&prefix)),
             None => {
                 let mut places = vec![PathBuf::from("/usr"), PathBuf::from("/usr/local")];
-                places.extend(python_packages());
+                places.extend(python_packages(stop));
                 places.iter().filter_map(|prefix| Self::below(prefix)).max_by_key(|ns3| ns3.minor)
             }
         };
@@ -77,7 +78,7 @@ impl Ns3 {
     }
 
     /// The program, compiled now if it was not before.
-    pub(super) fn program(&self) -> Result<PathBuf, LabError> {
+    pub(super) fn program(&self, stop: &AtomicBool) -> Result<PathBuf, LabError> {
         let directory = cache();
         fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
         let mut hash = DefaultHasher::new();
@@ -93,7 +94,7 @@ impl Ns3 {
         fs::write(&source, SOURCE).map_err(LabError::file(&source))?;
         let mut compiler = Command::new("c++");
         compiler.arg(&source).arg("-o").arg(&built).args(self.arguments());
-        let ended = process::finish("c++", &mut compiler, COMPILING);
+        let ended = process::finish("c++", &mut compiler, COMPILING, stop);
         let _ = fs::remove_file(&source);
         let ended = ended.map_err(|error| match error {
             LabError::Os { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
@@ -149,12 +150,12 @@ fn library(file: &str) -> Option<(String, String)> {
 }
 
 /// Where Python's package `ns3` is: the wheel has headers and libraries below it.
-fn python_packages() -> Vec<PathBuf> {
+fn python_packages(stop: &AtomicBool) -> Vec<PathBuf> {
     const WHERE: &str = "import importlib.util as u; s = u.find_spec('ns3'); print(*(s.submodule_search_locations if s else []), sep='\\n')";
     let mut python = Command::new("python3");
     // Elsewhere than here: a directory `ns3` in the working directory would count as a package.
     python.args(["-c", WHERE]).current_dir("/");
-    let said = process::finish("python3", &mut python, ASKING);
+    let said = process::finish("python3", &mut python, ASKING, stop);
     said.map(|said| said.out.lines().map(PathBuf::from).filter(|path| path.is_absolute()).collect()).unwrap_or_default()
 }
 

@@ -2,13 +2,16 @@
 
 use crate::LabError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// From one look at `stop` to the next.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A program that has ended.
 #[derive(Debug)]
@@ -36,24 +39,29 @@ impl Drop for Running {
     }
 }
 
-/// Runs it. What it says goes to files: a pipe that nobody reads while waiting would fill.
-pub(super) fn finish(name: &str, command: &mut Command, limit: Duration) -> Result<Ended, LabError> {
+/// Runs it, unless `stop` becomes true, which is seen within a tenth of a second. What it says goes to files: a pipe that
+/// nobody reads while waiting would fill.
+pub(super) fn finish(name: &str, command: &mut Command, limit: Duration, stop: &AtomicBool) -> Result<Ended, LabError> {
     let doing = || format!("running {name}");
     let file = || tempfile::tempfile().map_err(LabError::os("making a temporary file"));
     let (mut out, mut err) = (file()?, file()?);
     let copy = |file: &File| file.try_clone().map_err(LabError::os(doing()));
     command.stdin(Stdio::null()).stdout(copy(&out)?).stderr(copy(&err)?);
+    let begun = Instant::now();
     let mut child = Running(command.spawn().map_err(LabError::os(doing()))?);
     let handle = pidfd_open(Pid::from_child(&child.0), PidfdFlags::empty()).map_err(LabError::os(doing()))?;
-    let deadline = Instant::now().checked_add(limit);
     loop {
-        // A limit beyond the clock's end is none.
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut [PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN)], left.as_ref()) {
-            Ok(0) => return Err(LabError::Limit { what: name.to_owned(), limit }),
+        if stop.load(Ordering::Relaxed) {
+            return Err(LabError::Interrupted);
+        }
+        let left = limit.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return Err(LabError::Limit { what: name.to_owned(), limit });
+        }
+        let patience = Timespec { tv_sec: 0, tv_nsec: left.min(PATIENCE).subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&patience)) {
+            Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => break,
-            Err(Errno::INTR) => {}
             Err(error) => return Err(LabError::os(doing())(error)),
         }
     }
@@ -71,7 +79,7 @@ mod tests {
     use super::*;
 
     fn sh(script: &str, limit: Duration) -> Result<Ended, LabError> {
-        finish("a script", Command::new("sh").args(["-c", script]), limit)
+        finish("a script", Command::new("sh").args(["-c", script]), limit, &AtomicBool::new(false))
     }
 
     #[test]
@@ -86,5 +94,11 @@ mod tests {
     fn what_does_not_end_is_killed() {
         let error = sh("exec cat /dev/zero >/dev/null", Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.to_string(), "a script did not end within 1ms and was killed");
+    }
+
+    #[test]
+    fn what_is_stopped_ends() {
+        let stopped = finish("a script", &mut Command::new("cat"), Duration::MAX, &AtomicBool::new(true));
+        assert!(matches!(stopped, Err(LabError::Interrupted)));
     }
 }

@@ -127,7 +127,7 @@ fn credit_loses_nothing_where_a_barrier_overruns_the_port() {
         let text = format!(
             "[network]\nsenders = 16\nbuffer = \"100 kB\"\n[traffic]\nbarrier = true\ncontrol = \"{control}\"\n[measure]\nseconds = 0.1\n"
         );
-        super::run(&scenario(&text))
+        super::run(&scenario(&text), &AtomicBool::new(false))
     };
     let overrun = match run("reno") {
         Err(error @ LabError::Unavailable { .. }) => return println!("skipped: {error}"),
