@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Finds what is missing to build and test Thalweg on Debian 12 or Ubuntu 24.04, and installs it.
 #
-#   scripts/setup.sh build     a Rust toolchain (asked for, not installed), a C compiler
+#   scripts/setup.sh build     a Rust toolchain (asked for, not installed), a C compiler, clang, libelf and zlib
 #   scripts/setup.sh python    these, and .venv with the Python package and what its tests and the demo need
 #
 # Running it again costs little: what is there is only looked at.
@@ -59,6 +59,19 @@ need_compiler() {
     fi
 }
 
+# What the congestion controls (bpf/) are compiled with, and what loads them into the kernel.
+need_bpf() {
+    local missing=() program="${CLANG:-clang}"
+    command -v "$program" >/dev/null 2>&1 || missing+=(clang)
+    # Headers and libraries alike: what the compiler does not find is not there.
+    echo '#include <libelf.h>' | cc -E -x c -o /dev/null - 2>/dev/null || missing+=(libelf-dev)
+    echo '#include <zlib.h>' | cc -E -x c -o /dev/null - 2>/dev/null || missing+=(zlib1g-dev)
+    # libbpf is built with make, and asks pkg-config for the two.
+    command -v make >/dev/null 2>&1 || missing+=(make)
+    command -v pkg-config >/dev/null 2>&1 || missing+=(pkg-config)
+    [ "${#missing[@]}" -eq 0 ] || packages "${missing[@]}"
+}
+
 need_python() {
     local ready='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))'
     if ! python3 -c "$ready" 2>/dev/null; then
@@ -102,7 +115,7 @@ need_package() {
 need_cargo
 need_compiler
 case "${1:-}" in
-    build) ;;
+    build) need_bpf ;;
     python)
         need_python
         need_venv

@@ -34,6 +34,7 @@ fn measure(sources: u16, check: Check) {
         builder: 0,
         builders: 1,
         sources: (0..sources).map(|i| (SourceId::new(1, i), format!("source {i}"))).collect(),
+        level2: Vec::new(),
         first: EventId(0),
         window: Window::Constant(8 << 20),
         deadline: Duration::from_secs(1),

@@ -4,7 +4,7 @@ use crate::config::{BuilderConfig, Check, Hold};
 use crate::events::{Answer, OpenEvents, Why};
 use crate::source::{self, Due, NEVER, Piece, Presence, Source, Ticket};
 use crate::credit::Credit;
-use crate::{Closed, CreditState, Found, Ledger, Violation};
+use crate::{Closed, CreditState, Found, Ledger, Missing, Violation};
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -31,8 +31,23 @@ pub struct Builder {
     clock: Clock,
     /// Events below this index are past their deadline.
     expired: u64,
+    /// Events that the event filter has rejected.
+    filtered: u64,
     /// Since when sources that are far ahead wait, with no event open, for others that are silent.
     ahead: Option<Duration>,
+}
+
+/// How many events each trigger level was given and let through, and what was never asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Triggered {
+    /// Events that the sources brought: what level 1 let through.
+    pub level1: u64,
+    /// Of these, accepted by level 2; all of them where there is none.
+    pub level2: u64,
+    /// Of these, accepted by the event filter; all of them where there is none.
+    pub filter: u64,
+    /// Bytes, headers included, of slots that were released without a fetch because level 2 had rejected their events.
+    pub unasked_bytes: u64,
 }
 
 /// What to ask for next.
@@ -52,7 +67,7 @@ impl Builder {
         let first = share_index(config.first.0, config.builder, config.builders).min(NEVER - 1);
         let sources: Vec<Source> =
             config.sources.iter().map(|(id, name)| Source::new(id.to_string(), name.clone(), first)).collect();
-        let events = OpenEvents::new(first, config.open_events, sources.len());
+        let events = OpenEvents::new(first, config.open_events, sources.len(), &config.level2);
         let credit = Credit::new(&config.window, sources.len());
         Self {
             due: sources.iter().map(|entry| entry.due(u64::from(events.most()))).collect(),
@@ -64,6 +79,7 @@ impl Builder {
             begun: VecDeque::new(),
             clock: Clock::default(),
             expired: first,
+            filtered: 0,
             ahead: None,
             config,
         }
@@ -124,8 +140,9 @@ impl Builder {
         entry.presence = Presence::Dead;
         entry.taken.clear();
         let ready = std::mem::take(&mut entry.ready);
+        let undecided = std::mem::take(&mut entry.undecided);
         let parked = std::mem::take(&mut entry.parked);
-        for ticket in ready.into_iter().chain(parked) {
+        for ticket in ready.into_iter().chain(undecided).chain(parked) {
             entry.books.lost += entry.decide(ticket.events());
             entry.forgo(events, ticket.events(), Status::empty(), source);
         }
@@ -290,27 +307,103 @@ impl Builder {
             let Some(ticket) = fits else { break };
             entry.parked.pop_front();
             entry.looked = entry.looked.max(ticket.end());
-            let mut wanted = false;
-            for index in ticket.events() {
-                if entry.is_decided(index) {
-                    events.missing(index, source, Why::Known(Status::DROPPED));
-                }
-                wanted = events.answer(index, source) == Answer::None;
-                if wanted {
-                    break;
-                }
-            }
-            if wanted {
-                source::insert(&mut entry.ready, ticket);
-            } else {
-                // Nobody waits for these any more: not worth a fetch.
-                entry.books.late += entry.decide(ticket.events());
+            match Self::prospect(events, entry, &ticket, source) {
+                Prospect::Fetch => source::insert(&mut entry.ready, ticket),
+                Prospect::Undecided => source::insert(&mut entry.undecided, ticket),
+                Prospect::Nothing => entry.let_go(events, &ticket, source),
             }
         }
         if !entry.pieces.is_empty() {
             entry.settle_pieces(events, *expired, source);
         }
         self.renew(source);
+    }
+
+    /// What is to become of a ticket whose events are open.
+    fn prospect(events: &mut OpenEvents, entry: &Source, ticket: &Ticket, source: usize) -> Prospect {
+        let mut prospect = Prospect::Nothing;
+        for index in ticket.events() {
+            if entry.is_decided(index) {
+                events.missing(index, source, Why::Known(Status::DROPPED));
+            }
+            if events.answer(index, source) == Answer::None {
+                if !events.is_pending(index, source) {
+                    return Prospect::Fetch;
+                }
+                prospect = Prospect::Undecided;
+            }
+        }
+        prospect
+    }
+
+    /// The next event that level 2 is to decide on, with [`decide`](Self::decide): all of its sources have answered, with
+    /// a fragment or by having none.
+    pub fn next_decision(&mut self) -> Option<EventId> {
+        self.events.next_decision().map(|index| self.event(index))
+    }
+
+    /// Level 2 accepts an event, and the other sources are asked; or it does not, nothing more is asked, and the event
+    /// will not be among those [closed](Self::next_closed). A slot that holds fragments of several events is fetched where
+    /// one of them is accepted.
+    pub fn decide(&mut self, event: EventId, accept: bool) {
+        let index = event.0 / u64::from(self.config.builders);
+        let Self { events, sources, .. } = self;
+        if self.event(index) != event || !events.is_undecided(index) {
+            return;
+        }
+        if !accept {
+            let here = |(source, _): &(usize, &mut Source)| events.answer(index, *source) == Answer::Present;
+            sources.iter_mut().enumerate().filter(here).for_each(|(_, entry)| entry.unbuild());
+        }
+        events.decide(index, accept);
+        for source in 0..self.sources.len() {
+            self.heed(source, index);
+        }
+    }
+
+    /// Looks at what of a source waited for the decision on an event.
+    fn heed(&mut self, source: usize, index: u64) {
+        let Self { events, sources, expired, .. } = self;
+        let entry = &mut sources[source];
+        let mut at = entry.undecided.partition_point(|ticket| ticket.end() <= index);
+        let mut news = false;
+        while let Some(ticket) = entry.undecided.get(at).filter(|ticket| ticket.first <= index).copied() {
+            match Self::prospect(events, entry, &ticket, source) {
+                Prospect::Undecided => {
+                    at += 1;
+                    continue;
+                }
+                Prospect::Fetch => source::insert(&mut entry.ready, ticket),
+                Prospect::Nothing => entry.let_go(events, &ticket, source),
+            }
+            entry.undecided.remove(at);
+            news = true;
+        }
+        if news && !entry.pieces.is_empty() {
+            entry.settle_pieces(events, *expired, source);
+        }
+        if news {
+            self.renew(source);
+        }
+    }
+
+    /// The event filter rejects an event that was [closed](Self::next_closed), with these sources missing.
+    pub fn reject(&mut self, missing: &[Missing]) {
+        self.events.unbuild(missing.is_empty());
+        self.filtered += 1;
+        for (source, entry) in self.sources.iter_mut().enumerate() {
+            if missing.iter().all(|missing| missing.source != source) {
+                entry.unbuild();
+            }
+        }
+    }
+
+    /// What the trigger levels did so far.
+    pub fn triggered(&self) -> Triggered {
+        let (filter, rejected) = (self.events.built(), self.events.rejected());
+        let level2 = filter + self.filtered;
+        let unasked_bytes = self.sources.iter().map(|entry| entry.unasked).sum();
+        Triggered { level1: level2 + rejected, level2, filter, unasked_bytes }
     }
 
     /// Looks at the sources for which something has changed with the events that are open.
@@ -507,7 +600,7 @@ impl Builder {
                     }
                 }
                 Answer::Present => entry.books.duplicates += 1,
-                Answer::Missing | Answer::Forgotten => entry.books.late += entry.decide(index..index + 1),
+                Answer::Rejected | Answer::Missing | Answer::Forgotten => entry.unwanted(events, index, source),
             }
             index += 1;
             event.0 += u64::from(builders);
@@ -587,7 +680,7 @@ impl Builder {
                 if is_over(entry.spoke) {
                     self.events.missing(index, source, Why::Silent(Status::TIMED_OUT));
                 } else {
-                    waits |= self.events.answer(index, source) == Answer::None;
+                    waits |= self.events.waits_for(index, source);
                 }
             }
             if waits {
@@ -611,7 +704,7 @@ impl Builder {
         let opened = self.events.opened(index)?;
         let silent =
             self.sources.iter().enumerate().filter(|(source, entry)| {
-                index >= entry.mentioned && self.events.answer(index, *source) == Answer::None
+                index >= entry.mentioned && self.events.waits_for(index, *source)
             });
         Some(silent.map(|(_, entry)| entry.spoke.max(opened)).min().unwrap_or(opened))
     }
@@ -684,7 +777,7 @@ impl Builder {
             && self.sources.iter().all(Source::is_settled)
     }
 
-    /// Events closed so far, and how many of them incomplete.
+    /// Events closed so far and not rejected, and how many of them incomplete.
     pub fn counts(&self) -> (u64, u64) {
         (self.events.built(), self.events.incomplete())
     }
@@ -719,7 +812,7 @@ impl Builder {
         self.credit.state()
     }
 
-    /// Payload bytes and fragments built so far, over all sources.
+    /// Payload bytes and fragments built so far, over all sources, those of events that were rejected later included.
     pub fn progress_counts(&self) -> (u64, u64) {
         self.sources.iter().fold((0, 0), |(bytes, built), entry| (bytes + entry.books.bytes, built + entry.built))
     }
@@ -738,12 +831,13 @@ impl Builder {
         let sources = self.sources.iter().enumerate().map(|(index, entry)| {
             let mut books = entry.books.clone();
             let unwritten = unwritten.get(index).copied().unwrap_or(0);
+            let kept = entry.built - entry.unbuilt;
             books.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
             if recorded {
-                books.recorded = entry.built.saturating_sub(unwritten);
+                books.recorded = kept.saturating_sub(unwritten);
                 books.lost += unwritten;
             } else {
-                books.discarded = entry.built;
+                books.discarded = kept;
             }
             books
         });
@@ -753,6 +847,17 @@ impl Builder {
     fn event(&self, index: u64) -> EventId {
         EventId(index.saturating_mul(u64::from(self.config.builders)).saturating_add(u64::from(self.config.builder)))
     }
+}
+
+/// What is to become of a ticket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prospect {
+    /// One of its events waits for it.
+    Fetch,
+    /// One of its events may, if level 2 accepts it.
+    Undecided,
+    /// None of its events does.
+    Nothing,
 }
 
 /// Time as events see it: it stands still while the builder itself is held up by what is behind it.

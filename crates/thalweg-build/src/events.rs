@@ -34,6 +34,8 @@ pub(crate) enum Answer {
     Present,
     /// It will not come.
     Missing,
+    /// Nothing yet, and nothing is wanted: level 2 has rejected the event.
+    Rejected,
     /// The event is closed and forgotten.
     Forgotten,
 }
@@ -47,6 +49,16 @@ pub(crate) enum Why {
     Known(Status),
 }
 
+/// What level 2 says of an event. Without a level 2 every event is accepted as it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Pending,
+    Accepted,
+    Rejected,
+}
+
+/// An hour, in nanoseconds: events that were open for longer count as this long.
+const HOUR: u64 = 3_600_000_000_000;
 /// Events for which memory is set aside at the beginning: 64 bytes each, and 16 for each 64 sources.
 const TOUCHED: u32 = 1 << 16;
 
@@ -61,8 +73,13 @@ pub(crate) struct OpenEvents {
     /// Per event `words` words of "answered" and then `words` words of "present".
     bits: VecDeque<u64>,
     closed: VecDeque<(u64, u32, Vec<Missing>)>,
+    /// The sources that level 2 decides on, a bit each; nothing where there is no level 2.
+    level2: Vec<u64>,
+    /// Events of which all these have answered.
+    decidable: VecDeque<u64>,
     incomplete: u64,
     built: u64,
+    rejected: u64,
     /// How long events were open, in nanoseconds, to two digits.
     completion: Histogram<u64>,
     /// The time now.
@@ -76,18 +93,31 @@ struct Event {
     begun: Duration,
     waiting: u32,
     mentioned: bool,
+    verdict: Verdict,
     missing: Vec<Missing>,
 }
 
 impl OpenEvents {
-    pub(crate) fn new(first: u64, most: u32, sources: usize) -> Self {
+    /// `level2`: the sources that an event is decided on before the others are asked; none where it is not.
+    pub(crate) fn new(first: u64, most: u32, sources: usize, level2: &[usize]) -> Self {
         // Made and touched now, up to the default bound: a run then ends with the memory it began with.
         let (ahead, words) = (most.min(TOUCHED) as usize, sources.div_ceil(64));
-        let idle = Event { opened: Duration::ZERO, begun: Duration::ZERO, waiting: 0, mentioned: false, missing: Vec::new() };
+        let idle = Event {
+            opened: Duration::ZERO,
+            begun: Duration::ZERO,
+            waiting: 0,
+            mentioned: false,
+            verdict: Verdict::Accepted,
+            missing: Vec::new(),
+        };
         let mut events = VecDeque::from(vec![idle; ahead]);
         let mut bits = VecDeque::from(vec![u64::MAX; 2 * words * ahead]);
         events.clear();
         bits.clear();
+        let mut mask = vec![0; if level2.is_empty() { 0 } else { words }];
+        for source in level2 {
+            mask[source / 64] |= 1u64 << (source % 64);
+        }
         Self {
             base: first,
             most: most.max(1),
@@ -96,9 +126,12 @@ impl OpenEvents {
             events,
             bits,
             closed: VecDeque::new(),
+            level2: mask,
+            decidable: VecDeque::new(),
             incomplete: 0,
             built: 0,
-            completion: Histogram::new(2).unwrap_or_else(|_| unreachable!("2 digits are within its bounds")),
+            rejected: 0,
+            completion: Histogram::new_with_bounds(1, HOUR, 2).unwrap_or_else(|_| unreachable!("within its bounds")),
             now: Duration::ZERO,
         }
     }
@@ -150,8 +183,20 @@ impl OpenEvents {
         !self.closed.is_empty()
     }
 
+    /// Events that were closed and not rejected.
     pub(crate) fn built(&self) -> u64 {
         self.built
+    }
+
+    /// Events that level 2 has rejected and that are closed.
+    pub(crate) fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    /// An event that was closed, complete or not, is rejected after all.
+    pub(crate) fn unbuild(&mut self, complete: bool) {
+        self.built -= 1;
+        self.incomplete -= u64::from(!complete);
     }
 
     pub(crate) fn incomplete(&self) -> u64 {
@@ -166,7 +211,9 @@ impl OpenEvents {
         let waiting = self.sources as u32;
         while self.end() < end {
             let begun = self.now;
-            self.events.push_back(Event { opened: now, begun, waiting, mentioned: false, missing: Vec::new() });
+            let verdict = if self.level2.is_empty() { Verdict::Accepted } else { Verdict::Pending };
+            let missing = Vec::new();
+            self.events.push_back(Event { opened: now, begun, waiting, mentioned: false, verdict, missing });
             self.bits.extend(std::iter::repeat_n(0, 2 * self.words));
         }
     }
@@ -189,9 +236,41 @@ impl OpenEvents {
         };
         let (word, bit) = (at * 2 * self.words + source / 64, 1u64 << (source % 64));
         match (self.bits[word] & bit != 0, self.bits[word + self.words] & bit != 0) {
+            (false, _) if !self.level2.is_empty() && self.events[at].verdict == Verdict::Rejected => Answer::Rejected,
             (false, _) => Answer::None,
             (true, true) => Answer::Present,
             (true, false) => Answer::Missing,
+        }
+    }
+
+    /// Whether event `index` waits for something from `source`.
+    pub(crate) fn waits_for(&self, index: u64, source: usize) -> bool {
+        matches!(self.answer(index, source), Answer::None | Answer::Rejected)
+    }
+
+    /// Whether the fragment of `source` is to be asked for only when level 2 has accepted the event, which it has not
+    /// decided on.
+    pub(crate) fn is_pending(&self, index: u64, source: usize) -> bool {
+        let asked_first = |mask: &[u64]| mask[source / 64] & 1u64 << (source % 64) != 0;
+        !self.level2.is_empty() && !asked_first(&self.level2) && self.is_undecided(index)
+    }
+
+    /// Whether level 2 has yet to decide on an event that is open.
+    pub(crate) fn is_undecided(&self, index: u64) -> bool {
+        self.slot(index).is_some_and(|at| self.events[at].verdict == Verdict::Pending)
+    }
+
+    /// The next event of which all sources that level 2 asks have answered.
+    pub(crate) fn next_decision(&mut self) -> Option<u64> {
+        self.decidable.pop_front()
+    }
+
+    /// Level 2 has decided on an event that is [undecided](Self::is_undecided).
+    pub(crate) fn decide(&mut self, index: u64, accept: bool) {
+        let Some(at) = self.slot(index) else { return };
+        self.events[at].verdict = if accept { Verdict::Accepted } else { Verdict::Rejected };
+        if self.events[at].waiting == 0 {
+            self.close(at);
         }
     }
 
@@ -207,7 +286,7 @@ impl OpenEvents {
 
     /// Notes that the fragment of `source` will not come, if the event is open and has no answer from this source.
     pub(crate) fn missing(&mut self, index: u64, source: usize, why: Why) {
-        if self.answer(index, source) != Answer::None {
+        if !self.waits_for(index, source) {
             return;
         }
         let Some(at) = self.slot(index) else { return };
@@ -228,7 +307,12 @@ impl OpenEvents {
         self.bits[word] |= bit;
         let event = &mut self.events[at];
         event.waiting -= 1;
-        if event.waiting == 0 {
+        if event.verdict == Verdict::Pending {
+            let answered = self.bits.range(at * 2 * self.words..).zip(&self.level2);
+            if self.level2[source / 64] & bit != 0 && answered.into_iter().all(|(bits, mask)| bits & mask == *mask) {
+                self.decidable.push_back(self.base + at as u64);
+            }
+        } else if event.waiting == 0 {
             self.close(at);
         }
     }
@@ -237,7 +321,9 @@ impl OpenEvents {
         let event = &mut self.events[at];
         let index = self.base + at as u64;
         let mut missing = std::mem::take(&mut event.missing);
-        if event.mentioned {
+        if event.verdict == Verdict::Rejected {
+            self.rejected += u64::from(event.mentioned);
+        } else if event.mentioned {
             let open = self.now.saturating_sub(event.begun).as_nanos();
             self.completion.saturating_record(u64::try_from(open).unwrap_or(u64::MAX));
             self.built += 1;
@@ -257,7 +343,7 @@ impl OpenEvents {
                 }
             }
         }
-        while self.events.front().is_some_and(|event| event.waiting == 0) {
+        while self.events.front().is_some_and(|event| event.waiting == 0 && event.verdict != Verdict::Pending) {
             self.events.pop_front();
             for _ in 0..2 * self.words {
                 self.bits.pop_front();

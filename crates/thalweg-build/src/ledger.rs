@@ -15,6 +15,9 @@ pub struct LedgerEntry {
     pub recorded: u64,
     /// Built into events and then let go, because the run was not recorded.
     pub discarded: u64,
+    /// Of events that level 2 or the event filter rejected: fetched, or never asked for.
+    #[serde(default)]
+    pub rejected: u64,
     /// Dropped by the source because no slot was free.
     pub dropped_newest: u64,
     /// Dropped by the source to make room for newer ones.
@@ -33,7 +36,7 @@ pub struct LedgerEntry {
     pub duplicates: u64,
     /// Events for which this source said nothing, though it went on to later ones. Not a bucket: nothing was accepted.
     pub skipped: u64,
-    /// Payload bytes built.
+    /// Payload bytes built, those of events that were rejected later included.
     pub bytes: u64,
     /// Whether the source ended the run with its books.
     pub closed_books: bool,
@@ -44,6 +47,7 @@ impl LedgerEntry {
         let explained = [
             self.recorded,
             self.discarded,
+            self.rejected,
             self.dropped_newest,
             self.dropped_oldest,
             self.late,
@@ -60,6 +64,7 @@ impl LedgerEntry {
             (&mut self.accepted, other.accepted),
             (&mut self.recorded, other.recorded),
             (&mut self.discarded, other.discarded),
+            (&mut self.rejected, other.rejected),
             (&mut self.dropped_newest, other.dropped_newest),
             (&mut self.dropped_oldest, other.dropped_oldest),
             (&mut self.late, other.late),

@@ -3,7 +3,7 @@
 //!
 //! Sans-IO: no sockets, no memory of payloads, no clock of its own. The node that drives it tells it what happened
 //! ([`Builder::offered`], [`Builder::arrived`], [`Builder::gone`], …) and at what time, and asks it what to do
-//! ([`Builder::next_fetch`], [`Builder::next_closed`], [`Builder::release`]). The reasoning is in
+//! ([`Builder::next_fetch`], [`Builder::next_decision`], [`Builder::next_closed`], [`Builder::release`]). The reasoning is in
 //! `docs/architecture.md`, "How an event is built".
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ mod search;
 mod source;
 mod violation;
 
-pub use builder::{Builder, Fetch};
+pub use builder::{Builder, Fetch, Triggered};
 pub use config::{BuilderConfig, Check, Hold, Path, Window};
 pub use credit::CreditState;
 pub use events::{Closed, Missing};

@@ -78,8 +78,10 @@ pub(crate) enum Piece {
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) presence: Presence,
-    /// Offered, and its events lie beyond those that may be open. These three are in the order of tickets.
+    /// Offered, and its events lie beyond those that may be open. These four are in the order of tickets.
     pub(crate) parked: VecDeque<Ticket>,
+    /// Its events are open, and level 2 has not decided whether it is wanted.
+    pub(crate) undecided: VecDeque<Ticket>,
     /// Its events are open; it may be fetched.
     pub(crate) ready: VecDeque<Ticket>,
     /// Asked for, or arrived and held back.
@@ -108,6 +110,10 @@ pub(crate) struct Source {
     pub(crate) books: LedgerEntry,
     /// Fragments built.
     pub(crate) built: u64,
+    /// Of these, rejected later.
+    pub(crate) unbuilt: u64,
+    /// Bytes of offers that nothing was asked of because their events were rejected.
+    pub(crate) unasked: u64,
     /// Fragments mentioned.
     pub(crate) offered: u64,
 }
@@ -136,6 +142,7 @@ impl Source {
         Self {
             presence: Presence::Here,
             parked: VecDeque::new(),
+            undecided: VecDeque::new(),
             ready: VecDeque::new(),
             taken: VecDeque::new(),
             next: 0,
@@ -151,13 +158,15 @@ impl Source {
             accounts: None,
             books: LedgerEntry { source: id, name, ..LedgerEntry::default() },
             built: 0,
+            unbuilt: 0,
+            unasked: 0,
             offered: 0,
         }
     }
 
     /// Tickets below this one are done with.
     pub(crate) fn released(&self) -> u64 {
-        let fronts = [self.parked.front(), self.ready.front(), self.taken.front()];
+        let fronts = [self.parked.front(), self.undecided.front(), self.ready.front(), self.taken.front()];
         fronts.into_iter().flatten().map(|ticket| ticket.offer.ticket).min().unwrap_or(self.next)
     }
 
@@ -176,7 +185,7 @@ impl Source {
 
     /// Offers that are open.
     pub(crate) fn open(&self) -> u64 {
-        (self.parked.len() + self.ready.len() + self.taken.len() + self.early.len()) as u64
+        (self.parked.len() + self.undecided.len() + self.ready.len() + self.taken.len() + self.early.len()) as u64
     }
 
     /// Whether its books are here and nothing of it is on the way.
@@ -353,8 +362,36 @@ impl Source {
 
     /// Whether a ticket that has not arrived names this event.
     fn is_on_the_way(&self, index: u64) -> bool {
-        let tickets = self.taken.iter().chain(&self.ready).chain(&self.parked);
+        let tickets = self.taken.iter().chain(&self.ready).chain(&self.undecided).chain(&self.parked);
         tickets.filter(|ticket| !ticket.arrived).any(|ticket| ticket.events().contains(&index))
+    }
+
+    /// Lets a ticket go that nobody waits for any more: not worth a fetch.
+    pub(crate) fn let_go(&mut self, events: &mut OpenEvents, ticket: &Ticket, source: usize) {
+        let before = self.books.rejected;
+        for index in ticket.events() {
+            self.unwanted(events, index, source);
+        }
+        if self.books.rejected > before {
+            self.unasked += u64::from(ticket.offer.bytes);
+        }
+    }
+
+    /// A fragment of an event that does not wait for it: it comes too late, or its event was rejected.
+    pub(crate) fn unwanted(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
+        let count = self.decide(index..index + 1);
+        if events.answer(index, source) == Answer::Rejected {
+            self.books.rejected += count;
+            events.missing(index, source, Why::Known(Status::empty()));
+        } else {
+            self.books.late += count;
+        }
+    }
+
+    /// A fragment that is here is rejected.
+    pub(crate) fn unbuild(&mut self) {
+        self.unbuilt += 1;
+        self.books.rejected += 1;
     }
 
     /// A record that cannot be used.
@@ -369,18 +406,17 @@ impl Source {
 
     /// The open ticket of this number.
     pub(crate) fn ticket_mut(&mut self, number: u64) -> Option<&mut Ticket> {
-        let queues = [&mut self.taken, &mut self.ready, &mut self.parked];
+        let queues = [&mut self.taken, &mut self.ready, &mut self.undecided, &mut self.parked];
         queues.into_iter().find_map(|queue| position(queue, number).map(|at| &mut queue[at]))
     }
 
     /// Takes out a ticket that has not arrived; whether it was being fetched.
     pub(crate) fn withdraw(&mut self, number: u64) -> Option<(Ticket, bool)> {
-        for (queue, fetching) in [(&mut self.taken, true), (&mut self.ready, false), (&mut self.parked, false)] {
-            if let Some(at) = position(queue, number) {
-                return queue.remove(at).map(|ticket| (ticket, fetching));
-            }
+        if let Some(at) = position(&self.taken, number) {
+            return self.taken.remove(at).map(|ticket| (ticket, true));
         }
-        None
+        let queues = [&mut self.ready, &mut self.undecided, &mut self.parked];
+        queues.into_iter().find_map(|queue| position(queue, number).and_then(|at| queue.remove(at))).map(|ticket| (ticket, false))
     }
 }
 
@@ -401,7 +437,7 @@ mod tests {
 
     #[test]
     fn what_is_not_to_come_is_kept_in_few_words() {
-        let (mut source, mut events) = (Source::new("1.0".into(), "s".into(), 0), OpenEvents::new(0, 8, 1));
+        let (mut source, mut events) = (Source::new("1.0".into(), "s".into(), 0), OpenEvents::new(0, 8, 1, &[]));
         for first in 0..1000 {
             source.forgo(&mut events, 10 * first..10 * first + 10, Status::DROPPED, 0);
         }

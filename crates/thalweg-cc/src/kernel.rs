@@ -1,5 +1,6 @@
 //! What the running kernel has.
 
+use crate::control;
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use rustix::thread::CapabilitySet;
@@ -70,7 +71,7 @@ impl Kernel {
                 Standing::Thalweg
             } else if self.loaded_modules.lines().any(|line| line.split(' ').next() == Some(&module)) {
                 Standing::Module
-            } else if self.sees_bpf {
+            } else if self.sees_bpf || control(name).is_none() {
                 Standing::Kernel
             } else {
                 Standing::Unknown

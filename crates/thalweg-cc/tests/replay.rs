@@ -42,6 +42,36 @@ fn a_window_that_is_off_by_one_packet_is_found() {
     assert!(said.contains(&format!("line {}: bic", last + 1)) && said.contains("calls, 1 differ"), "{said}");
 }
 
+/// What `thalweg` promises, on the module's own tape: it is the same source, so the tape alone would not find it wrong.
+#[test]
+fn thalwegs_window_covers_the_credit_and_after_a_timeout_grows_by_what_is_delivered() {
+    let tape = tape("thalweg");
+    let (mut covered, mut restarting, mut restarts) = (0, None, 0);
+    for line in tape.lines().skip(1) {
+        let word: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| word[at].parse::<u32>().expect("the columns of bpf/tape.h");
+        let (call, before, delivered, after) = (word[2], number(10), number(17), number(26));
+        let credit = 10 + number(22).wrapping_sub(number(20)).div_ceil(number(19));
+        match call {
+            "set_state" if number(3) == 4 => restarting = Some(delivered),
+            "cong_control" | "min_tso_segs" => match restarting {
+                None => {
+                    assert_eq!(after, credit, "{line}");
+                    covered += 1;
+                }
+                Some(since) => {
+                    let grown = before + (delivered - since);
+                    assert_eq!(after, grown.min(credit), "{line}");
+                    restarting = (grown < credit).then_some(delivered);
+                    restarts += u32::from(restarting.is_none());
+                }
+            },
+            _ => {}
+        }
+    }
+    assert!(covered > 1000 && restarts > 1, "{covered} covered, {restarts} restarts");
+}
+
 #[test]
 fn every_kind_of_call_was_heard() {
     let all: String = CONTROLS.iter().map(|control| tape(control.name)).collect();

@@ -1,11 +1,13 @@
 #!/bin/bash
-# tape.sh NAME...: makes the tapes of these congestion controls (bpf/tape.h), NAME.tape each, in the current directory. Runs
-# in the laboratory's kernel, where the clock stands still while anything computes.
+# tape.sh RATE BUFFER NAME...: makes the tapes of these congestion controls (bpf/tape.h), NAME.tape each, in the current
+# directory. Runs in the laboratory's kernel, where the clock stands still while anything computes.
 #
-# One connection, through a switch, over 10 Mbit/s and 40 ms with a buffer of 60 packets: 1 s of sending; a path that is
+# One connection, through a switch, over RATE (10mbit) and 40 ms with a buffer of BUFFER packets (60): 1 s of sending; a path that is
 # gone for longer than a retransmission timeout; sending again; acknowledgements that come too late, so that a timeout was
 # a mistake; idling; sending with one packet in 300 lost.
 set -e
+rate=$1 buffer=$2
+shift 2
 
 ip link add switch type bridge
 for end in source builder; do
@@ -17,15 +19,15 @@ done
 ip link set dev switch up
 ip -n source address add 10.0.0.1/24 dev e0
 ip -n builder address add 10.0.0.2/24 dev e0
-tc qdisc add dev to_builder root handle 1: tbf rate 10mbit burst 3028 limit 200000
-tc qdisc add dev to_builder parent 1: handle 2: netem limit 60
+tc qdisc add dev to_builder root handle 1: tbf rate "$rate" burst 15140 limit 100000000
+tc qdisc add dev to_builder parent 1: handle 2: netem limit "$buffer"
 tc qdisc add dev to_source root netem delay 40ms limit 10000
 
 late() { tc qdisc change dev to_source root netem delay "$1" limit 10000; }
-lost() { tc qdisc change dev to_builder parent 1: handle 2: netem limit 60 loss "$1"; }
+lost() { tc qdisc change dev to_builder parent 1: handle 2: netem limit "$buffer" loss "$1"; }
 
 for control in "$@"; do
-    echo 65536 >/proc/tcp_tape
+    echo 1048576 >/proc/tcp_tape
     ip netns exec builder python3 -c '
 import socket
 with socket.create_server(("10.0.0.2", 5000)) as server:

@@ -69,7 +69,7 @@ pub(crate) struct Host {
 /// What differs between a machine where processors take no time and a real one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// How much a token bucket may send at once, as time at its rate: as much as timers are late.
+    /// How late timers are. A token bucket may send as much more at once as it would otherwise lose by that.
     pub(crate) slack: std::time::Duration,
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn marking(scenario: &Scenario) -> u64 {
 fn bucket(scenario: &Scenario, rate: BitRate, timing: Timing, limit: u64) -> String {
     let rate = scenario.counted(rate);
     let slack = (rate.bytes_per_second() * timing.slack.as_secs_f64()) as u64;
-    let burst = slack.max(scenario.frame().into());
+    let burst = slack + u64::from(scenario.frame());
     format!("tbf rate {}bit burst {burst} limit {}", rate.0, limit.max(burst))
 }
 
@@ -215,9 +215,11 @@ fn tcp_settings(scenario: &Scenario) -> Result<(), LabError> {
         ("tcp_rmem", receive.as_str()),
         ("tcp_wmem", send.as_str()),
         ("tcp_no_metrics_save", "1"),
-        // The receiver's too: with dctcp it echoes marks packet by packet.
-        ("tcp_congestion_control", control.congestion),
     ];
+    if control.congestion == "dctcp" {
+        // The receiver's too: it echoes marks packet by packet.
+        values.push(("tcp_congestion_control", "dctcp"));
+    }
     if control.credit {
         values.push(("tcp_slow_start_after_idle", "0"));
     }

@@ -17,6 +17,7 @@ pub(crate) fn config(sources: u16) -> BuilderConfig {
         builder: 0,
         builders: 1,
         sources: (0..sources).map(|i| (id(usize::from(i)), format!("s{i}"))).collect(),
+        level2: Vec::new(),
         first: EventId(0),
         window: Window::Constant(1 << 20),
         deadline: DEADLINE,

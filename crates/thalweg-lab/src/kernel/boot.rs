@@ -220,8 +220,9 @@ mount -t devpts devpts /dev/pts
 # The host's run-time files and shared memory are not the machine's.
 mount -t tmpfs shm /dev/shm
 mount -t tmpfs run /run
+# Under -c, `.` is the directory that is open, not the one that has its name by now.
 case \"$directory\" in
-/run/* | /dev/shm/*) mkdir -p \"$directory\" && mount --bind . \"$directory\" && cd \"$directory\" ;;
+/run/* | /dev/shm/*) mkdir -p \"$directory\" && mount -c --bind . \"$directory\" && cd \"$directory\" ;;
 esac
 ip link set lo up
 ",

@@ -242,10 +242,10 @@ impl Source {
 }
 
 /// One build, in a directory of its own.
-struct Build<'a> {
-    source: &'a Source,
-    room: &'a Path,
-    log: PathBuf,
+pub(super) struct Build<'a> {
+    pub(super) source: &'a Source,
+    pub(super) room: &'a Path,
+    pub(super) log: PathBuf,
 }
 
 impl Build<'_> {
@@ -291,7 +291,7 @@ impl Build<'_> {
     }
 
     /// A command that hears nothing of what the environment says to other builds.
-    fn command(&self, program: &str) -> Command {
+    pub(super) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let kept = ["PATH", "HOME", "TMPDIR"].into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
         command.env_clear().envs(kept).env("LC_ALL", "C").current_dir(self.room).stdin(Stdio::null());
@@ -299,7 +299,7 @@ impl Build<'_> {
     }
 
     /// Runs a command, adds what it says to the log, and shows each line to `see`.
-    fn step(
+    pub(super) fn step(
         &self,
         step: &'static str,
         program: &'static str,

@@ -1,5 +1,5 @@
 use super::boot::{self, BootError, Machine, boot};
-use super::build::Source;
+use super::build::{Build, Source};
 use super::recipe;
 use super::*;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_device::ByteSize;
@@ -39,12 +39,17 @@ fn built() -> Option<Kernel> {
     kernel
 }
 
-/// Processes of the host, but those that have ended, that have this word in their command line or environment.
-fn processes_with(word: &str) -> Vec<String> {
-    let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-    let has =
-        |path: &Path, file| fs::read(path.join(file)).is_ok_and(|text| String::from_utf8_lossy(&text).contains(word));
-    all.filter(|path| has(path, "cmdline") || has(path, "environ")).map(|path| path.display().to_string()).collect()
+/// A copy of its own of the kernel, which tells its processes from those of other tests.
+fn copied(kernel: &Kernel, directory: &Path) -> Kernel {
+    let copy = directory.join("linux");
+    fs::copy(kernel.path(), &copy).unwrap();
+    Kernel::at(copy.canonicalize().unwrap())
+}
+
+/// How many processes of the host belong to machines with this kernel: itself, and each program inside.
+fn processes(kernel: &Kernel) -> usize {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    all.filter(|entry| fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == kernel.path())).count()
 }
 
 #[test]
@@ -95,6 +100,24 @@ fn of_several_sources_the_one_that_was_tried_is_taken() {
     assert_eq!(take("linux-source-6.16.tar.xz"), "6.16");
     assert_eq!(take("linux-source-6.12.tar.xz"), "6.12");
     assert_eq!(take("linux-source-6.1.tar.xz"), "6.1");
+}
+
+#[test]
+fn a_step_that_fails_says_why_and_where_the_rest_is() {
+    let room = tempfile::tempdir().unwrap();
+    let source = Source { path: room.path().join("linux-source-6.1.tar.xz"), version: "6.1".into(), length: 0 };
+    let build = Build { source: &source, room: room.path(), log: room.path().join("build.log") };
+    let mut seen = Vec::new();
+    let mut make = build.command("sh");
+    make.args([
+        "-c",
+        "echo '  CC a.o'; echo 'a.c:1:2: error: no such thing' >&2; echo 'make: *** [a.o] Error 1'; exit 2",
+    ]);
+    let error = build.step("compiling", "sh", &mut make, |line| seen.push(line.to_vec())).unwrap_err();
+    let KernelError::Failed { step: "compiling", last, log, .. } = error else { panic!("{error}") };
+    assert_eq!(last, "a.c:1:2: error: no such thing");
+    assert_eq!(seen.concat(), fs::read(log).unwrap());
+    assert!(seen[0].starts_with(b"  CC "));
 }
 
 #[test]
@@ -199,18 +222,20 @@ fn two_runs_of_the_same_program_are_the_same() {
 fn a_program_that_never_waits_is_ended_by_the_wall_limit_and_nothing_is_left() {
     let Some(kernel) = built() else { return };
     let directory = tempfile::tempdir().unwrap();
+    let kernel = copied(&kernel, directory.path());
     let args = shell_args("echo begun; sh -c 'while :; do :; done' & while :; do :; done");
     let limit = Duration::from_secs(3);
     let error = boot(&Machine { wall_limit: limit, ..machine(&kernel, &args, directory.path()) }).unwrap_err();
     let BootError::WallLimit { console, .. } = &error else { panic!("{error}") };
     assert!(console.contains("begun"), "{console}");
-    assert_eq!(processes_with(&format!("{}/", kernel.path().display())), Vec::<String>::new());
+    assert_eq!(processes(&kernel), 0);
 }
 
 #[test]
 fn a_machine_can_be_stopped() {
     let Some(kernel) = built() else { return };
     let directory = tempfile::tempdir().unwrap();
+    let kernel = copied(&kernel, directory.path());
     let args = shell_args("echo begun >begun; sync; while :; do :; done");
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -220,8 +245,10 @@ fn a_machine_can_be_stopped() {
         while !directory.path().join("begun").exists() && Instant::now() < patience {
             thread::yield_now();
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(processes(&kernel) > 1);
+        stop.store(true, Ordering::Relaxed);
         assert!(matches!(booted.join().unwrap(), Err(BootError::Stopped)));
+        assert_eq!(processes(&kernel), 0);
     });
 }
 

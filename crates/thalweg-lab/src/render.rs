@@ -1,0 +1,225 @@
+//! A report as a page that needs nothing else: no server, no scripts, no fonts.
+
+use crate::report::{Completion, Report};
+use plotters::prelude::*;
+use std::fmt::Write;
+use thiserror::Error;
+
+/// Why a picture cannot be drawn.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("drawing: {0}")]
+pub struct DrawError(String);
+
+/// The whole report.
+pub fn html(report: &Report) -> Result<String, DrawError> {
+    let title = format!("thalweg lab: {}", headline(report));
+    let mut body = table(&[], &summary(report));
+    let _ = writeln!(body, "<h2>Queue in front of the receiver</h2>\n<figure>{}</figure>", queue(report)?);
+    if let Some(times) = &report.completion {
+        let _ = writeln!(body, "<h2>Time to complete an event</h2>\n<figure>{}</figure>", completion(times)?);
+    }
+    let receivers = report.receivers.iter().map(|receiver| {
+        let times = receiver.completion.map_or_else(|| "–".to_owned(), |times| completion_text(&times));
+        let Receiver { name, goodput_bits_per_second, events, drops, queue, .. } = receiver;
+        let events = format!("{} + {} incomplete", events.complete, events.incomplete);
+        [name.clone(), bits(*goodput_bits_per_second), events, times, drops.to_string(), queue.max_bytes.to_string()]
+    });
+    let receivers: Vec<Vec<String>> = receivers.map(Vec::from).collect();
+    let names = ["receiver", "goodput", "events", "p50, p99, max", "drops", "longest queue (bytes)"];
+    let _ = write!(body, "<h2>Receivers</h2>\n{}", table(&names, &receivers));
+    let senders = report.senders.iter().map(|sender| {
+        let numbers = [sender.retransmissions, sender.timeouts, sender.tail_loss_probes, sender.whole_run_retransmissions];
+        let rate = bits(sender.rate_bits_per_second as f64);
+        [sender.name.clone(), rate].into_iter().chain(numbers.map(|number| number.to_string())).collect()
+    });
+    let senders: Vec<Vec<String>> = senders.collect();
+    let names = ["sender", "link", "sent again", "timeouts", "tail loss probes", "sent again, start included"];
+    let _ = write!(body, "<h2>Senders</h2>\n{}", table(&names, &senders));
+    let notes: String = report.notes.iter().map(|note| format!("<li>{}</li>\n", escaped(note))).collect();
+    let _ = write!(body, "<h2>Notes</h2>\n<ul>\n{notes}</ul>\n");
+    if let Ok(scenario) = toml::to_string(&report.scenario) {
+        let _ = write!(body, "<h2>Scenario</h2>\n<pre>{}</pre>\n", escaped(&scenario));
+    }
+    let title = escaped(&title);
+    Ok(format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}</body>\n</html>\n"
+    ))
+}
+
+use crate::report::Receiver;
+
+/// The scenario in one line.
+pub fn headline(report: &Report) -> String {
+    let network = &report.scenario.network;
+    let delay = humantime::format_duration(network.delay);
+    let (senders, receivers, control) = (network.senders, network.receivers, report.scenario.traffic.control);
+    let many = |number: u32| if number == 1 { "" } else { "s" };
+    format!(
+        "{senders} sender{}, {receivers} receiver{}, {}, delay {delay}, buffer {}, {control}",
+        many(senders),
+        many(receivers),
+        network.rate,
+        network.buffer
+    )
+}
+
+/// What matters most, as names and values.
+pub fn summary(report: &Report) -> Vec<Vec<String>> {
+    let whole = &report.whole_run;
+    let with_start = |here: u64, whole: u64| format!("{here} ({whole} with the start)");
+    let share = format!("{:.1}%, of {}", report.share_of_ceiling * 100.0, bits(report.ceiling_bits_per_second));
+    let queue = &report.queue;
+    let mut rows = vec![
+        ("goodput", bits(report.goodput_bits_per_second)),
+        ("share of the ceiling", share),
+        ("events", format!("{}, and {} incomplete", report.events.complete, report.events.incomplete)),
+        ("event complete after", report.completion.map_or_else(|| "–".into(), |times| completion_text(&times))),
+        ("sent again by TCP", with_start(report.retransmissions, whole.retransmissions)),
+        ("timeouts", with_start(report.timeouts, whole.timeouts)),
+        ("dropped by the switch", with_start(report.drops, whole.drops)),
+        ("longest queue", format!("{} of {} bytes, mean {}", queue.max_bytes, queue.limit_bytes, queue.mean_bytes)),
+    ];
+    if let Some(cross) = &report.cross {
+        let text = format!("{}, {} segments sent again", bits(cross.goodput_bits_per_second), cross.retransmissions);
+        rows.push(("other flows", text));
+    }
+    let (measured, network, wall) = (report.measured_seconds, report.virtual_seconds, report.wall_seconds);
+    rows.push(("time", format!("{measured:.3} s measured, {network:.3} s in the network, {wall:.1} s on the wall ({})", report.laboratory)));
+    rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect()
+}
+
+fn completion_text(times: &Completion) -> String {
+    let time = |micros: f64| match micros {
+        short if short < 1e3 => format!("{short:.0} µs"),
+        long if long < 1e6 => format!("{:.2} ms", long / 1e3),
+        longer => format!("{:.2} s", longer / 1e6),
+    };
+    format!("{}, {}, {}", time(times.p50_us), time(times.p99_us), time(times.max_us))
+}
+
+fn bits(per_second: f64) -> String {
+    match per_second {
+        large if large >= 1e10 => format!("{:.3} Gbit/s", large / 1e9),
+        any => format!("{:.1} Mbit/s", any / 1e6),
+    }
+}
+
+const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
+const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xb2);
+const WIDTH: u32 = 760;
+
+/// The length of the fullest queue over time, and what there is room for.
+fn queue(report: &Report) -> Result<String, DrawError> {
+    let failed = |error: &dyn std::fmt::Display| DrawError(error.to_string());
+    let points: Vec<(f64, f64)> = report.queue.over_time.iter().map(|&(at, bytes)| (at, bytes as f64 / 1e3)).collect();
+    let from = points.first().map_or(0.0, |point| point.0);
+    let to = points.last().map_or(1.0, |point| point.0).max(from + 1e-6);
+    let room = report.queue.limit_bytes as f64 / 1e3;
+    let mut out = String::new();
+    {
+        let area = SVGBackend::with_string(&mut out, (WIDTH, 320)).into_drawing_area();
+        area.fill(&WHITE).map_err(|error| failed(&error))?;
+        let mut chart = ChartBuilder::on(&area)
+            .margin(12)
+            .x_label_area_size(44)
+            .y_label_area_size(64)
+            .build_cartesian_2d(from..to, 0.0..room * 1.08)
+            .map_err(|error| failed(&error))?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(INK)
+            .label_style(("sans-serif", 15, &INK))
+            .x_desc("seconds; what is measured begins at 0")
+            .y_desc("kB waiting")
+            .draw()
+            .map_err(|error| failed(&error))?;
+        chart.draw_series(LineSeries::new(points, BLUE.stroke_width(1))).map_err(|error| failed(&error))?;
+        let limit = [(from, room), (to, room)];
+        chart.draw_series(LineSeries::new(limit, INK.stroke_width(1))).map_err(|error| failed(&error))?;
+        area.present().map_err(|error| failed(&error))?;
+    }
+    Ok(out)
+}
+
+/// Three bars: half of the events, 99 of 100, all.
+fn completion(times: &Completion) -> Result<String, DrawError> {
+    let failed = |error: &dyn std::fmt::Display| DrawError(error.to_string());
+    let most = times.max_us.max(1e-3);
+    let mut out = String::new();
+    {
+        let area = SVGBackend::with_string(&mut out, (WIDTH, 118)).into_drawing_area();
+        area.fill(&WHITE).map_err(|error| failed(&error))?;
+        let bars = [("half of them", times.p50_us), ("99 of 100", times.p99_us), ("all", times.max_us)];
+        for (top, (name, micros)) in (8..).step_by(36).zip(bars) {
+            let label = format!("{name}: {:.3} ms", micros / 1e3);
+            area.draw(&Text::new(label, (12, top), ("sans-serif", 15).into_font().color(&INK)))
+                .map_err(|error| failed(&error))?;
+            let length = (f64::from(WIDTH - 24) * micros / most) as i32;
+            let bar = Rectangle::new([(12, top + 18), (12 + length.max(1), top + 28)], BLUE.filled());
+            area.draw(&bar).map_err(|error| failed(&error))?;
+        }
+        area.present().map_err(|error| failed(&error))?;
+    }
+    Ok(out)
+}
+
+fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let mut out = String::from("<div class=\"wide\"><table>\n");
+    if !headings.is_empty() {
+        let cells: String = headings.iter().map(|heading| format!("<th>{}</th>", escaped(heading))).collect();
+        let _ = writeln!(out, "<tr>{cells}</tr>");
+    }
+    for row in rows {
+        let cells: String = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
+        let _ = writeln!(out, "<tr>{cells}</tr>");
+    }
+    out.push_str("</table></div>\n");
+    out
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Pictures name their colours themselves, for light paper; for dark paper the page overrules them.
+const STYLE: &str = include_str!("page.css");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Events, Queue};
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn a_page_has_the_figures_and_no_scripts() {
+        let scenario = Scenario::parse("[network]\nsenders = 3\n").unwrap();
+        let queue = Queue { max_bytes: 170_000, mean_bytes: 1, limit_bytes: 340_000, sample_seconds: 1e-5, over_time: vec![(-0.1, 5), (0.0, 170_000), (1.0, 4)] };
+        let times = Completion { p50_us: 900.0, p99_us: 1_500.0, max_us: 2_000_000.0 };
+        let receiver = Receiver { name: "receiver-<0>".into(), completion: Some(times), queue: queue.clone(), ..Receiver::default() };
+        let report = Report {
+            laboratory: "virtual".into(),
+            goodput_bits_per_second: 930e6,
+            ceiling_bits_per_second: scenario.ceiling(),
+            share_of_ceiling: 930e6 / scenario.ceiling(),
+            events: Events { complete: 1000, incomplete: 0 },
+            completion: Some(times),
+            queue,
+            receivers: vec![receiver],
+            scenario,
+            ..Report::default()
+        };
+        let page = html(&report).unwrap();
+        for text in ["930.0 Mbit/s", "98.9%, of 940.6 Mbit/s", "170000 of 340000 bytes", "receiver-&lt;0&gt;", "900 µs, 1.50 ms, 2.00 s", "senders = 3"] {
+            assert!(page.contains(text), "{text}");
+        }
+        assert!(!page.contains("<script"));
+        // A report of nothing is a page too.
+        assert!(html(&Report::default()).is_ok());
+    }
+}

@@ -1,0 +1,195 @@
+//! A sweep: one scenario with lists in it. Every combination is run, checked, and drawn.
+//!
+//! A sweep file is a scenario file with more in it:
+//!
+//! - `[sweep]`: keys of the scenario and the values each is to have. `rounds = 20` makes every measurement at least that many
+//!   round trips (and intervals) long, so that cells with a short delay stay cheap. Each `[[sweep.together]]` is a list of keys
+//!   that change together.
+//! - `[quick]`: a sample. For a key of `[sweep]` some of its values, for any other key of the scenario another value.
+//! - `[check]`: what must be true of every cell, such as `share_of_ceiling = ">= 0.98"`: see [`check::FIGURES`].
+//!
+//! Some come with Thalweg: [`NAMES`].
+
+pub mod check;
+mod file;
+pub(crate) mod heat;
+pub(crate) mod page;
+mod run;
+mod summary;
+#[cfg(test)]
+mod tests;
+pub(crate) mod text;
+
+pub use run::{Outcome, Progress, Results, run};
+pub use summary::{Contest, Loss};
+
+use crate::scenario::{Scenario, ScenarioError, WrongLine};
+use check::Check;
+use std::path::Path;
+use thiserror::Error;
+
+/// A scenario with lists in it, and all that comes of them.
+#[derive(Debug, Clone)]
+pub struct Sweep {
+    /// The file's, without its ending.
+    pub name: String,
+    /// What it is about.
+    pub title: String,
+    /// The keys that change, in the file's order.
+    pub axes: Vec<Axis>,
+    /// What must be true of every cell.
+    pub checks: Vec<Check>,
+    /// Every combination.
+    pub cells: Vec<Cell>,
+    /// Whether this is the sample.
+    pub quick: bool,
+}
+
+/// A key that changes, or several that change together and are named by the first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Axis {
+    /// Such as `network.delay`.
+    pub key: String,
+    /// Its values, as text.
+    pub values: Vec<String>,
+}
+
+/// One combination.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    /// For each axis, which of its values.
+    pub at: Vec<usize>,
+    /// What is run.
+    pub scenario: Scenario,
+}
+
+const EMBEDDED: [(&str, &str); 13] = [
+    ("judge-1g", include_str!("../sweeps/judge-1g.toml")),
+    ("judge-10g", include_str!("../sweeps/judge-10g.toml")),
+    ("judge-100g", include_str!("../sweeps/judge-100g.toml")),
+    ("judge-controls", include_str!("../sweeps/judge-controls.toml")),
+    ("judge-uneven", include_str!("../sweeps/judge-uneven.toml")),
+    ("judge-slow", include_str!("../sweeps/judge-slow.toml")),
+    ("judge-loss", include_str!("../sweeps/judge-loss.toml")),
+    ("judge-cross", include_str!("../sweeps/judge-cross.toml")),
+    ("judge-paced", include_str!("../sweeps/judge-paced.toml")),
+    ("tdaq-measured", include_str!("../sweeps/tdaq-measured.toml")),
+    ("tdaq-simulated", include_str!("../sweeps/tdaq-simulated.toml")),
+    ("tdaq-incast-whole", include_str!("../sweeps/tdaq-incast-whole.toml")),
+    ("tdaq-incast-each", include_str!("../sweeps/tdaq-incast-each.toml")),
+];
+
+/// The sweeps that come with Thalweg.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    EMBEDDED.iter().map(|(name, _)| *name)
+}
+
+/// Why there is no sweep.
+#[derive(Debug, Error)]
+pub enum SweepError {
+    /// Neither a file that can be read nor a name.
+    #[error(transparent)]
+    File(#[from] ScenarioError),
+    /// It says something that cannot be.
+    #[error("{name}, {wrong}")]
+    Wrong {
+        /// The sweep's name.
+        name: String,
+        /// What, and where.
+        wrong: WrongLine,
+    },
+    /// What was asked to be taken out of it is not in it.
+    #[error("'{asked}' takes nothing out of {name}: write KEY=VALUE or KEY=VALUE,VALUE with {axes}")]
+    Only {
+        /// As it was asked for.
+        asked: String,
+        /// The sweep's name.
+        name: String,
+        /// Its keys and their values.
+        axes: String,
+    },
+}
+
+impl Sweep {
+    /// One that comes with Thalweg, by its name, or else a file. `quick`: its sample.
+    pub fn load(name: &str, quick: bool) -> Result<Self, SweepError> {
+        if let Some((_, text)) = EMBEDDED.iter().find(|(own, _)| *own == name) {
+            return Self::parse(name, text, quick);
+        }
+        let path = Path::new(name);
+        let text = std::fs::read_to_string(path).map_err(|error| match path.components().count() {
+            1 if path.extension().is_none() => {
+                let names = names().collect::<Vec<_>>().join(", ");
+                let error = std::io::Error::new(error.kind(), format!("{error}; nor is it one of {names}"));
+                ScenarioError::Read { path: path.to_owned(), error }
+            }
+            _ => ScenarioError::Read { path: path.to_owned(), error },
+        })?;
+        let name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
+        Self::parse(&name, &text, quick)
+    }
+
+    /// Reads and checks the text of a file, and every cell of it.
+    pub fn parse(name: &str, text: &str, quick: bool) -> Result<Self, SweepError> {
+        file::parse(name, text, quick).map_err(|wrong| SweepError::Wrong { name: name.to_owned(), wrong })
+    }
+
+    /// Leaves only cells whose key has one of the values: `delay=1ms` or `network.senders=1,2`. Axes shrink with it.
+    pub fn only(&mut self, asked: &str) -> Result<(), SweepError> {
+        let error = || {
+            let axis = |axis: &Axis| format!("{} = {}", axis.key, axis.values.join(", "));
+            let axes = self.axes.iter().map(axis).collect::<Vec<_>>().join("; ");
+            SweepError::Only { asked: asked.to_owned(), name: self.name.clone(), axes }
+        };
+        let (key, values) = asked.split_once('=').ok_or_else(error)?;
+        let named = |axis: &Axis| axis.key == key.trim() || axis.name() == key.trim();
+        let number = self.axes.iter().position(named).ok_or_else(error)?;
+        let axis = &self.axes[number];
+        let mut kept = Vec::new();
+        for value in values.split(',') {
+            kept.push(axis.values.iter().position(|own| same(own, value)).ok_or_else(error)?);
+        }
+        kept.sort_unstable();
+        kept.dedup();
+        self.axes[number].values = kept.iter().map(|at| self.axes[number].values[*at].clone()).collect();
+        self.cells.retain_mut(|cell| match kept.binary_search(&cell.at[number]) {
+            Ok(at) => {
+                cell.at[number] = at;
+                true
+            }
+            Err(_) => false,
+        });
+        Ok(())
+    }
+
+    /// The axis of this key.
+    pub fn axis(&self, key: &str) -> Option<usize> {
+        self.axes.iter().position(|axis| axis.key == key)
+    }
+
+    /// A cell in words: `senders 3, delay 1ms`.
+    pub fn describe(&self, cell: &Cell) -> String {
+        self.words(cell, |_| true)
+    }
+
+    /// The same, of some axes.
+    pub(crate) fn words(&self, cell: &Cell, of: impl Fn(usize) -> bool) -> String {
+        let axes = self.axes.iter().zip(&cell.at).enumerate().filter(|(number, _)| of(*number));
+        let words: Vec<String> =
+            axes.map(|(_, (axis, at))| format!("{} {}", axis.name(), axis.values[*at])).collect();
+        words.join(", ")
+    }
+}
+
+impl Axis {
+    /// The last part of its key.
+    pub fn name(&self) -> &str {
+        self.key.rsplit('.').next().unwrap_or(&self.key)
+    }
+}
+
+/// Whether two texts mean one value, but for spaces and capitals.
+fn same(one: &str, other: &str) -> bool {
+    let plain = |text: &str| text.split_whitespace().collect::<String>().to_ascii_lowercase();
+    plain(one) == plain(other)
+}

@@ -1,0 +1,105 @@
+//! What must be true of every cell.
+
+use crate::report::Report;
+use serde::Serialize;
+
+/// A number of a report, by name.
+#[derive(Debug, Clone, Copy)]
+pub struct Figure {
+    /// As a sweep file calls it.
+    pub name: &'static str,
+    of: fn(&Report) -> Option<f64>,
+}
+
+/// What `[check]` may ask about.
+pub const FIGURES: [Figure; 14] = [
+    // Goodput over Scenario::ceiling.
+    Figure { name: "share_of_ceiling", of: |report| Some(report.share_of_ceiling) },
+    Figure { name: "goodput_bits_per_second", of: |report| Some(report.goodput_bits_per_second) },
+    // In the measured time.
+    Figure { name: "retransmissions", of: |report| Some(report.retransmissions as f64) },
+    Figure { name: "timeouts", of: |report| Some(report.timeouts as f64) },
+    Figure { name: "drops", of: |report| Some(report.drops as f64) },
+    // With the start.
+    Figure { name: "whole_run_retransmissions", of: |report| Some(report.whole_run.retransmissions as f64) },
+    Figure { name: "whole_run_timeouts", of: |report| Some(report.whole_run.timeouts as f64) },
+    Figure { name: "incomplete_events", of: |report| Some(report.events.incomplete as f64) },
+    Figure { name: "complete_events", of: |report| Some(report.events.complete as f64) },
+    Figure { name: "p99_us", of: |report| Some(report.completion?.p99_us) },
+    Figure { name: "worst_us", of: |report| Some(report.completion?.max_us) },
+    // The longest queue over what the port holds.
+    Figure {
+        name: "queue_of_buffer",
+        of: |report| Some(report.queue.max_bytes as f64 / report.scenario.network.buffer.0 as f64),
+    },
+    // The p99 completion over the least there is: a round trip, and the event's payload at the receiver's rate.
+    Figure { name: "p99_of_least", of: |report| Some(report.completion?.p99_us * 1e-6 / least(report)) },
+    // What the other flows got, over the ceiling.
+    Figure {
+        name: "cross_share",
+        of: |report| Some(report.cross.as_ref()?.goodput_bits_per_second / report.ceiling_bits_per_second),
+    },
+];
+
+fn least(report: &Report) -> f64 {
+    let scenario = &report.scenario;
+    let (from, to) = scenario.sizes();
+    let event = f64::from(scenario.network.senders) * (from + to) as f64 / 2.0;
+    scenario.round_trip().as_secs_f64() + event / scenario.network.rate.bytes_per_second()
+}
+
+/// A figure, how it is compared, and with what.
+#[derive(Debug, Clone, Copy)]
+pub struct Check {
+    figure: Figure,
+    compare: &'static str,
+    with: f64,
+}
+
+/// What became of a check.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Checked {
+    /// As the file says it.
+    pub check: String,
+    /// The figure; absent where the report has none, which is no pass.
+    pub value: Option<f64>,
+    /// Whether it is so.
+    pub holds: bool,
+}
+
+impl Check {
+    /// `share_of_ceiling` and `>= 0.98`.
+    pub(super) fn parse(name: &str, text: &str) -> Option<Self> {
+        let figure = FIGURES.into_iter().find(|figure| figure.name == name)?;
+        let compare = [">=", "<=", "=="].into_iter().find(|compare| text.trim().starts_with(compare))?;
+        let with: f64 = text.trim().strip_prefix(compare)?.trim().parse().ok()?;
+        with.is_finite().then_some(Self { figure, compare, with })
+    }
+
+    /// Looks at a report.
+    pub fn of(&self, report: &Report) -> Checked {
+        let value = (self.figure.of)(report).filter(|value| value.is_finite());
+        let holds = value.is_some_and(|value| match self.compare {
+            ">=" => value >= self.with,
+            "<=" => value <= self.with,
+            _ => value == self.with,
+        });
+        Checked { check: self.to_string(), value, holds }
+    }
+}
+
+impl std::fmt::Display for Check {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}", self.figure.name, self.compare, self.with)
+    }
+}
+
+impl std::fmt::Display for Checked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.value {
+            Some(value) if value.fract() == 0.0 => write!(f, "{value:.0}, not {}", self.check),
+            Some(value) => write!(f, "{value:.4}, not {}", self.check),
+            None => write!(f, "nothing, not {}", self.check),
+        }
+    }
+}
