@@ -114,8 +114,9 @@ need_package() {
 
 need_cargo
 need_compiler
+need_bpf
 case "${1:-}" in
-    build) need_bpf ;;
+    build) ;;
     python)
         need_python
         need_venv

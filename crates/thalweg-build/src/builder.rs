@@ -1,9 +1,9 @@
 //! The builder of one share of the events.
 
 use crate::config::{BuilderConfig, Check, Hold};
+use crate::credit::Credit;
 use crate::events::{Answer, OpenEvents, Why};
 use crate::source::{self, Due, NEVER, Piece, Presence, Source, Ticket};
-use crate::credit::Credit;
 use crate::{Closed, CreditState, Found, Ledger, Missing, Violation};
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
@@ -231,7 +231,7 @@ impl Builder {
         if continues {
             entry.continues(first);
         }
-        let ticket = Ticket { offer, first, asked: 0, arrived: false };
+        let ticket = Ticket { offer, first, asked: 0, undecided: 0, arrived: false };
         entry.books.skipped += first.saturating_sub(entry.mentioned);
         entry.offered += ticket.end() - first.max(entry.mentioned);
         entry.mentioned = ticket.end();
@@ -304,36 +304,34 @@ impl Builder {
                 None => {}
             }
             entry.answer_silence(events, known.min(events.end()), source);
-            let Some(ticket) = fits else { break };
+            let Some(mut ticket) = fits else { break };
             entry.parked.pop_front();
             entry.looked = entry.looked.max(ticket.end());
-            match Self::prospect(events, entry, &ticket, source) {
-                Prospect::Fetch => source::insert(&mut entry.ready, ticket),
-                Prospect::Undecided => source::insert(&mut entry.undecided, ticket),
-                Prospect::Nothing => entry.let_go(events, &ticket, source),
+            let mut wanted = false;
+            for index in ticket.events() {
+                if entry.is_decided(index) {
+                    events.missing(index, source, Why::Known(Status::DROPPED));
+                }
+                let pending = events.is_pending(index, source);
+                ticket.undecided += u32::from(pending);
+                wanted = !pending && events.answer(index, source) == Answer::None;
+                if wanted {
+                    break;
+                }
+            }
+            if wanted {
+                source::insert(&mut entry.ready, ticket);
+            } else if ticket.undecided > 0 {
+                ticket.events().for_each(|index| entry.reject_ahead(events, index, source));
+                source::insert(&mut entry.undecided, ticket);
+            } else {
+                entry.let_go(events, &ticket, source);
             }
         }
         if !entry.pieces.is_empty() {
             entry.settle_pieces(events, *expired, source);
         }
         self.renew(source);
-    }
-
-    /// What is to become of a ticket whose events are open.
-    fn prospect(events: &mut OpenEvents, entry: &Source, ticket: &Ticket, source: usize) -> Prospect {
-        let mut prospect = Prospect::Nothing;
-        for index in ticket.events() {
-            if entry.is_decided(index) {
-                events.missing(index, source, Why::Known(Status::DROPPED));
-            }
-            if events.answer(index, source) == Answer::None {
-                if !events.is_pending(index, source) {
-                    return Prospect::Fetch;
-                }
-                prospect = Prospect::Undecided;
-            }
-        }
-        prospect
     }
 
     /// The next event that level 2 is to decide on, with [`decide`](Self::decide): all of its sources have answered, with
@@ -347,10 +345,10 @@ impl Builder {
     /// one of them is accepted.
     pub fn decide(&mut self, event: EventId, accept: bool) {
         let index = event.0 / u64::from(self.config.builders);
-        let Self { events, sources, .. } = self;
-        if self.event(index) != event || !events.is_undecided(index) {
+        if self.event(index) != event || !self.events.is_undecided(index) {
             return;
         }
+        let Self { events, sources, .. } = self;
         if !accept {
             let here = |(source, _): &(usize, &mut Source)| events.answer(index, *source) == Answer::Present;
             sources.iter_mut().enumerate().filter(here).for_each(|(_, entry)| entry.unbuild());
@@ -367,24 +365,28 @@ impl Builder {
         let entry = &mut sources[source];
         let mut at = entry.undecided.partition_point(|ticket| ticket.end() <= index);
         let mut news = false;
-        while let Some(ticket) = entry.undecided.get(at).filter(|ticket| ticket.first <= index).copied() {
-            match Self::prospect(events, entry, &ticket, source) {
-                Prospect::Undecided => {
-                    at += 1;
-                    continue;
-                }
-                Prospect::Fetch => source::insert(&mut entry.ready, ticket),
-                Prospect::Nothing => entry.let_go(events, &ticket, source),
+        while let Some(ticket) = entry.undecided.get_mut(at).filter(|ticket| ticket.first <= index) {
+            ticket.undecided -= 1;
+            let ticket = *ticket;
+            if events.answer(index, source) == Answer::None {
+                source::insert(&mut entry.ready, ticket);
+            } else if ticket.undecided == 0 {
+                entry.let_go(events, &ticket, source);
+            } else {
+                entry.reject_ahead(events, index, source);
+                at += 1;
+                continue;
             }
             entry.undecided.remove(at);
             news = true;
         }
-        if news && !entry.pieces.is_empty() {
+        if !news {
+            return;
+        }
+        if !entry.pieces.is_empty() {
             entry.settle_pieces(events, *expired, source);
         }
-        if news {
-            self.renew(source);
-        }
+        self.renew(source);
     }
 
     /// The event filter rejects an event that was [closed](Self::next_closed), with these sources missing.
@@ -471,6 +473,12 @@ impl Builder {
         {
             return Some(fetch);
         }
+        self.next_piece(now)
+    }
+
+    /// What to ask for next of slots of which a part was asked for already: where there is no place for another one.
+    pub fn next_piece(&mut self, now: Duration) -> Option<Fetch> {
+        self.advance(now);
         for _ in 0..self.begun.len() {
             let (source, number) = self.begun.pop_front()?;
             let taken = &mut self.sources[source].taken;
@@ -702,10 +710,11 @@ impl Builder {
     /// Since when event `index` waits for a source that is silent; since it was opened, where it waits for none.
     fn overdue(&self, index: u64) -> Option<Duration> {
         let opened = self.events.opened(index)?;
-        let silent =
-            self.sources.iter().enumerate().filter(|(source, entry)| {
-                index >= entry.mentioned && self.events.waits_for(index, *source)
-            });
+        let silent = self
+            .sources
+            .iter()
+            .enumerate()
+            .filter(|(source, entry)| index >= entry.mentioned && self.events.waits_for(index, *source));
         Some(silent.map(|(_, entry)| entry.spoke.max(opened)).min().unwrap_or(opened))
     }
 
@@ -792,6 +801,11 @@ impl Builder {
         self.events.forget_completions();
     }
 
+    /// The oldest event that is open, or the next to be opened. What is asked of it must not wait for later ones.
+    pub fn oldest_event(&self) -> EventId {
+        self.event(self.events.base())
+    }
+
     /// Events that are open now; never more than [`BuilderConfig::open_events`].
     pub fn open_events(&self) -> u64 {
         self.events.end() - self.events.base()
@@ -847,17 +861,6 @@ impl Builder {
     fn event(&self, index: u64) -> EventId {
         EventId(index.saturating_mul(u64::from(self.config.builders)).saturating_add(u64::from(self.config.builder)))
     }
-}
-
-/// What is to become of a ticket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Prospect {
-    /// One of its events waits for it.
-    Fetch,
-    /// One of its events may, if level 2 accepts it.
-    Undecided,
-    /// None of its events does.
-    Nothing,
 }
 
 /// Time as events see it: it stands still while the builder itself is held up by what is behind it.

@@ -15,14 +15,19 @@ use crate::{Found, Path, Window};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Asking goes no faster than this times the port's rate: enough above 1 that the window, not the clock, is what limits
-/// in the steady state, where each arrival makes room for the next fetch.
-const PACE: f64 = 1.05;
-/// How many pieces the window holds, at least: with fewer, sources take turns instead of filling the port together.
-const PIECES: u64 = 8;
+/// Asking goes no faster than the port's rate and this part of it more: enough that the window, not the clock, is what limits
+/// in the steady state, where each arrival makes room for the next fetch; and less at a long distance, so that what comes too
+/// fast for a whole round trip fills no more than a quarter of the buffer.
+const HASTE: f64 = 0.05;
+/// How many pieces the filled part of the buffer holds. With fewer, sources take turns instead of filling the port together,
+/// and each comes as a burst; with more, what goes around each piece (a message, a packet that is not full) takes more of the
+/// port.
+const PIECES: f64 = 3.0;
 /// Bounds of a piece. Shorter ones cost more messages than they are worth; longer ones let one source fill the port.
 const LONGEST_PIECE: u64 = 64 << 10;
 const SHORTEST_PIECE: u64 = 4;
+/// After so long a pause TCP begins with a small window again (RFC 2861; its shortest retransmission timeout in Linux).
+const IDLE: Duration = Duration::from_millis(200);
 /// Rounds are no shorter than this: nothing can be told from a handful of segments.
 const SHORTEST_ROUND: Duration = Duration::from_micros(200);
 
@@ -72,6 +77,8 @@ struct Flow {
     alone: bool,
     /// More than this is not asked of it at a time; nothing where it keeps up.
     most: Option<u64>,
+    /// How often in a row it kept up with that.
+    streak: u32,
     /// `asked` when `most` was last changed: what was asked before does not show the change.
     changed: u64,
     held: u64,
@@ -87,6 +94,10 @@ struct Port {
     round_trip: Option<Duration>,
     /// What losses have taken off the window.
     taken: f64,
+    /// The window at the beginning, which grows by half in each round trip: TCP's own windows have to grow with it. What they
+    /// cannot take yet would wait in the sources, and come in bursts as soon as they can.
+    ramp: f64,
+    heard: Duration,
     /// Bytes that may be asked for now without going faster than the port, and when that was worked out.
     tokens: f64,
     at: Duration,
@@ -95,6 +106,8 @@ struct Port {
     rate: f64,
     /// Whether somebody could not be asked because the window was full.
     full: bool,
+    /// When a source last was as quick as the port allows.
+    prompt: Option<Duration>,
     /// When the pace lets more be asked for; nothing where it is not the pace that keeps us waiting.
     next: Option<Duration>,
 }
@@ -191,7 +204,10 @@ impl Credit {
                 if fits { bytes } else { 0 }
             }
             Mode::Port(port) => {
-                let piece = bytes.min(port.piece());
+                if self.outstanding == 0 && now > port.heard.saturating_add(IDLE) {
+                    port.ramp = port.start();
+                }
+                let piece = port.piece_of(bytes);
                 if self.outstanding > 0 && in_network + piece > port.window() {
                     port.full = true;
                     return 0;
@@ -199,7 +215,7 @@ impl Credit {
                 if port.may_ask(piece, now) { piece } else { 0 }
             }
             Mode::Search(search) => {
-                let piece = bytes.min((search.window() / PIECES).clamp(1, LONGEST_PIECE));
+                let piece = bytes.min((search.window() / 8).clamp(1, LONGEST_PIECE));
                 let fits = self.outstanding == 0 || self.outstanding + piece <= search.window();
                 if fits { piece } else { 0 }
             }
@@ -245,9 +261,9 @@ impl Credit {
             Mode::Port(port) => {
                 port.round_trip = port.round_trip.into_iter().chain(round_trip).min();
                 if let Some(took) = slowest {
-                    flow.adapt(port, took);
+                    flow.adapt(port, took, now);
                 }
-                port.round.received += bytes;
+                port.came(bytes, now);
                 port.end_round(now);
             }
             Mode::Search(search) => {
@@ -314,22 +330,29 @@ impl Flow {
         before - self.held
     }
 
-    /// A source that takes longer than the port can make it take is itself what is slow: more credit with it is credit
-    /// that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only while the window is full.
-    fn adapt(&mut self, port: &mut Port, took: Duration) {
+    /// A source that takes longer than the port can make it take, while others do not, is itself what is slow: more credit
+    /// with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only while
+    /// the window is full.
+    fn adapt(&mut self, port: &mut Port, took: Duration, now: Duration) {
         let queue = port.time_of(Path::SHARE * port.path.buffer as f64 + 2.0 * port.piece() as f64);
         let due = port.round_trip().saturating_add(queue);
         let least = 2 * port.piece();
-        if took > due && port.full {
+        if took <= due {
+            port.prompt = Some(now);
+            if let Some(most) = self.most {
+                // Slowly at first, and by as much again as long as it keeps up.
+                let more = most + (most / 8 << self.streak.min(3)) + port.segment();
+                self.streak += 1;
+                self.most = (more < port.window()).then_some(more);
+            }
+        } else if port.full && port.ramp >= port.widest() && port.prompt.is_some_and(|at| now < at.saturating_add(2 * due)) {
             let now = self.most.unwrap_or_else(|| self.outstanding().max(least));
             let keep = due.as_secs_f64() / took.as_secs_f64();
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of it")]
             let most = (now as f64 * keep.max(0.5)) as u64;
             self.most = Some(most.max(least));
+            self.streak = 0;
             port.full = false;
-        } else if let Some(most) = self.most {
-            let more = most + most / 8 + port.segment();
-            self.most = (more < port.window()).then_some(more);
         }
         self.changed = self.asked;
     }
@@ -341,15 +364,31 @@ impl Port {
             path,
             round_trip: None,
             taken: 0.0,
+            ramp: 0.0,
+            heard: Duration::ZERO,
             tokens: 0.0,
             at: Duration::ZERO,
             round: Round::default(),
             rate: 0.0,
             full: false,
+            prompt: None,
             next: None,
         };
         port.tokens = port.burst();
+        port.ramp = port.start();
         port
+    }
+
+    /// Where the ramp begins: what the buffer takes at once.
+    fn start(&self) -> f64 {
+        (Path::SHARE * self.path.buffer as f64).max(10.0 * self.segment() as f64)
+    }
+
+    /// Bytes have come.
+    fn came(&mut self, bytes: u64, now: Duration) {
+        self.ramp = (self.ramp + bytes as f64 / 2.0).min(self.widest().max(self.start()));
+        self.heard = now;
+        self.round.received += bytes;
     }
 
     fn state(&self) -> CreditState {
@@ -381,23 +420,34 @@ impl Port {
 
     fn window(&self) -> u64 {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes in flight fit")]
-        let window = (self.widest() - self.taken) as u64;
+        let window = (self.widest() - self.taken).min(self.ramp) as u64;
         window
     }
 
     fn piece(&self) -> u64 {
         let (shortest, longest) = (SHORTEST_PIECE * self.segment(), LONGEST_PIECE.max(SHORTEST_PIECE * self.segment()));
-        (self.window() / PIECES).clamp(shortest, longest)
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a buffer")]
+        let piece = (Path::SHARE * self.path.buffer as f64 / PIECES) as u64;
+        piece.clamp(shortest, longest)
+    }
+
+    /// The next piece of so many bytes. A rest that is not worth a piece of its own goes with it.
+    fn piece_of(&self, bytes: u64) -> u64 {
+        let piece = self.piece();
+        if bytes <= piece + piece / 2 { bytes } else { piece }
     }
 
     fn burst(&self) -> f64 {
-        (Path::SHARE * self.path.buffer as f64).max(2.0 * self.piece() as f64)
+        (Path::SHARE / 4.0 * self.path.buffer as f64).max(self.segment() as f64)
     }
 
-    /// A token bucket: over any time *t* no more than `burst` + 1.05·C·*t* is asked for. The window alone would ask for a
+    /// A token bucket: over any time *t* no more than `burst` + (1 + haste)·C·*t* is asked for. The window alone would ask for a
     /// whole C·τ at once at the beginning, and it would come back all at once.
     fn may_ask(&mut self, bytes: u64, now: Duration) -> bool {
-        let pace = PACE * self.path.rate;
+        let ramp = 1.5 * self.ramp / self.round_trip().as_secs_f64().max(1e-9);
+        let product = self.path.rate * self.round_trip().as_secs_f64();
+        let haste = HASTE.min(Path::SHARE / 2.0 * self.path.buffer as f64 / product.max(1.0));
+        let pace = ((1.0 + haste) * self.path.rate).min(ramp.max(1.0));
         self.tokens = (self.tokens + pace * now.saturating_sub(self.at).as_secs_f64()).min(self.burst());
         self.at = self.at.max(now);
         let lacks = (bytes as f64).min(self.burst()) - self.tokens;

@@ -236,11 +236,16 @@ impl OpenEvents {
         };
         let (word, bit) = (at * 2 * self.words + source / 64, 1u64 << (source % 64));
         match (self.bits[word] & bit != 0, self.bits[word + self.words] & bit != 0) {
-            (false, _) if !self.level2.is_empty() && self.events[at].verdict == Verdict::Rejected => Answer::Rejected,
-            (false, _) => Answer::None,
+            (false, _) if self.level2.is_empty() => Answer::None,
+            (false, _) => self.unanswered(at),
             (true, true) => Answer::Present,
             (true, false) => Answer::Missing,
         }
+    }
+
+    #[cold]
+    fn unanswered(&self, at: usize) -> Answer {
+        if self.events[at].verdict == Verdict::Rejected { Answer::Rejected } else { Answer::None }
     }
 
     /// Whether event `index` waits for something from `source`.
@@ -251,8 +256,11 @@ impl OpenEvents {
     /// Whether the fragment of `source` is to be asked for only when level 2 has accepted the event, which it has not
     /// decided on.
     pub(crate) fn is_pending(&self, index: u64, source: usize) -> bool {
-        let asked_first = |mask: &[u64]| mask[source / 64] & 1u64 << (source % 64) != 0;
-        !self.level2.is_empty() && !asked_first(&self.level2) && self.is_undecided(index)
+        !self.level2.is_empty() && !self.is_asked_first(source) && self.is_undecided(index)
+    }
+
+    fn is_asked_first(&self, source: usize) -> bool {
+        self.level2[source / 64] & 1u64 << (source % 64) != 0
     }
 
     /// Whether level 2 has yet to decide on an event that is open.
@@ -308,12 +316,18 @@ impl OpenEvents {
         let event = &mut self.events[at];
         event.waiting -= 1;
         if event.verdict == Verdict::Pending {
-            let answered = self.bits.range(at * 2 * self.words..).zip(&self.level2);
-            if self.level2[source / 64] & bit != 0 && answered.into_iter().all(|(bits, mask)| bits & mask == *mask) {
-                self.decidable.push_back(self.base + at as u64);
-            }
+            self.look_for_decision(at, source);
         } else if event.waiting == 0 {
             self.close(at);
+        }
+    }
+
+    /// A source has answered for an event that is not decided on: now it may be.
+    #[cold]
+    fn look_for_decision(&mut self, at: usize, source: usize) {
+        let mut answered = self.bits.range(at * 2 * self.words..).zip(&self.level2);
+        if self.is_asked_first(source) && answered.all(|(bits, mask)| bits & mask == *mask) {
+            self.decidable.push_back(self.base + at as u64);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::LedgerEntry;
 use crate::events::{Answer, OpenEvents, Why};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_wire::{Accounts, Announcement, Disposition, FragmentHeader, IntervalMap, Status};
@@ -26,6 +26,8 @@ pub(crate) struct Ticket {
     pub(crate) first: u64,
     /// Bytes of it that were asked for so far.
     pub(crate) asked: u32,
+    /// How many of its events level 2 has yet to decide on, while that is waited for.
+    pub(crate) undecided: u32,
     /// In place, and kept until its events are closed.
     pub(crate) arrived: bool,
 }
@@ -100,6 +102,8 @@ pub(crate) struct Source {
     pub(crate) looked: u64,
     /// Events mentioned and not to come, not yet looked at: a range and the reason. Sorted and disjoint.
     forgone: VecDeque<(Range<u64>, Status)>,
+    /// Fragments that count as rejected though they share a slot with others that may be wanted, by event index.
+    rejected: BTreeSet<u64>,
     /// Fragments spread over several tickets, by event index; only while more of them may come.
     pub(crate) pieces: BTreeMap<u64, Pieces>,
     /// When it last offered something or ended.
@@ -152,6 +156,7 @@ impl Source {
             mentioned: first,
             looked: first,
             forgone: VecDeque::new(),
+            rejected: BTreeSet::new(),
             pieces: BTreeMap::new(),
             heard: Duration::ZERO,
             spoke: Duration::ZERO,
@@ -173,6 +178,13 @@ impl Source {
     /// All tickets below the returned one are done with; nothing where that was said already.
     pub(crate) fn take_release(&mut self) -> Option<u64> {
         let released = self.released();
+        if !self.rejected.is_empty() {
+            let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
+            let oldest = queues.into_iter().filter_map(|queue| queue.front()).map(|ticket| ticket.first).min();
+            // More of the last fragment mentioned may come.
+            let oldest = oldest.unwrap_or(NEVER).min(self.mentioned.saturating_sub(1));
+            self.rejected = self.rejected.split_off(&oldest);
+        }
         let news = self.told != released;
         self.told = released;
         news.then_some(released)
@@ -294,9 +306,12 @@ impl Source {
     /// How many of these fragments are not yet in a bucket; from now on they are.
     pub(crate) fn decide(&mut self, range: Range<u64>) -> u64 {
         let mut undecided = range.end - range.start;
+        if !self.rejected.is_empty() {
+            undecided -= self.rejected.range(range.clone()).count() as u64;
+        }
         if !self.pieces.is_empty() {
-            for pieces in self.pieces.range_mut(range).map(|(_, pieces)| pieces) {
-                undecided -= u64::from(pieces.decided);
+            for (index, pieces) in self.pieces.range_mut(range) {
+                undecided -= u64::from(pieces.decided && !self.rejected.contains(index));
                 pieces.decided = true;
             }
         }
@@ -310,7 +325,7 @@ impl Source {
 
     /// A further ticket for a fragment was offered.
     pub(crate) fn continues(&mut self, index: u64) {
-        let decided = !self.is_on_the_way(index);
+        let decided = !self.is_on_the_way(index) || self.rejected.contains(&index);
         self.pieces.entry(index).or_insert_with(|| Pieces { arrived: IntervalMap::new(), total: None, decided });
     }
 
@@ -372,12 +387,22 @@ impl Source {
         for index in ticket.events() {
             self.unwanted(events, index, source);
         }
-        if self.books.rejected > before {
+        if self.books.rejected > before || self.rejected.range(ticket.events()).next().is_some() {
             self.unasked += u64::from(ticket.offer.bytes);
         }
     }
 
+    /// A fragment is rejected, and others in its slot may not be. Its event does not wait for what becomes of the slot:
+    /// that depends on later events, which may be waiting for this one.
+    pub(crate) fn reject_ahead(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
+        if events.answer(index, source) == Answer::Rejected {
+            self.unwanted(events, index, source);
+            self.rejected.insert(index);
+        }
+    }
+
     /// A fragment of an event that does not wait for it: it comes too late, or its event was rejected.
+    #[cold]
     pub(crate) fn unwanted(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
         let count = self.decide(index..index + 1);
         if events.answer(index, source) == Answer::Rejected {
@@ -416,7 +441,10 @@ impl Source {
             return self.taken.remove(at).map(|ticket| (ticket, true));
         }
         let queues = [&mut self.ready, &mut self.undecided, &mut self.parked];
-        queues.into_iter().find_map(|queue| position(queue, number).and_then(|at| queue.remove(at))).map(|ticket| (ticket, false))
+        queues
+            .into_iter()
+            .find_map(|queue| position(queue, number).and_then(|at| queue.remove(at)))
+            .map(|ticket| (ticket, false))
     }
 }
 

@@ -19,7 +19,7 @@ done
 ip link set dev switch up
 ip -n source address add 10.0.0.1/24 dev e0
 ip -n builder address add 10.0.0.2/24 dev e0
-tc qdisc add dev to_builder root handle 1: tbf rate "$rate" burst 15140 limit 100000000
+tc qdisc add dev to_builder root handle 1: tbf rate "$rate" burst 3028 limit 100000000
 tc qdisc add dev to_builder parent 1: handle 2: netem limit "$buffer"
 tc qdisc add dev to_source root netem delay 40ms limit 10000
 

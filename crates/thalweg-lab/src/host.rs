@@ -1,21 +1,37 @@
 //! A scenario in network namespaces of this host, in real time.
 
-use crate::network::{Timing, batch};
+use crate::LabError;
+use crate::network::{NAMESPACES, Namespace, Timing, batch};
 use crate::report::Report;
 use crate::rig::Rig;
 use crate::scenario::Scenario;
-use crate::LabError;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// How late timers of an ordinary kernel are, and a little more.
 const SLACK: Duration = Duration::from_micros(250);
 
-pub(crate) fn run(scenario: &Scenario, directory: &Path) -> Result<Report, LabError> {
+pub(crate) fn run(scenario: &Scenario, directory: &Path, stop: &AtomicBool) -> Result<Report, LabError> {
     can(scenario)?;
-    let prefix = format!("thalweg-{}-", std::process::id());
+    sweep();
+    let prefix = format!("{PREFIX}{}-", std::process::id());
     let (timing, limit) = (Timing { slack: SLACK }, scenario.measure.wall_limit);
-    Rig { laboratory: "host", directory, prefix: &prefix, timing, limit }.run(scenario)
+    Rig { laboratory: "host", directory, prefix: &prefix, timing, limit, stop }.run(scenario)
+}
+
+/// What all namespaces' names begin with; the number of the process that made them follows.
+const PREFIX: &str = "thalweg-";
+
+/// Takes down what processes that were killed have left.
+fn sweep() {
+    for entry in std::fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some((process, _)) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')) else { continue };
+        if process.parse::<u32>().is_ok() && !Path::new("/proc").join(process).exists() {
+            drop(Namespace::named(name));
+        }
+    }
 }
 
 /// Whether this host can do it.
@@ -55,7 +71,7 @@ fn can(scenario: &Scenario) -> Result<(), LabError> {
 
 /// Tries a kind of queue in a namespace of its own.
 fn probe(queue: &str) -> Result<(), LabError> {
-    let space = crate::network::Namespace::named(format!("thalweg-{}-probe", std::process::id()));
+    let space = Namespace::named(format!("{PREFIX}{}-probe", std::process::id()));
     batch("ip", &format!("netns add {}\n", space.name()))?;
     space.enter(|| batch("tc", &format!("qdisc add dev lo root {queue}\n")))?
 }

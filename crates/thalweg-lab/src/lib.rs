@@ -17,9 +17,12 @@ mod machine;
 mod network;
 pub mod ns3;
 mod queue;
+pub mod render;
 pub mod report;
 mod rig;
 pub mod scenario;
+pub mod sweep;
+pub mod tdaq;
 mod topology;
 
 pub use error::LabError;
@@ -67,7 +70,7 @@ pub fn run(
 ) -> Result<Report, LabError> {
     match laboratory {
         Laboratory::Virtual => machine::run(scenario, &Kernel::build(progress)?, directory, stop),
-        Laboratory::Host => host::run(scenario, directory),
-        Laboratory::Ns3 => Err(LabError::Interrupted),
+        Laboratory::Host => host::run(scenario, directory, stop),
+        Laboratory::Ns3 => ns3::run(scenario, stop),
     }
 }

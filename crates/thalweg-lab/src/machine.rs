@@ -1,12 +1,12 @@
 //! A scenario in the virtual machine: this program boots a kernel, and is the program that runs in it.
 
+use crate::LabError;
 use crate::kernel::{BootError, Kernel, Machine, boot};
 use crate::network::Timing;
 use crate::report::Report;
 use crate::rig::Rig;
 use crate::scenario::Scenario;
 use crate::topology::Memory;
-use crate::LabError;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -25,7 +25,12 @@ enum Answer {
 }
 
 /// Outside: boots the machine and takes its answer.
-pub(crate) fn run(scenario: &Scenario, kernel: &Kernel, directory: &Path, stop: &AtomicBool) -> Result<Report, LabError> {
+pub(crate) fn run(
+    scenario: &Scenario,
+    kernel: &Kernel,
+    directory: &Path,
+    stop: &AtomicBool,
+) -> Result<Report, LabError> {
     let begun = Instant::now();
     let write = |name: &str, text: String| {
         let path = directory.join(name);
@@ -74,14 +79,21 @@ pub fn guest(directory: &Path) -> Result<(), LabError> {
 fn inside(directory: &Path) -> Result<Report, LabError> {
     let scenario = Scenario::load(&directory.join(SCENARIO))?;
     // Bytes and packets that all of TCP, and the one processor, may hold: the machine has memory for them.
-    for (name, value) in [("net/ipv4/tcp_mem", "8000000 8000000 8000000"), ("net/core/netdev_max_backlog", "1000000")] {
+    // Every congestion control may be a namespace's default: dctcp's receiver needs that.
+    let controls = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let controls = std::fs::read_to_string(controls).map_err(LabError::file(controls))?;
+    for (name, value) in [
+        ("net/ipv4/tcp_mem", "8000000 8000000 8000000"),
+        ("net/core/netdev_max_backlog", "1000000"),
+        ("net/ipv4/tcp_allowed_congestion_control", controls.trim()),
+    ] {
         let path = Path::new("/proc/sys").join(name);
         std::fs::write(&path, value).map_err(LabError::file(path))?;
     }
     // Twice the run and a minute of the machine's time: more than the longest series of timeouts that still gets on.
     let limit = 2 * (scenario.warm_up() + scenario.measured()) + Duration::from_secs(60);
     let timing = Timing { slack: SLACK };
-    Rig { laboratory: "virtual", directory, prefix: "", timing, limit }.run(&scenario)
+    Rig { laboratory: "virtual", directory, prefix: "", timing, limit, stop: &AtomicBool::new(false) }.run(&scenario)
 }
 
 /// How late timers are under time travel: the clock counts in steps of 256 ns, and a timer cannot be nearer than 500 ns

@@ -35,7 +35,7 @@
 
 mod namespace;
 
-pub(crate) use namespace::Namespace;
+pub(crate) use namespace::{NAMESPACES, Namespace};
 
 use crate::LabError;
 use crate::scenario::{BitRate, Scenario};
@@ -211,11 +211,7 @@ fn tcp_settings(scenario: &Scenario) -> Result<(), LabError> {
     let buffers = tcp_buffer(scenario);
     let (receive, send) = (format!("4096 131072 {buffers}"), format!("4096 16384 {buffers}"));
     let control = scenario.traffic.control;
-    let mut values = vec![
-        ("tcp_rmem", receive.as_str()),
-        ("tcp_wmem", send.as_str()),
-        ("tcp_no_metrics_save", "1"),
-    ];
+    let mut values = vec![("tcp_rmem", receive.as_str()), ("tcp_wmem", send.as_str()), ("tcp_no_metrics_save", "1")];
     if control.congestion == "dctcp" {
         // The receiver's too: it echoes marks packet by packet.
         values.push(("tcp_congestion_control", "dctcp"));

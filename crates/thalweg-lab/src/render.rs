@@ -28,7 +28,8 @@ pub fn html(report: &Report) -> Result<String, DrawError> {
     let names = ["receiver", "goodput", "events", "p50, p99, max", "drops", "longest queue (bytes)"];
     let _ = write!(body, "<h2>Receivers</h2>\n{}", table(&names, &receivers));
     let senders = report.senders.iter().map(|sender| {
-        let numbers = [sender.retransmissions, sender.timeouts, sender.tail_loss_probes, sender.whole_run_retransmissions];
+        let numbers =
+            [sender.retransmissions, sender.timeouts, sender.tail_loss_probes, sender.whole_run_retransmissions];
         let rate = bits(sender.rate_bits_per_second as f64);
         [sender.name.clone(), rate].into_iter().chain(numbers.map(|number| number.to_string())).collect()
     });
@@ -87,7 +88,13 @@ pub fn summary(report: &Report) -> Vec<Vec<String>> {
         rows.push(("other flows", text));
     }
     let (measured, network, wall) = (report.measured_seconds, report.virtual_seconds, report.wall_seconds);
-    rows.push(("time", format!("{measured:.3} s measured, {network:.3} s in the network, {wall:.1} s on the wall ({})", report.laboratory)));
+    rows.push((
+        "time",
+        format!(
+            "{measured:.3} s measured, {network:.3} s in the network, {wall:.1} s on the wall ({})",
+            report.laboratory
+        ),
+    ));
     rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect()
 }
 
@@ -199,9 +206,20 @@ mod tests {
     #[test]
     fn a_page_has_the_figures_and_no_scripts() {
         let scenario = Scenario::parse("[network]\nsenders = 3\n").unwrap();
-        let queue = Queue { max_bytes: 170_000, mean_bytes: 1, limit_bytes: 340_000, sample_seconds: 1e-5, over_time: vec![(-0.1, 5), (0.0, 170_000), (1.0, 4)] };
+        let queue = Queue {
+            max_bytes: 170_000,
+            mean_bytes: 1,
+            limit_bytes: 340_000,
+            sample_seconds: 1e-5,
+            over_time: vec![(-0.1, 5), (0.0, 170_000), (1.0, 4)],
+        };
         let times = Completion { p50_us: 900.0, p99_us: 1_500.0, max_us: 2_000_000.0 };
-        let receiver = Receiver { name: "receiver-<0>".into(), completion: Some(times), queue: queue.clone(), ..Receiver::default() };
+        let receiver = Receiver {
+            name: "receiver-<0>".into(),
+            completion: Some(times),
+            queue: queue.clone(),
+            ..Receiver::default()
+        };
         let report = Report {
             laboratory: "virtual".into(),
             goodput_bits_per_second: 930e6,
@@ -215,7 +233,14 @@ mod tests {
             ..Report::default()
         };
         let page = html(&report).unwrap();
-        for text in ["930.0 Mbit/s", "98.9%, of 940.6 Mbit/s", "170000 of 340000 bytes", "receiver-&lt;0&gt;", "900 µs, 1.50 ms, 2.00 s", "senders = 3"] {
+        for text in [
+            "930.0 Mbit/s",
+            "98.9%, of 940.6 Mbit/s",
+            "170000 of 340000 bytes",
+            "receiver-&lt;0&gt;",
+            "900 µs, 1.50 ms, 2.00 s",
+            "senders = 3",
+        ] {
             assert!(page.contains(text), "{text}");
         }
         assert!(!page.contains("<script"));

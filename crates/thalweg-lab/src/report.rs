@@ -4,7 +4,7 @@ use crate::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 
 /// What became of a scenario.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// `virtual`, `host` or `ns3`.
     pub laboratory: String,

@@ -12,6 +12,7 @@ use crate::scenario::Scenario;
 use crate::topology::topology;
 use nodes::{Built, Nodes};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use watch::{Watch, Watched};
 
@@ -28,6 +29,8 @@ pub(crate) struct Rig<'a> {
     pub(crate) timing: Timing,
     /// When it is given up, by this kernel's clock.
     pub(crate) limit: Duration,
+    /// Ends it early when it becomes true.
+    pub(crate) stop: &'a AtomicBool,
 }
 
 impl Rig<'_> {
@@ -42,7 +45,7 @@ impl Rig<'_> {
 
         let watch = Watch::begin(scenario, &network)?;
         let cross = cross::begin(scenario, &network)?;
-        let built = Nodes::run(&network, &path, self.directory, begun + self.limit, self.limit)?;
+        let built = Nodes::run(self, &network, &path, begun + self.limit)?;
         let watched = watch.end()?;
         let cross = cross.end(&watched);
         Ok(self.report(scenario, &network, &built, watched, cross, begun.elapsed()))

@@ -17,7 +17,7 @@ use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
 /// A network, its traffic, and how it is measured.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// `[network]`
@@ -59,6 +59,22 @@ pub struct Network {
     pub unlike: Vec<Unlike>,
 }
 
+/// One sender; all else as in a file that does not say.
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            senders: 1,
+            receivers: one(),
+            rate: defaults::rate(),
+            delay: defaults::delay(),
+            loss: 0.0,
+            buffer: defaults::buffer(),
+            mtu: defaults::mtu(),
+            unlike: Vec::new(),
+        }
+    }
+}
+
 /// `[[network.sender]]`: a sender that differs from the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -70,7 +86,7 @@ pub struct Unlike {
 }
 
 /// `[traffic]`: what the sources have to send, and who decides when.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Traffic {
     /// Who keeps the senders from overrunning the switch.
@@ -90,20 +106,6 @@ pub struct Traffic {
     pub cross: u32,
     /// Loss recovery as it was before RACK and tail loss probes.
     pub classic_recovery: bool,
-}
-
-impl Default for Traffic {
-    fn default() -> Self {
-        Self {
-            control: Control::default(),
-            size: None,
-            sizes: None,
-            interval: None,
-            barrier: false,
-            cross: 0,
-            classic_recovery: false,
-        }
-    }
 }
 
 /// `[measure]`

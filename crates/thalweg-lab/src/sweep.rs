@@ -3,7 +3,7 @@
 //! A sweep file is a scenario file with more in it:
 //!
 //! - `[sweep]`: keys of the scenario and the values each is to have. `rounds = 20` makes every measurement at least that many
-//!   round trips (and intervals) long, so that cells with a short delay stay cheap. Each `[[sweep.together]]` is a list of keys
+//!   round trips, and a whole number of intervals and at least that many, long, so that cells with a short delay stay cheap. Each `[[sweep.together]]` is a list of keys
 //!   that change together.
 //! - `[quick]`: a sample. For a key of `[sweep]` some of its values, for any other key of the scenario another value.
 //! - `[check]`: what must be true of every cell, such as `share_of_ceiling = ">= 0.98"`: see [`check::FIGURES`].
@@ -15,12 +15,12 @@ mod file;
 pub(crate) mod heat;
 pub(crate) mod page;
 mod run;
-mod summary;
+pub(crate) mod summary;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod text;
 
-pub use run::{Outcome, Progress, Results, run};
+pub use run::{Outcome, Progress, Results, estimate, run};
 pub use summary::{Contest, Loss};
 
 use crate::scenario::{Scenario, ScenarioError, WrongLine};
@@ -175,8 +175,7 @@ impl Sweep {
     /// The same, of some axes.
     pub(crate) fn words(&self, cell: &Cell, of: impl Fn(usize) -> bool) -> String {
         let axes = self.axes.iter().zip(&cell.at).enumerate().filter(|(number, _)| of(*number));
-        let words: Vec<String> =
-            axes.map(|(_, (axis, at))| format!("{} {}", axis.name(), axis.values[*at])).collect();
+        let words: Vec<String> = axes.map(|(_, (axis, at))| format!("{} {}", axis.name(), axis.values[*at])).collect();
         words.join(", ")
     }
 }

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 /// The port builders listen on.
 const PORT: u16 = 7400;
-/// The smallest memory of a source, and of a builder, in bytes.
-const LEAST_SOURCE: u64 = 2 << 20;
-const LEAST_BUILDER: u64 = 32 << 20;
-const BLOCK: u64 = 4 << 20;
+/// The smallest memory of a builder, in bytes.
+const LEAST_BUILDER: u64 = 8 << 20;
+const BLOCK: u64 = 1 << 20;
 /// What a block needs beside the largest slot: its index and closings.
 const BESIDE: u64 = 256 << 10;
 
@@ -36,7 +35,7 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
         // Without credits everything is asked for as soon as it is offered: what the window has to say is switched off.
         window: link.is_none().then_some(64 << 30),
         link: link.clone(),
-        open_events: traffic.barrier.then_some(1),
+        open_events: memory.open,
         // Longer than TCP takes to find out about a lost packet many times over: no event is given up.
         deadline: "1h".into(),
         check: "header",
@@ -68,34 +67,35 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
     })
 }
 
-/// How much memory the nodes need so that the network and not their memory is what limits. A fragment stays in its slot for
-/// two round trips (offer, fetch, data, release) and the wait in the switch, a place in a block is taken for one and the wait.
+/// How much memory the nodes get: so much that the network limits and not they, and no more, since fast sources run ahead of
+/// a slow one, and a run goes on at its end, as far as it reaches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     slot: u64,
     slots: u64,
     block: u64,
     blocks: u64,
+    /// Events that are open at a time.
+    open: u64,
 }
 
 impl Memory {
     pub(crate) fn of(scenario: &Scenario) -> Self {
+        let (senders, receivers) = (u64::from(scenario.network.senders), u64::from(scenario.network.receivers));
         let way = scenario.bandwidth_delay() + scenario.network.buffer.0;
-        let (_, largest) = scenario.sizes();
+        let (from, largest) = scenario.sizes();
         let record = 64 + largest.div_ceil(64) * 64;
-        let slot = match scenario.traffic.barrier {
-            true => record,
-            false => record * (SLOT / record).max(1),
+        let together = if scenario.traffic.barrier { 1 } else { (SLOT / record).max(1) };
+        let open = match scenario.traffic.barrier {
+            true => 1,
+            // A fragment is on its way for two round trips (offer, fetch, data, release) and the wait in the switch.
+            false => (4 * way).div_ceil(senders * (from + largest) / 2).max(4 * together).min(1 << 24),
         };
-        let source = (3 * way / u64::from(scenario.network.senders)).max(LEAST_SOURCE);
+        let slot = record * together;
         let block = (slot + BESIDE).max(BLOCK).next_multiple_of(4096);
-        let builder = (2 * way).max(LEAST_BUILDER);
-        Self {
-            slot,
-            slots: source.div_ceil(slot).clamp(4, 65_536),
-            block,
-            blocks: builder.div_ceil(block).clamp(4, 4096),
-        }
+        let blocks = (2 * way).max(LEAST_BUILDER).div_ceil(block);
+        let slots = (open.div_ceil(together) + 2) * receivers;
+        Self { open, slot, slots: slots.min(65_536), block, blocks: blocks.clamp(4, 4096) }
     }
 
     /// Bytes of all nodes together.
@@ -131,7 +131,7 @@ struct Builder {
     blocks: u64,
     window: Option<u64>,
     link: Option<Link>,
-    open_events: Option<u32>,
+    open_events: u64,
     deadline: String,
     check: &'static str,
 }

@@ -93,7 +93,8 @@ pub trait SourceLink: Debug + Send {
     /// Sends what can be sent now.
     fn flush(&mut self) -> Result<(), LinkError>;
 
-    /// Receives and answers what has come; fetches are served by the link itself.
+    /// Receives what has come. Fetches are served by the link itself: the bytes go out with the next
+    /// [`flush`](Self::flush).
     fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError>;
 
     /// Payload bytes copied on the way out so far, by this process or by the kernel on its behalf.

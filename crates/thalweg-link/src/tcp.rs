@@ -340,7 +340,8 @@ impl SourceLink for TcpSource {
                 break;
             }
         }
-        self.flush()
+        // Not flushed: what the caller has to say next rides in the last packet of the answers.
+        Ok(())
     }
 
     fn copied(&self) -> u64 {

@@ -1,13 +1,15 @@
 //! A builder node: it listens for sources, asks for what they offer, builds events, and hands them to the recorder.
 
 mod connections;
+mod trigger;
 
 use crate::blocks::{Blocks, Sent};
 use crate::source::bind;
 use crate::{
-    BuilderNodeConfig, BuilderReport, Calibration, CheckConfig, Completion, CreditReport, NodeError, Progress, RunConfig, Snapshot, Steady, Stop, TaiClock, Topology,
-    Urgency, calibration, clock, now,
+    BuilderNodeConfig, BuilderReport, Calibration, CheckConfig, Completion, CreditReport, NodeError, Progress,
+    RunConfig, Snapshot, Steady, Stop, TaiClock, Topology, TriggerReport, Urgency, calibration, clock, now,
 };
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use thalweg_arena::{BlockPool, Pages};
@@ -15,6 +17,7 @@ use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Found, Hold, Window};
 use thalweg_link::{Address, BuilderLink, Eager, Interest, LinkError, Listener, Poller};
 use thalweg_store::{EventCounts, Recorder, RecorderConfig, RunBegin, RunEnd, RunState, SourceInfo};
 use thalweg_wire::{EventId, Losses, Message, Refusal, RunNumber, SourceId, TaiNanos};
+use trigger::Trigger;
 
 /// A connection that has not said who it is after this time is closed.
 const GREETING_TIME: Duration = Duration::from_secs(5);
@@ -43,6 +46,8 @@ pub struct BuilderNode {
     ids: Vec<(SourceId, String)>,
     builder: Builder,
     blocks: Blocks,
+    /// Where fragments wait for a decision; nothing where none is made.
+    trigger: Option<Trigger>,
     pages: Pages,
     listeners: Vec<Listener>,
     /// Listeners that are not listened to, and until when.
@@ -174,14 +179,15 @@ impl BuilderNode {
         let pages = pool.pages();
         tracing::info!(builder = name, blocks, block_bytes, "blocks made of {pages}");
         let start = now();
-        let builder =
-            Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), window));
+        let builder = Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), window));
+        let trigger = config.has_trigger().then(|| Trigger::new(&config, count, topology.run.record));
         if let Some(credit) = builder.credit() {
             let (window, piece) = (credit.window, credit.piece);
             tracing::info!(builder = name, window, piece, ?eager, "asks by credit");
         }
         Ok(Self {
             blocks: Blocks::new(pool, count),
+            trigger,
             pages,
             sources: sources.iter().map(|_| SourceState::default()).collect(),
             configuration: serde_json::to_value(topology).unwrap_or_default(),
@@ -224,8 +230,15 @@ impl BuilderNode {
         sources: Vec<(SourceId, String)>,
         window: Window,
     ) -> BuilderConfig {
-        let mapped = config.listen.iter().all(|address| matches!(address, Address::Shm(_)));
+        let is_mapped = |address: &Address| matches!(address, Address::Shm(_));
+        let asked_first = |name: &String| config.level2.as_ref().is_some_and(|level2| level2.sources.contains(name));
+        // Where nothing is copied, a slot is needed until its event is handed over.
+        let in_place = match config.has_trigger() {
+            true => config.listen.iter().any(is_mapped),
+            false => config.listen.iter().all(is_mapped) && !run_config.record,
+        };
         BuilderConfig {
+            level2: (0..sources.len()).filter(|source| asked_first(&sources[*source].1)).collect(),
             run: RunNumber(0),
             builder: index,
             builders: count,
@@ -239,8 +252,7 @@ impl BuilderNode {
                 CheckConfig::Header => Check::Headers,
                 CheckConfig::Payload => Check::Payloads,
             },
-            // Where nothing is copied, a slot is needed until its event is handed over.
-            hold: if mapped && !run_config.record { Hold::UntilClosed } else { Hold::UntilArrived },
+            hold: if in_place { Hold::UntilClosed } else { Hold::UntilArrived },
         }
     }
 
@@ -324,7 +336,11 @@ impl BuilderNode {
             _ => now + TICK,
         };
         let deaf = self.deaf.iter().map(|(_, until)| *until).min();
-        [deadline, pace, flush, duration, warm, deaf, Some(watch)].into_iter().flatten().min().map(|at| at.saturating_sub(now))
+        [deadline, pace, flush, duration, warm, deaf, Some(watch)]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| at.saturating_sub(now))
     }
 
     fn pass_time(&mut self) -> Result<(), NodeError> {
@@ -464,6 +480,9 @@ impl BuilderNode {
             self.blocks.record_to(recorder.run(), Some(recorder));
         }
         self.run = RunNumber(run.unwrap_or(0));
+        if let Some(trigger) = &mut self.trigger {
+            trigger.set_aside(&self.config, &self.sources)?;
+        }
         let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
         self.builder = Builder::new(config);
         self.phase = Phase::Running;
@@ -515,7 +534,8 @@ impl BuilderNode {
         let micros = |nanos: u64| nanos as f64 / 1e3;
         Steady {
             seconds: (built.at - warm.at).as_secs_f64(),
-            events: built.events - warm.events,
+            // The event filter may have rejected some of the events that were there then.
+            events: built.events.saturating_sub(warm.events),
             payload_bytes: built.bytes - warm.bytes,
             completion: Completion {
                 p50_us: micros(completion.value_at_quantile(0.5)),
@@ -578,6 +598,9 @@ impl BuilderNode {
         let mono = now();
         let tai = self.clock.now();
         loop {
+            if let Some(trigger) = &mut self.trigger {
+                trigger.decide(&mut self.builder);
+            }
             self.write_down(tai, mono);
             self.blocks.send_on(tai, mono, self.config.flush, false);
             if !self.fetch(mono) {
@@ -595,44 +618,63 @@ impl BuilderNode {
             if self.blocks.has_closings() {
                 return;
             }
+            let Some(trigger) = &mut self.trigger else {
+                let Some(closed) = self.builder.next_closed() else { return };
+                self.blocks.close(closed);
+                continue;
+            };
+            if trigger.has_accepted() {
+                if !trigger.copy(&mut self.blocks, &self.ids, mono) {
+                    self.stall(mono);
+                    return;
+                }
+                self.go_on(mono);
+                continue;
+            }
             let Some(closed) = self.builder.next_closed() else { return };
-            self.blocks.close(closed);
+            trigger.filter(&mut self.builder, closed);
         }
     }
 
     /// Makes one fetch. False where there is none to make, or no room.
     fn fetch(&mut self, now: Duration) -> bool {
-        let Some(Fetch { source, offer, range }) = self.builder.next_fetch(now) else { return false };
-        let connection = self.sources[source].connection;
-        let begins_to_owe = self.builder.in_flight_of(source) <= u64::from(range.end - range.start);
-        if range.start > 0 {
-            if let Some(connection) = connection.and_then(|index| self.connections[index].as_mut()) {
-                connection.link.extend_fetch(offer.ticket, range.end);
-                connection.delivered = if begins_to_owe { now } else { connection.delivered };
-            }
-            return true;
+        let Some(fetch) = self.builder.next_fetch(now) else { return false };
+        if fetch.range.start > 0 {
+            return self.extend_fetch(Some(fetch), now);
         }
+        let Fetch { source, offer, range } = fetch;
+        let connection = self.sources[source].connection;
+        let begins_to_owe = self.begins_to_owe(source, &range);
         let Some(index) = connection else {
             self.builder.unfetch(source, offer.ticket);
             return false;
         };
         let maps = self.connections[index].as_ref().is_some_and(|connection| connection.link.maps());
-        let place = if maps && !self.run_config.record {
+        let oldest = offer.first <= self.builder.oldest_event();
+        let place = if maps && (self.trigger.is_some() || !self.run_config.record) {
             None
+        } else if let Some(trigger) = &mut self.trigger {
+            let place = trigger.reserve(source, &offer, oldest);
+            if place.is_none() {
+                // It is decisions that are waited for, and they may have to wait for a deadline.
+                self.builder.unfetch(source, offer.ticket);
+                let more = self.builder.next_piece(now);
+                return self.extend_fetch(more, now);
+            }
+            place
         } else {
             let place = self.blocks.reserve(offer.bytes as usize, offer.count, now);
             if place.is_none() {
                 self.builder.unfetch(source, offer.ticket);
                 self.stall(now);
-                return false;
+                // A place that is not full yet may be what keeps its block.
+                let more = self.builder.next_piece(now);
+                return self.extend_fetch(more, now);
             }
             place
         };
-        if std::mem::take(&mut self.stalled) {
-            self.hold_clock(now);
-        }
-        if let Some(since) = self.stalled_at.take() {
-            self.shown.stalled_nanos += u64::try_from((now - since).as_nanos()).unwrap_or(0);
+        if self.trigger.is_none() {
+            self.go_on(now);
         }
         let Some(connection) = &mut self.connections[index] else { return false };
         if begins_to_owe || connection.fetching == 0 {
@@ -657,6 +699,33 @@ impl BuilderNode {
         self.builder.stalled(self.stalled || matches!(self.phase, Phase::Pausing { .. }), now);
     }
 
+    /// Asks for more of a slot that is being fetched. False where there is none.
+    fn extend_fetch(&mut self, more: Option<Fetch>, now: Duration) -> bool {
+        let Some(Fetch { source, offer, range }) = more else { return false };
+        let begins_to_owe = self.begins_to_owe(source, &range);
+        let connection = self.sources[source].connection;
+        if let Some(connection) = connection.and_then(|index| self.connections[index].as_mut()) {
+            connection.link.extend_fetch(offer.ticket, range.end);
+            connection.delivered = if begins_to_owe { now } else { connection.delivered };
+        }
+        true
+    }
+
+    /// Whether this is all that is asked of a source.
+    fn begins_to_owe(&self, source: usize, range: &Range<u32>) -> bool {
+        self.builder.in_flight_of(source) <= u64::from(range.end - range.start)
+    }
+
+    /// There was room.
+    fn go_on(&mut self, now: Duration) {
+        if std::mem::take(&mut self.stalled) {
+            self.hold_clock(now);
+        }
+        if let Some(since) = self.stalled_at.take() {
+            self.shown.stalled_nanos += u64::try_from((now - since).as_nanos()).unwrap_or(0);
+        }
+    }
+
     /// No block is free. Whatever the reason, a source whose slots are full for lack of fetches must not be found silent.
     /// While places are only waiting to be filled that is the pipeline being full; it is back-pressure when it is the disk
     /// that has the blocks.
@@ -674,7 +743,9 @@ impl BuilderNode {
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
             if let Some(source) = connection.source {
-                if let Some(below) = self.builder.release(source) {
+                // What is accepted may lie in the source's own memory until it is copied.
+                let copied = self.trigger.as_ref().is_none_or(|trigger| !trigger.has_accepted());
+                if copied && let Some(below) = self.builder.release(source) {
                     connection.link.release(below);
                 }
                 let state = &mut self.sources[source];
@@ -727,7 +798,8 @@ impl BuilderNode {
             let (tai, mono) = (self.clock.now(), now());
             self.write_down(tai, mono);
             self.blocks.send_on(tai, mono, Duration::ZERO, true);
-            if !self.blocks.has_closings() && !self.blocks.has_unsent() {
+            let accepted = self.trigger.as_ref().is_some_and(Trigger::has_accepted);
+            if !accepted && !self.blocks.has_closings() && !self.blocks.has_unsent() {
                 break;
             }
             self.blocks.wait()?;
@@ -746,6 +818,9 @@ impl BuilderNode {
         let (bytes, fragments) = self.builder.progress_counts();
         let (source_cpu, source_copied) = self.builder.source_costs();
         let copied: u64 = self.connections.iter().flatten().map(|c| c.link.copied()).sum();
+        let copied = copied + self.trigger.as_ref().map_or(0, Trigger::copied);
+        let seconds = |until: Duration| (until - self.began_at).as_secs_f64();
+        let trigger = self.trigger.is_some().then(|| TriggerReport::new(self.builder.triggered(), seconds(ended_at)));
         let Sent { recorder, unwritten, failure } = self.blocks.finish()?;
         let unwritten: Vec<u64> =
             self.ids.iter().map(|(id, _)| unwritten.iter().find(|(at, _)| at == id).map_or(0, |(_, n)| *n)).collect();
@@ -764,6 +839,7 @@ impl BuilderNode {
                 state,
                 reasons: reasons.clone(),
                 events: EventCounts { built: events, incomplete },
+                trigger: trigger.map(|trigger| serde_json::to_value(trigger).unwrap_or_default()).unwrap_or_default(),
                 ledger: serde_json::to_value(&ledger.sources).unwrap_or_default(),
             };
             let finished = recorder.finish(end)?;
@@ -780,7 +856,7 @@ impl BuilderNode {
             reasons,
             directory,
             // With recording, the run has ended when it is on disk.
-            seconds: (if self.run_config.record { now() } else { ended_at } - self.began_at).as_secs_f64(),
+            seconds: seconds(if self.run_config.record { now() } else { ended_at }),
             bytes,
             fragments,
             events,
@@ -796,6 +872,7 @@ impl BuilderNode {
             steady,
             credit,
             calibration,
+            trigger,
             ledger,
         })
     }

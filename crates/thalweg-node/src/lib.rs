@@ -27,11 +27,13 @@ pub use preflight::{Recordings, needs, preflight};
 pub use progress::{Progress, Snapshot};
 pub use push::PushSource;
 pub use rate::{BitRate, BitRateError};
-pub use report::{BuilderReport, Calibration, Completion, CreditReport, RunReport, SourceReport, Steady};
+pub use report::{
+    BuilderReport, Calibration, Completion, CreditReport, RunReport, SourceReport, Steady, TriggerRates, TriggerReport,
+};
 pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use stop::{Stop, Urgency};
 pub use topology::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkConfig, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology,
-    TopologyError, WINDOW, default_slot_bytes,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, FilterConfig, Level2Config, LinkConfig, LinkKind, Policy, RunConfig,
+    SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
 };

@@ -2,7 +2,7 @@
 
 use crate::LinkConfig;
 use serde::{Deserialize, Serialize};
-use thalweg_build::Ledger;
+use thalweg_build::{Ledger, Triggered};
 
 /// What a source did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -76,6 +76,9 @@ pub struct BuilderReport {
     pub credit: Option<CreditReport>,
     /// What the link was found to carry, where that was to be found out.
     pub calibration: Option<Calibration>,
+    /// What the trigger levels did; nothing where there are none.
+    #[serde(default)]
+    pub trigger: Option<TriggerReport>,
     /// The books.
     pub ledger: Ledger,
 }
@@ -117,6 +120,67 @@ pub struct CreditReport {
     pub sent_bytes: u64,
     /// See `sent_bytes`.
     pub sent_again_bytes: u64,
+}
+
+/// What the trigger levels did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct TriggerReport {
+    /// Events that the sources brought: what level 1 let through.
+    pub level1: u64,
+    /// Of these, accepted by level 2; all of them where there is none.
+    pub level2_accepted: u64,
+    /// Of these, accepted by the event filter; all of them where there is none.
+    pub filter_accepted: u64,
+    /// The same per second of the run.
+    pub rates: TriggerRates,
+    /// Bytes, headers included, that were never asked for because level 2 had rejected their events.
+    pub unasked_bytes: u64,
+    /// The decisions were drawn, not made on what the fragments hold.
+    pub simulated: bool,
+}
+
+/// Events per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct TriggerRates {
+    /// See [`TriggerReport::level1`].
+    pub level1: f64,
+    /// See [`TriggerReport::level2_accepted`].
+    pub level2_accepted: f64,
+    /// See [`TriggerReport::filter_accepted`].
+    pub filter_accepted: f64,
+}
+
+impl TriggerReport {
+    /// Of a run that took so long.
+    pub fn new(counts: Triggered, seconds: f64) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+        let rate = |events: u64| if seconds > 0.0 { events as f64 / seconds } else { 0.0 };
+        let Triggered { level1, level2, filter, unasked_bytes } = counts;
+        Self {
+            level1,
+            level2_accepted: level2,
+            filter_accepted: filter,
+            rates: TriggerRates { level1: rate(level1), level2_accepted: rate(level2), filter_accepted: rate(filter) },
+            unasked_bytes,
+            simulated: true,
+        }
+    }
+
+    /// Of all builders together.
+    fn sum(builders: &[BuilderReport]) -> Option<Self> {
+        builders.iter().filter_map(|builder| builder.trigger).reduce(|one, other| Self {
+            level1: one.level1 + other.level1,
+            level2_accepted: one.level2_accepted + other.level2_accepted,
+            filter_accepted: one.filter_accepted + other.filter_accepted,
+            rates: TriggerRates {
+                level1: one.rates.level1 + other.rates.level1,
+                level2_accepted: one.rates.level2_accepted + other.rates.level2_accepted,
+                filter_accepted: one.rates.filter_accepted + other.rates.filter_accepted,
+            },
+            unasked_bytes: one.unasked_bytes + other.unasked_bytes,
+            simulated: one.simulated || other.simulated,
+        })
+    }
 }
 
 /// What a builder's link was found to carry.
@@ -175,6 +239,8 @@ pub struct RunReport {
     pub credit: Vec<CreditReport>,
     /// What the builders' links were found to carry, where that was to be found out.
     pub calibration: Vec<Calibration>,
+    /// What the trigger levels did; nothing where there are none.
+    pub trigger: Option<TriggerReport>,
     /// The books.
     pub ledger: Ledger,
 }
@@ -259,6 +325,7 @@ impl RunReport {
             },
             credit: builders.iter().filter_map(|b| b.credit).collect(),
             calibration: builders.iter().filter_map(|b| b.calibration.clone()).collect(),
+            trigger: TriggerReport::sum(builders),
             ledger,
         }
     }

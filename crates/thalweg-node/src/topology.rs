@@ -98,6 +98,12 @@ pub struct BuilderNodeConfig {
     /// What is checked of each fragment before it counts as built.
     #[serde(default)]
     pub check: CheckConfig,
+    /// Level 2: a few sources are asked first, and the others only where an event is accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level2: Option<Level2Config>,
+    /// The event filter: decides on the whole event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<FilterConfig>,
     /// Bytes each source may send unasked. 0 switches that off.
     #[serde(default = "defaults::eager_credit")]
     pub eager_credit: ByteSize,
@@ -128,6 +134,8 @@ impl BuilderNodeConfig {
             deadline: defaults::deadline(),
             open_events: defaults::open_events(),
             check: CheckConfig::default(),
+            level2: None,
+            filter: None,
             eager_credit: defaults::eager_credit(),
             eager_limit: defaults::eager_limit(),
             flush: defaults::flush(),
@@ -139,12 +147,14 @@ impl BuilderNodeConfig {
     /// How many bytes may be asked for, with so many sources: the window, and how many each may send unasked.
     pub fn credit(&self, sources: usize) -> (Window, u64) {
         let known = || self.window.is_none().then(|| calibration::known(&self.listen)).flatten();
+        // What comes unasked cannot be left unasked: behind level 2 nothing does.
+        let eager_credit = if self.level2.is_some() { 0 } else { self.eager_credit.0 };
         let Some(link) = self.link.or_else(known) else {
-            return (Window::Constant(self.window.map_or(WINDOW, |window| window.0)), self.eager_credit.0);
+            return (Window::Constant(self.window.map_or(WINDOW, |window| window.0)), eager_credit);
         };
         // An eighth of the buffer for what comes unasked; nothing where that would not hold a small slot from each.
         let share = link.buffer.0 / 8 / sources.max(1) as u64;
-        let eager = if share < LEAST_EAGER { 0 } else { share.min(self.eager_credit.0) };
+        let eager = if share < LEAST_EAGER { 0 } else { share.min(eager_credit) };
         let path = CreditPath {
             rate: link.payload_rate(),
             round_trip: link.round_trip,
@@ -172,6 +182,11 @@ impl BuilderNodeConfig {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number")]
         let needed = (bytes / self.block.0 as f64).ceil() as u32 + 4;
         self.blocks.max(needed.min(4096))
+    }
+
+    /// Whether events are decided on, so that fragments wait outside of blocks until they are.
+    pub fn has_trigger(&self) -> bool {
+        self.level2.is_some() || self.filter.is_some()
     }
 
     /// The longest slot that fits a block with the index of its records.
@@ -213,6 +228,30 @@ impl LinkConfig {
     pub fn payload_rate(&self) -> f64 {
         self.rate.bytes_per_second() * f64::from(self.segment()) / f64::from(self.mtu + Self::FRAMING)
     }
+}
+
+/// Level 2. What it decides is simulated: a fraction of the events, drawn from their numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Level2Config {
+    /// The names of the sources that are asked first.
+    pub sources: Vec<String>,
+    /// The fraction of the events that is accepted.
+    pub accept: f64,
+    /// Which events these are.
+    #[serde(default = "defaults::level2_seed")]
+    pub seed: u64,
+}
+
+/// The event filter. What it decides is simulated: a fraction of the events, drawn from their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FilterConfig {
+    /// The fraction of the events it is given that is accepted.
+    pub accept: f64,
+    /// Which events these are.
+    #[serde(default = "defaults::filter_seed")]
+    pub seed: u64,
 }
 
 /// What is checked of each fragment.
@@ -364,6 +403,12 @@ mod defaults {
     pub(super) fn deadline() -> Duration {
         Duration::from_secs(2)
     }
+    pub(super) fn level2_seed() -> u64 {
+        1
+    }
+    pub(super) fn filter_seed() -> u64 {
+        2
+    }
     pub(super) fn open_events() -> u32 {
         65_536
     }
@@ -418,14 +463,10 @@ pub enum TopologyError {
 impl Topology {
     /// The same nodes, to find out what the builders' links carry: every source is always full, nothing is recorded.
     pub fn calibrating(mut self) -> Self {
-        self.run = RunConfig {
-            calibrate: true,
-            record: false,
-            duration: None,
-            events: None,
-            number: None,
-            ..self.run
-        };
+        self.run = RunConfig { calibrate: true, record: false, duration: None, events: None, number: None, ..self.run };
+        for builder in &mut self.builders {
+            (builder.level2, builder.filter) = (None, None);
+        }
         let sources = self.sources.len().max(1) as u64;
         let widest = self.builders.iter().map(|builder| builder.window.map_or(WIDEST, |window| window.0)).max();
         for source in &mut self.sources {
@@ -436,7 +477,8 @@ impl Topology {
             source.rate = None;
             source.slot = Some(ByteSize(record_len(64 << 10) as u64));
             // All of the window may be asked of each in turn.
-            source.slots = u32::try_from(widest.unwrap_or(WIDEST) / sources / (64 << 10)).unwrap_or(u32::MAX).clamp(32, 8192);
+            source.slots =
+                u32::try_from(widest.unwrap_or(WIDEST) / sources / (64 << 10)).unwrap_or(u32::MAX).clamp(32, 8192);
             // It goes on growing until something is lost; those that heed delay stop before.
             source.congestion.get_or_insert_with(|| "reno".into());
         }
@@ -525,6 +567,7 @@ impl Topology {
             if builder.segment.0 < block {
                 return wrong(field("segment"), "a segment holds at least one block".into());
             }
+            self.check_trigger(builder).map_err(|(name, problem)| (field(name), problem))?;
             if builder.deadline.is_zero() {
                 return wrong(field("deadline"), "with a deadline of 0 every event is incomplete".into());
             }
@@ -595,6 +638,28 @@ impl Topology {
             }
         }
         Ok(())
+    }
+
+    fn check_trigger(&self, builder: &BuilderNodeConfig) -> Result<(), (&'static str, String)> {
+        let fraction = |accept: f64| match (0.0..=1.0).contains(&accept) {
+            true => Ok(()),
+            false => Err(format!("{accept}; it is a fraction of the events, from 0 to 1")),
+        };
+        if let Some(level2) = &builder.level2 {
+            fraction(level2.accept).map_err(|problem| ("level2.accept", problem))?;
+            if level2.sources.is_empty() {
+                return Err(("level2.sources", "it decides on what these send: name at least one".into()));
+            }
+            for (at, name) in level2.sources.iter().enumerate() {
+                if !self.sources.iter().any(|source| source.name == *name) {
+                    return Err(("level2.sources", format!("there is no source '{name}'")));
+                }
+                if level2.sources[..at].contains(name) {
+                    return Err(("level2.sources", format!("'{name}' is named twice")));
+                }
+            }
+        }
+        builder.filter.map_or(Ok(()), |filter| fraction(filter.accept).map_err(|problem| ("filter.accept", problem)))
     }
 
     /// The address at which sources of this kind reach a builder.

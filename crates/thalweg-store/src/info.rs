@@ -48,6 +48,9 @@ pub struct RunInfo {
     /// How many events were closed.
     #[serde(default)]
     pub events: EventCounts,
+    /// What the trigger levels did with the events, where there are any: `simulated`, `level1`, …
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub trigger: serde_json::Value,
     /// What became of every fragment, an array with one object per source.
     #[serde(default)]
     pub ledger: serde_json::Value,

@@ -96,6 +96,8 @@ pub struct RunEnd {
     pub reasons: Vec<String>,
     /// How many events were closed.
     pub events: EventCounts,
+    /// What the trigger levels did; null where there are none.
+    pub trigger: serde_json::Value,
     /// What became of every fragment: an array with one object per source.
     pub ledger: serde_json::Value,
 }
@@ -280,6 +282,7 @@ impl Recorder {
             sources,
             configuration: begin.configuration,
             events: EventCounts::default(),
+            trigger: serde_json::Value::Null,
             ledger: serde_json::Value::Array(Vec::new()),
             totals: Totals { segments: 1, ..Totals::default() },
         };
@@ -400,6 +403,7 @@ impl Recorder {
         }
         info.ended = Some(end.ended.0);
         info.events = end.events;
+        info.trigger = end.trigger;
         info.ledger = end.ledger;
         info.totals.seconds = end.ended.0.saturating_sub(info.began) as f64 * 1e-9;
         self.next_info.replace(&info)?;

@@ -510,6 +510,7 @@ fn record_at(records: &[u8], offset: usize) -> Option<(FragmentHeader, &[u8])> {
 }
 
 /// What can become of a fragment that a source accepted (`docs/architecture.md`, "The ledger").
-const BUCKETS: [&str; 7] = ["recorded", "discarded", "dropped_newest", "dropped_oldest", "late", "corrupt", "lost"];
+const BUCKETS: [&str; 8] =
+    ["recorded", "discarded", "rejected", "dropped_newest", "dropped_oldest", "late", "corrupt", "lost"];
 /// Problems that are listed one by one.
 const ENOUGH: u64 = 1000;

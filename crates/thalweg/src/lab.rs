@@ -1,5 +1,8 @@
 //! `thalweg lab`: rehearse a system before its hardware is bought.
 
+pub(crate) mod sweep;
+
+use crate::print::text::wrapped;
 use crate::{Failure, print};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -10,7 +13,7 @@ use std::time::Duration;
 use thalweg_device::ByteSize;
 use thalweg_lab::kernel::{self, Kernel, Progress};
 use thalweg_lab::scenario::{BitRate, Control, Measure, Network, Traffic, Wrong, defaults, time};
-use thalweg_lab::{LabError, Laboratory, Scenario};
+use thalweg_lab::{LabError, Laboratory, Report, Scenario, render};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -24,6 +27,8 @@ enum Command {
     Run(Run),
     /// Many senders, one receiver behind a switch port that cannot hold what they all send
     Incast(Incast),
+    /// Every combination of a scenario's lists: tables, checks, pictures; goes on where it was interrupted
+    Sweep(sweep::Options),
     /// Build the virtual machine's kernel now (about three minutes), not when it is first needed
     Build,
     /// A shell in the virtual machine, to look around
@@ -144,6 +149,7 @@ impl Options {
         match &self.command {
             Command::Run(run) => run.how.json,
             Command::Incast(incast) => incast.how.json,
+            Command::Sweep(sweep) => sweep.json,
             Command::Build | Command::Shell | Command::Guest { .. } => false,
         }
     }
@@ -153,6 +159,7 @@ pub(crate) fn lab(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     match &options.command {
         Command::Run(run) => measure(Scenario::load(&run.file).map_err(Failure::usage)?, &run.how, json),
         Command::Incast(incast) => measure(incast.scenario().map_err(Failure::usage)?, &incast.how, json),
+        Command::Sweep(options) => sweep::sweep(options, json),
         Command::Build => {
             let path = kernel(|progress| Kernel::build(progress)).map_err(LabError::from)?.path().display().to_string();
             let mut output = print::Output::new();
@@ -198,10 +205,37 @@ fn measure(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCode, Fa
     let mut output = print::Output::new();
     match json {
         true => output.json(&report)?,
-        false => output.text(&format!("{report:#?}\n"))?,
+        false => output.text(&text(&report))?,
+    }
+    if let Some(out) = &how.out {
+        let page = render::html(&report).map_err(Failure::broken)?;
+        let all = serde_json::to_string_pretty(&report).map_err(Failure::broken)?;
+        for (name, text) in [("report.html", page), ("report.json", all + "\n")] {
+            let path = out.join(name);
+            std::fs::write(&path, text).map_err(|error| Failure::Broken(format!("{}: {error}", path.display())))?;
+        }
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// For people: what matters, each receiver where there are several, and what to know about it.
+fn text(report: &Report) -> String {
+    let mut out = format!("{}\n\n", render::headline(report));
+    let summary = render::summary(report);
+    let width = summary.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0);
+    for row in &summary {
+        if let [name, value] = &row[..] {
+            out.push_str(&format!("  {name:width$}  {value}\n"));
+        }
+    }
+    let share = |name: &str, bits: f64| format!("  {name:width$}  {:.1} Mbit/s\n", bits / 1e6);
+    if report.receivers.len() > 1 {
+        out.extend(report.receivers.iter().map(|one| share(&one.name, one.goodput_bits_per_second)));
+    }
+    out.push('\n');
+    out.extend(report.notes.iter().map(|note| wrapped("  note: ", note)));
+    out
 }
 
 /// Does something that may need a kernel built first, and shows that.
@@ -217,7 +251,7 @@ fn kernel<T>(act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
 }
 
 /// The first interrupt ends it cleanly, the second one at once.
-fn heed_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {
+pub(crate) fn heed_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone()).map_err(Failure::broken)?;
         signal_hook::flag::register(signal, stop.clone()).map_err(Failure::broken)?;

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use text::{Align, Table, count, many, plain, times, wrapped};
 use thalweg_build::{Ledger, LedgerEntry};
-use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport};
+use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, TriggerReport};
 
 /// The live line on standard error. It is not there where standard error is no terminal.
 #[derive(Debug)]
@@ -178,7 +178,11 @@ fn calibration_text(report: &RunReport) -> String {
         let round_trip = humantime::format_duration(Duration::from_micros(
             u64::try_from(link.round_trip.as_micros().max(1)).unwrap_or(u64::MAX),
         ));
-        let _ = writeln!(out, "{builder}: {}, {round_trip} from a fetch to its data, buffer {least}{}", link.rate, link.buffer);
+        let _ = writeln!(
+            out,
+            "{builder}: {}, {round_trip} from a fetch to its data, buffer {least}{}",
+            link.rate, link.buffer
+        );
         let _ = writeln!(out, "  window: {} (kept in {file})", count(*window_bytes));
         let _ = writeln!(
             out,
@@ -224,6 +228,9 @@ fn run_text(report: &RunReport) -> String {
         "  CPU seconds per GB: {:.3} at the sources, {:.3} at the builder",
         report.cpu_seconds_per_gigabyte.source, report.cpu_seconds_per_gigabyte.builder
     );
+    if let Some(trigger) = &report.trigger {
+        out.push_str(&trigger_text(trigger));
+    }
     let _ = match report.back_pressure.stalls {
         0 => writeln!(out, "  back-pressure from the disk: none"),
         stalls => writeln!(
@@ -245,6 +252,35 @@ fn run_text(report: &RunReport) -> String {
     out
 }
 
+/// What the trigger levels did, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and Oki 2012, section 2.2).
+fn trigger_text(trigger: &TriggerReport) -> String {
+    let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated } = trigger;
+    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    let one_in = |of: u64, accepted: u64| match accepted {
+        0 => "none".to_owned(),
+        accepted => format!("1 in {:.1}", of as f64 / accepted as f64),
+    };
+    let rate = |rate: f64| count(format_args!("{rate:.0}"));
+    let mut out = format!(
+        "  trigger{}: {}, level 2 accepted {} ({}), the event filter {} ({})\n",
+        if *simulated { ", simulated" } else { "" },
+        many(*level1, "event"),
+        count(level2_accepted),
+        one_in(*level1, *level2_accepted),
+        count(filter_accepted),
+        one_in(*level2_accepted, *filter_accepted)
+    );
+    let _ = writeln!(
+        out,
+        "  events/s: {}, {}, {:.1}; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)",
+        rate(rates.level1),
+        rate(rates.level2_accepted),
+        rates.filter_accepted
+    );
+    let _ = writeln!(out, "  never asked for: {}", many(*unasked_bytes, "byte"));
+    out
+}
+
 /// Why a run is incomplete, a line or more for each reason.
 pub(crate) fn because(reasons: &[String]) -> String {
     reasons.iter().map(|reason| wrapped("  because: ", &plain(reason))).collect()
@@ -253,10 +289,11 @@ pub(crate) fn because(reasons: &[String]) -> String {
 /// The books, in fragments, one row for each source; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
-    const COLUMNS: [(&str, Get); 11] = [
+    const COLUMNS: [(&str, Get); 12] = [
         ("accepted", |e| e.accepted.into()),
         ("recorded", |e| e.recorded.into()),
         ("discarded", |e| e.discarded.into()),
+        ("rejected", |e| e.rejected.into()),
         ("dropped", |e| i128::from(e.dropped_newest) + i128::from(e.dropped_oldest)),
         ("late", |e| e.late.into()),
         ("corrupt", |e| e.corrupt.into()),
@@ -295,6 +332,7 @@ fn source_text(report: &SourceReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use thalweg_build::Triggered;
     use thalweg_node::BuilderReport;
 
     fn entry(source: &str, name: &str, accepted: u64, recorded: u64) -> LedgerEntry {
@@ -379,6 +417,17 @@ mod tests {
           1.0 adc-0  1,000,000  1,000,000        0     0            0
           1.1 adc-1  1,000,000    999,000      900    50           50
         ");
+    }
+
+    #[test]
+    fn a_triggered_run_says_how_few_events_it_kept() {
+        let counts = Triggered { level1: 50_000, level2: 1_502, filter: 98, unasked_bytes: 4_267_728_000 };
+        insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0)), @r"
+          trigger, simulated: 50,000 events, level 2 accepted 1,502 (1 in 33.3), the event filter 98 (1 in 15.3)
+          events/s: 10,000, 300, 19.6; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)
+          never asked for: 4,267,728,000 bytes
+        ");
+        assert!(trigger_text(&TriggerReport::default()).contains("level 2 accepted 0 (none)"));
     }
 
     #[test]

@@ -180,7 +180,7 @@ impl Verbs {
 
     fn source_turn(&mut self) -> Result<(), BenchError> {
         // What did not fit the socket before goes first.
-        let ready = self.source.flush().and_then(|()| self.source.ready(&mut self.heard));
+        let ready = self.source.ready(&mut self.heard).and_then(|()| self.source.flush());
         for message in self.heard.drain(..) {
             match message {
                 Message::Release { below } => {

@@ -3,3 +3,4 @@
 mod property;
 mod rig;
 mod stories;
+mod trigger;

@@ -26,12 +26,14 @@ proptest! {
     #[test]
     fn no_source_is_too_strange(
         builders in 1u32..4, slots in prop_oneof![Just(2), Just(u32::MAX)], first in number(), hold: bool, near: bool,
-        credit: bool,
+        credit: bool, level2: bool,
         calls in proptest::collection::vec((0usize..2, strange()), 1..80),
     ) {
         let hold = if hold { Hold::UntilClosed } else { Hold::UntilArrived };
         let window = if credit { Window::Credit(PATH) } else { Window::Constant(1 << 20) };
-        let mut builder = Builder::new(BuilderConfig { builders, first: EventId(first), hold, window, ..config(2) });
+        let level2 = if level2 { vec![1] } else { vec![] };
+        let first = EventId(first);
+        let mut builder = Builder::new(BuilderConfig { builders, level2, first, hold, window, ..config(2) });
         let mut now = ms(1);
         let mut tickets = [0u64; 2];
         builder.connected(0, slots, false);
@@ -63,6 +65,10 @@ proptest! {
                     builder.time(now);
                 }
                 Strange::Taken => _ = (0..20).map_while(|_| builder.next_closed()).count(),
+            }
+            while let Some(event) = builder.next_decision() {
+                builder.decide(event, event.0 % 3 == 0);
+                builder.decide(event, event.0 % 3 != 0);
             }
             _ = (0..20).map_while(|_| builder.next_fetch(now)).count();
             _ = (builder.release(source), builder.next_deadline(now), builder.highest_mentioned(), builder.next_ask());
@@ -164,6 +170,10 @@ struct World {
     slots: usize,
     check: Check,
     hold: Hold,
+    /// Where there are trigger levels: how many of the sources level 2 asks first, and of how many hundred events each
+    /// level accepts how many.
+    level2: usize,
+    accept: [u64; 2],
     /// Messages may be lost, repeated and overtake each other; otherwise they come late, but in order.
     lossy: bool,
     chances: Chances,
@@ -185,7 +195,9 @@ fn world() -> impl Strategy<Value = World> {
         .prop_map(|(skip, pieces, cut, die, damage, stall)| Chances { skip, pieces, cut, die, damage, stall });
     let shape = (1usize..6, 1u32..4, 1u64..120, 4u32..20, 0u64..4000, 1u32..5, 1usize..6);
     let manner = (any::<u64>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (shape, manner, chances).prop_map(|(shape, (seed, payloads, closed, lossy, credit), chances)| {
+    let trigger = prop_oneof![Just((0, [100, 100])), (0usize..4, [0..=100u64, 0..=100u64])];
+    (shape, manner, trigger, chances).prop_map(|(shape, manner, (level2, accept), chances)| {
+        let (seed, payloads, closed, lossy, credit) = manner;
         let (sources, builders, events, open_events, window, per_slot, slots) = shape;
         let window = if credit {
             Window::Credit(Path { buffer: window, unasked: window / 4, ..PATH })
@@ -194,7 +206,23 @@ fn world() -> impl Strategy<Value = World> {
         };
         let check = if payloads { Check::Payloads } else { Check::Headers };
         let hold = if closed { Hold::UntilClosed } else { Hold::UntilArrived };
-        World { seed, sources, builders, events, open_events, window, per_slot, slots, check, hold, lossy, chances }
+        let level2 = level2.min(sources);
+        World {
+            seed,
+            sources,
+            builders,
+            events,
+            open_events,
+            window,
+            per_slot,
+            slots,
+            check,
+            hold,
+            level2,
+            accept,
+            lossy,
+            chances,
+        }
     })
 }
 
@@ -267,6 +295,7 @@ enum Bucket {
     DroppedOldest,
     Corrupt,
     Lost,
+    Rejected,
     /// None of these: its event was over.
     Late,
 }
@@ -321,6 +350,11 @@ struct Run<'a> {
     /// Bytes asked for when we looked last: a window that shrinks takes nothing back.
     most: u64,
     closed: BTreeSet<u64>,
+    /// Events that level 2 has rejected, and those that it has accepted.
+    rejected: BTreeSet<u64>,
+    accepted: BTreeSet<u64>,
+    /// Events that the event filter has rejected.
+    filtered: BTreeSet<u64>,
     stalled: bool,
 }
 
@@ -334,6 +368,8 @@ impl<'a> Run<'a> {
             window: world.window,
             check: world.check,
             hold: world.hold,
+            // The last ones: which they are must not matter.
+            level2: (world.sources - world.level2..world.sources).collect(),
             ..config(world.sources as u16)
         });
         let sources = (0..world.sources).map(|_| SourceModel {
@@ -368,6 +404,9 @@ impl<'a> Run<'a> {
             fetches: BTreeMap::new(),
             most: 0,
             closed: BTreeSet::new(),
+            rejected: BTreeSet::new(),
+            accepted: BTreeSet::new(),
+            filtered: BTreeSet::new(),
             stalled: false,
         };
         for source in 0..world.sources {
@@ -411,6 +450,7 @@ impl<'a> Run<'a> {
         for source in self.builder.time(self.now) {
             self.given_up(source);
         }
+        self.level2();
         while let Some(closed) = self.builder.next_closed() {
             assert!(closed.count == 1 || closed.missing.is_empty());
             let missing: BTreeMap<usize, Status> =
@@ -421,26 +461,39 @@ impl<'a> Run<'a> {
                 assert_eq!(event % u64::from(self.world.builders), u64::from(self.number));
                 let index = event / u64::from(self.world.builders);
                 assert!(self.closed.insert(index), "event {event} is closed twice");
+                assert_eq!(self.accepted.contains(&index), self.world.level2 > 0, "event {event} was not accepted");
+                let accept = self.accepts(index, 1);
                 for (source, oracle) in self.oracle.iter_mut().enumerate() {
                     let whole = oracle.buckets.get(&index) == Some(&Bucket::Recorded);
                     let status = missing.get(&source);
                     assert_eq!(whole, status.is_none(), "source {source} of event {event}");
                     oracle.missing.extend(status.map(|_| index));
                     oracle.timed_out.extend(status.filter(|why| why.contains(Status::TIMED_OUT)).map(|_| index));
+                    if whole && !accept {
+                        oracle.buckets.insert(index, Bucket::Rejected);
+                    }
+                }
+                if !accept {
+                    self.filtered.insert(index);
+                    self.builder.reject(&closed.missing);
                 }
             }
         }
         assert!(self.builder.open_events() <= u64::from(self.world.open_events));
-        while !self.stalled
-            && let Some(fetch) = self.builder.next_fetch(self.now)
-        {
+        let mut room = !self.stalled;
+        while let Some(fetch) = match room {
+            true => self.builder.next_fetch(self.now),
+            false if self.stalled => None,
+            false => self.builder.next_piece(self.now),
+        } {
             let (source, ticket) = (fetch.source, fetch.offer.ticket);
             assert!(self.sources[source].connected, "asks a source that is away");
             if fetch.range.start == 0 && self.dice.chance(3) {
                 self.builder.unfetch(source, ticket);
                 let again = self.dice.delay(5);
                 self.later(again, Happening::Nothing);
-                break;
+                room = false;
+                continue;
             }
             self.count += 1;
             let bytes = u64::from(fetch.range.end - fetch.range.start);
@@ -479,6 +532,28 @@ impl<'a> Run<'a> {
             {
                 let connection = self.sources[source].connection;
                 self.send(source, Happening::Release(source, connection, below));
+            }
+        }
+    }
+
+    /// Whether a trigger level accepts an event.
+    fn accepts(&self, index: u64, level: usize) -> bool {
+        let draw = Dice(self.world.seed ^ index << 8 ^ level as u64).chance(self.world.accept[level]);
+        draw || level == 0 && self.world.level2 == 0
+    }
+
+    /// Decides on the events of which all that was asked first has come.
+    fn level2(&mut self) {
+        while let Some(event) = self.builder.next_decision() {
+            let index = event.0 / u64::from(self.world.builders);
+            let accept = self.accepts(index, 0);
+            self.builder.decide(event, accept);
+            let decided = if accept { &mut self.accepted } else { &mut self.rejected };
+            assert!(decided.insert(index), "event {index} is decided on twice");
+            for oracle in &mut self.oracle {
+                if !accept && oracle.buckets.get(&index) == Some(&Bucket::Recorded) {
+                    oracle.buckets.insert(index, Bucket::Rejected);
+                }
             }
         }
     }
@@ -797,11 +872,12 @@ impl<'a> Run<'a> {
         let mut recorded = BTreeSet::new();
         let builders = u64::from(self.world.builders);
         let oracle = &mut self.oracle[source];
-        let closed = &self.closed;
+        let (closed, rejected_events) = (&self.closed, &self.rejected);
         self.builder.arrived(source, ticket, &held.bytes, |event, at| {
             let header = FragmentHeader::decode(&held.bytes[at as usize..]).unwrap();
             let index = event.0 / builders;
             assert!(!closed.contains(&index), "recorded after its event was closed");
+            assert!(!rejected_events.contains(&index), "recorded after its event was rejected");
             assert!(recorded.insert(index));
             let (length, total) = oracle.recorded.entry(index).or_insert((0, header.total_length));
             *length += header.piece_length;
@@ -896,6 +972,15 @@ impl<'a> Run<'a> {
         assert_eq!(self.builder.next_closed(), None);
         assert_eq!(self.builder.in_flight(), 0);
         assert_eq!(self.builder.open_events(), 0);
+        assert!(self.accepted.is_disjoint(&self.rejected));
+        let triggered = self.builder.triggered();
+        assert_eq!(triggered.level2, self.closed.len() as u64);
+        assert_eq!(triggered.filter, (self.closed.len() - self.filtered.len()) as u64);
+        assert_eq!(self.builder.counts().0, triggered.filter);
+        // Where no source mentions a number there is no event, though level 2 was asked about it.
+        let fetched = |index: &&u64| self.oracle.iter().any(|o| o.buckets.get(index) == Some(&Bucket::Rejected));
+        let seen = self.rejected.iter().filter(fetched).count() as u64;
+        assert!((seen..=self.rejected.len() as u64).contains(&(triggered.level1 - triggered.level2)));
         let ledger = self.builder.ledger(true, &[], 0);
         for (source, (oracle, books)) in self.oracle.iter().zip(&ledger.sources).enumerate() {
             let mentioned: BTreeSet<u64> = oracle
@@ -909,19 +994,25 @@ impl<'a> Run<'a> {
                 (Bucket::DroppedOldest, books.dropped_oldest),
                 (Bucket::Corrupt, books.corrupt),
                 (Bucket::Lost, books.lost),
+                (Bucket::Rejected, books.rejected),
                 (Bucket::Late, books.late),
             ];
             // What was dropped or lost after it was too late is one or the other, which only the builder can tell.
+            // So is what was not needed any more, or too late for an event that was rejected.
             let too_late =
                 |index: &u64| oracle.given_up || oracle.timed_out.contains(index) || !self.closed.contains(index);
             for (bucket, count) in found {
-                let bucket_of = |index: &u64| oracle.buckets.get(index).copied().unwrap_or(Bucket::Late);
+                let default = |index: &u64| if self.rejected.contains(index) { Bucket::Rejected } else { Bucket::Late };
+                let bucket_of = |index: &u64| oracle.buckets.get(index).copied().unwrap_or_else(|| default(index));
                 let (unsure, sure): (Vec<u64>, Vec<u64>) =
                     mentioned.iter().copied().filter(|index| bucket_of(index) == bucket).partition(too_late);
                 let (least, all) = (sure.len() as u64, (sure.len() + unsure.len()) as u64);
+                let (rejected, fetched) = self.rejections(&mentioned, oracle);
                 let good = match bucket {
-                    Bucket::Recorded | Bucket::Corrupt => count == all,
+                    Bucket::Recorded => count == all,
+                    Bucket::Corrupt if rejected == 0 => count == all,
                     Bucket::Late => count >= all,
+                    Bucket::Rejected => (fetched..=rejected).contains(&count),
                     _ => (least..=all).contains(&count),
                 };
                 assert!(good, "source {source}, {bucket:?} {least} to {all}: {books:#?}");
@@ -933,11 +1024,21 @@ impl<'a> Run<'a> {
                 assert_eq!(books.unaccounted, 0, "{books:#?}");
             }
             for (index, bucket) in &oracle.buckets {
-                let whole = *bucket == Bucket::Recorded;
+                let filtered = *bucket == Bucket::Rejected && self.filtered.contains(index);
+                let whole = *bucket == Bucket::Recorded || filtered;
                 assert!(self.closed.contains(index) || !whole, "recorded, and event {index} was never closed");
                 assert!(whole != oracle.missing.contains(index) || !self.closed.contains(index));
             }
         }
+    }
+}
+
+impl Run<'_> {
+    /// How many of these fragments may count as rejected, and how many must: those that were in place.
+    fn rejections(&self, mentioned: &BTreeSet<u64>, oracle: &Oracle) -> (u64, u64) {
+        let in_place = |index: &&u64| oracle.buckets.get(*index) == Some(&Bucket::Rejected);
+        let may = |index: &&u64| self.rejected.contains(*index) || in_place(index);
+        (mentioned.iter().filter(may).count() as u64, mentioned.iter().filter(in_place).count() as u64)
     }
 }
 

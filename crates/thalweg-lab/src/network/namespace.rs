@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 /// Where `ip netns` keeps them: ip-netns(8).
-const DIRECTORY: &str = "/run/netns";
+pub(crate) const NAMESPACES: &str = "/run/netns";
 
 /// One of them, taken down when this is dropped.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Namespace {
 
     /// Moves the calling thread into it, for good.
     pub(crate) fn join(&self) -> Result<(), LabError> {
-        let path = Path::new(DIRECTORY).join(&self.0);
+        let path = Path::new(NAMESPACES).join(&self.0);
         let file = File::open(&path).map_err(LabError::file(path))?;
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(LabError::os(format!("entering the network namespace {}", self.0)))
@@ -47,7 +47,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        if Path::new(DIRECTORY).join(&self.0).exists() {
+        if Path::new(NAMESPACES).join(&self.0).exists() {
             // A namespace that cannot be taken down stays visible in `ip netns`.
             let _ = Command::new("ip").args(["netns", "delete", &self.0]).stdin(Stdio::null()).status();
         }

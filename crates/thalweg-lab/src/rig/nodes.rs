@@ -1,5 +1,6 @@
 //! The nodes of a scenario: Thalweg itself, one process on each host.
 
+use super::Rig;
 use crate::LabError;
 use crate::network::{Host, Network};
 use crate::report::Completion;
@@ -9,8 +10,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Deserialize;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// What a builder says at its end, as far as it matters here.
@@ -45,6 +48,9 @@ impl Built {
     }
 }
 
+/// How long an interrupt may wait to be noticed.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// Processes that are killed when this is dropped.
 pub(super) struct Nodes(Vec<Node>);
 
@@ -69,36 +75,37 @@ impl Drop for Nodes {
 impl Nodes {
     /// Runs all of them to their end, and returns what the builders said.
     pub(super) fn run(
+        rig: &Rig<'_>,
         network: &Network,
         topology: &Path,
-        directory: &Path,
         deadline: Instant,
-        limit: Duration,
     ) -> Result<Vec<Built>, LabError> {
         let mut nodes = Self(Vec::new());
         // Builders first: sources look for them.
         for host in network.receivers.iter().chain(&network.senders) {
-            nodes.0.push(start(host, topology, directory)?);
+            nodes.0.push(start(host, topology, rig.directory)?);
         }
         while nodes.0.iter().any(|node| node.status.is_none()) {
-            nodes.wait(deadline, limit)?;
+            nodes.wait(deadline, rig)?;
         }
         nodes.0[..network.receivers.len()].iter().map(Node::built).collect()
     }
 
-    /// Waits until one of them ends.
-    fn wait(&mut self, deadline: Instant, limit: Duration) -> Result<(), LabError> {
+    /// Waits until one of them ends, but not for long.
+    fn wait(&mut self, deadline: Instant, rig: &Rig<'_>) -> Result<(), LabError> {
+        if rig.stop.load(Ordering::Relaxed) {
+            return Err(LabError::Interrupted);
+        }
         let left = deadline.saturating_duration_since(Instant::now());
-        let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
-        let left = Timespec { tv_sec: seconds, tv_nsec: left.subsec_nanos().into() };
+        let patience = Timespec { tv_sec: 0, tv_nsec: left.min(PATIENCE).subsec_nanos().into() };
         let running: Vec<usize> = (0..self.0.len()).filter(|at| self.0[*at].status.is_none()).collect();
         let ended: Vec<usize> = {
             let mut handles: Vec<PollFd<'_>> =
                 running.iter().map(|at| PollFd::from_borrowed_fd(self.0[*at].handle.as_fd(), PollFlags::IN)).collect();
-            match poll(&mut handles, Some(&left)) {
-                Ok(0) => {
+            match poll(&mut handles, Some(&patience)) {
+                Ok(0) if left.is_zero() => {
                     let names: Vec<&str> = running.iter().map(|at| self.0[*at].name.as_str()).take(5).collect();
-                    return Err(LabError::Limit { what: names.join(", "), limit });
+                    return Err(LabError::Limit { what: names.join(", "), limit: rig.limit });
                 }
                 Err(Errno::INTR) => return Ok(()),
                 polled => polled.map_err(LabError::os("waiting for nodes"))?,
@@ -146,7 +153,8 @@ fn start(host: &Host, topology: &Path, directory: &Path) -> Result<Node, LabErro
     let file = |path: &Path| File::create(path).map_err(LabError::file(path));
     let mut command = Command::new(program);
     command.args(["node", &host.name]).arg(topology).arg("--json");
-    command.stdin(Stdio::null()).stdout(file(&said)?).stderr(file(&complained)?);
+    // An interrupt from the terminal is for this process: it ends the nodes.
+    command.process_group(0).stdin(Stdio::null()).stdout(file(&said)?).stderr(file(&complained)?);
     let mut child = host.space.enter(|| command.spawn())?.map_err(LabError::os(doing()))?;
     match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
         Ok(handle) => Ok(Node { name: host.name.clone(), child, handle, status: None, said, complained }),

@@ -37,8 +37,9 @@ impl Default for Control {
     }
 }
 
-/// Under credits, where nobody said: that of Thalweg's sources.
-const DEFAULT: &str = "cubic";
+/// Under credits, where nobody said: Thalweg's own, a window that follows the builder's credit. It is made for nothing else, so
+/// that it is not had without credits.
+const DEFAULT: &str = "thalweg";
 
 /// Why a text is not a control.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -54,7 +55,7 @@ impl FromStr for Control {
             Some(("credit", name)) => (true, name),
             _ => (false, text),
         };
-        let known = CONGESTION_CONTROLS.into_iter().find(|known| *known == name);
+        let known = CONGESTION_CONTROLS.into_iter().chain(credit.then_some(DEFAULT)).find(|known| *known == name);
         known.map(|congestion| Self { credit, congestion }).ok_or_else(|| ControlError(text.to_owned()))
     }
 }

@@ -9,7 +9,7 @@ fn three_words_make_a_scenario() {
     let scenario = Scenario::parse("[network]\nsenders = 3\n").unwrap();
     assert_eq!(scenario.network.receivers, 1);
     assert_eq!(scenario.network.rate, BitRate(1_000_000_000));
-    assert_eq!(scenario.traffic.control, Control { credit: true, congestion: "cubic" });
+    assert_eq!(scenario.traffic.control, Control::default());
     assert_eq!(scenario.sizes(), (65536, 65536));
     assert_eq!(scenario.warm_up(), Duration::from_millis(50));
     assert_eq!(scenario.packet_time(), Duration::from_nanos(12_304));

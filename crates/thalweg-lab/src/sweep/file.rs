@@ -66,14 +66,7 @@ fn read(name: &str, text: &str, quick: bool) -> Result<Sweep, Error> {
         key: axis.steps[0].settings[0].0.clone(),
         values: axis.steps.into_iter().map(|step| step.label).collect(),
     };
-    Ok(Sweep {
-        name: name.to_owned(),
-        title,
-        axes: axes.into_iter().map(axis).collect(),
-        checks,
-        cells,
-        quick,
-    })
+    Ok(Sweep { name: name.to_owned(), title, axes: axes.into_iter().map(axis).collect(), checks, cells, quick })
 }
 
 /// One axis.
@@ -124,7 +117,9 @@ fn steps<'i>(span: Range<usize>, keys: &[(String, &Value<'i>)]) -> Result<Steps<
     let mut axis = Steps { span, steps: Vec::new() };
     for (key, values) in keys {
         let list = values.get_ref().as_array().filter(|list| !list.is_empty()).ok_or_else(|| {
-            let problem = format!("{key}: a list of values, such as [\"1ms\", \"10ms\"]; what does not change stands above [sweep]");
+            let problem = format!(
+                "{key}: a list of values, such as [\"1ms\", \"10ms\"]; what does not change stands above [sweep]"
+            );
             (values.span(), problem)
         })?;
         if axis.steps.is_empty() {
@@ -135,7 +130,8 @@ fn steps<'i>(span: Range<usize>, keys: &[(String, &Value<'i>)]) -> Result<Steps<
             }
         }
         if list.len() != axis.steps.len() {
-            let problem = format!("{key}: {} values beside {}; what changes together has as many", list.len(), axis.steps.len());
+            let problem =
+                format!("{key}: {} values beside {}; what changes together has as many", list.len(), axis.steps.len());
             return Err((values.span(), problem));
         }
         for (step, value) in axis.steps.iter_mut().zip(list.iter()) {
@@ -172,10 +168,12 @@ fn checks(table: &Value<'_>) -> Result<Vec<Check>, Error> {
     let mut all = Vec::new();
     for (key, value) in leaves(self::table("check", table)?) {
         let check = value.get_ref().as_str().ok_or_else(|| format!("{key}: a text, such as \">= 0.98\""));
-        let check = check.and_then(|text| Check::parse(&key, text).ok_or_else(|| {
-            let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
-            format!("{key} = \"{text}\": write >=, <= or == and a number; the key is one of {}", names.join(", "))
-        }));
+        let check = check.and_then(|text| {
+            Check::parse(&key, text).ok_or_else(|| {
+                let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
+                format!("{key} = \"{text}\": write >=, <= or == and a number; the key is one of {}", names.join(", "))
+            })
+        });
         all.push(check.map_err(|problem| (value.span(), problem))?);
     }
     Ok(all)
@@ -186,9 +184,14 @@ fn scenario(table: DeTable<'_>, rounds: u32) -> Result<Scenario, Error> {
         .map_err(|error| (error.span().unwrap_or_default(), error.message().to_owned()))?;
     let wrong = |wrong: Wrong| (place(&table, &wrong.key), wrong.to_string());
     scenario.check().map_err(wrong)?;
-    let longest = scenario.round_trip().max(scenario.traffic.interval.unwrap_or_default());
-    let least = (f64::from(rounds) * longest.as_secs_f64() * 1e3).ceil() / 1e3;
-    scenario.measure.seconds = scenario.measure.seconds.max(least);
+    let interval = scenario.traffic.interval.unwrap_or_default();
+    let least = rounds * scenario.round_trip().max(interval);
+    let seconds = &mut scenario.measure.seconds;
+    *seconds = seconds.max((least.as_secs_f64() * 1e3).ceil() / 1e3);
+    if rounds > 0 && !interval.is_zero() {
+        // Of the events at both ends as much counts as does not.
+        *seconds = (*seconds / interval.as_secs_f64() - 1e-6).ceil() * interval.as_secs_f64();
+    }
     scenario.check().map_err(wrong)?;
     Ok(scenario)
 }
@@ -219,9 +222,8 @@ fn set<'i>(table: &mut DeTable<'i>, key: &str, value: &Value<'i>) -> Result<(), 
     let (front, last) = key.rsplit_once('.').unwrap_or(("", key));
     let mut inner = table;
     for part in front.split('.').filter(|part| !part.is_empty()) {
-        let next = inner
-            .entry(spanned(part))
-            .or_insert_with(|| Spanned::new(value.span(), DeValue::Table(DeTable::new())));
+        let next =
+            inner.entry(spanned(part)).or_insert_with(|| Spanned::new(value.span(), DeValue::Table(DeTable::new())));
         inner = match next.get_mut() {
             DeValue::Table(next) => next,
             _ => return Err((value.span(), format!("{key}: {part} is no table"))),

@@ -3,6 +3,7 @@
 use super::{BuilderNode, Connection, DEAF, MOST_STRANGERS, Phase};
 use crate::{NodeError, now};
 use std::os::fd::AsFd;
+use thalweg_arena::Span;
 use thalweg_build::Violation;
 use thalweg_link::{Accepted, Bytes, LinkError, Said};
 use thalweg_wire::{Accounts, Hello, Losses, MAX_RECORDS, Message, Refusal, Welcome};
@@ -128,7 +129,7 @@ impl BuilderNode {
                 if cancelled {
                     connection.fetching = connection.fetching.saturating_sub(1);
                     if let Some(place) = connection.link.cancel(offer.ticket) {
-                        self.blocks.unused(place);
+                        self.unused(source, offer.ticket, place);
                     }
                 }
             }
@@ -149,11 +150,12 @@ impl BuilderNode {
 
     pub(super) fn arrived(&mut self, source: usize, ticket: u64, bytes: Bytes) -> Result<(), LinkError> {
         let id = self.ids[source].0;
-        let Self { builder, blocks, .. } = self;
+        let Self { builder, blocks, trigger, .. } = self;
         let mut in_pieces = false;
-        match bytes {
-            Bytes::View(view) => builder.arrived(source, ticket, &view, |_, _| {}),
-            Bytes::Place(span) => blocks.filled(span, |bytes, enter| {
+        match (trigger, bytes) {
+            (Some(trigger), bytes) => in_pieces = trigger.arrived(builder, source, ticket, bytes),
+            (None, Bytes::View(view)) => builder.arrived(source, ticket, &view, |_, _| {}),
+            (None, Bytes::Place(span)) => blocks.filled(span, |bytes, enter| {
                 builder.arrived(source, ticket, bytes, |event, offset| match is_whole(bytes, offset) {
                     true => enter(event, id, offset),
                     false => in_pieces = true,
@@ -165,6 +167,14 @@ impl BuilderNode {
             return Err(LinkError::Protocol("sent a fragment in pieces, which cannot be recorded".into()));
         }
         Ok(())
+    }
+
+    /// A place that was set aside for a ticket comes back unused.
+    fn unused(&mut self, source: usize, ticket: u64, place: Span) {
+        match &mut self.trigger {
+            Some(trigger) => trigger.unused(source, ticket, place),
+            None => self.blocks.unused(place),
+        }
     }
 
     fn greet(&mut self, index: usize, hello: Hello, description: &str) -> Result<(), LinkError> {
@@ -257,8 +267,12 @@ impl BuilderNode {
             error => tracing::info!(peer, source, "connection ended: {error}"),
         }
         self.poller.remove(connection.link.fd());
-        for (_, place) in connection.link.abandon() {
-            self.blocks.unused(place);
+        let abandoned = connection.link.abandon();
+        for (ticket, place) in abandoned {
+            // Only who has said who it is was asked for anything.
+            if let Some(source) = connection.source {
+                self.unused(source, ticket, place);
+            }
         }
         self.copied_before += connection.link.copied();
         self.losses_before = super::add(self.losses_before, connection.losses);
@@ -280,7 +294,7 @@ impl BuilderNode {
 
 /// Whether the record at `offset` is a whole fragment. It was checked: only the fields *total length* (byte 40) and
 /// *piece length* (byte 48) of its header are looked at here.
-fn is_whole(bytes: &[u8], offset: u32) -> bool {
+pub(super) fn is_whole(bytes: &[u8], offset: u32) -> bool {
     let field = |at: usize| bytes.get(offset as usize + at..offset as usize + at + 4);
     field(40) == field(48)
 }

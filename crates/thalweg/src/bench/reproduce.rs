@@ -4,22 +4,33 @@ use super::files::Target;
 use super::show::Show;
 use super::{INTERRUPTED, stop_on_signals};
 use crate::Failure;
+use crate::lab::sweep as lab;
 use crate::print::Output;
-use crate::print::text::wrapped;
+use crate::print::text::{seconds, wrapped};
 use serde::Serialize;
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use thalweg_bench::reproduce::{Experiment, Measured, Reproduction};
+use thalweg_lab::{Laboratory, tdaq};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Which paper. Without it, those there are
     name: Option<String>,
-    /// A first look of some seconds: short points, and not the largest sizes
+    /// A first look: short points, and not the largest sizes. Takes seconds; tdaq, five to ten minutes
     #[arg(long, requires = "name")]
     quick: bool,
+    /// Where the cells of tdaq run: virtual (without it), host, ns3
+    #[arg(long, value_name = "LABORATORY", requires = "name")]
+    on: Option<Laboratory>,
+    /// How many cells of tdaq run at a time. Without it: two; on the host one
+    #[arg(long, value_name = "NUMBER", requires = "name")]
+    jobs: Option<usize>,
     /// Where the report is written: report.html, report.md and its pictures. Without it: reproduce-NAME
     #[arg(long, value_name = "DIR", requires = "name")]
     out: Option<PathBuf>,
@@ -43,8 +54,15 @@ enum Line<'a> {
 
 pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let Some(name) = &options.name else { return list(json) };
+    if name == tdaq::NAME {
+        return tdaq(options, json);
+    }
+    if options.on.is_some() || options.jobs.is_some() {
+        return Err(Failure::Usage(format!("--on and --jobs are for {}: {name} measures this machine", tdaq::NAME)));
+    }
     let experiment = Experiment::named(name).ok_or_else(|| {
-        let names: Vec<String> = Experiment::all().into_iter().map(|experiment| experiment.name).collect();
+        let mut names: Vec<String> = Experiment::all().into_iter().map(|experiment| experiment.name).collect();
+        names.push(tdaq::NAME.to_owned());
         Failure::Usage(format!("there is no experiment '{name}'; there are {}", names.join(", ")))
     })?;
     let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{name}").into());
@@ -101,19 +119,52 @@ pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failu
     Ok(if stop.pressed() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
+/// The one that the laboratory does. Each of its sweeps has a directory of its own, and goes on where it was interrupted.
+fn tdaq(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{}", tdaq::NAME).into());
+    let how = lab::How { on: options.on.unwrap_or_default(), jobs: options.jobs };
+    let file =
+        options.json.as_ref().filter(|path| path.as_os_str() != "-").map(|path| Target::open(path)).transpose()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    crate::lab::heed_signals(stop.clone())?;
+    let sweeps = tdaq::sweeps(options.quick).map_err(Failure::broken)?;
+    let cells: usize = sweeps.iter().map(|sweep| sweep.cells.len()).sum();
+    let all: Duration = sweeps.iter().map(|sweep| how.estimate(sweep)).sum();
+    let time = seconds(all.as_secs_f64().round());
+    eprintln!("{}: {cells} cells; where none is done yet, about {time} in all", tdaq::NAME);
+    let mut measured = Vec::new();
+    for sweep in sweeps {
+        let own = directory.join(&sweep.name);
+        measured.push(lab::run(sweep, how, &own, &stop)?);
+    }
+    let measured = measured.try_into().map_err(|_| Failure::Broken("not all sweeps were run".into()))?;
+    let reproduction = tdaq::Reproduction::new(measured);
+    let mut out = Output::new();
+    match json {
+        true => out.json(&reproduction)?,
+        false => out.text(&format!("\n{}", reproduction.text()))?,
+    }
+    out.flush()?;
+    lab::write(&directory, "report.html", &reproduction.html())?;
+    if let Some(file) = file {
+        file.write(&(serde_json::to_string_pretty(&reproduction).map_err(Failure::broken)? + "\n"))?;
+    }
+    Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
 fn list(json: bool) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
-    let all = Experiment::all();
+    let all = Experiment::all().into_iter().map(|one| [one.name, one.title, one.source]);
+    let all = all.chain([[tdaq::NAME, tdaq::TITLE, tdaq::SOURCE].map(str::to_owned)]);
     if json {
         let all: Vec<_> = all
-            .iter()
-            .map(|one| serde_json::json!({ "name": one.name, "title": one.title, "source": one.source }))
+            .map(|[name, title, source]| serde_json::json!({ "name": name, "title": title, "source": source }))
             .collect();
         out.json(&serde_json::json!({ "experiments": all }))?;
     } else {
-        for one in all {
-            out.text(&wrapped(&format!("{:<12}", one.name), &one.title))?;
-            out.text(&wrapped("            ", &one.source))?;
+        for [name, title, source] in all {
+            out.text(&wrapped(&format!("{name:<12}"), &title))?;
+            out.text(&wrapped("            ", &source))?;
         }
     }
     out.flush()?;

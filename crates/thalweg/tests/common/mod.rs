@@ -295,7 +295,8 @@ pub(crate) fn number(report: &Value, path: &str) -> u64 {
 
 /// The books balance: what every source accepted is in the buckets, to the fragment.
 pub(crate) fn check_books(report: &Value) {
-    const BUCKETS: [&str; 7] = ["recorded", "discarded", "dropped_newest", "dropped_oldest", "late", "corrupt", "lost"];
+    const BUCKETS: [&str; 8] =
+        ["recorded", "discarded", "rejected", "dropped_newest", "dropped_oldest", "late", "corrupt", "lost"];
     assert_eq!(number(report, "/ledger/unaccounted"), 0, "{report:#}");
     for entry in report["ledger"]["sources"].as_array().unwrap() {
         let explained: u64 = BUCKETS.iter().map(|bucket| entry[bucket].as_u64().unwrap()).sum();

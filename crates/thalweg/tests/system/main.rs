@@ -11,4 +11,5 @@ mod faults;
 mod hang;
 mod hostile;
 mod memory;
+mod trigger;
 mod whole;

@@ -1,0 +1,94 @@
+//! Trigger levels: what decides, from an event's fragments, whether the event is kept.
+//!
+//! A decision is anything that implements [`Decide`]. Level 2 is given the fragments of the few sources it asks for,
+//! the event filter those of all sources. [`Simulated`] decides without looking at them: it stands in for the physics
+//! where only the flow of data is studied, and says so.
+#![forbid(unsafe_code)]
+
+use std::fmt::Debug;
+use thalweg_wire::{EventId, FragmentHeader};
+
+/// A fragment that a decision is made on. Its header and, where the builder checks payloads, its payload were checked.
+#[derive(Debug, Clone, Copy)]
+pub struct Fragment<'a> {
+    /// Where it is from, when, and what it holds.
+    pub header: FragmentHeader,
+    /// What it holds.
+    pub payload: &'a [u8],
+}
+
+/// A trigger level: accepts events, or rejects them.
+pub trait Decide: Debug + Send {
+    /// Whether the event is kept. `fragments` are those that are here, in no particular order; sources that had none, or
+    /// whose fragment was damaged or lost, are not among them, so there may be none at all.
+    fn accept(&mut self, event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool;
+}
+
+/// Accepts a fraction of the events, drawn from their number alone: the same events in each run and at each builder.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Simulated {
+    accept: f64,
+    seed: u64,
+}
+
+impl Simulated {
+    /// Accepts the fraction `accept`, from 0 (no event) to 1 (all). Two levels want different seeds: with the same seed
+    /// the second would accept what the first accepted.
+    pub fn new(accept: f64, seed: u64) -> Self {
+        Self { accept, seed }
+    }
+}
+
+impl Decide for Simulated {
+    fn accept(&mut self, event: EventId, _fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool {
+        draw(self.seed, event.0) < self.accept
+    }
+}
+
+/// A number from 0 up to, but not including, 1: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), over the seed and
+/// then over the event's number, of which the upper 53 bits are taken.
+fn draw(seed: u64, event: u64) -> f64 {
+    let mix = |z: u64| {
+        let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    };
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+    let upper = (mix(mix(seed) ^ event) >> 11) as f64;
+    upper / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accepted(mut level: impl Decide, events: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        events.into_iter().filter(|event| level.accept(EventId(*event), &mut std::iter::empty())).collect()
+    }
+
+    #[test]
+    fn a_simulated_level_accepts_its_fraction_of_any_share_of_the_events() {
+        for stride in [1, 2, 3, 64] {
+            let accepted = accepted(Simulated::new(0.03, 1), (0..100_000).map(|event| event * stride)).len();
+            // Five standard deviations of 100 000 draws.
+            assert!((2730..3270).contains(&accepted), "{accepted} with stride {stride}");
+        }
+    }
+
+    #[test]
+    fn it_accepts_the_same_events_every_time_and_others_with_another_seed() {
+        let events = || 0..10_000;
+        let [one, again, other] = [1, 1, 2].map(|seed| accepted(Simulated::new(0.1, seed), events()));
+        assert_eq!(one, again);
+        let both = one.iter().filter(|event| other.contains(event)).count();
+        assert!((50..150).contains(&both), "{both} of about a hundred");
+    }
+
+    #[test]
+    fn none_and_all_are_none_and_all() {
+        let events = || (0..1000).chain(u64::MAX - 1000..=u64::MAX);
+        assert_eq!(accepted(Simulated::new(0.0, 3), events()), [] as [u64; 0]);
+        assert_eq!(accepted(Simulated::new(1.0, 3), events()).len(), 2001);
+    }
+}

@@ -1,0 +1,101 @@
+//! Heat maps: a rectangle for each cell, with its figure in it, as SVG.
+
+use super::page::escaped;
+use std::fmt::Write;
+
+/// How figures become colours.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scale {
+    /// From dark (`from`) to bright (`to`).
+    Linear { from: f64, to: f64 },
+    /// The same by ratios; 0 is as far as 1.
+    Log { from: f64, to: f64 },
+    /// Blue below 0, white at 0, orange above; both ends as far.
+    Around { most: f64 },
+}
+
+/// A cell.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tile {
+    /// What decides about the colour; none has none.
+    pub(crate) value: Option<f64>,
+    /// What stands in it.
+    pub(crate) text: String,
+    /// Whether it is framed: something is wrong.
+    pub(crate) marked: bool,
+}
+
+/// Cividis, which the colour-blind see as others do (J. Nuñez and others, PLOS ONE 13(7), 2018).
+const BRIGHT: [[f64; 3]; 6] = [
+    [0.0, 34.0, 78.0],
+    [53.0, 69.0, 108.0],
+    [102.0, 105.0, 112.0],
+    [148.0, 142.0, 119.0],
+    [200.0, 184.0, 102.0],
+    [254.0, 232.0, 56.0],
+];
+/// Blue and orange of M. Okabe and K. Ito's "Color Universal Design" (2008).
+const AROUND: [[f64; 3]; 3] = [[0.0, 114.0, 178.0], [245.0, 245.0, 245.0], [230.0, 130.0, 0.0]];
+
+const LINE: usize = 24;
+const LETTER: usize = 8;
+
+/// A heat map. `corner` names rows and columns.
+pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Vec<Tile>], scale: Scale) -> String {
+    let length = |text: &String| text.chars().count() * LETTER;
+    let left = rows.iter().map(length).chain([corner.chars().count() * LETTER]).max().unwrap_or(0) + 12;
+    let texts = tiles.iter().flatten().map(|tile| length(&tile.text));
+    let wide = texts.chain(columns.iter().map(length)).max().unwrap_or(0).max(44) + 12;
+    let (width, height) = (left + wide * columns.len(), LINE * (rows.len() + 1));
+    let mut out = format!(
+        "<svg class=\"heat\" role=\"img\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">\n"
+    );
+    let mut label = |x: usize, row: usize, anchor: &str, class: &str, text: &str| {
+        let (y, text) = (row * LINE + 17, escaped(text));
+        let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" class=\"{class}\">{text}</text>");
+    };
+    label(left - 8, 0, "end", "quiet", corner);
+    columns.iter().enumerate().for_each(|(at, name)| label(left + wide * at + wide / 2, 0, "middle", "ink", name));
+    rows.iter().enumerate().for_each(|(at, name)| label(left - 8, at + 1, "end", "ink", name));
+    for (row, line) in tiles.iter().enumerate() {
+        for (column, tile) in line.iter().enumerate() {
+            let (x, y) = (left + wide * column, LINE * (row + 1));
+            let [r, g, b] = tile.value.map_or([128.0; 3], |value| scale.colour(value));
+            // What is between black and white is told apart by how bright it looks (ITU-R BT.601).
+            let ink = if 0.299 * r + 0.587 * g + 0.114 * b > 140.0 { "#111" } else { "#fefefe" };
+            let frame = if tile.marked { " class=\"marked\"" } else { "" };
+            let _ = writeln!(
+                out,
+                "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"rgb({r:.0},{g:.0},{b:.0})\"{frame}/>\
+                 <text x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"{ink}\">{}</text>",
+                x + 1,
+                y + 1,
+                wide - 2,
+                LINE - 2,
+                x + wide / 2,
+                y + 17,
+                escaped(&tile.text)
+            );
+        }
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+impl Scale {
+    fn colour(self, value: f64) -> [f64; 3] {
+        let share = |value: f64, from: f64, to: f64| if from == to { 1.0 } else { (value - from) / (to - from) };
+        let (stops, at) = match self {
+            Self::Linear { from, to } => (&BRIGHT[..], share(value, from, to)),
+            Self::Log { from, to } => {
+                let [value, from, to] = [value, from, to].map(|value| value.max(1e-9).ln());
+                (&BRIGHT[..], share(value, from, to))
+            }
+            Self::Around { most } => (&AROUND[..], share(value, -most, most)),
+        };
+        let at = if at.is_finite() { at.clamp(0.0, 1.0) } else { 0.0 } * (stops.len() - 1) as f64;
+        let below = (at as usize).min(stops.len() - 2);
+        let part = at - below as f64;
+        std::array::from_fn(|channel| stops[below][channel] * (1.0 - part) + stops[below + 1][channel] * part)
+    }
+}

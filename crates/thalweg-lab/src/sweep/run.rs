@@ -1,0 +1,249 @@
+//! Runs the cells: several at a time, the cheapest first. What is done is appended to `results.jsonl`, and done no more.
+
+use super::{Cell, Sweep};
+use crate::{LabError, Laboratory, Report, Scenario};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// What became of a cell: its report, or why there is none.
+pub type Outcome = Result<Box<Report>, String>;
+
+/// What became of a sweep, as far as it got.
+#[derive(Debug, Clone)]
+pub struct Results {
+    /// The sweep.
+    pub sweep: Sweep,
+    /// `virtual`, `host` or `ns3`.
+    pub laboratory: String,
+    /// One for each cell of it; none where it was interrupted before.
+    pub outcomes: Vec<Option<Outcome>>,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress<'a> {
+    /// The cell that has just ended; none at the beginning.
+    pub cell: Option<(&'a Cell, &'a Outcome)>,
+    /// How many have a result, from earlier runs too.
+    pub done: usize,
+    /// Of how many.
+    pub of: usize,
+    /// How long the rest will take, as far as can be known: by how long the cells took that are done, before the first by a rule of
+    /// thumb.
+    pub left: Duration,
+}
+
+/// A line of `results.jsonl`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    laboratory: String,
+    scenario: Scenario,
+    wall_seconds: f64,
+    #[serde(flatten)]
+    outcome: Told,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Told {
+    Report(Box<Report>),
+    Error(String),
+}
+
+const RESULTS: &str = "results.jsonl";
+
+/// Runs what has no report in `directory/results.jsonl` yet, `jobs` cells at a time, until all is done or `stop` becomes true.
+/// A cell that fails is a result, with its error, and is tried again by the next run; what it left is kept in `directory`.
+///
+/// # Errors
+///
+/// Where the laboratory is not to be had at all, or results cannot be written.
+pub fn run(
+    sweep: Sweep,
+    laboratory: Laboratory,
+    jobs: usize,
+    directory: &Path,
+    stop: &AtomicBool,
+    progress: impl FnMut(Progress<'_>),
+) -> Result<Results, LabError> {
+    let measure = |scenario: &Scenario, directory: &Path, stop: &AtomicBool| {
+        crate::run(scenario, laboratory, directory, stop, |_| {})
+    };
+    run_by(measure, sweep, laboratory, jobs, directory, stop, progress)
+}
+
+pub(super) fn run_by(
+    measure: impl Fn(&Scenario, &Path, &AtomicBool) -> Result<Report, LabError> + Sync,
+    sweep: Sweep,
+    laboratory: Laboratory,
+    jobs: usize,
+    directory: &Path,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(Progress<'_>),
+) -> Result<Results, LabError> {
+    let path = directory.join(RESULTS);
+    let name = name(laboratory).to_owned();
+    let (mut known, torn) = read(&path)?;
+    let mut file = OpenOptions::new().append(true).create(true).open(&path).map_err(LabError::file(&path))?;
+    if torn {
+        file.write_all(b"\n").map_err(LabError::file(&path))?;
+    }
+    let outcomes = sweep.cells.iter().map(|cell| known.remove(&key(&name, &cell.scenario))).collect();
+    let mut results = Results { sweep, laboratory: name, outcomes };
+
+    let cost = |cell: &Cell| rule_of_thumb(&cell.scenario, laboratory);
+    let open = |outcome: &Option<Outcome>| !matches!(outcome, Some(Ok(_)));
+    let mut todo: Vec<usize> = (0..results.outcomes.len()).filter(|at| open(&results.outcomes[*at])).collect();
+    todo.sort_by(|a, b| cost(&results.sweep.cells[*a]).total_cmp(&cost(&results.sweep.cells[*b])));
+
+    let mut left: f64 = todo.iter().map(|at| cost(&results.sweep.cells[*at])).sum();
+    let of = results.outcomes.len();
+    let mut done = of - todo.len();
+    let (mut expected, mut took) = (0.0, 0.0);
+    let per_job = |seconds: f64| Duration::try_from_secs_f64(seconds / jobs.max(1) as f64).unwrap_or(Duration::MAX);
+    progress(Progress { cell: None, done, of, left: per_job(left) });
+
+    // Ends what runs when asked to, and when a result cannot be kept.
+    let halt = AtomicBool::new(false);
+    let next = AtomicUsize::new(0);
+    let (cells, todo) = (results.sweep.cells.clone(), &todo);
+    let work = |to: mpsc::Sender<_>| {
+        while let Some(at) = todo.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !halt.load(Ordering::Relaxed)) {
+            let begun = Instant::now();
+            let outcome = one(&measure, &cells[*at].scenario, directory, &halt);
+            if to.send((*at, outcome, begun.elapsed().as_secs_f64())).is_err() {
+                return;
+            }
+        }
+    };
+    let mut failed = None;
+    std::thread::scope(|scope| {
+        let (to, from) = mpsc::channel();
+        for _ in 0..jobs.clamp(1, todo.len().max(1)) {
+            let to = to.clone();
+            scope.spawn(|| work(to));
+        }
+        drop(to);
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                halt.store(true, Ordering::Relaxed);
+            }
+            let (at, outcome, seconds) = match from.recv_timeout(Duration::from_millis(100)) {
+                Ok(ended) => ended,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let outcome = match outcome {
+                Ok(outcome) => outcome,
+                Err(LabError::Interrupted) => continue,
+                Err(error) => {
+                    halt.store(true, Ordering::Relaxed);
+                    failed.get_or_insert(error);
+                    continue;
+                }
+            };
+            let line = Line {
+                laboratory: results.laboratory.clone(),
+                scenario: cells[at].scenario.clone(),
+                wall_seconds: seconds,
+                outcome: match outcome.clone() {
+                    Ok(report) => Told::Report(report),
+                    Err(error) => Told::Error(error),
+                },
+            };
+            let written = serde_json::to_string(&line).map_err(std::io::Error::from);
+            if let Err(error) = written.and_then(|line| file.write_all((line + "\n").as_bytes())) {
+                halt.store(true, Ordering::Relaxed);
+                failed.get_or_insert(LabError::File { path: path.clone(), error });
+                continue;
+            }
+            done += 1;
+            let cost = cost(&cells[at]);
+            (left, expected, took) = (left - cost, expected + cost, took + seconds);
+            let left = per_job(left.max(0.0) * took / expected);
+            progress(Progress { cell: Some((&cells[at], &outcome)), done, of, left });
+            results.outcomes[at] = Some(outcome);
+        }
+    });
+    failed.map_or(Ok(results), Err)
+}
+
+/// One cell, in a directory of its own, which stays where it fails. Errors that all cells would have are errors here.
+fn one(
+    measure: impl Fn(&Scenario, &Path, &AtomicBool) -> Result<Report, LabError>,
+    scenario: &Scenario,
+    directory: &Path,
+    stop: &AtomicBool,
+) -> Result<Outcome, LabError> {
+    let own = tempfile::Builder::new().prefix("cell-").tempdir_in(directory).map_err(LabError::file(directory))?;
+    match measure(scenario, own.path(), stop) {
+        Ok(mut report) => {
+            // A thousand pairs in every cell would be most of what is kept.
+            report.queue.over_time.clear();
+            report.receivers.iter_mut().for_each(|receiver| receiver.queue.over_time.clear());
+            Ok(Ok(Box::new(report)))
+        }
+        Err(error @ (LabError::Interrupted | LabError::Unavailable { .. } | LabError::Kernel(_))) => Err(error),
+        Err(error) => Ok(Err(match own.path().read_dir().is_ok_and(|mut files| files.next().is_some()) {
+            true => format!("{error} (see {})", own.keep().display()),
+            false => error.to_string(),
+        })),
+    }
+}
+
+/// What a results file says, by [`key`], and whether its last line has no end. A line that cannot be read, as an interrupted write leaves one, says
+/// nothing: its cell is measured again.
+fn read(path: &Path) -> Result<(HashMap<String, Outcome>, bool), LabError> {
+    let text = match std::fs::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((HashMap::new(), false)),
+        text => text.map_err(LabError::file(path))?,
+    };
+    let lines = text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+    let outcome = |line: Line| {
+        let outcome = match line.outcome {
+            Told::Report(report) => Ok(report),
+            Told::Error(error) => Err(error),
+        };
+        (key(&line.laboratory, &line.scenario), outcome)
+    };
+    let torn = text.last().is_some_and(|byte| *byte != b'\n');
+    Ok((lines.map(outcome).collect(), torn))
+}
+
+/// As reports call it.
+fn name(laboratory: Laboratory) -> &'static str {
+    match laboratory {
+        Laboratory::Virtual => "virtual",
+        Laboratory::Host => "host",
+        Laboratory::Ns3 => "ns3",
+    }
+}
+
+fn key(laboratory: &str, scenario: &Scenario) -> String {
+    // A scenario that was read is one that can be written.
+    format!("{laboratory} {}", serde_json::to_string(scenario).unwrap_or_default())
+}
+
+/// How long a sweep takes of which nothing is done yet, by a rule of thumb.
+pub fn estimate(sweep: &Sweep, laboratory: Laboratory, jobs: usize) -> Duration {
+    let seconds: f64 = sweep.cells.iter().map(|cell| rule_of_thumb(&cell.scenario, laboratory)).sum();
+    Duration::try_from_secs_f64(seconds / jobs.max(1) as f64).unwrap_or(Duration::MAX)
+}
+
+/// How long a cell takes here, in seconds of one processor, as two of them of 2 to 3 GHz were found to: most is spent on packets.
+fn rule_of_thumb(scenario: &Scenario, laboratory: Laboratory) -> f64 {
+    let seconds = (scenario.warm_up() + scenario.measured()).as_secs_f64();
+    let gigabits = scenario.ceiling() * 1e-9 * seconds;
+    let hosts = f64::from(scenario.network.senders + scenario.network.receivers);
+    match laboratory {
+        Laboratory::Virtual => 2.0 + 0.1 * hosts + 10.0 * gigabits,
+        Laboratory::Host => 1.0 + 0.1 * hosts + seconds,
+        Laboratory::Ns3 => 0.2 + 7.5 * gigabits,
+    }
+}

@@ -1,0 +1,242 @@
+//! What the results say: which cells fail their checks, and which congestion control is the best of each cell.
+
+use super::check::Checked;
+use super::{Cell, Outcome, Results, Sweep};
+use crate::scenario::Traffic;
+use crate::{Report, Scenario};
+use serde::{Serialize, Serializer, ser::SerializeSeq};
+use serde_json::{Map, Value, json};
+use std::cmp::Ordering;
+
+/// Goodputs that differ by less than this part of the larger are equal.
+const EQUAL: f64 = 0.005;
+const CONTROL: &str = "traffic.control";
+pub(super) const CREDIT: &str = "credit";
+
+/// Congestion controls against each other, cell by cell.
+#[derive(Debug, Clone, Serialize)]
+pub struct Contest {
+    /// How many cells were compared.
+    pub cells: usize,
+    /// Each control, the one that is best most often first.
+    pub standings: Vec<Standing>,
+    /// Where `credit` is neither the best nor equal to it.
+    pub lost: Vec<Loss>,
+}
+
+/// How a control did.
+#[derive(Debug, Clone, Serialize)]
+pub struct Standing {
+    /// Which.
+    pub control: String,
+    /// In how many cells nobody was better by more than 0.5 %, or by one event where events come at intervals.
+    pub best: usize,
+    /// Its mean share of the ceiling.
+    pub mean_share: f64,
+    /// Its least.
+    pub least_share: f64,
+    /// Segments sent again, in all cells.
+    pub retransmissions: u64,
+    /// Retransmission timeouts, in all cells.
+    pub timeouts: u64,
+    /// The slowest event of all cells, in µs.
+    pub worst_us: Option<f64>,
+}
+
+/// A cell in which another control is better than `credit`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Loss {
+    /// Which, in words.
+    pub cell: String,
+    /// The share of the ceiling that `credit` has.
+    pub credit: f64,
+    /// The best control.
+    pub best: String,
+    /// Its share.
+    pub share: f64,
+}
+
+impl Results {
+    /// How many cells have a result.
+    pub fn done(&self) -> usize {
+        self.outcomes.iter().flatten().count()
+    }
+
+    /// The outcome of a cell.
+    pub(crate) fn outcome(&self, at: &[usize]) -> Option<&Outcome> {
+        let number = self.sweep.axes.iter().zip(at).fold(0, |number, (axis, at)| number * axis.values.len() + at);
+        self.outcomes.get(number)?.as_ref()
+    }
+
+    /// The report of a cell.
+    pub(crate) fn report(&self, at: &[usize]) -> Option<&Report> {
+        self.outcome(at)?.as_ref().ok().map(Box::as_ref)
+    }
+
+    /// The checks of a report.
+    pub fn checked(&self, report: &Report) -> Vec<Checked> {
+        self.sweep.checks.iter().map(|check| check.of(report)).collect()
+    }
+
+    /// Cells that have no report, or of which a check does not hold, in words: which, and why.
+    pub fn failures(&self) -> Vec<(String, String)> {
+        let failure = |(cell, outcome): (&Cell, &Option<Outcome>)| {
+            let why = match outcome.as_ref()? {
+                Err(error) => error.clone(),
+                Ok(report) => {
+                    let checks = self.checked(report);
+                    let failed: Vec<String> =
+                        checks.iter().filter(|checked| !checked.holds).map(Checked::to_string).collect();
+                    (!failed.is_empty()).then(|| failed.join("; "))?
+                }
+            };
+            Some((self.sweep.describe(cell), why))
+        };
+        self.sweep.cells.iter().zip(&self.outcomes).filter_map(failure).collect()
+    }
+
+    /// Whether every cell has a report of which every check holds.
+    pub fn passed(&self) -> bool {
+        self.done() == self.outcomes.len() && self.failures().is_empty()
+    }
+
+    /// The congestion controls against each other, where there are several.
+    pub fn contest(&self) -> Option<Contest> {
+        let axis = self.sweep.axis(CONTROL)?;
+        let controls = &self.sweep.axes[axis].values;
+        let mut standings: Vec<Standing> = controls.iter().map(|control| Standing::of(self, axis, control)).collect();
+        let mut contest = Contest { cells: 0, standings: Vec::new(), lost: Vec::new() };
+        for cell in self.sweep.cells.iter().filter(|cell| cell.at[axis] == 0) {
+            let reports = self.reports(cell, axis);
+            let Some(&(best, most)) = reports.iter().max_by(|a, b| by_goodput(a.1, b.1)) else { continue };
+            if reports.len() < 2 {
+                continue;
+            }
+            contest.cells += 1;
+            for (control, report) in reports {
+                if equal(report, most) {
+                    standings[control].best += 1;
+                } else if controls[control] == CREDIT {
+                    let (cell, best) = (self.sweep.words(cell, |other| other != axis), controls[best].clone());
+                    let (credit, share) = (report.share_of_ceiling, most.share_of_ceiling);
+                    contest.lost.push(Loss { cell, credit, best, share });
+                }
+            }
+        }
+        standings.sort_by(|a, b| b.best.cmp(&a.best).then(b.mean_share.total_cmp(&a.mean_share)));
+        contest.standings = standings;
+        (contest.cells > 0).then_some(contest)
+    }
+
+    /// The reports that all controls have where this cell is.
+    pub(super) fn reports(&self, cell: &Cell, axis: usize) -> Vec<(usize, &Report)> {
+        let mut at = cell.at.clone();
+        let report = |control: usize| {
+            at[axis] = control;
+            Some((control, self.report(&at)?))
+        };
+        (0..self.sweep.axes[axis].values.len()).filter_map(report).collect()
+    }
+}
+
+pub(super) fn by_goodput(one: &Report, other: &Report) -> Ordering {
+    one.goodput_bits_per_second.total_cmp(&other.goodput_bits_per_second)
+}
+
+/// Whether nothing can be said about which has more goodput: they differ by less than 0.5 %, or, where less is offered than
+/// could be carried, by one event, which may have come before or after the end.
+pub(crate) fn equal(one: &Report, other: &Report) -> bool {
+    let Report { scenario, ceiling_bits_per_second: ceiling, measured_seconds: seconds, .. } = one;
+    let offered_less = Scenario { traffic: Traffic { interval: None, ..scenario.traffic.clone() }, ..scenario.clone() }
+        .ceiling()
+        > 1.001 * ceiling;
+    let event = match scenario.traffic.interval {
+        Some(interval) if offered_less => ceiling * interval.as_secs_f64() / seconds.max(1e-9),
+        _ => 0.0,
+    };
+    let (one, other) = (one.goodput_bits_per_second, other.goodput_bits_per_second);
+    (one - other).abs() <= (EQUAL * one.max(other)).max(1.001 * event)
+}
+
+impl Standing {
+    fn of(results: &Results, axis: usize, control: &str) -> Self {
+        let own = |cell: &&Cell| results.sweep.axes[axis].values[cell.at[axis]] == control;
+        let reports: Vec<&Report> =
+            results.sweep.cells.iter().filter(own).filter_map(|cell| results.report(&cell.at)).collect();
+        let shares = || reports.iter().map(|report| report.share_of_ceiling);
+        Self {
+            control: control.to_owned(),
+            best: 0,
+            mean_share: shares().sum::<f64>() / reports.len().max(1) as f64,
+            least_share: shares().reduce(f64::min).unwrap_or(0.0),
+            retransmissions: reports.iter().map(|report| report.retransmissions).sum(),
+            timeouts: reports.iter().map(|report| report.timeouts).sum(),
+            worst_us: reports.iter().filter_map(|report| Some(report.completion?.max_us)).reduce(f64::max),
+        }
+    }
+}
+
+impl Sweep {
+    fn at(&self, cell: &Cell) -> Map<String, Value> {
+        self.axes.iter().zip(&cell.at).map(|(axis, at)| (axis.key.clone(), json!(axis.values[*at]))).collect()
+    }
+}
+
+/// One object for all of it: `axes`, `cells` (each with its values, its report or its error, and its checks), and `contest`.
+impl Serialize for Results {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            format: &'static str,
+            name: &'a str,
+            title: &'a str,
+            laboratory: &'a str,
+            quick: bool,
+            passed: bool,
+            axes: Vec<Value>,
+            cells: Cells<'a>,
+            contest: Option<Contest>,
+        }
+        Whole {
+            format: "thalweg-sweep/1",
+            name: &self.sweep.name,
+            title: &self.sweep.title,
+            laboratory: &self.laboratory,
+            quick: self.sweep.quick,
+            passed: self.passed(),
+            axes: self.sweep.axes.iter().map(|axis| json!({ "key": axis.key, "values": axis.values })).collect(),
+            cells: Cells(self),
+            contest: self.contest(),
+        }
+        .serialize(serializer)
+    }
+}
+
+/// The cells that have a result.
+struct Cells<'a>(&'a Results);
+
+impl Serialize for Cells<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct One<'a> {
+            at: Map<String, Value>,
+            checks: Vec<Checked>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            report: Option<&'a Report>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            error: Option<&'a str>,
+        }
+        let mut sequence = serializer.serialize_seq(None)?;
+        for (cell, outcome) in self.0.sweep.cells.iter().zip(&self.0.outcomes) {
+            let Some(outcome) = outcome else { continue };
+            let report = outcome.as_deref().ok();
+            sequence.serialize_element(&One {
+                at: self.0.sweep.at(cell),
+                checks: report.map(|report| self.0.checked(report)).unwrap_or_default(),
+                report,
+                error: outcome.as_ref().err().map(String::as_str),
+            })?;
+        }
+        sequence.end()
+    }
+}

@@ -1,0 +1,290 @@
+//! Results for a terminal of eighty columns.
+
+use super::{Axis, Contest, Results};
+use crate::Report;
+use std::fmt::Write;
+
+pub(crate) const WIDTH: usize = 80;
+/// So many congestion controls have a table each; more have one for the best of each cell, and one of how often.
+const FEW_CONTROLS: usize = 4;
+
+/// What is shown of a report.
+pub(crate) struct Shown {
+    pub(crate) title: &'static str,
+    pub(crate) value: fn(&Report) -> Option<f64>,
+    pub(crate) text: fn(f64) -> String,
+    /// Whether more is better.
+    pub(crate) more: bool,
+}
+
+pub(crate) const SHARE: Shown = Shown {
+    title: "Share of the ceiling, %",
+    value: |report| Some(100.0 * report.share_of_ceiling),
+    text: |value| format!("{value:.1}"),
+    more: true,
+};
+pub(crate) const GOODPUT: Shown = Shown {
+    title: "Goodput, Mbit/s",
+    value: |report| Some(report.goodput_bits_per_second * 1e-6),
+    text: |value| format!("{value:.0}"),
+    more: true,
+};
+pub(crate) const WORST: Shown = Shown {
+    title: "Slowest event, ms",
+    value: |report| Some(report.completion?.max_us * 1e-3),
+    text: |value| if value < 9.995 { format!("{value:.2}") } else { format!("{value:.0}") },
+    more: false,
+};
+pub(crate) const SHOWN: [Shown; 4] = [
+    SHARE,
+    GOODPUT,
+    Shown {
+        title: "Segments sent again",
+        value: |report| Some(report.retransmissions as f64),
+        text: |value| format!("{value:.0}"),
+        more: false,
+    },
+    WORST,
+];
+
+/// How the axes are laid out: rows, columns, controls, and everything else.
+pub(crate) struct Layout {
+    rows: usize,
+    columns: Option<usize>,
+    pub(crate) control: Option<usize>,
+    pub(crate) others: Vec<usize>,
+}
+
+/// One table: its rows and columns, and which axes have which value in all of it.
+pub(crate) struct Panel<'a> {
+    pub(crate) rows: &'a Axis,
+    pub(crate) columns: Option<&'a Axis>,
+    pub(crate) cells: Vec<Vec<Vec<usize>>>,
+    pub(crate) of: String,
+}
+
+impl Layout {
+    /// The two axes with the most values are rows and columns, in the file's order; controls are neither, unless there is nothing else.
+    pub(crate) fn of(results: &Results) -> Self {
+        let axes = &results.sweep.axes;
+        let mut control = results.sweep.axis("traffic.control");
+        let mut shown: Vec<usize> = (0..axes.len()).filter(|axis| Some(*axis) != control).collect();
+        if shown.is_empty() {
+            shown.extend(control.take());
+        }
+        shown.sort_by_key(|axis| std::cmp::Reverse(axes[*axis].values.len()));
+        shown.truncate(2);
+        shown.sort_unstable();
+        let others = (0..axes.len()).filter(|axis| !shown.contains(axis) && Some(*axis) != control).collect();
+        Self { rows: shown[0], columns: shown.get(1).copied(), control, others }
+    }
+
+    /// A table for each combination of the values of `over`.
+    pub(crate) fn panels<'a>(&self, results: &'a Results, over: &[usize]) -> Vec<Panel<'a>> {
+        let axes = &results.sweep.axes;
+        let zeroed = |at: &[usize]| (0..axes.len()).all(|axis| over.contains(&axis) || at[axis] == 0);
+        let first = results.sweep.cells.iter().filter(|cell| zeroed(&cell.at));
+        let panel = |cell: &'a super::Cell| {
+            let at = |row: usize, column: usize| {
+                let mut at = cell.at.clone();
+                at[self.rows] = row;
+                if let Some(columns) = self.columns {
+                    at[columns] = column;
+                }
+                at
+            };
+            let columns = self.columns.map(|axis| &axes[axis]);
+            let width = columns.map_or(1, |axis| axis.values.len());
+            let height = axes[self.rows].values.len();
+            Panel {
+                rows: &axes[self.rows],
+                columns,
+                cells: (0..height).map(|row| (0..width).map(|column| at(row, column)).collect()).collect(),
+                of: results.sweep.words(cell, |axis| over.contains(&axis)),
+            }
+        };
+        first.map(panel).collect()
+    }
+
+    /// The axes that panels of single reports differ in.
+    pub(crate) fn all_others(&self) -> Vec<usize> {
+        self.others.iter().copied().chain(self.control).collect()
+    }
+}
+
+impl Panel<'_> {
+    fn corner(&self) -> String {
+        match self.columns {
+            Some(columns) => format!("{} \\ {}", self.rows.name(), columns.name()),
+            None => self.rows.name().to_owned(),
+        }
+    }
+
+    /// With what a function says of each cell.
+    pub(crate) fn text(&self, title: &str, of: impl Fn(&[usize]) -> String) -> String {
+        let title = if self.of.is_empty() { title.to_owned() } else { format!("{title} ({})", self.of) };
+        let headings = self.columns.map_or(vec![String::new()], |columns| columns.values.clone());
+        let cells = self.cells.iter().map(|row| row.iter().map(|at| of(at)).collect()).collect::<Vec<Vec<_>>>();
+        wrapped("", &title) + &grid(&self.corner(), &self.rows.values, &headings, &cells)
+    }
+}
+
+impl Results {
+    /// Everything a person wants to know at once.
+    pub fn text(&self) -> String {
+        let mut out = wrapped("", &self.sweep.title);
+        let (done, of) = (self.done(), self.outcomes.len());
+        let quick = if self.sweep.quick { ", a sample with short measurements" } else { "" };
+        let missing = if done < of { format!(", of which {} are not done", of - done) } else { String::new() };
+        out.push_str(&wrapped("", &format!("laboratory: {}; {of} cells{quick}{missing}", self.laboratory)));
+        let layout = Layout::of(self);
+        let contest = self.contest();
+        let few = layout.control.is_none_or(|axis| self.sweep.axes[axis].values.len() <= FEW_CONTROLS);
+        for shown in SHOWN.iter().filter(|_| few) {
+            for panel in layout.panels(self, &layout.all_others()) {
+                let _ = write!(out, "\n{}", panel.text(shown.title, |at| self.cell(at, shown)));
+            }
+        }
+        if let (Some(contest), Some(control)) = (&contest, layout.control) {
+            for panel in layout.panels(self, &layout.others) {
+                let text = panel.text("The best control, and its share of the ceiling in %", |at| {
+                    self.best(at, control).map_or("-".into(), |(name, share)| format!("{name} {:.1}", 100.0 * share))
+                });
+                let _ = write!(out, "\n{text}");
+            }
+            out.push_str(&contest.text());
+        }
+        out.push_str(&self.checks_text());
+        out
+    }
+
+    /// A figure of a cell, with a mark where a check does not hold.
+    fn cell(&self, at: &[usize], shown: &Shown) -> String {
+        match self.outcome(at) {
+            None => "-".into(),
+            Some(Err(_)) => "error".into(),
+            Some(Ok(report)) => {
+                let failed = self.checked(report).iter().any(|checked| !checked.holds);
+                let text = (shown.value)(report).map_or("-".into(), shown.text);
+                if failed { text + "!" } else { text }
+            }
+        }
+    }
+
+    /// The best control where a cell is, and its share.
+    pub(crate) fn best(&self, at: &[usize], control: usize) -> Option<(&str, f64)> {
+        let cell = self.sweep.cells.iter().find(|cell| cell.at == at)?;
+        let best = self.reports(cell, control).into_iter().max_by(|a, b| super::summary::by_goodput(a.1, b.1))?;
+        Some((&self.sweep.axes[control].values[best.0], best.1.share_of_ceiling))
+    }
+
+    fn checks_text(&self) -> String {
+        let failures = self.failures();
+        let checks: Vec<String> = self.sweep.checks.iter().map(ToString::to_string).collect();
+        let mut out = String::new();
+        if !checks.is_empty() {
+            let passed = self.done() - failures.len();
+            let text = format!("{}: {passed} of {} cells pass", checks.join(", "), self.done());
+            let _ = write!(out, "\n{}", wrapped("", &text));
+        } else if !failures.is_empty() {
+            out.push('\n');
+        }
+        for (cell, why) in failures {
+            out.push_str(&wrapped("  ! ", &format!("{cell}: {why}")));
+        }
+        out
+    }
+}
+
+impl Contest {
+    fn text(&self) -> String {
+        let headings = ["best in", "mean %", "least %", "sent again", "timeouts", "slowest ms"].map(str::to_owned);
+        let names: Vec<String> = self.standings.iter().map(|one| one.control.clone()).collect();
+        let rows = self.standings.iter().map(|one| {
+            vec![
+                one.best.to_string(),
+                format!("{:.1}", 100.0 * one.mean_share),
+                format!("{:.1}", 100.0 * one.least_share),
+                one.retransmissions.to_string(),
+                one.timeouts.to_string(),
+                one.worst_us.map_or("-".into(), |us| (WORST.text)(us * 1e-3)),
+            ]
+        });
+        let title = format!(
+            "Controls over {} cells; best: nobody has 0.5 % (or an event at intervals) more goodput",
+            self.cells
+        );
+        let mut out = format!("\n{}{}", wrapped("", &title), grid("", &names, &headings, &rows.collect::<Vec<_>>()));
+        if self.standings.iter().any(|one| one.control == super::summary::CREDIT) {
+            out.push('\n');
+            out.push_str(&match self.lost.len() {
+                0 => "credit is the best or as good in every cell\n".to_owned(),
+                lost => wrapped("", &format!("credit is not the best in {lost} of {} cells:", self.cells)),
+            });
+            self.lost.iter().for_each(|loss| out.push_str(&wrapped("  ! ", &loss.to_string())));
+        }
+        out
+    }
+}
+
+impl std::fmt::Display for super::Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { cell, credit, best, share } = self;
+        write!(f, "{cell}: credit {:.1} %, {best} {:.1} %", 100.0 * credit, 100.0 * share)
+    }
+}
+
+/// Rows and columns with their names; where they are wider than a terminal the columns go on below.
+pub(crate) fn grid(corner: &str, rows: &[String], columns: &[String], cells: &[Vec<String>]) -> String {
+    let length = |text: &String| text.chars().count();
+    let names = rows.iter().map(length).chain([corner.chars().count()]).max().unwrap_or(0);
+    let width = |column: usize| {
+        let own = cells.iter().filter_map(|row| row.get(column)).map(length);
+        own.chain([length(&columns[column])]).max().unwrap_or(0)
+    };
+    let mut out = String::new();
+    let mut from = 0;
+    while from < columns.len() {
+        let mut room = WIDTH.saturating_sub(2 + names);
+        let fits = (from..columns.len()).take_while(|column| {
+            let fits = room >= width(*column) + 2 || *column == from;
+            room = room.saturating_sub(width(*column) + 2);
+            fits
+        });
+        let to = from + fits.count();
+        let mut line = |name: &str, row: &[String]| {
+            let mut line = format!("  {name:<names$}");
+            for (column, cell) in row.iter().enumerate().take(to).skip(from) {
+                let _ = write!(line, "  {cell:>width$}", width = width(column));
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        };
+        line(corner, columns);
+        rows.iter().zip(cells).for_each(|(name, row)| line(name, row));
+        from = to;
+    }
+    out
+}
+
+/// Words in lines of at most [`WIDTH`] columns, the first behind `head`, the others indented as far.
+pub(crate) fn wrapped(head: &str, text: &str) -> String {
+    let indent = head.chars().count();
+    let mut out = head.to_owned();
+    let mut column = indent;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > WIDTH {
+            let _ = write!(out, "\n{:indent$}", "");
+            column = indent;
+        } else if column > indent {
+            out.push(' ');
+            column += 1;
+        }
+        // What comes from outside cannot move the cursor.
+        out.extend(word.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }));
+        column += length;
+    }
+    out.push('\n');
+    out
+}

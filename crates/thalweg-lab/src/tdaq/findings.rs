@@ -1,0 +1,381 @@
+//! What the results say about the paper's findings, and about ours.
+
+use super::paper::{DELAYS, INTERVALS, SENDERS, SIGN, VEGAS_MINUS_BIC};
+use super::{Finding, Row, Table, Verdict, find};
+use crate::report::Report;
+use crate::sweep::Results;
+use crate::sweep::summary::equal;
+
+const CONTROL: &str = "traffic.control";
+const SIZE: &str = "traffic.size";
+const INTERVAL: &str = "traffic.interval";
+const DELAY: &str = "network.delay";
+const COUNT: &str = "network.senders";
+
+/// "Almost the same" in a figure of the paper is about the width of its lines.
+const ALIKE: f64 = 0.02;
+/// From here on a delay or an interval is long: what the paper's conclusions say is true of its table from here on.
+const LONG: [&str; 3] = ["5ms", "10ms", "50ms"];
+/// The retransmission timer's least, in µs.
+const TIMER_US: f64 = 200e3;
+
+pub(super) fn findings(measured: &[Results; 4]) -> Vec<Finding> {
+    let [sizes, grid, each, whole] = measured;
+    vec![
+        alike(sizes),
+        vegas_differs(sizes),
+        Finding {
+            paper: "On the slow server Vegas alone is higher.".into(),
+            here: "The same with a receiver whose processor is the limit.".into(),
+            verdict: Verdict::CannotBeTested,
+            measured: "in the virtual laboratory and in ns-3 processors take no time, and on this host there is only one kind of processor: there is no slow receiver".into(),
+        },
+        bic_mostly(grid),
+        vegas_long(grid),
+        far_apart(grid),
+        credit_best(sizes, grid),
+        collapse(each, whole),
+        no_collapse(each, whole),
+    ]
+}
+
+pub(super) fn tables(measured: &[Results; 4]) -> Vec<Table> {
+    let [sizes, grid, each, whole] = measured;
+    vec![by_size(sizes), differences(grid), standings(sizes, grid), incast(each), incast(whole)]
+}
+
+/// Values of an axis that this run has.
+fn values<'a>(results: &'a Results, key: &str) -> &'a [String] {
+    results.sweep.axis(key).map_or(&[], |axis| &results.sweep.axes[axis].values)
+}
+
+fn megabits(report: &Report) -> f64 {
+    report.goodput_bits_per_second * 1e-6
+}
+
+fn judged(holds: bool) -> Verdict {
+    if holds { Verdict::Holds } else { Verdict::DoesNotHold }
+}
+
+fn finding(paper: &str, here: &str, outcome: Result<(bool, String), &str>) -> Finding {
+    let (verdict, measured) = match outcome {
+        Ok((holds, measured)) => (judged(holds), measured),
+        Err(why) => (Verdict::CannotBeTested, why.to_owned()),
+    };
+    Finding { paper: paper.to_owned(), here: here.to_owned(), verdict, measured }
+}
+
+const NOTHING: &str = "this run has no cells to compare";
+
+/// Each control's goodput over BIC's at each size: control, size, ratio.
+fn over_bic(sizes: &Results) -> Vec<(&str, &str, f64)> {
+    let mut all = Vec::new();
+    for control in values(sizes, CONTROL).iter().filter(|control| !["bic", "credit"].contains(&control.as_str())) {
+        for size in values(sizes, SIZE) {
+            let goodput = |control: &str| find(sizes, &[(CONTROL, control), (SIZE, size)]).map(megabits);
+            if let (Some(own), Some(bic)) = (goodput(control), goodput("bic").filter(|bic| *bic > 0.0)) {
+                all.push((control.as_str(), size.as_str(), own / bic));
+            }
+        }
+    }
+    all
+}
+
+fn alike(sizes: &Results) -> Finding {
+    let mut others: Vec<_> = over_bic(sizes).into_iter().filter(|(control, ..)| *control != "vegas").collect();
+    others.sort_by(|a, b| (b.2 - 1.0).abs().total_cmp(&(a.2 - 1.0).abs()));
+    let unlike: Vec<_> = others.iter().filter(|(.., ratio)| (ratio - 1.0).abs() > ALIKE).collect();
+    let said =
+        |(control, size, ratio): &(&str, &str, f64)| format!("{control} at {size} {:+.1} %", 100.0 * (ratio - 1.0));
+    let outcome = others.first().ok_or(NOTHING).map(|first| match unlike.len() {
+        0 => (true, format!("the farthest from BIC: {}", said(first))),
+        many => {
+            let named: Vec<String> = unlike.iter().map(|one| said(one)).collect();
+            (false, format!("{many} of {} are farther from BIC: {}", others.len(), named.join(", ")))
+        }
+    });
+    finding(
+        "All controls but Vegas have almost the throughput of BIC, on both servers.",
+        "At every message size each of the eight others has the goodput of BIC within 2 %.",
+        outcome,
+    )
+}
+
+fn vegas_differs(sizes: &Results) -> Finding {
+    let vegas: Vec<_> = over_bic(sizes).into_iter().filter(|(control, ..)| *control == "vegas").collect();
+    let said: Vec<String> =
+        vegas.iter().map(|(_, size, ratio)| format!("{size} {:+.1} %", 100.0 * (ratio - 1.0))).collect();
+    let lower = vegas.iter().any(|(.., ratio)| *ratio < 1.0 - ALIKE);
+    let outcome =
+        if vegas.is_empty() { Err(NOTHING) } else { Ok((lower, format!("Vegas against BIC: {}", said.join(", ")))) };
+    finding(
+        "On the fast server Vegas alone is lower.",
+        "A receiver whose processor is no limit: at some message size Vegas is more than 2 % below BIC.",
+        outcome,
+    )
+}
+
+/// Vegas's report, and BIC's.
+fn both<'a>(grid: &'a Results, senders: &str, interval: &str, delay: &str) -> Option<[&'a Report; 2]> {
+    let of = |control: &str| find(grid, &[(CONTROL, control), (COUNT, senders), (INTERVAL, interval), (DELAY, delay)]);
+    Some([of("vegas")?, of("bic")?])
+}
+
+/// Vegas minus BIC in Mbit/s.
+fn difference(grid: &Results, senders: &str, interval: &str, delay: &str) -> Option<f64> {
+    both(grid, senders, interval, delay).map(|[vegas, bic]| megabits(vegas) - megabits(bic))
+}
+
+/// How often BIC, Vegas and neither is ahead in some cells.
+fn ahead<'a>(
+    grid: &Results,
+    senders: &[&str],
+    intervals: impl Iterator<Item = &'a &'a str> + Clone,
+    delays: &[&str],
+) -> [usize; 3] {
+    let mut ahead = [0; 3];
+    for senders in senders {
+        for interval in intervals.clone() {
+            for delay in delays {
+                let Some([vegas, bic]) = both(grid, senders, interval, delay) else { continue };
+                ahead[match megabits(vegas) > megabits(bic) {
+                    _ if equal(vegas, bic) => 2,
+                    true => 1,
+                    false => 0,
+                }] += 1;
+            }
+        }
+    }
+    ahead
+}
+
+fn counted([bic, vegas, draws]: [usize; 3]) -> String {
+    format!("BIC is ahead in {bic} cells, Vegas in {vegas}, and in {draws} they are equal")
+}
+
+fn bic_mostly(grid: &Results) -> Finding {
+    let counts = ahead(grid, &SENDERS, INTERVALS.iter(), &DELAYS);
+    let all: usize = counts.iter().sum();
+    finding(
+        "BIC has the higher throughput in most conditions.",
+        "Over all senders, intervals and delays BIC is ahead of Vegas in more than half of the cells.",
+        if all > 0 { Ok((2 * counts[0] > all, counted(counts))) } else { Err(NOTHING) },
+    )
+}
+
+fn vegas_long(grid: &Results) -> Finding {
+    let per_senders: Vec<(&str, [usize; 3])> = SENDERS
+        .iter()
+        .map(|senders| (*senders, ahead(grid, &[senders], LONG.iter(), &LONG)))
+        .filter(|(_, counts)| counts.iter().sum::<usize>() > 0)
+        .collect();
+    let vegas = |(_, counts): &(&str, [usize; 3])| counts[1] > counts[0];
+    let said: Vec<String> =
+        per_senders.iter().map(|(senders, counts)| format!("with {senders} senders {}", counted(*counts))).collect();
+    let outcome = match per_senders.is_empty() {
+        true => Err(NOTHING),
+        false => Ok((per_senders.iter().all(vegas), said.join("; "))),
+    };
+    finding(
+        "Where delay and interval are both long, Vegas is higher, whatever the number of senders.",
+        "Delay and interval of 5 ms and more: with each number of senders Vegas is ahead more often than BIC, as it is 6 times of 9 in the paper's table.",
+        outcome,
+    )
+}
+
+fn far_apart(grid: &Results) -> Finding {
+    let mut all = Vec::new();
+    for interval in INTERVALS {
+        for delay in DELAYS {
+            let apart = difference(grid, "3", interval, delay);
+            all.extend(apart.map(|apart| (apart, interval, delay)));
+        }
+    }
+    let farthest = all.into_iter().max_by(|a, b| a.0.abs().total_cmp(&b.0.abs()));
+    let outcome = farthest.ok_or(NOTHING).map(|(difference, interval, delay)| {
+        let said = format!(
+            "at most {difference:+.1} Mbit/s (Vegas minus BIC), at an interval of {interval} and a delay of {delay}"
+        );
+        (difference.abs() > 100.0, said)
+    });
+    finding(
+        "With three senders the two differ by up to 690 Mbit/s of 1000.",
+        "Somewhere they differ by more than 100 Mbit/s.",
+        outcome,
+    )
+}
+
+fn credit_best(sizes: &Results, grid: &Results) -> Finding {
+    let contests: Vec<_> = [sizes, grid].into_iter().filter_map(Results::contest).collect();
+    let cells: usize = contests.iter().map(|contest| contest.cells).sum();
+    let lost: Vec<String> = contests.iter().flat_map(|contest| &contest.lost).map(ToString::to_string).collect();
+    let outcome = match (cells, lost.len()) {
+        (0, _) => Err(NOTHING),
+        (cells, 0) => Ok((true, format!("in all of {cells} cells"))),
+        (cells, many) => Ok((false, format!("not in {many} of {cells} cells: {}", lost.join("; ")))),
+    };
+    finding(
+        "A mechanism made for data acquisition is still to be found (the paper's outlook).",
+        "Credits: in every cell of both grids the best of all controls, or equal to it.",
+        outcome,
+    )
+}
+
+/// Every cell of classic incast with this control: its name, and its report.
+fn incasts<'a>(results: [&'a Results; 2], control: &'a str) -> impl Iterator<Item = (String, &'a Report)> + 'a {
+    results.into_iter().flat_map(move |results| {
+        values(results, COUNT).iter().filter_map(move |senders| {
+            let report = find(results, &[(CONTROL, control), (COUNT, senders)])?;
+            let (size, _) = report.scenario.sizes();
+            Some((format!("{control}, {senders} senders of {} KiB", size >> 10), report))
+        })
+    })
+}
+
+fn collapse(each: &Results, whole: &Results) -> Finding {
+    let worst = |control: &'static str| {
+        let all = incasts([each, whole], control);
+        all.min_by(|a, b| a.1.share_of_ceiling.total_cmp(&b.1.share_of_ceiling))
+    };
+    let outcome = worst("reno").zip(worst("cubic")).ok_or(NOTHING).map(|(reno, cubic)| {
+        let down = |report: &Report| report.share_of_ceiling < 0.5 && report.timeouts > 0;
+        let said = |(name, report): &(String, &Report)| {
+            format!("{name}: {:.1} % of the ceiling, {} timeouts", 100.0 * report.share_of_ceiling, report.timeouts)
+        };
+        (down(reno.1) && down(cubic.1), format!("at worst {}; {}", said(&reno), said(&cubic)))
+    });
+    finding(
+        "(Phanishayee and others:) Many senders of one block each overrun the switch, wait for their timers, and throughput collapses.",
+        "With some number of senders Reno and Cubic, with the loss recovery of that time, fall below half of the ceiling, with timeouts.",
+        outcome,
+    )
+}
+
+fn no_collapse(each: &Results, whole: &Results) -> Finding {
+    let all: Vec<_> = incasts([each, whole], "credit").collect();
+    let slow = |report: &Report| report.completion.is_none_or(|completion| completion.max_us >= TIMER_US);
+    let bad: Vec<String> = all
+        .iter()
+        .filter(|(_, report)| report.timeouts > 0 || slow(report))
+        .map(|(name, report)| format!("{name}: {} timeouts", report.timeouts))
+        .collect();
+    let slowest = all.iter().filter_map(|(_, report)| Some(report.completion?.max_us)).fold(0.0, f64::max);
+    let outcome = match (all.is_empty(), bad.is_empty()) {
+        (true, _) => Err(NOTHING),
+        (_, true) => {
+            Ok((true, format!("no timeout in {} cells; the slowest event took {:.1} ms", all.len(), slowest * 1e-3)))
+        }
+        _ => Ok((false, bad.join("; "))),
+    };
+    finding(
+        "(Beyond the paper:) what is asked for by credit does not overrun the switch.",
+        "In the same cells credit has no timeout, and its slowest event takes less than the least timer, 200 ms.",
+        outcome,
+    )
+}
+
+fn by_size(sizes: &Results) -> Table {
+    let row = |control: &String| Row {
+        name: control.clone(),
+        cells: values(sizes, SIZE)
+            .iter()
+            .map(|size| {
+                let report = find(sizes, &[(CONTROL, control), (SIZE, size)]);
+                report.map_or("-".into(), |report| format!("{:.1}", megabits(report)))
+            })
+            .collect(),
+    };
+    Table {
+        title: "Measured, 3 to 1: goodput in Mbit/s by message size".into(),
+        headings: ["control"].into_iter().map(str::to_owned).chain(values(sizes, SIZE).iter().cloned()).collect(),
+        paper: Vec::new(),
+        here: values(sizes, CONTROL).iter().map(row).collect(),
+        remarks: vec![
+            "The paper shows curves (figures 3 and 4) and no numbers. A fragment of 1 B takes 128 B on the way.".into(),
+        ],
+    }
+}
+
+/// The paper's table 1 and ours.
+fn differences(grid: &Results) -> Table {
+    let paper = INTERVALS.iter().zip(VEGAS_MINUS_BIC).map(|(interval, row)| Row {
+        name: (*interval).to_owned(),
+        cells: row.iter().map(|value| format!("{value:+.2}")).collect(),
+    });
+    let here = INTERVALS.iter().map(|interval| Row {
+        name: (*interval).to_owned(),
+        cells: DELAYS
+            .iter()
+            .map(|delay| {
+                difference(grid, "3", interval, delay).map_or("-".into(), |difference| format!("{difference:+.2}"))
+            })
+            .collect(),
+    });
+    Table {
+        title: "Simulated, 3 to 1: Vegas minus BIC in Mbit/s; rows are send intervals, columns delays".into(),
+        headings: ["interval"].into_iter().chain(DELAYS).map(str::to_owned).collect(),
+        paper: paper.collect(),
+        here: here.collect(),
+        remarks: vec![
+            SIGN.to_owned(),
+            "The paper does not say how much is sent at an interval; here 64 KiB of each sender.".into(),
+        ],
+    }
+}
+
+fn standings(sizes: &Results, grid: &Results) -> Table {
+    let mut here = Vec::new();
+    for (name, results) in [("measured", sizes), ("simulated", grid)] {
+        let Some(contest) = results.contest() else { continue };
+        here.extend(contest.standings.iter().map(|one| Row {
+            name: format!("{name}: {}", one.control),
+            cells: vec![
+                format!("{} of {}", one.best, contest.cells),
+                format!("{:.1}", 100.0 * one.mean_share),
+                format!("{:.1}", 100.0 * one.least_share),
+                one.retransmissions.to_string(),
+                one.timeouts.to_string(),
+            ],
+        }));
+    }
+    Table {
+        title: "Beyond the paper: which control is the best, or equal to it, in how many cells".into(),
+        headings: ["control", "best in", "mean %", "least %", "sent again", "timeouts"].map(str::to_owned).into(),
+        paper: Vec::new(),
+        here,
+        remarks: vec!["Shares are goodput over the ceiling. Equal: within 0.5 %, or within one event where events come at intervals.".into()],
+    }
+}
+
+fn incast(results: &Results) -> Table {
+    let controls = values(results, CONTROL);
+    let row = |senders: &String| {
+        let cell = |control: &String| {
+            let report = find(results, &[(CONTROL, control), (COUNT, senders)]);
+            report.map_or(["-", "-"].map(str::to_owned), |report| {
+                [format!("{:.1}", 100.0 * report.share_of_ceiling), report.timeouts.to_string()]
+            })
+        };
+        Row { name: senders.clone(), cells: controls.iter().flat_map(cell).collect() }
+    };
+    let headings = controls.iter().flat_map(|control| [format!("{control} %"), "timeouts".to_owned()]);
+    Table {
+        title: format!("{}: share of the ceiling in %", results.sweep.title),
+        headings: ["senders".to_owned()].into_iter().chain(headings).collect(),
+        paper: Vec::new(),
+        here: values(results, COUNT).iter().map(row).collect(),
+        remarks: Vec::new(),
+    }
+}
+
+/// Intervals and delays of this run: rows and columns of [`surface`].
+pub(super) fn sides(grid: &Results) -> [&[String]; 2] {
+    [values(grid, INTERVAL), values(grid, DELAY)]
+}
+
+/// Vegas minus BIC for one number of senders.
+pub(super) fn surface(grid: &Results, senders: &str) -> Vec<Vec<Option<f64>>> {
+    let [intervals, delays] = sides(grid);
+    let row = |interval| delays.iter().map(|delay| difference(grid, senders, interval, delay)).collect();
+    intervals.iter().map(|interval: &String| row(interval)).collect()
+}

@@ -1,0 +1,256 @@
+//! Trigger levels: where fragments wait while their event is decided on, and the copy of those that are kept.
+//!
+//! Few events are kept, so what is fetched does not go into the blocks that go to disk: it waits in *places*, one for each
+//! slot, or, over shared memory, where the source wrote it. An event that is accepted is copied once into such a block.
+
+use super::SourceState;
+use super::connections::is_whole;
+use crate::blocks::Blocks;
+use crate::{BuilderNodeConfig, NodeError};
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+use thalweg_arena::{Block, BlockPool, Span};
+use thalweg_build::{Builder, Closed};
+use thalweg_filter::{Decide, Fragment, Simulated};
+use thalweg_link::{Address, Bytes};
+use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, SourceId};
+
+/// The trigger levels of a builder.
+#[derive(Debug)]
+pub(super) struct Trigger {
+    level2: Option<Box<dyn Decide>>,
+    filter: Option<Box<dyn Decide>>,
+    places: Option<BlockPool>,
+    /// Places kept for the oldest event, so that later ones cannot keep it from being decided on: one for each source.
+    kept: usize,
+    /// Places set aside for bytes that have not arrived, by source and ticket.
+    awaited: HashMap<(usize, u64), Block>,
+    /// Slots that hold records of events that are not decided on.
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+    events: HashMap<EventId, Vec<Record>>,
+    /// Accepted, and not yet all of it copied.
+    accepted: VecDeque<Closed>,
+    stride: u64,
+    record: bool,
+    copied: u64,
+}
+
+/// A slot as it arrived.
+#[derive(Debug)]
+struct Slot {
+    bytes: Bytes,
+    /// Whose place it is in; nothing where it lies in the source's own memory.
+    place: Option<Block>,
+    /// How many records of it somebody waits for.
+    records: usize,
+}
+
+/// A fragment of an event: where its header begins in a slot, and how many bytes it has with it.
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    source: usize,
+    slot: usize,
+    offset: usize,
+    len: usize,
+}
+
+impl Trigger {
+    /// For one of `builders` builders. `record`: whether what is accepted is to be copied at all.
+    pub(super) fn new(config: &BuilderNodeConfig, builders: u32, record: bool) -> Self {
+        let simulated = |accept, seed| -> Box<dyn Decide> { Box::new(Simulated::new(accept, seed)) };
+        Self {
+            level2: config.level2.as_ref().map(|level2| simulated(level2.accept, level2.seed)),
+            filter: config.filter.map(|filter| simulated(filter.accept, filter.seed)),
+            places: None,
+            kept: 0,
+            awaited: HashMap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            events: HashMap::new(),
+            accepted: VecDeque::new(),
+            stride: builders.into(),
+            record,
+            copied: 0,
+        }
+    }
+
+    /// Sets memory aside, once it is known how long the sources' slots are: as much as the blocks have, and two places for
+    /// each source at least.
+    pub(super) fn set_aside(&mut self, config: &BuilderNodeConfig, sources: &[SourceState]) -> Result<(), NodeError> {
+        if !config.listen.iter().any(|address| matches!(address, Address::Tcp(_))) {
+            return Ok(());
+        }
+        let longest = sources.iter().map(|source| source.slot_bytes).max().unwrap_or(0).max(1);
+        let bytes = config.block.0.saturating_mul(config.blocks.into());
+        let least = u64::try_from(2 * sources.len()).unwrap_or(u64::MAX);
+        let count =
+            u32::try_from((bytes / u64::from(longest)).clamp(least, MOST_PLACES.max(least))).unwrap_or(u32::MAX);
+        let places = BlockPool::new(&format!("{} places", config.name), count, longest as usize)?;
+        tracing::info!(
+            builder = config.name,
+            count,
+            bytes = longest,
+            "places for what is decided on, of {}",
+            places.pages()
+        );
+        self.places = Some(places);
+        self.kept = sources.len();
+        Ok(())
+    }
+
+    /// A place for a slot. Nothing where none is free; the last ones are for the `oldest` event.
+    pub(super) fn reserve(&mut self, source: usize, offer: &Announcement, oldest: bool) -> Option<Span> {
+        let places = self.places.as_mut().filter(|places| oldest || places.free() > self.kept)?;
+        let mut place = places.take()?;
+        let Some(span) = place.carve(offer.bytes as usize) else {
+            places.give_back(place);
+            return None;
+        };
+        self.awaited.insert((source, offer.ticket), place);
+        Some(span)
+    }
+
+    /// A place comes back unused.
+    pub(super) fn unused(&mut self, source: usize, ticket: u64, span: Span) {
+        let place = self.awaited.remove(&(source, ticket));
+        self.vacate(Bytes::Place(span), place);
+    }
+
+    fn vacate(&mut self, bytes: Bytes, place: Option<Block>) {
+        if let (Bytes::Place(span), Some(mut place), Some(places)) = (bytes, place, &mut self.places) {
+            place.give_back(span);
+            places.give_back(place);
+        }
+    }
+
+    /// The bytes of a ticket are here. True where some of its fragments were in pieces: those wait for nothing, and no
+    /// level sees them.
+    pub(super) fn arrived(&mut self, builder: &mut Builder, source: usize, ticket: u64, bytes: Bytes) -> bool {
+        let place = self.awaited.remove(&(source, ticket));
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        let (mut records, mut in_pieces) = (0, false);
+        let events = &mut self.events;
+        builder.arrived(source, ticket, &bytes, |event, offset| {
+            if !is_whole(&bytes, offset) {
+                in_pieces = true;
+                return;
+            }
+            let offset = offset as usize;
+            let len = FragmentHeader::decode(&bytes[offset..]).map_or(0, |header| header.piece_length as usize);
+            // Another process may write where it must not any more: what we read twice need not be the same.
+            let len = (HEADER_LEN + len).min(bytes.len() - offset);
+            events.entry(event).or_default().push(Record { source, slot, offset, len });
+            records += 1;
+        });
+        self.slots[slot] = Some(Slot { bytes, place, records });
+        if records == 0 {
+            self.clear(slot);
+        }
+        in_pieces
+    }
+
+    /// Level 2 decides on whatever it can.
+    pub(super) fn decide(&mut self, builder: &mut Builder) {
+        while let Some(event) = builder.next_decision() {
+            let Some(level2) = &mut self.level2 else { return };
+            let accept = level2.accept(event, &mut fragments(&self.events, &self.slots, event));
+            builder.decide(event, accept);
+            if !accept {
+                self.let_go(event);
+            }
+        }
+    }
+
+    /// The event filter decides on events that are closed.
+    pub(super) fn filter(&mut self, builder: &mut Builder, closed: Closed) {
+        let Closed { first, count, missing } = closed;
+        for step in 0..u64::from(count) {
+            let event = EventId(first.0 + step * self.stride);
+            let accept = match &mut self.filter {
+                Some(filter) => filter.accept(event, &mut fragments(&self.events, &self.slots, event)),
+                None => true,
+            };
+            if !accept {
+                builder.reject(&missing);
+            }
+            if accept && self.record {
+                self.accepted.push_back(Closed { first: event, count: 1, missing: missing.clone() });
+            } else {
+                self.let_go(event);
+            }
+        }
+    }
+
+    /// Whether accepted events wait to be copied.
+    pub(super) fn has_accepted(&self) -> bool {
+        !self.accepted.is_empty()
+    }
+
+    /// Payload bytes copied so far.
+    pub(super) fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Copies the oldest accepted event into the blocks that go to disk. False where no block was free before all of it
+    /// was: what is left is left for the next time.
+    pub(super) fn copy(&mut self, blocks: &mut Blocks, ids: &[(SourceId, String)], now: Duration) -> bool {
+        let Some(event) = self.accepted.front().map(|closed| closed.first) else { return true };
+        while let Some(record) = self.events.get(&event).and_then(|records| records.last()).copied() {
+            let Some(mut place) = blocks.reserve(record.len, 1, now) else { return false };
+            if let Some(slot) = &self.slots[record.slot] {
+                place.copy_from_slice(&slot.bytes[record.offset..record.offset + record.len]);
+                self.copied += (record.len - HEADER_LEN) as u64;
+            }
+            blocks.filled(place, |_, enter| enter(event, ids[record.source].0, 0));
+            self.events.get_mut(&event).and_then(Vec::pop);
+            self.done(record.slot);
+        }
+        self.events.remove(&event);
+        if let Some(closed) = self.accepted.pop_front() {
+            blocks.close(closed);
+        }
+        true
+    }
+
+    /// Nobody needs the fragments of an event any more.
+    fn let_go(&mut self, event: EventId) {
+        for record in self.events.remove(&event).unwrap_or_default() {
+            self.done(record.slot);
+        }
+    }
+
+    /// A record of a slot is done with.
+    fn done(&mut self, slot: usize) {
+        let Some(held) = &mut self.slots[slot] else { return };
+        held.records -= 1;
+        if held.records == 0 {
+            self.clear(slot);
+        }
+    }
+
+    fn clear(&mut self, slot: usize) {
+        if let Some(Slot { bytes, place, .. }) = self.slots[slot].take() {
+            self.vacate(bytes, place);
+        }
+        self.free.push(slot);
+    }
+}
+
+/// The fragments of an event that are here.
+fn fragments<'a>(
+    events: &'a HashMap<EventId, Vec<Record>>,
+    slots: &'a [Option<Slot>],
+    event: EventId,
+) -> impl Iterator<Item = Fragment<'a>> {
+    events.get(&event).into_iter().flatten().filter_map(|record| {
+        let bytes = &slots[record.slot].as_ref()?.bytes[record.offset..record.offset + record.len];
+        Some(Fragment { header: FragmentHeader::decode(bytes).ok()?, payload: &bytes[HEADER_LEN..] })
+    })
+}
+
+/// More places than this are of no use.
+const MOST_PLACES: u64 = 1 << 16;

@@ -1,0 +1,130 @@
+//! Nodes behind trigger levels, in one process: what is accepted is on disk, whatever the events waited in.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+use thalweg_device::{DeviceConfig, model_adc};
+use thalweg_filter::{Decide, Simulated};
+use thalweg_link::Address;
+use thalweg_node::{BuilderNode, BuilderReport, Feed, LinkKind, Progress, SourceNode, SourceSettings, Stop, Topology};
+use thalweg_store::{Run, verify};
+use thalweg_wire::EventId;
+
+const EVENTS: u64 = 500;
+const LEVELS: &str = "level2 = { sources = [\"s1\"], accept = 0.2, seed = 5 }\nfilter = { accept = 0.5, seed = 6 }";
+
+/// Runs a builder and four sources to the end of a run; `builder` and `source` are further lines of the topology.
+fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let (kind, address) = match link {
+        LinkKind::Tcp => ("tcp", "tcp:127.0.0.1:0".to_owned()),
+        LinkKind::Shm => ("shm", format!("shm:{}", folder.path().join("s").display())),
+    };
+    let mut text =
+        format!("[run]\nevents = {EVENTS}\n[[builder]]\nname = \"b\"\nlisten = [\"{address}\"]\n{builder}\n");
+    for index in 0..4 {
+        text += &format!(
+            "[[source]]\nname = \"s{index}\"\nid = \"1.{index}\"\nlink = \"{kind}\"\n\
+             device = {{ kind = \"model-adc\", size = \"10KB\", size_from = 1 }}\n{source}\n"
+        );
+    }
+    let file = folder.path().join("topology.toml");
+    std::fs::write(&file, text).unwrap();
+    let topology = Topology::load(&file).unwrap();
+    let node = BuilderNode::new(&topology, "b").unwrap();
+    let builders: Vec<Address> = node.addresses();
+    let report = thread::scope(|scope| {
+        let builder = scope.spawn(|| node.run(&Stop::new().unwrap(), &Progress::default()).unwrap());
+        for source in &topology.sources {
+            let device: DeviceConfig = source.device.clone().unwrap();
+            let device = thalweg_device::open(&device).unwrap();
+            let settings = SourceSettings {
+                name: source.name.clone(),
+                id: source.source_id(),
+                builders: builders.clone(),
+                congestion: None,
+                rate: source.rate,
+                policy: source.policy,
+                slots: source.slots,
+                slot_bytes: source.slot_bytes(device.max_payload()),
+                patience: Duration::from_secs(60),
+                cpu: None,
+                feed: Feed::Device(device),
+            };
+            scope
+                .spawn(|| SourceNode::new(settings).unwrap().run(&Stop::new().unwrap(), &Progress::default()).unwrap());
+        }
+        builder.join().unwrap()
+    });
+    (report, folder)
+}
+
+/// The run holds these events and no others, whole.
+fn check(report: &BuilderReport, kept: &BTreeSet<u64>) {
+    assert_eq!((report.state.as_str(), report.ledger.unaccounted), ("COMPLETE", 0), "{report:#?}");
+    for entry in &report.ledger.sources {
+        assert_eq!((entry.recorded, entry.rejected), (kept.len() as u64, EVENTS - kept.len() as u64), "{entry:?}");
+    }
+    let run = Run::open(report.directory.as_ref().unwrap()).unwrap();
+    let verified = verify(&run);
+    assert!(verified.consistent, "{:#?}", verified.problems);
+    assert_eq!(run.info().trigger["simulated"], true);
+    assert_eq!(run.info().events.built, kept.len() as u64);
+    let mut found = BTreeSet::new();
+    for event in run.events() {
+        let event = event.unwrap();
+        assert_eq!(event.fragments.len(), 4);
+        for fragment in &event.fragments {
+            let mut expected = vec![0; fragment.payload().len()];
+            model_adc(1, fragment.header.source, event.id.0, &mut expected);
+            assert!(fragment.payload() == expected, "{:?}", fragment.header);
+        }
+        found.insert(event.id.0);
+    }
+    assert_eq!(found, *kept);
+}
+
+fn accepts(accept: f64, seed: u64) -> impl Fn(&u64) -> bool {
+    move |event| Simulated::new(accept, seed).accept(EventId(*event), &mut std::iter::empty())
+}
+
+#[test]
+fn what_both_levels_accept_is_on_disk() {
+    let level2: BTreeSet<u64> = (0..EVENTS).filter(accepts(0.2, 5)).collect();
+    let kept: BTreeSet<u64> = level2.iter().copied().filter(accepts(0.5, 6)).collect();
+    for link in [LinkKind::Tcp, LinkKind::Shm] {
+        // One fragment in each slot; then many; then so few places that the oldest event needs those kept for it.
+        for (memory, source) in [
+            ("", "slot = \"11KB\""),
+            ("", ""),
+            ("block = \"256KiB\"\nblocks = 2", "slot = \"60KB\"\nslots = 64"),
+            (
+                "block = \"256KiB\"\nblocks = 2\nlink = { rate = \"1 Gbit/s\", round_trip = \"1ms\", buffer = \"64 KB\" }",
+                "slots = 2\nslot = \"100KB\"",
+            ),
+        ] {
+            let (report, _folder) = run(link, &format!("{LEVELS}\n{memory}"), source);
+            check(&report, &kept);
+            let trigger = report.trigger.unwrap();
+            assert_eq!((trigger.level1, trigger.level2_accepted), (EVENTS, level2.len() as u64));
+            assert_eq!(trigger.filter_accepted, kept.len() as u64);
+        }
+    }
+}
+
+#[test]
+fn each_level_can_be_there_without_the_other() {
+    let (level2, filter) = LEVELS.split_once('\n').unwrap();
+    for (levels, kept) in [
+        (level2, (0..EVENTS).filter(accepts(0.2, 5)).collect()),
+        (filter, (0..EVENTS).filter(accepts(0.5, 6)).collect()),
+    ] {
+        check(&run(LinkKind::Tcp, levels, "slot = \"11KB\"").0, &kept);
+    }
+}
+
+#[test]
+fn none_and_all_can_be_accepted() {
+    check(&run(LinkKind::Tcp, "level2 = { sources = [\"s0\", \"s3\"], accept = 0.0 }", "").0, &BTreeSet::new());
+    check(&run(LinkKind::Tcp, "filter = { accept = 1.0 }", "").0, &(0..EVENTS).collect());
+}

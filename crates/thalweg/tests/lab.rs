@@ -1,0 +1,116 @@
+//! The laboratory as a user meets it: scenarios that cannot be, one that runs, one that never ends.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+use thalweg_lab::kernel::Kernel;
+
+fn thalweg(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_thalweg")).args(words).output().unwrap()
+}
+
+fn run_scenario(text: &str) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("scenario.toml");
+    std::fs::write(&path, text).unwrap();
+    thalweg(&["lab", "run", path.to_str().unwrap(), "--json"])
+}
+
+/// The last line of standard output.
+fn json(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(text.lines().next_back().unwrap_or_default()).unwrap()
+}
+
+/// Whether the virtual machine's kernel is there. To build one takes minutes, which is not for a test to begin.
+fn has_kernel(test: &str) -> bool {
+    let found = Kernel::cached().is_some();
+    if !found {
+        eprintln!("{test}: skipped: no kernel in the cache; `thalweg lab build` makes one");
+    }
+    found
+}
+
+#[test]
+fn a_scenario_that_cannot_be_is_refused_by_its_line() {
+    for (text, line, reason) in [
+        ("[network]\nsenders = 3\nrate = \"-1 Gbit/s\"\n", "line 3", "'-1 Gbit/s' is not a rate"),
+        ("[network]\nsenders = 3\nreceivers = 0\n", "line 3", "1 to 64 are possible"),
+        (
+            "[network]\nsenders = 3\n\n[traffic]\ncontrol = \"tahoe\"\n",
+            "line 5",
+            "write credit, credit+CONTROL or CONTROL",
+        ),
+        ("[network]\nsender = 3\n", "line 2", "unknown field `sender`"),
+    ] {
+        let output = run_scenario(text);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        let error = json(&output)["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(line) && error.contains(reason), "{error}");
+    }
+    let output = thalweg(&["lab", "incast", "--senders", "0", "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(json(&output)["error"].as_str().unwrap().contains("network.senders: 0; 1 to 512"));
+}
+
+#[test]
+fn three_senders_fill_a_gigabit_under_credit_and_lose_nothing() {
+    if !has_kernel("three_senders_fill_a_gigabit_under_credit_and_lose_nothing") {
+        return;
+    }
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path();
+    let words = ["lab", "incast", "--senders", "3", "--seconds", "0.1", "--wall-limit", "5m", "--json", "--out"];
+    let output = thalweg(&[&words[..], &[out.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = json(&output);
+    let number = |pointer: &str| report.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer}"));
+    // 1448 of 1538 bytes on the wire are payload, and 65536 of 65600 of those are a fragment's.
+    assert!((number("/ceiling_bits_per_second") - 940.56e6).abs() < 0.1e6);
+    assert!((0.95..1.02).contains(&number("/share_of_ceiling")), "{}", number("/share_of_ceiling"));
+    for pointer in ["/retransmissions", "/timeouts", "/drops", "/events/incomplete"] {
+        assert_eq!(number(pointer), 0.0, "{pointer}");
+    }
+    assert!(number("/events/complete") > 40.0);
+    assert!((1.0..=340_000.0).contains(&number("/queue/max_bytes")));
+    assert_eq!(number("/queue/limit_bytes"), 340_000.0);
+    for pointer in
+        ["/completion/p50_us", "/completion/p99_us", "/completion/max_us", "/virtual_seconds", "/wall_seconds"]
+    {
+        assert!(number(pointer) > 0.0, "{pointer}");
+    }
+    assert_eq!(report["senders"].as_array().unwrap().len(), 3);
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("share of the ceiling") && page.contains("<svg"));
+    assert!(Path::new(&out.join("report.json")).exists());
+}
+
+#[test]
+fn what_takes_too_long_is_ended_and_said() {
+    if !has_kernel("what_takes_too_long_is_ended_and_said") {
+        return;
+    }
+    let output = thalweg(&["lab", "incast", "--seconds", "3600", "--wall-limit", "2s", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(json(&output)["error"].as_str().unwrap().contains("did not end within 2s and was killed"));
+}
+
+#[test]
+fn a_host_says_what_it_lacks() {
+    let words = ["lab", "incast", "--on", "host", "--delay", "1ms", "--control", "cubic", "--seconds", "0.1", "--json"];
+    let output = thalweg(&words);
+    if output.status.success() {
+        eprintln!("a_host_says_what_it_lacks: skipped: this kernel has netem, and this user may use it");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(2));
+    assert!(json(&output)["error"].as_str().unwrap().contains("--on virtual"));
+    assert_eq!(namespaces(), Vec::<String>::new());
+}
+
+/// Those that this test's programs left.
+fn namespaces() -> Vec<String> {
+    let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("thalweg-") && name.ends_with("-probe")).collect()
+}
