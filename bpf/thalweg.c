@@ -4,7 +4,8 @@
  *
  * A source writes into its socket only what the builder has asked for, and the builder asks for no more at a time, of
  * all sources together, than its link and the switch port in front of it hold. So what is written and not yet
- * acknowledged is the credit, and a window that covers it never holds the sender back. The window does not fall after a
+ * acknowledged is the credit, and a window that covers it never holds the sender back: the packets that are out, which
+ * are not all full, and as many as what is not sent yet takes. The window does not fall after a
  * loss: the builder hears of losses and asks for less. It is not fair to other senders, and for a program that writes
  * as fast as its socket takes it, it is no congestion control at all: use it on a source's connection to its builder and
  * nowhere else.
@@ -14,7 +15,7 @@
  */
 #include "cc.h"
 
-/* Ten (RFC 6928) beyond the credit, for segments cut short where a write ended. */
+/* Ten (RFC 6928) beyond the credit. */
 #define THALWEG_BEYOND 10
 
 struct thalweg {
@@ -27,8 +28,8 @@ static inline void thalweg_follow(struct sock *sk)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct thalweg *ca = cc_ca(sk);
-	u32 mss = cc_max(tp->mss_cache, 1), credit = tp->write_seq - tp->snd_una;
-	u32 cwnd = THALWEG_BEYOND + (credit + mss - 1) / mss;
+	u32 mss = cc_max(tp->mss_cache, 1), unsent = tp->write_seq - tp->snd_nxt;
+	u32 cwnd = THALWEG_BEYOND + tp->packets_out + (unsent + mss - 1) / mss;
 
 	if (ca->restarting) {
 		u32 grown = tp->snd_cwnd + (tp->delivered - ca->delivered);

@@ -94,8 +94,8 @@ struct Port {
     round_trip: Option<Duration>,
     /// What losses have taken off the window.
     taken: f64,
-    /// The window at the beginning, which grows by half in each round trip: TCP's own windows have to grow with it. What they
-    /// cannot take yet would wait in the sources, and come in bursts as soon as they can.
+    /// The window at the beginning, which grows by what arrives: TCP's own windows have to grow with it. What they cannot take
+    /// yet would wait in the sources, and come in bursts as soon as they can.
     ramp: f64,
     heard: Duration,
     /// Bytes that may be asked for now without going faster than the port, and when that was worked out.
@@ -341,7 +341,7 @@ impl Flow {
             port.prompt = Some(now);
             if let Some(most) = self.most {
                 // Slowly at first, and by as much again as long as it keeps up.
-                let more = most + (most / 8 << self.streak.min(3)) + port.segment();
+                let more = most + ((most / 8) << self.streak.min(3)) + port.segment();
                 self.streak += 1;
                 self.most = (more < port.window()).then_some(more);
             }
@@ -386,7 +386,7 @@ impl Port {
 
     /// Bytes have come.
     fn came(&mut self, bytes: u64, now: Duration) {
-        self.ramp = (self.ramp + bytes as f64 / 2.0).min(self.widest().max(self.start()));
+        self.ramp = (self.ramp + bytes as f64).min(self.widest().max(self.start()));
         self.heard = now;
         self.round.received += bytes;
     }
@@ -444,7 +444,12 @@ impl Port {
     /// A token bucket: over any time *t* no more than `burst` + (1 + haste)·C·*t* is asked for. The window alone would ask for a
     /// whole C·τ at once at the beginning, and it would come back all at once.
     fn may_ask(&mut self, bytes: u64, now: Duration) -> bool {
-        let ramp = 1.5 * self.ramp / self.round_trip().as_secs_f64().max(1e-9);
+        // On the ramp, evenly over the round trip: a gap would come back in every round. It grows by 1.76 in each, kτ of
+        // kτ = exp(-kτ) being 0.567.
+        let ramp = match self.ramp < self.widest() {
+            true => self.ramp / self.round_trip().as_secs_f64().max(1e-9),
+            false => f64::INFINITY,
+        };
         let product = self.path.rate * self.round_trip().as_secs_f64();
         let haste = HASTE.min(Path::SHARE / 2.0 * self.path.buffer as f64 / product.max(1.0));
         let pace = ((1.0 + haste) * self.path.rate).min(ramp.max(1.0));

@@ -32,7 +32,7 @@ namespace
 // What the scheduler of thalweg-build does (credit.rs, builder.rs), as far as it shows here. Keep them equal.
 const double SHARE = 0.5;          // φ: the part of the buffer that is filled
 const double PACE = 1.05;          // asking goes no faster than this times the port's rate
-const uint64_t PIECES = 8;         // pieces in a window, at least
+const uint64_t PIECES = 3;         // pieces in the filled part of the buffer
 const uint64_t SHORTEST_PIECE = 4; // in segments
 const uint64_t LONGEST_PIECE = 64 << 10;
 const size_t TURNS = 4; // slots that are asked for by turns

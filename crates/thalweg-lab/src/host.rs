@@ -1,7 +1,7 @@
 //! A scenario in network namespaces of this host, in real time.
 
 use crate::LabError;
-use crate::network::{NAMESPACES, Namespace, Timing, batch};
+use crate::network::{NAMESPACES, Namespace, Timing, batch, take_down};
 use crate::report::Report;
 use crate::rig::Rig;
 use crate::scenario::Scenario;
@@ -29,7 +29,7 @@ fn sweep() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some((process, _)) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')) else { continue };
         if process.parse::<u32>().is_ok() && !Path::new("/proc").join(process).exists() {
-            drop(Namespace::named(name));
+            take_down([&Namespace::named(name)].into_iter());
         }
     }
 }
@@ -73,5 +73,7 @@ fn can(scenario: &Scenario) -> Result<(), LabError> {
 fn probe(queue: &str) -> Result<(), LabError> {
     let space = Namespace::named(format!("{PREFIX}{}-probe", std::process::id()));
     batch("ip", &format!("netns add {}\n", space.name()))?;
-    space.enter(|| batch("tc", &format!("qdisc add dev lo root {queue}\n")))?
+    let tried = space.enter(|| batch("tc", &format!("qdisc add dev lo root {queue}\n"))).and_then(|tried| tried);
+    take_down([&space].into_iter());
+    tried
 }

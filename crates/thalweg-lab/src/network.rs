@@ -35,7 +35,7 @@
 
 mod namespace;
 
-pub(crate) use namespace::{NAMESPACES, Namespace};
+pub(crate) use namespace::{NAMESPACES, Namespace, take_down};
 
 use crate::LabError;
 use crate::scenario::{BitRate, Scenario};
@@ -126,7 +126,7 @@ impl Network {
                 &format!("qdisc add dev eth root {}", bucket(scenario, rate, timing, CARD_QUEUE)),
             )?;
         }
-        for host in &self.cross {
+        if let Some(host) = &self.cross {
             let card = bucket(scenario, scenario.network.rate, timing, CARD_QUEUE);
             self.host(host, scenario, &format!("qdisc add dev eth root {card}"))?;
         }
@@ -148,6 +148,12 @@ impl Network {
             )?;
             if queue.is_empty() { Ok(()) } else { batch("tc", &format!("{queue}\n")) }
         })?
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        take_down(self.hosts().map(|host| &host.space).chain([&self.switch]));
     }
 }
 

@@ -100,7 +100,8 @@ fn control(name: &str) -> &'static str {
         // Linux's westwood is Westwood+ (tcp_westwood.c).
         "westwood" => "TcpWestwoodPlus",
         // ns-3's NewReno grows in steps of bytes, its LinuxReno as tcp_reno_cong_avoid does.
-        "reno" => "TcpLinuxReno",
+        // It has no window that follows the credit: the next best is one that nothing but losses makes smaller.
+        "reno" | "thalweg" => "TcpLinuxReno",
         "bbr" => "TcpBbr",
         "dctcp" => "TcpDctcp",
         _ => "TcpCubic",

@@ -203,7 +203,8 @@ impl Blocks {
 
     /// When a block must be sent on though it is not full.
     pub(crate) fn next_flush(&self, flush: Duration) -> Option<Duration> {
-        let waits = self.filling.back().is_some_and(|block| !block.is_busy());
+        // They leave in order: behind one that waits for its bytes there is nothing that time could do.
+        let waits = self.filling.len() == 1 && self.filling.front().is_some_and(|block| !block.is_busy());
         self.since.filter(|_| waits).map(|since| since + flush)
     }
 

@@ -41,7 +41,7 @@ fn a_scenario_that_cannot_be_is_refused_by_its_line() {
             "line 5",
             "write credit, credit+CONTROL or CONTROL",
         ),
-        ("[network]\nsender = 3\n", "line 2", "unknown field `sender`"),
+        ("[network]\nsendres = 3\n", "line 2", "unknown field `sendres`"),
     ] {
         let output = run_scenario(text);
         assert_eq!(output.status.code(), Some(2), "{text}");

@@ -5,13 +5,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::thread;
 
 /// Where `ip netns` keeps them: ip-netns(8).
 pub(crate) const NAMESPACES: &str = "/run/netns";
 
-/// One of them, taken down when this is dropped.
+/// One of them.
 #[derive(Debug)]
 pub(crate) struct Namespace(String);
 
@@ -45,11 +44,12 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        if Path::new(NAMESPACES).join(&self.0).exists() {
-            // A namespace that cannot be taken down stays visible in `ip netns`.
-            let _ = Command::new("ip").args(["netns", "delete", &self.0]).stdin(Stdio::null()).status();
-        }
+/// Takes down those of these that are there.
+pub(crate) fn take_down<'a>(spaces: impl Iterator<Item = &'a Namespace>) {
+    let there = spaces.filter(|space| Path::new(NAMESPACES).join(&space.0).exists());
+    let commands: String = there.map(|space| format!("netns delete {}\n", space.0)).collect();
+    if !commands.is_empty() {
+        // One that cannot be taken down stays visible in `ip netns`.
+        let _ = super::batch("ip", &commands);
     }
 }

@@ -95,6 +95,9 @@ fn device(host: &Host) -> Result<i32, LabError> {
     i32::try_from(index).map_err(|error| LabError::os("looking for a device")(std::io::Error::other(error)))
 }
 
+/// When counters were read, and what they said.
+type Mark = (Instant, Vec<Counts>);
+
 struct Sampler {
     scenario: Scenario,
     ports: Vec<Queue>,
@@ -107,7 +110,8 @@ impl Sampler {
         let period = self.scenario.sample();
         let tick = ticker(period).map_err(LabError::os("setting a timer"))?;
         let begin = self.counts()?;
-        let (mut started, mut measured): (Option<Instant>, [Option<(Instant, Vec<Counts>)>; 2]) = (None, [None, None]);
+        let mut started: Option<Instant> = None;
+        let mut measured: [Option<Mark>; 2] = [None, None];
         while !over.load(Ordering::Relaxed) {
             rustix::io::read(&tick, &mut [0; 8]).map_err(LabError::os("waiting for a timer"))?;
             let now = Instant::now();

@@ -197,8 +197,8 @@ fn one(
     }
 }
 
-/// What a results file says, by [`key`], and whether its last line has no end. A line that cannot be read, as an interrupted write leaves one, says
-/// nothing: its cell is measured again.
+/// What a results file says, by [`key`], and whether its last line has no end. A line that cannot be read, as an interrupted
+/// write leaves one, says nothing: its cell is measured again.
 fn read(path: &Path) -> Result<(HashMap<String, Outcome>, bool), LabError> {
     let text = match std::fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok((HashMap::new(), false)),
@@ -236,10 +236,11 @@ pub fn estimate(sweep: &Sweep, laboratory: Laboratory, jobs: usize) -> Duration 
     Duration::try_from_secs_f64(seconds / jobs.max(1) as f64).unwrap_or(Duration::MAX)
 }
 
-/// How long a cell takes here, in seconds of one processor, as two of them of 2 to 3 GHz were found to: most is spent on packets.
+/// How long a cell takes here, in seconds of one processor, as was found with two of 2 to 3 GHz: most is spent on packets.
 fn rule_of_thumb(scenario: &Scenario, laboratory: Laboratory) -> f64 {
     let seconds = (scenario.warm_up() + scenario.measured()).as_secs_f64();
-    let gigabits = scenario.ceiling() * 1e-9 * seconds;
+    // In packets of 1500 bytes.
+    let gigabits = scenario.ceiling() * 1e-9 * seconds * 1500.0 / f64::from(scenario.network.mtu);
     let hosts = f64::from(scenario.network.senders + scenario.network.receivers);
     match laboratory {
         Laboratory::Virtual => 2.0 + 0.1 * hosts + 10.0 * gigabits,
