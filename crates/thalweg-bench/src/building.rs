@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig};
 use thalweg_link::Address;
-use thalweg_node::{    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW};
+use thalweg_node::{
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW,
+};
 use thalweg_wire::{SourceId, record_len};
 
 /// The options.

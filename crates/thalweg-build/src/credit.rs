@@ -345,7 +345,10 @@ impl Flow {
                 self.streak += 1;
                 self.most = (more < port.window()).then_some(more);
             }
-        } else if port.full && port.ramp >= port.widest() && port.prompt.is_some_and(|at| now < at.saturating_add(2 * due)) {
+        } else if port.full
+            && port.ramp >= port.widest()
+            && port.prompt.is_some_and(|at| now < at.saturating_add(2 * due))
+        {
             let now = self.most.unwrap_or_else(|| self.outstanding().max(least));
             let keep = due.as_secs_f64() / took.as_secs_f64();
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of it")]

@@ -80,7 +80,11 @@ impl Search {
     }
 
     pub(crate) fn window(&self) -> u64 {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between a few segments and `most`")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between a few segments and `most`"
+        )]
         let window = self.window as u64;
         window
     }
@@ -194,9 +198,13 @@ mod tests {
 
     #[test]
     fn a_port_is_found_as_it_is() {
-        for (rate, round_trip, buffer) in
-            [(1.2e8, 2e-4, 3.4e5), (1.2e8, 2e-3, 3.4e5), (1.2e8, 0.1, 3.4e5), (1.2e9, 2e-4, 3.4e6), (1.2e10, 2e-3, 3.4e7)]
-        {
+        for (rate, round_trip, buffer) in [
+            (1.2e8, 2e-4, 3.4e5),
+            (1.2e8, 2e-3, 3.4e5),
+            (1.2e8, 0.1, 3.4e5),
+            (1.2e9, 2e-4, 3.4e6),
+            (1.2e10, 2e-3, 3.4e7),
+        ] {
             let found = climb(rate, round_trip, buffer);
             assert!(found.lost);
             assert!((found.rate / rate - 1.0).abs() < 0.03, "{found:?}, not {rate}");

@@ -22,6 +22,7 @@ mod error;
 mod file;
 mod guess;
 mod pgm;
+mod rate;
 mod raw;
 mod replay;
 mod sigmf;
@@ -34,6 +35,7 @@ pub use config::{
 };
 pub use error::DeviceError;
 pub use guess::devices_for;
+pub use rate::{BitRate, BitRateError};
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;

@@ -31,7 +31,7 @@ namespace
 
 // What the scheduler of thalweg-build does (credit.rs, builder.rs), as far as it shows here. Keep them equal.
 const double SHARE = 0.5;          // φ: the part of the buffer that is filled
-const double PACE = 1.05;          // asking goes no faster than this times the port's rate
+const double HASTE = 0.05;         // asking goes no faster than the port's rate and this part of it more, at most
 const uint64_t PIECES = 3;         // pieces in the filled part of the buffer
 const uint64_t SHORTEST_PIECE = 4; // in segments
 const uint64_t LONGEST_PIECE = 64 << 10;
@@ -557,7 +557,9 @@ class Builder
     bool AskForPieceOf(uint64_t slot, uint32_t sender)
     {
         const uint64_t left = m_open[slot - m_first].parts[sender].left;
-        const uint64_t piece = std::min(left, PieceBytes());
+        // A rest that is not worth a piece of its own goes with it.
+        const uint64_t whole = PieceBytes();
+        const uint64_t piece = left <= whole + whole / 2 ? left : whole;
         if ((m_outstanding > 0 && m_outstanding + piece > Window()) || !MayAsk(piece))
         {
             return false;
@@ -590,26 +592,43 @@ class Builder
         return g.rate / 8.0 * (g.mtu - 52) / (g.mtu + ETHERNET);
     }
 
+    double RoundTrip() const
+    {
+        return std::max(1e-9, m_round_trip.IsZero() ? 2e-9 * g.delay : m_round_trip.GetSeconds());
+    }
+
+    double Widest() const
+    {
+        return std::max(BytesPerSecond() * RoundTrip() + SHARE * g.buffer, 2.0 * (g.mtu - 52));
+    }
+
+    // Begins with what the buffer takes and grows by what arrives.
+    double Start() const
+    {
+        return std::max(SHARE * g.buffer, 10.0 * (g.mtu - 52));
+    }
+
     double Window() const
     {
-        const double round_trip = m_round_trip.IsZero() ? 2e-9 * g.delay : m_round_trip.GetSeconds();
-        return std::max(BytesPerSecond() * round_trip + SHARE * g.buffer, 2.0 * (g.mtu - 52));
+        return std::min(Widest(), Start() + m_ramp);
     }
 
     uint64_t PieceBytes() const
     {
         const uint64_t shortest = SHORTEST_PIECE * (g.mtu - 52);
-        return std::clamp<uint64_t>(Window() / PIECES, shortest, std::max(shortest, LONGEST_PIECE));
+        return std::clamp<uint64_t>(SHARE * g.buffer / PIECES, shortest, std::max(shortest, LONGEST_PIECE));
     }
 
     double Burst() const
     {
-        return std::max(SHARE * g.buffer, 2.0 * PieceBytes());
+        return std::max(SHARE / 4 * g.buffer, 1.0 * (g.mtu - 52));
     }
 
     bool MayAsk(double bytes)
     {
-        const double pace = PACE * BytesPerSecond();
+        const double product = BytesPerSecond() * RoundTrip();
+        const double fastest = (1 + std::min(HASTE, SHARE / 2 * g.buffer / std::max(1.0, product))) * BytesPerSecond();
+        const double pace = Start() + m_ramp < Widest() ? std::min(fastest, Window() / RoundTrip()) : fastest;
         m_tokens = std::min(m_tokens + pace * (Simulator::Now() - m_at).GetSeconds(), Burst());
         m_at = Simulator::Now();
         const double lacks = std::min(bytes, Burst()) - m_tokens;
@@ -643,6 +662,7 @@ class Builder
         }
         flow.m_outstanding -= bytes;
         m_outstanding -= bytes;
+        m_ramp += bytes;
         while (bytes > 0)
         {
             Flow::Piece& piece = flow.m_expected.front();
@@ -696,6 +716,7 @@ class Builder
     uint64_t m_outstanding = 0;
     Time m_round_trip;
     double m_tokens = 0;
+    double m_ramp = 0;
     Time m_at;
     EventId m_pace;
 };

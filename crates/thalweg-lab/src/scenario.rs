@@ -4,10 +4,9 @@
 //! [checked](Scenario::check), and every laboratory (virtual time, this host, ns-3) takes that.
 
 mod control;
-mod rate;
 
 pub use control::{CONGESTION_CONTROLS, Control, ControlError};
-pub use rate::{BitRate, BitRateError};
+pub use thalweg_device::{BitRate, BitRateError};
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

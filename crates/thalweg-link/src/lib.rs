@@ -120,12 +120,7 @@ pub trait BuilderLink: Debug + Send {
     /// Asks for the first `upto` bytes of `offer`, with the next [`flush`](Self::flush). `into` has room for all of them;
     /// only a link that [maps](Self::maps) does without. When all have come, and all have been asked for, they come back
     /// with [`Said::Arrived`]; at once where they are here already.
-    fn begin_fetch(
-        &mut self,
-        offer: &Announcement,
-        into: Option<Span>,
-        upto: u32,
-    ) -> Result<Option<Bytes>, LinkError>;
+    fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError>;
 
     /// Asks for the bytes of a ticket that is being fetched up to `upto`, with the next [`flush`](Self::flush). A link
     /// that [maps](Self::maps) has them already.

@@ -303,12 +303,7 @@ impl BuilderLink for MemoryBuilder {
         false
     }
 
-    fn begin_fetch(
-        &mut self,
-        offer: &Announcement,
-        into: Option<Span>,
-        upto: u32,
-    ) -> Result<Option<Bytes>, LinkError> {
+    fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError> {
         let into = into.unwrap_or_else(|| unreachable!("a link of datagrams maps nothing: a fetch needs a place"));
         let here = self.state.begin_fetch(offer, into, upto, self.wire.network.now())?;
         Ok(here.map(Bytes::Place))

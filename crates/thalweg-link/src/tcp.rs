@@ -712,12 +712,7 @@ impl BuilderLink for TcpBuilder {
         false
     }
 
-    fn begin_fetch(
-        &mut self,
-        offer: &Announcement,
-        into: Option<Span>,
-        upto: u32,
-    ) -> Result<Option<Bytes>, LinkError> {
+    fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError> {
         let into = into.unwrap_or_else(|| unreachable!("a TCP link maps nothing: a fetch needs a place"));
         let mut pending = Pending::new(offer, into, upto);
         let ticket = pending.ticket;

@@ -3,12 +3,12 @@
 //! One file for each host name or address that a builder listens on, in `$XDG_STATE_HOME/thalweg/links`
 //! (`~/.local/state/thalweg/links`): the table that a topology's `link` would be.
 
+use crate::NodeError;
 use crate::topology::LinkConfig;
-use crate::{BitRate, NodeError};
 use std::path::PathBuf;
 use std::time::Duration;
 use thalweg_build::Found;
-use thalweg_device::ByteSize;
+use thalweg_device::{BitRate, ByteSize};
 use thalweg_link::Address;
 
 /// What the link of a builder that listens there was found to carry, if that was ever found out.

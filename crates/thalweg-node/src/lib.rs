@@ -13,7 +13,7 @@ mod error;
 mod preflight;
 mod progress;
 mod push;
-mod rate;
+
 mod report;
 mod slots;
 mod source;
@@ -26,7 +26,7 @@ pub use error::NodeError;
 pub use preflight::{Recordings, needs, preflight};
 pub use progress::{Progress, Snapshot};
 pub use push::PushSource;
-pub use rate::{BitRate, BitRateError};
+
 pub use report::{
     BuilderReport, Calibration, Completion, CreditReport, RunReport, SourceReport, Steady, TriggerRates, TriggerReport,
 };

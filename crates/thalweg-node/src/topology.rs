@@ -1,12 +1,12 @@
 //! The topology: one TOML file that says which nodes there are and how they are connected.
 
-use crate::{BitRate, calibration};
+use crate::calibration;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_build::{Path as CreditPath, Window};
-use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig};
+use thalweg_device::{BitRate, ByteSize, DeviceConfig, ModelAdcConfig};
 use thalweg_link::Address;
 use thalweg_wire::{HEADER_LEN, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;

@@ -63,8 +63,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     recorder.submit(block, TaiNanos(0));
     let events = EventCounts { built: event, incomplete: 0 };
-    let end =
-        RunEnd { ended: TaiNanos(0), state: RunState::Complete, reasons: vec![], events, trigger: Default::default(), ledger: Default::default() };
+    let end = RunEnd {
+        ended: TaiNanos(0),
+        state: RunState::Complete,
+        reasons: vec![],
+        events,
+        trigger: Default::default(),
+        ledger: Default::default(),
+    };
     let finished = recorder.finish(end)?;
 
     let begin = Instant::now();

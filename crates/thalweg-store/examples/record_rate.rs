@@ -61,7 +61,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (elapsed, cpu) = (begin.elapsed(), cpu_time() - cpu);
     let ledger = serde_json::Value::Null;
     let events = EventCounts { built: event, incomplete: 0 };
-    let end = RunEnd { ended: TaiNanos(0), state: RunState::Complete, reasons: vec![], events, trigger: Default::default(), ledger };
+    let end = RunEnd {
+        ended: TaiNanos(0),
+        state: RunState::Complete,
+        reasons: vec![],
+        events,
+        trigger: Default::default(),
+        ledger,
+    };
     let finish = Instant::now();
     let run = recorder.finish(end)?;
     let bytes = run.info.totals.bytes as f64;

@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::Address;
-use thalweg_node::{    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW};
+use thalweg_node::{
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW,
+};
 use thalweg_wire::{SourceId, record_len};
 
 #[derive(Debug, clap::Args)]
@@ -189,7 +191,13 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         let model = |_| {
             let batch = (DEFAULT_SLOT / record_len(size)).max(1);
             let period = u64::from(slots(size)) * batch as u64;
-            DeviceConfig::ModelAdc(ModelAdcConfig { size: options.size, size_from: None, seed: 1, source: None, period })
+            DeviceConfig::ModelAdc(ModelAdcConfig {
+                size: options.size,
+                size_from: None,
+                seed: 1,
+                source: None,
+                period,
+            })
         };
         (0..options.sources.unwrap_or(3)).map(model).collect()
     } else {

@@ -186,7 +186,14 @@ impl Builder {
             .collect();
         let state = if self.events.incomplete == 0 { RunState::Complete } else { RunState::Incomplete };
         let reasons = if self.events.incomplete == 0 { vec![] } else { vec!["a source was missing".into()] };
-        let end = RunEnd { ended: TaiNanos(self.now), state, reasons, events: self.events, trigger: serde_json::Value::Null, ledger: ledger.into() };
+        let end = RunEnd {
+            ended: TaiNanos(self.now),
+            state,
+            reasons,
+            events: self.events,
+            trigger: serde_json::Value::Null,
+            ledger: ledger.into(),
+        };
         self.recorder.finish(end).unwrap()
     }
 
