@@ -51,7 +51,7 @@ fn thalwegs_window_covers_the_credit_and_after_a_timeout_grows_by_what_is_delive
         let word: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| word[at].parse::<u32>().expect("the columns of bpf/tape.h");
         let (call, before, delivered, after) = (word[2], number(10), number(17), number(26));
-        let credit = 10 + number(22).wrapping_sub(number(20)).div_ceil(number(19));
+        let credit = 10 + number(15) + number(22).wrapping_sub(number(21)).div_ceil(number(19));
         match call {
             "set_state" if number(3) == 4 => restarting = Some(delivered),
             "cong_control" | "min_tso_segs" => match restarting {
