@@ -55,14 +55,14 @@ fn arguments(scenario: &Scenario) -> Vec<String> {
     let Scenario { network, traffic, .. } = scenario;
     let nanos = |time: Duration| time.as_nanos().to_string();
     let slow: Vec<String> =
-        network.unlike.iter().map(|sender| format!("{}:{}", sender.number, sender.rate.0)).collect();
+        network.unlike.iter().map(|sender| format!("{}:{}", sender.number, scenario.counted(sender.rate).0)).collect();
     let (from, to) = scenario.sizes();
     let slots = Slots::of(scenario);
     let mark = if traffic.control.congestion == "dctcp" { marking(scenario) } else { 0 };
     let all = [
         ("senders", network.senders.to_string()),
         ("builders", network.receivers.to_string()),
-        ("rate", network.rate.0.to_string()),
+        ("rate", scenario.counted(network.rate).0.to_string()),
         ("slow", slow.join(",")),
         ("delay", nanos(network.delay)),
         ("loss", network.loss.to_string()),

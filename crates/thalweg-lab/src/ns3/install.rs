@@ -88,14 +88,13 @@ impl Ns3 {
         if program.is_file() {
             return Ok(program);
         }
-        // Others may do the same at this moment: each has its own files, and the last one's program stays.
-        let file = |ending: &str| directory.join(format!("{name}.{}{ending}", std::process::id()));
-        let (source, built) = (file(".cc"), file(""));
+        // Others may do the same at this moment, in this process too: each has its own files, and the last one's program stays.
+        let own = tempfile::tempdir_in(&directory).map_err(LabError::file(&directory))?;
+        let (source, built) = (own.path().join("incast.cc"), own.path().join("incast"));
         fs::write(&source, SOURCE).map_err(LabError::file(&source))?;
         let mut compiler = Command::new("c++");
         compiler.arg(&source).arg("-o").arg(&built).args(self.arguments());
         let ended = process::finish("c++", &mut compiler, COMPILING, stop);
-        let _ = fs::remove_file(&source);
         let ended = ended.map_err(|error| match error {
             LabError::Os { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
                 LabError::Unavailable { what: "a C++ compiler (c++)".into(), why: format!("{error}; {HOW}") }
@@ -106,7 +105,6 @@ impl Ns3 {
             fs::rename(&built, &program).map_err(LabError::file(&program))?;
             return Ok(program);
         }
-        let _ = fs::remove_file(&built);
         let log = directory.join(format!("{name}.log"));
         fs::write(&log, &ended.err).map_err(LabError::file(&log))?;
         let first = ended.err.lines().find(|line| line.contains("error:") || line.contains("undefined reference"));

@@ -41,7 +41,7 @@ fn a_scenario_becomes_arguments() {
     let told = arguments(&scenario);
     assert_eq!(
         told.join(" "),
-        "--senders=10 --builders=2 --rate=2500000000 --slow=9:100000000,3:1000000000 --delay=250000 --loss=0.001 \
+        "--senders=10 --builders=2 --rate=2493361363 --slow=9:99734454,3:997344545 --delay=250000 --loss=0.001 \
          --buffer=1000000 --mtu=9000 --mark=0 --control=TcpWestwoodPlus --credit=1 --from=1 --to=131072 --together=1 \
          --interval=100000 --open=15 --cross=2 --socket=3145728 --warm=1000000000 --measured=2000000000 --look=3000000"
     );

@@ -56,7 +56,7 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
       |
     3 | evnts = 1
       | ^^^^^
-    unknown field `evnts`, expected one of `directory`, `number`, `record`, `duration`, `events`, `patience`
+    unknown field `evnts`, expected one of `directory`, `number`, `record`, `duration`, `events`, `patience`, `calibrate`, `warm_up`
     ");
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\ncolour = \"red\""), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 1
@@ -77,7 +77,7 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
        |
     12 | device = { kind = "model-adc", size = "16KiB", sede = 3 }
        |          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-    unknown field `sede`, expected one of `size`, `seed`, `source`, `period`
+    unknown field `sede`, expected one of `size`, `size_from`, `seed`, `source`, `period`
     "#);
     assert_snapshot!(changed(GOOD, "[run]\n"), @r"
     thalweg: lab.toml: TOML parse error at line 1, column 1
