@@ -106,8 +106,8 @@ struct Port {
     rate: f64,
     /// Whether somebody could not be asked because the window was full.
     full: bool,
-    /// When a source last was as quick as the port allows.
-    prompt: Option<Duration>,
+    /// Which source last was as quick as the port allows, and when.
+    prompt: Option<(usize, Duration)>,
     /// When the pace lets more be asked for; nothing where it is not the pace that keeps us waiting.
     next: Option<Duration>,
 }
@@ -261,7 +261,7 @@ impl Credit {
             Mode::Port(port) => {
                 port.round_trip = port.round_trip.into_iter().chain(round_trip).min();
                 if let Some(took) = slowest {
-                    flow.adapt(port, took, now);
+                    flow.adapt(source, port, took, now);
                 }
                 port.came(bytes, now);
                 port.end_round(now);
@@ -333,22 +333,15 @@ impl Flow {
     /// A source that takes longer than the port can make it take, while others do not, is itself what is slow: more credit
     /// with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only while
     /// the window is full.
-    fn adapt(&mut self, port: &mut Port, took: Duration, now: Duration) {
+    fn adapt(&mut self, source: usize, port: &mut Port, took: Duration, now: Duration) {
         let queue = port.time_of(Path::SHARE * port.path.buffer as f64 + 2.0 * port.piece() as f64);
         let due = port.round_trip().saturating_add(queue);
-        let least = 2 * port.piece();
+        let others = port.prompt.is_some_and(|(prompt, at)| prompt != source && now < at.saturating_add(2 * due));
         if took <= due {
-            port.prompt = Some(now);
-            if let Some(most) = self.most {
-                // Slowly at first, and by as much again as long as it keeps up.
-                let more = most + ((most / 8) << self.streak.min(3)) + port.segment();
-                self.streak += 1;
-                self.most = (more < port.window()).then_some(more);
-            }
-        } else if port.full
-            && port.ramp >= port.widest()
-            && port.prompt.is_some_and(|at| now < at.saturating_add(2 * due))
-        {
+            port.prompt = Some((source, now));
+        }
+        if took > due && others && port.full && port.ramp >= port.widest() {
+            let least = 2 * port.piece();
             let now = self.most.unwrap_or_else(|| self.outstanding().max(least));
             let keep = due.as_secs_f64() / took.as_secs_f64();
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of it")]
@@ -356,6 +349,11 @@ impl Flow {
             self.most = Some(most.max(least));
             self.streak = 0;
             port.full = false;
+        } else if let Some(most) = self.most {
+            // Slowly at first, and by as much again as long as it keeps up or nobody lacks what it has.
+            let more = most + ((most / 8) << self.streak.min(3)) + port.segment();
+            self.streak += 1;
+            self.most = (more < port.window()).then_some(more);
         }
         self.changed = self.asked;
     }
