@@ -212,7 +212,7 @@ impl Credit {
                     port.full = true;
                     return 0;
                 }
-                if port.may_ask(piece, now) { piece } else { 0 }
+                if port.may_ask(now) { piece } else { 0 }
             }
             Mode::Search(search) => {
                 let piece = bytes.min((search.window() / 8).clamp(1, LONGEST_PIECE));
@@ -442,9 +442,9 @@ impl Port {
         (Path::SHARE / 4.0 * self.path.buffer as f64).max(self.segment() as f64)
     }
 
-    /// A token bucket: over any time *t* no more than `burst` + (1 + haste)·C·*t* is asked for. The window alone would ask for a
+    /// A token bucket: over any time *t* no more than `burst`, a piece, and (1 + haste)·C·*t* is asked for. The window alone would ask for a
     /// whole C·τ at once at the beginning, and it would come back all at once.
-    fn may_ask(&mut self, bytes: u64, now: Duration) -> bool {
+    fn may_ask(&mut self, now: Duration) -> bool {
         // On the ramp, evenly over the round trip: a gap would come back in every round. It grows by 1.76 in each, kτ of
         // kτ = exp(-kτ) being 0.567.
         let ramp = match self.ramp < self.widest() {
@@ -456,7 +456,8 @@ impl Port {
         let pace = ((1.0 + haste) * self.path.rate).min(ramp.max(1.0));
         self.tokens = (self.tokens + pace * now.saturating_sub(self.at).as_secs_f64()).min(self.burst());
         self.at = self.at.max(now);
-        let lacks = (bytes as f64).min(self.burst()) - self.tokens;
+        // What is asked for may go into debt: being woken a little late then loses nothing.
+        let lacks = -self.tokens;
         // Less than a byte is a matter of rounding: waiting for it would be waiting for nothing.
         if lacks < 1.0 {
             return true;
