@@ -55,7 +55,23 @@ def test_every_topology_is_tested() -> None:
         "many-hosts.toml",
         "replay.toml",
         "push.toml",
+        "tdaq.toml",
     }
+
+
+def test_the_trigger_chain_keeps_few_events_and_accounts_for_all(program: Path, tmp_path: Path) -> None:
+    # Fixed ports may be somebody else's here, and a tenth of the events will do.
+    text = (EXAMPLES / "tdaq.toml").read_text()
+    text = text.replace(":7710", ":0").replace(":7711", ":0").replace("events = 5000", "events = 500")
+    (tmp_path / "tdaq.toml").write_text(text)
+    ended = subprocess.run(
+        [program, "run", tmp_path / "tdaq.toml", "--json"], capture_output=True, text=True, check=False
+    )
+    report = json.loads(ended.stdout.splitlines()[-1])
+    assert report["state"] == "COMPLETE", report["reasons"]
+    assert report["ledger"]["unaccounted"] == 0
+    trigger = report["trigger"]
+    assert 500 == trigger["level1"] > trigger["level2_accepted"] >= trigger["filter_accepted"]
 
 
 def test_the_program_pushes_both_sources(program: Path, tmp_path: Path) -> None:
