@@ -228,7 +228,8 @@ impl Credit {
         if flow.near {
             return;
         }
-        flow.alone = flow.outstanding() == 0;
+        // Also when more is asked for before the first has come: its first data still tell the round trip.
+        flow.alone |= flow.outstanding() == 0;
         flow.asked += bytes;
         self.outstanding += bytes;
         flow.fetches.push_back((flow.asked, now));
