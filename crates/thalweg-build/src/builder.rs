@@ -461,26 +461,30 @@ impl Builder {
     }
 
     /// What to ask for next: slots of the oldest event first, starting at a source that rotates with the event. Where
-    /// they are asked for in pieces, a few slots take turns, so that a slow source hides behind others. Nothing while the
-    /// window is full. Where the range begins at 0 the caller must have a place of `offer.bytes` bytes ready. What is
-    /// returned counts as asked for.
+    /// they are asked for in pieces, a few slots take turns, so that a slow source hides behind others. A source that is
+    /// slower than the window would let it be comes before all others: time that it loses it cannot make up for, and they
+    /// can. Nothing while the window is full. Where the range begins at 0 the caller must have a place of `offer.bytes`
+    /// bytes ready. What is returned counts as asked for.
     pub fn next_fetch(&mut self, now: Duration) -> Option<Fetch> {
         self.advance(now);
         self.look_around();
         self.credit.look_again();
-        if self.begun.len() < TURNS
-            && let Some(fetch) = self.begin_fetch(now)
-        {
-            return Some(fetch);
-        }
-        self.next_piece(now)
+        self.next_piece_of(true, now).or_else(|| self.begin_fetch(now)).or_else(|| self.next_piece_of(false, now))
     }
 
     /// What to ask for next of slots of which a part was asked for already: where there is no place for another one.
     pub fn next_piece(&mut self, now: Duration) -> Option<Fetch> {
         self.advance(now);
+        self.next_piece_of(true, now).or_else(|| self.next_piece_of(false, now))
+    }
+
+    fn next_piece_of(&mut self, slow: bool, now: Duration) -> Option<Fetch> {
         for _ in 0..self.begun.len() {
             let (source, number) = self.begun.pop_front()?;
+            if self.credit.is_slow(source) != slow {
+                self.begun.push_back((source, number));
+                continue;
+            }
             let taken = &mut self.sources[source].taken;
             let Some(at) = source::position(taken, number) else { continue };
             let fetch = Self::ask(&mut self.credit, &mut taken[at], source, now);
@@ -494,14 +498,20 @@ impl Builder {
         None
     }
 
-    /// Begins with a slot that nothing was asked of yet.
+    /// Begins with a slot that nothing was asked of yet. Slow sources have one turn each, the others a few between them.
     fn begin_fetch(&mut self, now: Duration) -> Option<Fetch> {
         let Self { sources, due, credit, begun, .. } = self;
-        let may = |source: usize| due[source].ready != NEVER && !credit.holds_back(source);
-        let oldest = (0..due.len()).filter(|source| may(*source)).map(|source| due[source].ready).min()?;
+        let turns = begun.iter().filter(|(source, _)| !credit.is_slow(*source)).count();
+        let rank = |source: usize| (!credit.is_slow(source), due[source].ready);
+        let has_turn = |source: usize| match credit.is_slow(source) {
+            true => !credit.holds_back(source) && begun.iter().all(|(begun, _)| *begun != source),
+            false => turns < TURNS,
+        };
+        let may = |source: usize| due[source].ready != NEVER && has_turn(source);
+        let first = (0..due.len()).filter(|source| may(*source)).map(rank).min()?;
         #[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of sources")]
-        let turn = (oldest % due.len() as u64) as usize;
-        let source = (turn..due.len()).chain(0..turn).find(|source| due[*source].ready == oldest && may(*source))?;
+        let turn = (first.1 % due.len() as u64) as usize;
+        let source = (turn..due.len()).chain(0..turn).find(|source| rank(*source) == first && may(*source))?;
 
         let entry = &mut sources[source];
         let fetch = Self::ask(credit, entry.ready.front_mut()?, source, now)?;

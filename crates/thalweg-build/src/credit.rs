@@ -71,19 +71,37 @@ struct Flow {
     /// Asked for and received so far.
     asked: u64,
     received: u64,
-    /// What was asked for and has not arrived: up to which byte of `asked`, and when.
-    fetches: VecDeque<(u64, Duration)>,
+    /// What was asked for and has not arrived.
+    fetches: VecDeque<Asked>,
     /// When the first of these was asked for had nothing been on the way: it tells the round trip.
     alone: bool,
-    /// More than this is not asked of it at a time; nothing where it keeps up.
-    most: Option<u64>,
-    /// How often in a row it kept up with that.
-    streak: u32,
-    /// `asked` when `most` was last changed: what was asked before does not show the change.
+    /// What it can do; nothing where it keeps up.
+    slow: Option<Slow>,
+    /// `asked` when `slow` was last changed: what was asked before does not show the change.
     changed: u64,
     held: u64,
     /// It shares memory with us: its bytes cross no port.
     near: bool,
+}
+
+/// A source that does not keep up with the port.
+#[derive(Debug, Clone, Copy)]
+struct Slow {
+    /// Bytes in a second: the highest lately, since a source that was not asked enough shows less.
+    rate: f64,
+    /// More than this is not asked of it at a time, and in pieces of this many bytes.
+    most: u64,
+    piece: u64,
+}
+
+/// A fetch.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    /// Up to which byte of all that was ever asked of the source.
+    to: u64,
+    at: Duration,
+    /// What was outstanding then, this included.
+    outstanding: u64,
 }
 
 /// The port, as it is known.
@@ -182,11 +200,15 @@ impl Credit {
         *flow = Flow { near: flow.near, ..Flow::default() };
     }
 
+    /// Whether a source does not keep up.
+    pub(crate) fn is_slow(&self, source: usize) -> bool {
+        self.flows[source].slow.is_some()
+    }
+
     /// Whether a source is slow and has as much to send as it can use.
     pub(crate) fn holds_back(&self, source: usize) -> bool {
         let flow = &self.flows[source];
-        let piece = self.mode.port().map_or(0, Port::piece);
-        flow.most.is_some_and(|most| flow.outstanding() > 0 && flow.outstanding() + piece > most)
+        flow.slow.is_some_and(|slow| flow.outstanding() > 0 && flow.outstanding() + slow.piece > slow.most)
     }
 
     /// How much of the next `bytes` bytes may be asked of a source now; 0 where it has to wait.
@@ -198,6 +220,7 @@ impl Credit {
             return 0;
         }
         let in_network = self.outstanding - self.held;
+        let slow = self.flows[source].slow;
         match &mut self.mode {
             Mode::Constant(window) => {
                 let fits = self.outstanding == 0 || self.outstanding.saturating_add(bytes) <= *window;
@@ -207,7 +230,9 @@ impl Credit {
                 if self.outstanding == 0 && now > port.heard.saturating_add(IDLE) {
                     port.ramp = port.start();
                 }
-                let piece = port.piece_of(bytes);
+                let piece = slow.map_or_else(|| port.piece(), |slow| slow.piece);
+                // A rest that is not worth a piece of its own goes with it.
+                let piece = if bytes <= piece + piece / 2 { bytes } else { piece };
                 if self.outstanding > 0 && in_network + piece > port.window() {
                     port.full = true;
                     return 0;
@@ -232,7 +257,7 @@ impl Credit {
         flow.alone |= flow.outstanding() == 0;
         flow.asked += bytes;
         self.outstanding += bytes;
-        flow.fetches.push_back((flow.asked, now));
+        flow.fetches.push_back(Asked { to: flow.asked, at: now, outstanding: flow.outstanding() });
         if let Some(port) = self.mode.port_mut() {
             port.tokens -= bytes as f64;
         }
@@ -249,20 +274,20 @@ impl Credit {
         flow.received += bytes;
         self.held -= flow.still_held();
         let first = std::mem::take(&mut flow.alone).then(|| flow.fetches.front()).flatten();
-        let round_trip = first.map(|(_, at)| now.saturating_sub(*at));
-        let mut slowest = None;
-        while let Some((to, at)) = flow.fetches.front().copied()
-            && to <= flow.received
+        let round_trip = first.map(|first| now.saturating_sub(first.at));
+        let mut complete = None;
+        while let Some(fetch) = flow.fetches.front().copied()
+            && fetch.to <= flow.received
         {
             flow.fetches.pop_front();
-            slowest = slowest.max((to > flow.changed).then(|| now.saturating_sub(at)));
+            complete = complete.or((fetch.to > flow.changed).then_some(fetch));
         }
         match &mut self.mode {
             Mode::Constant(_) => {}
             Mode::Port(port) => {
                 port.round_trip = port.round_trip.into_iter().chain(round_trip).min();
-                if let Some(took) = slowest {
-                    flow.adapt(source, port, took, now);
+                if let Some(fetch) = complete {
+                    flow.adapt(source, port, fetch, now);
                 }
                 port.came(bytes, now);
                 port.end_round(now);
@@ -279,7 +304,7 @@ impl Credit {
         let flow = &mut self.flows[source];
         let bytes = bytes.min(flow.outstanding());
         flow.asked -= bytes;
-        while flow.fetches.back().is_some_and(|(to, _)| *to > flow.asked.max(flow.received)) {
+        while flow.fetches.back().is_some_and(|last| last.to > flow.asked.max(flow.received)) {
             flow.fetches.pop_back();
         }
         self.outstanding -= bytes;
@@ -332,31 +357,38 @@ impl Flow {
     }
 
     /// A source that takes longer than the port can make it take, while others do not, is itself what is slow: more credit
-    /// with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only while
-    /// the window is full.
-    fn adapt(&mut self, source: usize, port: &mut Port, took: Duration, now: Duration) {
+    /// with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only while the
+    /// window is full.
+    fn adapt(&mut self, source: usize, port: &mut Port, fetch: Asked, now: Duration) {
+        let took = now.saturating_sub(fetch.at);
         let queue = port.time_of(Path::SHARE * port.path.buffer as f64 + 2.0 * port.piece() as f64);
         let due = port.round_trip().saturating_add(queue);
         let others = port.prompt.is_some_and(|(prompt, at)| prompt != source && now < at.saturating_add(2 * due));
         if took <= due {
             port.prompt = Some((source, now));
         }
-        if took > due && others && port.full && port.ramp >= port.widest() {
-            let least = 2 * port.piece();
-            let now = self.most.unwrap_or_else(|| self.outstanding().max(least));
-            let keep = due.as_secs_f64() / took.as_secs_f64();
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of it")]
-            let most = (now as f64 * keep.max(0.5)) as u64;
-            self.most = Some(most.max(least));
-            self.streak = 0;
+        let late = took > due && others && port.full && port.ramp >= port.widest();
+        if self.slow.is_some() || late {
+            let before = self.slow.map_or(0.0, |slow| slow.rate * (1.0 - 1.0 / 16.0));
+            let rate = before.max(fetch.outstanding as f64 / took.as_secs_f64());
+            // Where it keeps up with what it has, a little more shows whether it can do more.
+            let slow = Slow::new(rate, if late { due } else { due.mul_f64(1.0 + 1.0 / 8.0) }, port);
+            self.slow = (slow.most < port.window()).then_some(slow);
             port.full = false;
-        } else if let Some(most) = self.most {
-            // Slowly at first, and by as much again as long as it keeps up or nobody lacks what it has.
-            let more = most + ((most / 8) << self.streak.min(3)) + port.segment();
-            self.streak += 1;
-            self.most = (more < port.window()).then_some(more);
         }
         self.changed = self.asked;
+    }
+}
+
+impl Slow {
+    /// It keeps what goes through it in the time that the port may take, and two pieces, so that one is there when the other
+    /// has gone. Pieces are short where that time is, so that they do not take much of the window: down to a quarter of the
+    /// others', of which what goes around them does not take much either.
+    fn new(rate: f64, due: Duration, port: &Port) -> Self {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the window")]
+        let through = (rate * due.as_secs_f64()) as u64;
+        let piece = (through / 16).clamp((port.piece() / 4).max(SHORTEST_PIECE * port.segment()), port.piece());
+        Self { rate, most: through.saturating_add(2 * piece), piece }
     }
 }
 
@@ -431,12 +463,6 @@ impl Port {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a buffer")]
         let piece = (Path::SHARE * self.path.buffer as f64 / PIECES) as u64;
         piece.clamp(shortest, longest)
-    }
-
-    /// The next piece of so many bytes. A rest that is not worth a piece of its own goes with it.
-    fn piece_of(&self, bytes: u64) -> u64 {
-        let piece = self.piece();
-        if bytes <= piece + piece / 2 { bytes } else { piece }
     }
 
     fn burst(&self) -> f64 {

@@ -103,6 +103,17 @@ pub(crate) fn resolve(host: &str) -> Result<SocketAddr, LinkError> {
     addresses.next().ok_or_else(|| LinkError::Protocol(format!("'{host}' has no address")))
 }
 
+/// Has the kernel send what it was given. As long as anything of this socket waits in a network device, and be it an
+/// acknowledgement, Linux keeps a small packet back to make it longer ("autocorking", tcp_should_autocork() in
+/// net/ipv4/tcp.c): fetches would wait for the answers to other fetches. Setting this option sends what waits, also where it
+/// was set before (tcp(7)).
+fn send_now(socket: &Socket) -> Result<(), LinkError> {
+    match socket.set_tcp_nodelay(true) {
+        Err(error) if is_gone(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)) => Ok(()),
+        set => set.map_err(LinkError::io("sending to a source")),
+    }
+}
+
 fn settle(socket: &Socket) -> std::io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
@@ -796,7 +807,10 @@ impl BuilderLink for TcpBuilder {
         self.say_fetches();
         while !self.gone && !self.out.is_empty() {
             match rustix::net::send(&self.socket, &self.out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(n) => drop(self.out.drain(..n)),
+                Ok(n) => {
+                    self.out.drain(..n);
+                    send_now(&self.socket)?;
+                }
                 Err(Errno::AGAIN) => return check_unheard(self.out.len(), MOST_UNHEARD),
                 Err(Errno::INTR) => {}
                 Err(error) if is_gone(error) => self.gone = true,
