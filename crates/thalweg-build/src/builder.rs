@@ -1,13 +1,18 @@
 //! The builder of one share of the events.
 
+mod fetching;
+mod trigger;
+
+pub use fetching::Fetch;
+pub use trigger::Triggered;
+
 use crate::config::{BuilderConfig, Check, Hold};
 use crate::credit::Credit;
 use crate::events::{Answer, OpenEvents, Why};
 use crate::source::{self, Due, NEVER, Piece, Presence, Source, Ticket};
-use crate::{Closed, CreditState, Found, Ledger, Missing, Violation};
+use crate::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::time::Duration;
 use thalweg_wire::{Accounts, Announcement, Disposition, EventId, HEADER_LEN, MAX_RECORDS, Records, SourceId, Status};
 
@@ -35,30 +40,6 @@ pub struct Builder {
     filtered: u64,
     /// Since when sources that are far ahead wait, with no event open, for others that are silent.
     ahead: Option<Duration>,
-}
-
-/// How many events each trigger level was given and let through, and what was never asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Triggered {
-    /// Events that the sources brought: what level 1 let through.
-    pub level1: u64,
-    /// Of these, accepted by level 2; all of them where there is none.
-    pub level2: u64,
-    /// Of these, accepted by the event filter; all of them where there is none.
-    pub filter: u64,
-    /// Bytes, headers included, of slots that were released without a fetch because level 2 had rejected their events.
-    pub unasked_bytes: u64,
-}
-
-/// What to ask for next.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fetch {
-    /// Index of the source.
-    pub source: usize,
-    /// The offer, as the source made it.
-    pub offer: Announcement,
-    /// Which of its bytes. Each fetch of an offer goes on where the one before ended.
-    pub range: Range<u32>,
 }
 
 impl Builder {
@@ -334,80 +315,6 @@ impl Builder {
         self.renew(source);
     }
 
-    /// The next event that level 2 is to decide on, with [`decide`](Self::decide): all of its sources have answered, with
-    /// a fragment or by having none.
-    pub fn next_decision(&mut self) -> Option<EventId> {
-        self.events.next_decision().map(|index| self.event(index))
-    }
-
-    /// Level 2 accepts an event, and the other sources are asked; or it does not, nothing more is asked, and the event
-    /// will not be among those [closed](Self::next_closed). A slot that holds fragments of several events is fetched where
-    /// one of them is accepted.
-    pub fn decide(&mut self, event: EventId, accept: bool) {
-        let index = event.0 / u64::from(self.config.builders);
-        if self.event(index) != event || !self.events.is_undecided(index) {
-            return;
-        }
-        let Self { events, sources, .. } = self;
-        if !accept {
-            let here = |(source, _): &(usize, &mut Source)| events.answer(index, *source) == Answer::Present;
-            sources.iter_mut().enumerate().filter(here).for_each(|(_, entry)| entry.unbuild());
-        }
-        events.decide(index, accept);
-        for source in 0..self.sources.len() {
-            self.heed(source, index);
-        }
-    }
-
-    /// Looks at what of a source waited for the decision on an event.
-    fn heed(&mut self, source: usize, index: u64) {
-        let Self { events, sources, expired, .. } = self;
-        let entry = &mut sources[source];
-        let mut at = entry.undecided.partition_point(|ticket| ticket.end() <= index);
-        let mut news = false;
-        while let Some(ticket) = entry.undecided.get_mut(at).filter(|ticket| ticket.first <= index) {
-            ticket.undecided -= 1;
-            let ticket = *ticket;
-            if events.answer(index, source) == Answer::None {
-                source::insert(&mut entry.ready, ticket);
-            } else if ticket.undecided == 0 {
-                entry.let_go(events, &ticket, source);
-            } else {
-                entry.reject_ahead(events, index, source);
-                at += 1;
-                continue;
-            }
-            entry.undecided.remove(at);
-            news = true;
-        }
-        if !news {
-            return;
-        }
-        if !entry.pieces.is_empty() {
-            entry.settle_pieces(events, *expired, source);
-        }
-        self.renew(source);
-    }
-
-    /// The event filter rejects an event that was [closed](Self::next_closed), with these sources missing.
-    pub fn reject(&mut self, missing: &[Missing]) {
-        self.events.unbuild(missing.is_empty());
-        self.filtered += 1;
-        for (source, entry) in self.sources.iter_mut().enumerate() {
-            if missing.iter().all(|missing| missing.source != source) {
-                entry.unbuild();
-            }
-        }
-    }
-
-    /// What the trigger levels did so far.
-    pub fn triggered(&self) -> Triggered {
-        let (filter, rejected) = (self.events.built(), self.events.rejected());
-        let level2 = filter + self.filtered;
-        let unasked_bytes = self.sources.iter().map(|entry| entry.unasked).sum();
-        Triggered { level1: level2 + rejected, level2, filter, unasked_bytes }
-    }
-
     /// Looks at the sources for which something has changed with the events that are open.
     fn look_around(&mut self) {
         while !self.events.is_backed_up() {
@@ -458,123 +365,6 @@ impl Builder {
         self.next_base = self.next_base.min(due.base);
         self.next_end = self.next_end.min(due.end);
         self.due[source] = due;
-    }
-
-    /// What to ask for next: slots of the oldest event first, starting at a source that rotates with the event. Where
-    /// they are asked for in pieces, a few slots take turns, so that a slow source hides behind others. A source that is
-    /// slower than the window would let it be comes before all others: time that it loses it cannot make up for, and they
-    /// can. Nothing while the window is full. Where the range begins at 0 the caller must have a place of `offer.bytes`
-    /// bytes ready. What is returned counts as asked for.
-    pub fn next_fetch(&mut self, now: Duration) -> Option<Fetch> {
-        self.advance(now);
-        self.look_around();
-        self.credit.look_again();
-        self.next_piece_of(true, now).or_else(|| self.begin_fetch(now)).or_else(|| self.next_piece_of(false, now))
-    }
-
-    /// What to ask for next of slots of which a part was asked for already: where there is no place for another one.
-    pub fn next_piece(&mut self, now: Duration) -> Option<Fetch> {
-        self.advance(now);
-        self.next_piece_of(true, now).or_else(|| self.next_piece_of(false, now))
-    }
-
-    fn next_piece_of(&mut self, slow: bool, now: Duration) -> Option<Fetch> {
-        for _ in 0..self.begun.len() {
-            let (source, number) = self.begun.pop_front()?;
-            if self.credit.is_slow(source) != slow {
-                self.begun.push_back((source, number));
-                continue;
-            }
-            let taken = &mut self.sources[source].taken;
-            let Some(at) = source::position(taken, number) else { continue };
-            let fetch = Self::ask(&mut self.credit, &mut taken[at], source, now);
-            if taken[at].asked < taken[at].offer.bytes {
-                self.begun.push_back((source, number));
-            }
-            if fetch.is_some() {
-                return fetch;
-            }
-        }
-        None
-    }
-
-    /// Begins with a slot that nothing was asked of yet. Slow sources have one turn each, the others a few between them.
-    fn begin_fetch(&mut self, now: Duration) -> Option<Fetch> {
-        let Self { sources, due, credit, begun, .. } = self;
-        let turns = begun.iter().filter(|(source, _)| !credit.is_slow(*source)).count();
-        let rank = |source: usize| (!credit.is_slow(source), due[source].ready);
-        let has_turn = |source: usize| match credit.is_slow(source) {
-            true => !credit.holds_back(source) && begun.iter().all(|(begun, _)| *begun != source),
-            false => turns < TURNS,
-        };
-        let may = |source: usize| due[source].ready != NEVER && has_turn(source);
-        let first = (0..due.len()).filter(|source| may(*source)).map(rank).min()?;
-        #[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of sources")]
-        let turn = (first.1 % due.len() as u64) as usize;
-        let source = (turn..due.len()).chain(0..turn).find(|source| rank(*source) == first && may(*source))?;
-
-        let entry = &mut sources[source];
-        let fetch = Self::ask(credit, entry.ready.front_mut()?, source, now)?;
-        let ticket = entry.ready.pop_front()?;
-        source::insert(&mut entry.taken, ticket);
-        if ticket.asked < ticket.offer.bytes {
-            begun.push_back((source, ticket.offer.ticket));
-        }
-        self.renew(source);
-        Some(fetch)
-    }
-
-    /// Asks for as much more of a ticket as there is room for.
-    fn ask(credit: &mut Credit, ticket: &mut Ticket, source: usize, now: Duration) -> Option<Fetch> {
-        let offer = ticket.offer;
-        let from = ticket.asked;
-        if offer.disposition == Disposition::Eager {
-            // Its bytes come unasked: the window leaves room for them beforehand.
-            ticket.asked = offer.bytes;
-        } else {
-            let room = credit.room(source, u64::from(offer.bytes - from), now);
-            if room == 0 {
-                return None;
-            }
-            credit.asked(source, room, now);
-            #[expect(clippy::cast_possible_truncation, reason = "no more than what is left of it")]
-            let room = room as u32;
-            ticket.asked += room;
-        }
-        Some(Fetch { source, offer, range: from..ticket.asked })
-    }
-
-    /// Gives back a fetch that [`next_fetch`](Self::next_fetch) began and that could not be made after all.
-    pub fn unfetch(&mut self, source: usize, number: u64) {
-        if let Some(ticket) = self.fetched(source, number) {
-            self.credit.called_off(source, ticket.counted());
-            source::insert(&mut self.sources[source].ready, Ticket { asked: 0, ..ticket });
-            self.renew(source);
-        }
-    }
-
-    /// So many bytes of what was asked of a source have come. To be told before what they complete has
-    /// [arrived](Self::arrived). Those of eager offers do not count, nor those of sources that are near.
-    pub fn received(&mut self, source: usize, bytes: u64, now: Duration) {
-        self.advance(now);
-        self.credit.received(source, bytes, now);
-    }
-
-    /// A source has sent so many bytes more, `lost` of them again because they had been lost; `held` of what it has sent
-    /// wait at this end behind a gap.
-    pub fn losses(&mut self, source: usize, sent: u64, lost: u64, held: u64) {
-        self.credit.losses(source, sent, lost, held);
-    }
-
-    /// Ends a fetch.
-    fn fetched(&mut self, source: usize, number: u64) -> Option<Ticket> {
-        let entry = &mut self.sources[source];
-        let at = source::position(&entry.taken, number).filter(|at| !entry.taken[*at].arrived)?;
-        let ticket = entry.taken.remove(at)?;
-        if ticket.asked < ticket.offer.bytes {
-            self.begun.retain(|begun| *begun != (source, number));
-        }
-        Some(ticket)
     }
 
     /// The bytes of a ticket are in place. Calls `record` with event and offset in `bytes` for each good record.
@@ -918,7 +708,5 @@ fn share_index(event: u64, builder: u32, builders: u32) -> u64 {
     event.saturating_sub(u64::from(builder)).div_ceil(u64::from(builders))
 }
 
-/// How many slots are asked for in turn.
-const TURNS: usize = 4;
 /// More slots than any source has.
 const MOST_SLOTS: u32 = 1 << 20;

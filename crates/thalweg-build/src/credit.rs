@@ -148,8 +148,6 @@ pub struct CreditState {
     pub piece: u64,
     /// The shortest time from a fetch to its data: τ.
     pub round_trip: Duration,
-    /// The highest rate at which bytes have come lately, per second.
-    pub rate: f64,
 }
 
 impl Credit {
@@ -426,7 +424,7 @@ impl Port {
     }
 
     fn state(&self) -> CreditState {
-        CreditState { window: self.window(), piece: self.piece(), round_trip: self.round_trip(), rate: self.rate }
+        CreditState { window: self.window(), piece: self.piece(), round_trip: self.round_trip() }
     }
 
     fn segment(&self) -> u64 {

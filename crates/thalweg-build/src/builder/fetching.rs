@@ -1,0 +1,141 @@
+//! What to ask for next, and of whom.
+
+use super::Builder;
+use crate::credit::Credit;
+use crate::source::{self, NEVER, Ticket};
+use std::ops::Range;
+use std::time::Duration;
+use thalweg_wire::{Announcement, Disposition};
+
+/// How many slots are asked for in turn.
+const TURNS: usize = 4;
+
+/// What to ask for next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetch {
+    /// Index of the source.
+    pub source: usize,
+    /// The offer, as the source made it.
+    pub offer: Announcement,
+    /// Which of its bytes. Each fetch of an offer goes on where the one before ended.
+    pub range: Range<u32>,
+}
+
+impl Builder {
+    /// What to ask for next: slots of the oldest event first, starting at a source that rotates with the event. Where
+    /// they are asked for in pieces, a few slots take turns, so that a slow source hides behind others. A source that is
+    /// slower than the window would let it be comes before all others: time that it loses it cannot make up for, and they
+    /// can. Nothing while the window is full. Where the range begins at 0 the caller must have a place of `offer.bytes`
+    /// bytes ready. What is returned counts as asked for.
+    pub fn next_fetch(&mut self, now: Duration) -> Option<Fetch> {
+        self.advance(now);
+        self.look_around();
+        self.credit.look_again();
+        self.next_piece_of(true, now).or_else(|| self.begin_fetch(now)).or_else(|| self.next_piece_of(false, now))
+    }
+
+    /// What to ask for next of slots of which a part was asked for already: where there is no place for another one.
+    pub fn next_piece(&mut self, now: Duration) -> Option<Fetch> {
+        self.advance(now);
+        self.next_piece_of(true, now).or_else(|| self.next_piece_of(false, now))
+    }
+
+    fn next_piece_of(&mut self, slow: bool, now: Duration) -> Option<Fetch> {
+        for _ in 0..self.begun.len() {
+            let (source, number) = self.begun.pop_front()?;
+            if self.credit.is_slow(source) != slow {
+                self.begun.push_back((source, number));
+                continue;
+            }
+            let taken = &mut self.sources[source].taken;
+            let Some(at) = source::position(taken, number) else { continue };
+            let fetch = Self::ask(&mut self.credit, &mut taken[at], source, now);
+            if taken[at].asked < taken[at].offer.bytes {
+                self.begun.push_back((source, number));
+            }
+            if fetch.is_some() {
+                return fetch;
+            }
+        }
+        None
+    }
+
+    /// Begins with a slot that nothing was asked of yet. Slow sources have one turn each, the others a few between them.
+    fn begin_fetch(&mut self, now: Duration) -> Option<Fetch> {
+        let Self { sources, due, credit, begun, .. } = self;
+        let turns = begun.iter().filter(|(source, _)| !credit.is_slow(*source)).count();
+        let rank = |source: usize| (!credit.is_slow(source), due[source].ready);
+        let has_turn = |source: usize| match credit.is_slow(source) {
+            true => !credit.holds_back(source) && begun.iter().all(|(begun, _)| *begun != source),
+            false => turns < TURNS,
+        };
+        let may = |source: usize| due[source].ready != NEVER && has_turn(source);
+        let first = (0..due.len()).filter(|source| may(*source)).map(rank).min()?;
+        #[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of sources")]
+        let turn = (first.1 % due.len() as u64) as usize;
+        let source = (turn..due.len()).chain(0..turn).find(|source| rank(*source) == first && may(*source))?;
+
+        let entry = &mut sources[source];
+        let fetch = Self::ask(credit, entry.ready.front_mut()?, source, now)?;
+        let ticket = entry.ready.pop_front()?;
+        source::insert(&mut entry.taken, ticket);
+        if ticket.asked < ticket.offer.bytes {
+            begun.push_back((source, ticket.offer.ticket));
+        }
+        self.renew(source);
+        Some(fetch)
+    }
+
+    /// Asks for as much more of a ticket as there is room for.
+    fn ask(credit: &mut Credit, ticket: &mut Ticket, source: usize, now: Duration) -> Option<Fetch> {
+        let offer = ticket.offer;
+        let from = ticket.asked;
+        if offer.disposition == Disposition::Eager {
+            // Its bytes come unasked: the window leaves room for them beforehand.
+            ticket.asked = offer.bytes;
+        } else {
+            let room = credit.room(source, u64::from(offer.bytes - from), now);
+            if room == 0 {
+                return None;
+            }
+            credit.asked(source, room, now);
+            #[expect(clippy::cast_possible_truncation, reason = "no more than what is left of it")]
+            let room = room as u32;
+            ticket.asked += room;
+        }
+        Some(Fetch { source, offer, range: from..ticket.asked })
+    }
+
+    /// Gives back a fetch that [`next_fetch`](Self::next_fetch) began and that could not be made after all.
+    pub fn unfetch(&mut self, source: usize, number: u64) {
+        if let Some(ticket) = self.fetched(source, number) {
+            self.credit.called_off(source, ticket.counted());
+            source::insert(&mut self.sources[source].ready, Ticket { asked: 0, ..ticket });
+            self.renew(source);
+        }
+    }
+
+    /// So many bytes of what was asked of a source have come. To be told before what they complete has
+    /// [arrived](Self::arrived). Those of eager offers do not count, nor those of sources that are near.
+    pub fn received(&mut self, source: usize, bytes: u64, now: Duration) {
+        self.advance(now);
+        self.credit.received(source, bytes, now);
+    }
+
+    /// A source has sent so many bytes more, `lost` of them again because they had been lost; `held` of what it has sent
+    /// wait at this end behind a gap.
+    pub fn losses(&mut self, source: usize, sent: u64, lost: u64, held: u64) {
+        self.credit.losses(source, sent, lost, held);
+    }
+
+    /// Ends a fetch.
+    pub(super) fn fetched(&mut self, source: usize, number: u64) -> Option<Ticket> {
+        let entry = &mut self.sources[source];
+        let at = source::position(&entry.taken, number).filter(|at| !entry.taken[*at].arrived)?;
+        let ticket = entry.taken.remove(at)?;
+        if ticket.asked < ticket.offer.bytes {
+            self.begun.retain(|begun| *begun != (source, number));
+        }
+        Some(ticket)
+    }
+}
