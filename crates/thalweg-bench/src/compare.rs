@@ -4,13 +4,13 @@ use crate::point::{Figures, Key, Point, Report};
 use crate::render::columns::group;
 use crate::render::markdown::{list, table};
 use crate::render::sections::facts;
-use crate::render::text::{NOTHING, number, plain, size, wrapped};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use thalweg_page::text::{NOTHING, number, plain, size, wrapped};
 use thiserror::Error;
 
 /// Why two reports cannot be compared.

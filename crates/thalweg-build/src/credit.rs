@@ -273,17 +273,23 @@ impl Credit {
         self.held -= flow.still_held();
         let first = std::mem::take(&mut flow.alone).then(|| flow.fetches.front()).flatten();
         let round_trip = first.map(|first| now.saturating_sub(first.at));
+        // A fetch takes no less than that until all of it is there. Where there is always one under way, and TCP had not opened its
+        // windows when the first was made, this is what tells.
+        let mut shortest = round_trip.unwrap_or(Duration::MAX);
         let mut complete = None;
         while let Some(fetch) = flow.fetches.front().copied()
             && fetch.to <= flow.received
         {
             flow.fetches.pop_front();
+            shortest = shortest.min(now.saturating_sub(fetch.at));
             complete = complete.or((fetch.to > flow.changed).then_some(fetch));
         }
         match &mut self.mode {
             Mode::Constant(_) => {}
             Mode::Port(port) => {
-                port.round_trip = port.round_trip.into_iter().chain(round_trip).min();
+                if shortest < Duration::MAX {
+                    port.round_trip = Some(port.round_trip.map_or(shortest, |known| known.min(shortest)));
+                }
                 if let Some(fetch) = complete {
                     flow.adapt(source, port, fetch, now);
                 }
@@ -364,14 +370,10 @@ impl Flow {
         let others = port.prompt.is_some_and(|(prompt, at)| prompt != source && now < at.saturating_add(2 * due));
         if took <= due {
             port.prompt = Some((source, now));
-        }
-        let late = took > due && others && port.full && port.ramp >= port.widest();
-        if self.slow.is_some() || late {
+            self.slow = self.slow.and_then(|slow| slow.kept_up(fetch, port));
+        } else if others && port.full && port.ramp >= port.widest() {
             let before = self.slow.map_or(0.0, |slow| slow.rate * (1.0 - 1.0 / 16.0));
-            let rate = before.max(fetch.outstanding as f64 / took.as_secs_f64());
-            // Where it keeps up with what it has, a little more shows whether it can do more.
-            let slow = Slow::new(rate, if late { due } else { due.mul_f64(1.0 + 1.0 / 8.0) }, port);
-            self.slow = (slow.most < port.window()).then_some(slow);
+            self.slow = Some(Slow::new(before.max(fetch.outstanding as f64 / took.as_secs_f64()), due, port));
             port.full = false;
         }
         self.changed = self.asked;
@@ -387,6 +389,13 @@ impl Slow {
         let through = (rate * due.as_secs_f64()) as u64;
         let piece = (through / 16).clamp((port.piece() / 4).max(SHORTEST_PIECE * port.segment()), port.piece());
         Self { rate, most: through.saturating_add(2 * piece), piece }
+    }
+
+    /// A fetch came in time. Where more could have been asked for, it is not slow; otherwise a little more shows whether it
+    /// can do more.
+    fn kept_up(self, fetch: Asked, port: &Port) -> Option<Self> {
+        let most = self.most + self.most / 8 + port.segment();
+        (fetch.outstanding + self.piece > self.most && most < port.window()).then_some(Self { most, ..self })
     }
 }
 
@@ -501,15 +510,14 @@ impl Port {
         }
         let Round { received, sent, lost, .. } = self.round;
         self.rate = (received as f64 / took.as_secs_f64()).max(self.rate * (1.0 - 1.0 / 64.0));
-        if lost == 0 {
-            self.taken = (self.taken - self.segment() as f64).max(0.0);
-        } else {
-            // Below what the path carries without a queue there is no queue of ours to take away.
-            let carries = self.rate.min(self.path.rate) * self.round_trip().as_secs_f64() + 2.0 * self.piece() as f64;
-            let fraction = lost as f64 / sent.max(lost) as f64;
-            let most = (self.widest() - carries.max(self.narrowest_useful())).max(0.0);
-            self.taken = (self.taken + fraction * self.window() as f64).min(most);
-        }
+        self.taken = match lost {
+            0 => self.taken - self.segment() as f64,
+            _ => self.taken + lost as f64 / sent.max(lost) as f64 * self.window() as f64,
+        };
+        // Below what the path carries without a queue there is no queue of ours to take away.
+        let carries = self.rate.min(self.path.rate) * self.round_trip().as_secs_f64() + 2.0 * self.piece() as f64;
+        let most = self.widest() - carries.max(self.narrowest_useful());
+        self.taken = self.taken.min(most).max(0.0);
         self.full = false;
         self.round = Round { began: now, ..Round::default() };
     }

@@ -12,6 +12,9 @@ pub enum LabError {
     /// The scenario itself.
     #[error(transparent)]
     Scenario(#[from] crate::scenario::ScenarioError),
+    /// Of the scenario, what this laboratory cannot do though another can.
+    #[error(transparent)]
+    Wrong(#[from] crate::scenario::Wrong),
     /// A laboratory that cannot do this scenario, or is not to be had here.
     #[error("{what} cannot be had here: {why}")]
     Unavailable {
@@ -91,6 +94,6 @@ impl LabError {
 
     /// Whether what was asked for is at fault, not what became of it.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Scenario(_) | Self::Unavailable { .. })
+        matches!(self, Self::Scenario(_) | Self::Wrong(_) | Self::Unavailable { .. })
     }
 }

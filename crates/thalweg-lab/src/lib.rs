@@ -31,6 +31,7 @@ pub use report::Report;
 pub use scenario::Scenario;
 
 use kernel::{Kernel, Progress};
+use scenario::{MOST_SENDERS, Wrong};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -44,6 +45,26 @@ pub enum Laboratory {
     Host,
     /// ns-3.
     Ns3,
+}
+
+impl Laboratory {
+    /// How many senders it takes. On a Linux kernel each is a process in a network namespace of its own, with memory of its own.
+    pub fn most_senders(self) -> u32 {
+        match self {
+            Self::Virtual | Self::Host => 512,
+            Self::Ns3 => MOST_SENDERS,
+        }
+    }
+
+    fn takes(self, scenario: &Scenario) -> Result<(), Wrong> {
+        let (senders, most) = (scenario.network.senders, self.most_senders());
+        if senders <= most {
+            return Ok(());
+        }
+        let problem =
+            format!("{senders}; 1 to {most} are possible in a laboratory on Linux, 1 to {MOST_SENDERS} in ns3");
+        Err(Wrong { key: "network.senders".to_owned(), problem })
+    }
 }
 
 impl std::str::FromStr for Laboratory {
@@ -68,9 +89,33 @@ pub fn run(
     stop: &AtomicBool,
     progress: impl FnMut(Progress),
 ) -> Result<Report, LabError> {
+    laboratory.takes(scenario)?;
     match laboratory {
         Laboratory::Virtual => machine::run(scenario, &Kernel::build(progress)?, directory, stop),
         Laboratory::Host => host::run(scenario, directory, stop),
         Laboratory::Ns3 => ns3::run(scenario, stop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thousand_senders_are_for_ns3_and_the_others_say_so() {
+        let scenario = Scenario::parse("[network]\nsenders = 1000\n").unwrap();
+        assert!(Laboratory::Ns3.takes(&scenario).is_ok());
+        for laboratory in [Laboratory::Virtual, Laboratory::Host] {
+            // Nothing is built or made before.
+            let error = run(&scenario, laboratory, Path::new("/nowhere"), &AtomicBool::new(false), |_| {}).unwrap_err();
+            assert!(error.is_usage());
+            assert_eq!(
+                error.to_string(),
+                "network.senders: 1000; 1 to 512 are possible in a laboratory on Linux, 1 to 1000 in ns3"
+            );
+        }
+        assert!(Laboratory::Host.takes(&Scenario::parse("[network]\nsenders = 512\n").unwrap()).is_ok());
+        let error = Scenario::parse("[network]\nsenders = 1001\n").unwrap_err().to_string();
+        assert_eq!(error, "line 2: network.senders: 1001; 1 to 1000 are possible\n  senders = 1001");
     }
 }

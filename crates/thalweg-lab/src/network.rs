@@ -198,6 +198,26 @@ pub(crate) fn marking(scenario: &Scenario) -> u64 {
     paper.max(scenario.bandwidth_delay() / 7).min(scenario.network.buffer.0 / 2)
 }
 
+/// What a reader must know of the receivers' ports, in sentences.
+pub(crate) fn port_notes(scenario: &Scenario) -> Vec<String> {
+    let Scenario { network, traffic, .. } = scenario;
+    let mut notes = Vec::new();
+    if traffic.control.congestion == "dctcp" {
+        let mark = marking(scenario);
+        notes.push(format!("the port marks packets (ECN) that find more than {mark} bytes in front of them"));
+    }
+    if traffic.cross > 0 {
+        let flows = traffic.cross;
+        notes.push(format!(
+            "{flows} other flows (cubic) share the first receiver's port; the ceiling is that of the whole port"
+        ));
+    }
+    if network.loss > 0.0 {
+        notes.push("packets lost by the network are not counted as drops, only those that found no room".into());
+    }
+    notes
+}
+
 fn bucket(scenario: &Scenario, rate: BitRate, timing: Timing, limit: u64) -> String {
     let rate = scenario.counted(rate);
     let slack = (rate.bytes_per_second() * timing.slack.as_secs_f64()) as u64;

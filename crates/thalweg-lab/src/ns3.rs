@@ -18,8 +18,9 @@ mod process;
 
 pub use compare::compare;
 
-use crate::network::{marking, tcp_buffer};
+use crate::network::{marking, port_notes, tcp_buffer};
 use crate::scenario::Scenario;
+use crate::topology::Memory;
 use crate::{LabError, Report};
 use install::Ns3;
 use output::Output;
@@ -57,7 +58,7 @@ fn arguments(scenario: &Scenario) -> Vec<String> {
     let slow: Vec<String> =
         network.unlike.iter().map(|sender| format!("{}:{}", sender.number, scenario.counted(sender.rate).0)).collect();
     let (from, to) = scenario.sizes();
-    let slots = Slots::of(scenario);
+    let (together, open) = Memory::of(scenario).open_slots(scenario);
     let mark = if traffic.control.congestion == "dctcp" { marking(scenario) } else { 0 };
     let all = [
         ("senders", network.senders.to_string()),
@@ -73,9 +74,9 @@ fn arguments(scenario: &Scenario) -> Vec<String> {
         ("credit", u8::from(traffic.control.credit).to_string()),
         ("from", from.to_string()),
         ("to", to.to_string()),
-        ("together", slots.together.to_string()),
+        ("together", together.to_string()),
         ("interval", nanos(traffic.interval.unwrap_or_default())),
-        ("open", slots.open.to_string()),
+        ("open", open.to_string()),
         ("cross", traffic.cross.to_string()),
         ("socket", socket(scenario).to_string()),
         ("warm", nanos(scenario.warm_up())),
@@ -105,36 +106,6 @@ fn control(name: &str) -> &'static str {
         "bbr" => "TcpBbr",
         "dctcp" => "TcpDctcp",
         _ => "TcpCubic",
-    }
-}
-
-/// How a source's fragments are put into slots: the same as with the nodes of the other laboratories (`topology.rs`).
-struct Slots {
-    /// Events that share a slot.
-    together: u64,
-    /// Slots of each source that a builder may be at, at a time.
-    open: u64,
-}
-
-impl Slots {
-    const SLOT: u64 = 64 << 10;
-    const LEAST_SOURCE: u64 = 2 << 20;
-    const LEAST_BUILDER: u64 = 32 << 20;
-
-    fn of(scenario: &Scenario) -> Self {
-        if scenario.traffic.barrier {
-            return Self { together: 1, open: 1 };
-        }
-        let (_, largest) = scenario.sizes();
-        let record = 64 + largest.div_ceil(64) * 64;
-        // Where events come one by one, a slot is offered as soon as nothing else is under way.
-        let together = if scenario.traffic.interval.is_some() { 1 } else { (Self::SLOT / record).max(1) };
-        let slot = record * together;
-        let senders = u64::from(scenario.network.senders);
-        let way = 4 * (scenario.bandwidth_delay() + scenario.network.buffer.0);
-        let source = (way / senders).max(Self::LEAST_SOURCE) / slot;
-        let builder = way.max(Self::LEAST_BUILDER) / (slot * senders);
-        Self { together, open: source.clamp(4, 65_536).min(builder.max(2)) }
     }
 }
 
@@ -178,22 +149,10 @@ fn notes(scenario: &Scenario, ns3: &Ns3) -> Vec<String> {
                 .into(),
         );
     }
-    if traffic.control.congestion == "dctcp" {
-        let mark = marking(scenario);
-        notes.push(format!("the port marks packets (ECN) that find more than {mark} bytes in front of them"));
-    }
     if traffic.classic_recovery {
         notes.push("classic_recovery changes nothing: it is what ns-3 has".into());
     }
-    if traffic.cross > 0 {
-        let flows = traffic.cross;
-        notes.push(format!(
-            "{flows} other flows (cubic) share the first receiver's port; the ceiling is that of the whole port"
-        ));
-    }
-    if network.loss > 0.0 {
-        notes.push("packets lost by the network are not counted as drops, only those that found no room".into());
-    }
+    notes.extend(port_notes(scenario));
     notes
 }
 

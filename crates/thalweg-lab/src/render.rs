@@ -1,22 +1,18 @@
 //! A report as a page that needs nothing else: no server, no scripts, no fonts.
 
-use crate::report::{Completion, Report};
+use crate::report::{Completion, Receiver, Report};
 use plotters::prelude::*;
 use std::fmt::Write;
-use thiserror::Error;
-
-/// Why a picture cannot be drawn.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("drawing: {0}")]
-pub struct DrawError(String);
+use thalweg_page::html::{escaped, figure, list, page, table};
+use thalweg_page::plot::{COLOURS, DrawError, GRID, INK, WIDTH, svg};
 
 /// The whole report.
 pub fn html(report: &Report) -> Result<String, DrawError> {
     let title = format!("thalweg lab: {}", headline(report));
-    let mut body = table(&[], &summary(report));
-    let _ = writeln!(body, "<h2>Queue in front of the receiver</h2>\n<figure>{}</figure>", queue(report)?);
+    let mut body = table::<&str>("", &[], summary(report));
+    let _ = write!(body, "<h2>Queue in front of the receiver</h2>\n{}", figure("", &queue(report)?));
     if let Some(times) = &report.completion {
-        let _ = writeln!(body, "<h2>Time to complete an event</h2>\n<figure>{}</figure>", completion(times)?);
+        let _ = write!(body, "<h2>Time to complete an event</h2>\n{}", figure("", &completion(times)?));
     }
     let receivers = report.receivers.iter().map(|receiver| {
         let times = receiver.completion.map_or_else(|| "–".to_owned(), |times| completion_text(&times));
@@ -24,33 +20,22 @@ pub fn html(report: &Report) -> Result<String, DrawError> {
         let events = format!("{} + {} incomplete", events.complete, events.incomplete);
         [name.clone(), bits(*goodput_bits_per_second), events, times, drops.to_string(), queue.max_bytes.to_string()]
     });
-    let receivers: Vec<Vec<String>> = receivers.map(Vec::from).collect();
     let names = ["receiver", "goodput", "events", "p50, p99, max", "drops", "longest queue (bytes)"];
-    let _ = write!(body, "<h2>Receivers</h2>\n{}", table(&names, &receivers));
-    let senders = report.senders.iter().map(|sender| {
+    let _ = write!(body, "<h2>Receivers</h2>\n{}", table("", &names, receivers));
+    let senders = report.senders.iter().map(|sender| -> Vec<String> {
         let numbers =
             [sender.retransmissions, sender.timeouts, sender.tail_loss_probes, sender.whole_run_retransmissions];
         let rate = bits(sender.rate_bits_per_second as f64);
         [sender.name.clone(), rate].into_iter().chain(numbers.map(|number| number.to_string())).collect()
     });
-    let senders: Vec<Vec<String>> = senders.collect();
     let names = ["sender", "link", "sent again", "timeouts", "tail loss probes", "sent again, start included"];
-    let _ = write!(body, "<h2>Senders</h2>\n{}", table(&names, &senders));
-    let notes: String = report.notes.iter().map(|note| format!("<li>{}</li>\n", escaped(note))).collect();
-    let _ = write!(body, "<h2>Notes</h2>\n<ul>\n{notes}</ul>\n");
+    let _ = write!(body, "<h2>Senders</h2>\n{}", table("", &names, senders));
+    let _ = write!(body, "<h2>Notes</h2>\n{}", list("", &report.notes));
     if let Ok(scenario) = toml::to_string(&report.scenario) {
         let _ = write!(body, "<h2>Scenario</h2>\n<pre>{}</pre>\n", escaped(&scenario));
     }
-    let title = escaped(&title);
-    Ok(format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}</body>\n</html>\n"
-    ))
+    Ok(page(&title, "", &body))
 }
-
-use crate::report::Receiver;
 
 /// The scenario in one line.
 pub fn headline(report: &Report) -> String {
@@ -114,28 +99,18 @@ fn bits(per_second: f64) -> String {
     }
 }
 
-const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
-const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xb2);
-const WIDTH: u32 = 760;
-
 /// The length of the fullest queue over time, and what there is room for.
 fn queue(report: &Report) -> Result<String, DrawError> {
-    let failed = |error: &dyn std::fmt::Display| DrawError(error.to_string());
     let points: Vec<(f64, f64)> = report.queue.over_time.iter().map(|&(at, bytes)| (at, bytes as f64 / 1e3)).collect();
     let from = points.first().map_or(0.0, |point| point.0);
     let to = points.last().map_or(1.0, |point| point.0).max(from + 1e-6);
     let room = report.queue.limit_bytes as f64 / 1e3;
-    let mut out = String::new();
-    {
-        let area = SVGBackend::with_string(&mut out, (WIDTH, 320)).into_drawing_area();
-        area.fill(&WHITE).map_err(|error| failed(&error))?;
-        let mut chart = ChartBuilder::on(&area)
+    svg(320, |area| {
+        let mut chart = ChartBuilder::on(area)
             .margin(12)
             .x_label_area_size(44)
             .y_label_area_size(64)
-            .build_cartesian_2d(from..to, 0.0..room * 1.08)
-            .map_err(|error| failed(&error))?;
+            .build_cartesian_2d(from..to, 0.0..room * 1.08)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -144,58 +119,27 @@ fn queue(report: &Report) -> Result<String, DrawError> {
             .label_style(("sans-serif", 15, &INK))
             .x_desc("seconds; what is measured begins at 0")
             .y_desc("kB waiting")
-            .draw()
-            .map_err(|error| failed(&error))?;
-        chart.draw_series(LineSeries::new(points, BLUE.stroke_width(1))).map_err(|error| failed(&error))?;
-        let limit = [(from, room), (to, room)];
-        chart.draw_series(LineSeries::new(limit, INK.stroke_width(1))).map_err(|error| failed(&error))?;
-        area.present().map_err(|error| failed(&error))?;
-    }
-    Ok(out)
+            .draw()?;
+        chart.draw_series(LineSeries::new(points, COLOURS[0].stroke_width(1)))?;
+        chart.draw_series(LineSeries::new([(from, room), (to, room)], INK.stroke_width(1)))?;
+        Ok(())
+    })
 }
 
 /// Three bars: half of the events, 99 of 100, all.
 fn completion(times: &Completion) -> Result<String, DrawError> {
-    let failed = |error: &dyn std::fmt::Display| DrawError(error.to_string());
     let most = times.max_us.max(1e-3);
-    let mut out = String::new();
-    {
-        let area = SVGBackend::with_string(&mut out, (WIDTH, 118)).into_drawing_area();
-        area.fill(&WHITE).map_err(|error| failed(&error))?;
+    svg(118, |area| {
         let bars = [("half of them", times.p50_us), ("99 of 100", times.p99_us), ("all", times.max_us)];
         for (top, (name, micros)) in (8..).step_by(36).zip(bars) {
             let label = format!("{name}: {:.3} ms", micros / 1e3);
-            area.draw(&Text::new(label, (12, top), ("sans-serif", 15).into_font().color(&INK)))
-                .map_err(|error| failed(&error))?;
+            area.draw(&Text::new(label, (12, top), ("sans-serif", 15).into_font().color(&INK)))?;
             let length = (f64::from(WIDTH - 24) * micros / most) as i32;
-            let bar = Rectangle::new([(12, top + 18), (12 + length.max(1), top + 28)], BLUE.filled());
-            area.draw(&bar).map_err(|error| failed(&error))?;
+            area.draw(&Rectangle::new([(12, top + 18), (12 + length.max(1), top + 28)], COLOURS[0].filled()))?;
         }
-        area.present().map_err(|error| failed(&error))?;
-    }
-    Ok(out)
+        Ok(())
+    })
 }
-
-fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
-    let mut out = String::from("<div class=\"wide\"><table>\n");
-    if !headings.is_empty() {
-        let cells: String = headings.iter().map(|heading| format!("<th>{}</th>", escaped(heading))).collect();
-        let _ = writeln!(out, "<tr>{cells}</tr>");
-    }
-    for row in rows {
-        let cells: String = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
-        let _ = writeln!(out, "<tr>{cells}</tr>");
-    }
-    out.push_str("</table></div>\n");
-    out
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// Pictures name their colours themselves, for light paper; for dark paper the page overrules them.
-const STYLE: &str = include_str!("page.css");
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ mod nodes;
 mod watch;
 
 use crate::LabError;
-use crate::network::{Network, Timing};
+use crate::network::{Network, Timing, port_notes};
 use crate::report::{Completion, Events, Queue, Receiver, Report, Sender, Troubles};
 use crate::scenario::Scenario;
 use crate::topology::topology;
@@ -127,7 +127,7 @@ impl Rig<'_> {
     }
 
     fn notes(&self, scenario: &Scenario) -> Vec<String> {
-        let Scenario { network, traffic, .. } = scenario;
+        let traffic = &scenario.traffic;
         let mut notes = vec![
             format!(
                 "warm-up: the first {} do not count; retransmissions, timeouts and drops of the whole run are in whole_run",
@@ -146,25 +146,13 @@ impl Rig<'_> {
         if traffic.classic_recovery {
             notes.push("tcp_recovery=0, tcp_early_retrans=0: loss recovery without RACK and tail loss probes".into());
         }
-        if traffic.control.congestion == "dctcp" {
-            let mark = crate::network::marking(scenario);
-            notes.push(format!("the port marks packets (ECN) that find more than {mark} bytes in front of them"));
-        }
         if !self.timing.slack.is_zero() {
             notes.push(format!(
                 "links send up to {} µs worth of frames at once, because this kernel's timers are late by as much",
                 self.timing.slack.as_micros()
             ));
         }
-        if traffic.cross > 0 {
-            let flows = traffic.cross;
-            notes.push(format!(
-                "{flows} other flows (cubic) share the first receiver's port; the ceiling is that of the whole port"
-            ));
-        }
-        if network.loss > 0.0 {
-            notes.push("packets lost by the network are not counted as drops, only those that found no room".into());
-        }
+        notes.extend(port_notes(scenario));
         notes
     }
 }

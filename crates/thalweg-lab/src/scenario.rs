@@ -321,8 +321,8 @@ impl Scenario {
     }
 }
 
-/// A bridge of Linux has 1023 ports.
-const MOST_SENDERS: u32 = 512;
+/// What the largest laboratory, ns-3, is asked for; others [take fewer](crate::Laboratory::most_senders).
+pub(crate) const MOST_SENDERS: u32 = 1000;
 const MOST_RECEIVERS: u32 = 64;
 /// Bytes in the largest fragment.
 const LARGEST: u64 = 256 << 20;

@@ -63,12 +63,13 @@ pub struct Cell {
     pub scenario: Scenario,
 }
 
-const EMBEDDED: [(&str, &str); 13] = [
+const EMBEDDED: [(&str, &str); 14] = [
     ("judge-1g", include_str!("../sweeps/judge-1g.toml")),
     ("judge-10g", include_str!("../sweeps/judge-10g.toml")),
     ("judge-100g", include_str!("../sweeps/judge-100g.toml")),
     ("judge-controls", include_str!("../sweeps/judge-controls.toml")),
     ("judge-uneven", include_str!("../sweeps/judge-uneven.toml")),
+    ("judge-bursts", include_str!("../sweeps/judge-bursts.toml")),
     ("judge-slow", include_str!("../sweeps/judge-slow.toml")),
     ("judge-loss", include_str!("../sweeps/judge-loss.toml")),
     ("judge-cross", include_str!("../sweeps/judge-cross.toml")),

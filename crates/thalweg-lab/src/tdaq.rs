@@ -13,6 +13,7 @@ mod tests;
 use crate::report::Report;
 use crate::sweep::{Results, Sweep, SweepError};
 use serde::Serialize;
+use thalweg_page::paper::{FORMAT, Finding, Table};
 
 /// The sweeps it is made of, in this order.
 pub const SWEEPS: [&str; 4] = ["tdaq-measured", "tdaq-simulated", "tdaq-incast-each", "tdaq-incast-whole"];
@@ -54,67 +55,6 @@ pub struct Measured {
     pub report: Results,
 }
 
-/// A table.
-#[derive(Debug, Clone, Serialize)]
-pub struct Table {
-    /// What it shows.
-    pub title: String,
-    /// Of the names, and of each cell.
-    pub headings: Vec<String>,
-    /// The paper's rows.
-    pub paper: Vec<Row>,
-    /// This laboratory's.
-    pub here: Vec<Row>,
-    /// What is to be known of them.
-    pub remarks: Vec<String>,
-}
-
-/// One row.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    /// What it is about.
-    pub name: String,
-    /// One for each column, as shown.
-    pub cells: Vec<String>,
-}
-
-/// What the paper found, and what was found here.
-#[derive(Debug, Clone, Serialize)]
-pub struct Finding {
-    /// The paper's, in a sentence.
-    pub paper: String,
-    /// What is tested here in its place.
-    pub here: String,
-    /// Whether it holds.
-    pub verdict: Verdict,
-    /// The figures that say so, or why there are none.
-    pub measured: String,
-}
-
-/// Whether a finding holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Verdict {
-    /// It does.
-    #[serde(rename = "holds here")]
-    Holds,
-    /// It does not.
-    #[serde(rename = "does not hold here")]
-    DoesNotHold,
-    /// What it is about is not to be had here.
-    #[serde(rename = "cannot be tested here")]
-    CannotBeTested,
-}
-
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Holds => "holds here",
-            Self::DoesNotHold => "does not hold here",
-            Self::CannotBeTested => "cannot be tested here",
-        })
-    }
-}
-
 /// The sweeps to run. `quick`: their samples.
 pub fn sweeps(quick: bool) -> Result<Vec<Sweep>, SweepError> {
     SWEEPS.iter().map(|name| Sweep::load(name, quick)).collect()
@@ -128,7 +68,7 @@ impl Reproduction {
             format!("thalweg lab sweep {} --on {laboratory}{quick}", sweep.name)
         };
         Self {
-            format: "thalweg-reproduction/1",
+            format: FORMAT,
             name: NAME,
             title: TITLE,
             source: SOURCE,

@@ -75,6 +75,8 @@ pub(crate) struct Memory {
     slots: u64,
     block: u64,
     blocks: u64,
+    /// Events whose fragments share a slot that is full.
+    together: u64,
     /// Events that are open at a time.
     open: u64,
 }
@@ -89,13 +91,25 @@ impl Memory {
         let open = match scenario.traffic.barrier {
             true => 1,
             // A fragment is on its way for two round trips (offer, fetch, data, release) and the wait in the switch.
-            false => (4 * way).div_ceil(senders * (from + largest) / 2).max(4 * together).min(1 << 24),
+            false => ((4 * way).div_ceil(senders * (from + largest) / 2) + 4 * together).min(1 << 24),
         };
         let slot = record * together;
         let block = (slot + BESIDE).max(BLOCK).next_multiple_of(4096);
-        let blocks = (2 * way).max(LEAST_BUILDER).div_ceil(block);
+        // Fragments longer than half a block have one each.
+        let blocks = match 2 * slot > block {
+            true => open * senders,
+            false => (2 * way).max(LEAST_BUILDER).div_ceil(block) + TURNS,
+        };
         let slots = (open.div_ceil(together) + 2) * receivers;
-        Self { open, slot, slots: slots.min(65_536), block, blocks: blocks.clamp(4, 4096) }
+        Self { together, open, slot, slots: slots.min(65_536), block, blocks: blocks.clamp(4, 4096) }
+    }
+
+    /// Events that share a slot, and slots of each source that a builder may be at, at a time.
+    pub(crate) fn open_slots(self, scenario: &Scenario) -> (u64, u64) {
+        // Where events come one by one, a slot is offered as soon as nothing else is under way.
+        let together = if scenario.traffic.interval.is_some() { 1 } else { self.together };
+        let own = self.slots / u64::from(scenario.network.receivers);
+        (together, self.open.div_ceil(together).min(own))
     }
 
     /// Bytes of all nodes together.
@@ -105,6 +119,8 @@ impl Memory {
     }
 }
 
+/// How many slots a builder asks for in turns.
+const TURNS: u64 = 4;
 /// Slots hold several fragments up to this size.
 const SLOT: u64 = 64 << 10;
 

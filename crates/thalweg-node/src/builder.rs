@@ -167,6 +167,9 @@ impl BuilderNode {
             let listener = Listener::open(address, eager).map_err(|error| {
                 NodeError::Config(format!("{error}; end what listens there, or choose another address for `listen`"))
             })?;
+            if let Window::Credit(path) = window {
+                let _ = listener.expect(path.widest()).map_err(|what| tracing::info!(%address, "{what}"));
+            }
             poller.add(listener.as_fd(), LISTENER + listeners.len() as u64, Interest::READ)?;
             listeners.push(listener);
         }

@@ -1,9 +1,9 @@
 //! A report in Markdown.
 
 use super::sections::{facts, sections, together};
-use super::text::NOTHING;
 use crate::{Host, Report};
 use std::fmt::Write;
+use thalweg_page::text::NOTHING;
 
 /// A whole report: the machine, what makes it less certain, and a table for each group of points.
 pub fn markdown(report: &Report) -> String {

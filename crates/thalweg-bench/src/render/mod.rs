@@ -9,10 +9,10 @@ pub(crate) mod sections;
 mod table;
 #[cfg(test)]
 mod tests;
-pub mod text;
 
 pub use html::html;
 pub use markdown::markdown;
 pub use peers::{pairing, peers_end, peers_html, peers_markdown};
 pub use plot::{PlotError, svg};
 pub use table::Table;
+pub use thalweg_page::text;

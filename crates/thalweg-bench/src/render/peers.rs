@@ -1,9 +1,11 @@
 //! Thalweg beside other programs, as people see it.
 
-use super::text::{number, wrapped};
-use super::{html, markdown};
+use super::html::{host, warnings};
+use super::markdown;
 use crate::peers::{Compared, Pairing, PeersReport};
 use std::fmt::Write;
+use thalweg_page::html;
+use thalweg_page::text::{number, wrapped};
 
 /// A pairing's rows for a terminal, with a heading above the first.
 pub fn pairing(pairing: &Pairing, first: bool) -> String {
@@ -58,14 +60,10 @@ pub fn peers_markdown(report: &PeersReport) -> String {
 
 /// The whole comparison as a page that needs nothing else.
 pub fn peers_html(report: &PeersReport) -> String {
-    let mut body = format!(
-        "<p class=\"quiet\">Begun {}, over {}.</p>\n",
-        html::escaped(&report.began),
-        html::escaped(&report.network)
-    );
-    body.push_str(&html::warnings(&report.warnings));
+    let mut body = html::paragraph("quiet", &format!("Begun {}, over {}.", report.began, report.network));
+    body.push_str(&warnings(&report.warnings));
     body.push_str(&html::table("words", &headings(), rows(report)));
-    body.push_str(&html::list("", &remarks(report)));
+    body.push_str(&html::list("", remarks(report)));
     body.push_str("<h2>Commands</h2>\n");
     for pairing in &report.pairings {
         let commands = [&pairing.ours].into_iter().chain(&pairing.commands).map(|command| html::escaped(command));
@@ -76,8 +74,8 @@ pub fn peers_html(report: &PeersReport) -> String {
             commands.collect::<Vec<_>>().join("\n")
         );
     }
-    body.push_str(&html::host("Host", &report.host));
-    html::page(TITLE, &body)
+    body.push_str(&host("Host", &report.host));
+    html::page(TITLE, "", &body)
 }
 
 const TITLE: &str = "Thalweg beside other programs";

@@ -1,14 +1,14 @@
 //! Pictures: a figure by message size, or bars where there is one size only.
 
 use super::columns::group;
-use super::text::{number, plain, size};
 use crate::{Figures, Report};
-use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, KeyPointWeight, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeSet;
 use std::ops::Range;
+use thalweg_page::plot::{Area, COLOURS, DrawError, GRID, INK, Refused, WIDTH};
+use thalweg_page::text::{number, plain, size};
 use thiserror::Error;
 
 /// Why a picture cannot be drawn.
@@ -18,8 +18,8 @@ pub enum PlotError {
     #[error("there is no point with figures to draw")]
     Empty,
     /// The drawing library refused.
-    #[error("drawing: {0}")]
-    Draw(String),
+    #[error(transparent)]
+    Draw(#[from] DrawError),
 }
 
 /// The principal figure of a report by message size, as an SVG file: latency p50 (logarithmic), or else goodput, or else
@@ -73,27 +73,10 @@ pub(crate) fn plots(report: &Report) -> Vec<Plot> {
     ALL.into_iter().map(plot).filter(|plot| !plot.lines.is_empty()).collect()
 }
 
-const WIDTH: u32 = 760;
 const TITLE: u32 = 40;
 const CHART: u32 = 380;
 const ROW: u32 = 22;
 const BAR: u32 = 44;
-
-pub(crate) const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
-const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
-/// Colours that the colour-blind can tell apart (M. Okabe and K. Ito, "Color Universal Design", 2008).
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0x00, 0x72, 0xb2),
-    RGBColor(0xd5, 0x5e, 0x00),
-    RGBColor(0x00, 0x9e, 0x73),
-    RGBColor(0xcc, 0x79, 0xa7),
-    RGBColor(0xe6, 0x9f, 0x00),
-    RGBColor(0x56, 0xb4, 0xe9),
-    RGBColor(0x77, 0x77, 0x77),
-];
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 impl Plot {
     /// As an SVG file.
@@ -102,29 +85,19 @@ impl Plot {
         let bars = sizes.len() < 2;
         let rows = u32::try_from(self.lines.len()).unwrap_or(u32::MAX).min(1000);
         let height = TITLE + if bars { rows * BAR + 8 } else { CHART + rows * ROW + 12 };
-        let mut out = String::new();
-        {
-            let area = SVGBackend::with_string(&mut out, (WIDTH, height)).into_drawing_area();
-            let draw = || {
-                area.fill(&PAPER)?;
-                let title = match sizes.first() {
-                    Some(only) if bars => format!("{}, {}", self.title, size(*only)),
-                    _ => self.title.clone(),
-                };
-                area.draw(&Text::new(title, (16, 12), style(20, HPos::Left, VPos::Top)))?;
-                match bars {
-                    true => self.bars(&area),
-                    false => self.chart(&area, &sizes),
-                }?;
-                area.present()
-            };
-            draw().map_err(|error| PlotError::Draw(error.to_string()))?;
-        }
-        Ok(out)
+        let title = match sizes.first() {
+            Some(only) if bars => format!("{}, {}", self.title, size(*only)),
+            _ => self.title.clone(),
+        };
+        let svg = thalweg_page::plot::svg(height, |area| {
+            area.draw(&Text::new(title, (16, 12), style(20, HPos::Left, VPos::Top)))?;
+            if bars { self.bars(area) } else { self.chart(area, &sizes) }
+        });
+        Ok(svg?)
     }
 
     /// A bar for each, its name and value above it.
-    fn bars(&self, area: &Area) -> Result<(), Failed> {
+    fn bars(&self, area: &Area<'_>) -> Result<(), Refused> {
         let values = || self.lines.iter().filter_map(|line| Some((line, line.points.first()?.1)));
         let most = values().map(|(_, value)| value).fold(0.0, f64::max);
         let mut top = i32::try_from(TITLE).unwrap_or(0) + 4;
@@ -143,7 +116,7 @@ impl Plot {
     }
 
     /// A line for each, and its name below the chart.
-    fn chart(&self, area: &Area, sizes: &BTreeSet<u64>) -> Result<(), Failed> {
+    fn chart(&self, area: &Area<'_>, sizes: &BTreeSet<u64>) -> Result<(), Refused> {
         let (upper, legend) = area.split_vertically(TITLE + CHART);
         let values = || self.lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
         let vertical = Scale::of_values(values(), self.log);
@@ -182,8 +155,6 @@ impl Plot {
         Ok(())
     }
 }
-
-type Failed = DrawingAreaErrorKind<std::io::Error>;
 
 fn style(height: u32, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
     ("sans-serif", height).into_text_style(&(WIDTH, CHART)).color(&INK).pos(Pos::new(horizontal, vertical))

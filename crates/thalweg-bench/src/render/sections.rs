@@ -1,8 +1,8 @@
 //! A report taken apart for the page: what its host was, and its points in groups.
 
 use super::columns::{Column, columns, group};
-use super::text::{NOTHING, number, size};
 use crate::{Host, Point, Report};
+use thalweg_page::text::{NOTHING, number, size};
 
 /// Points that have link, method and settings in common.
 pub(super) struct Section<'a> {

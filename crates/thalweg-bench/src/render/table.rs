@@ -2,10 +2,10 @@
 
 use super::columns::{Column, columns, group};
 use super::sections::together;
-use super::text::{NOTHING, plain, size, wrapped};
 use crate::{Point, Report};
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use thalweg_page::text::{NOTHING, plain, size, wrapped};
 
 /// Rows as they come: a line says which link, method and settings follow, wherever these change.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use super::Measured;
 use crate::point::{Figures, Key, Point};
-use crate::render::text::{number, size};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use thalweg_device::ByteSize;
+use thalweg_page::text::{number, size};
 
 /// A figure of a point, by what is known of the point. What is left open in one place may be said in another.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -63,43 +63,6 @@ pub(super) enum Check {
     Cannot(String),
 }
 
-/// What a paper found, and what was found here.
-#[derive(Debug, Clone, Serialize)]
-pub struct Finding {
-    /// The paper's, in a sentence.
-    pub paper: String,
-    /// What is tested here in its place.
-    pub here: String,
-    /// Whether it holds.
-    pub verdict: Verdict,
-    /// The figures that say so, or why there are none.
-    pub measured: String,
-}
-
-/// Whether a finding holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Verdict {
-    /// It does.
-    #[serde(rename = "holds here")]
-    Holds,
-    /// It does not.
-    #[serde(rename = "does not hold here")]
-    DoesNotHold,
-    /// What it is about is not to be had here.
-    #[serde(rename = "cannot be tested here")]
-    CannotBeTested,
-}
-
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Holds => "holds here",
-            Self::DoesNotHold => "does not hold here",
-            Self::CannotBeTested => "cannot be tested here",
-        })
-    }
-}
-
 /// A number with what it is of.
 #[derive(Debug, Clone)]
 pub(super) struct Value {
@@ -151,12 +114,8 @@ impl Lack {
 impl Check {
     /// Whether it holds, with the figures that say so, or why that cannot be known; `lacks` is why there may be no such
     /// points.
-    pub(super) fn outcome(&self, measured: &[Measured], lacks: Option<&str>) -> (Verdict, String) {
-        match self.judged(measured) {
-            Ok((true, figures)) => (Verdict::Holds, figures),
-            Ok((false, figures)) => (Verdict::DoesNotHold, figures),
-            Err(why) => (Verdict::CannotBeTested, why.told(lacks)),
-        }
+    pub(super) fn outcome(&self, measured: &[Measured], lacks: Option<&str>) -> Result<(bool, String), String> {
+        self.judged(measured).map_err(|why| why.told(lacks))
     }
 
     fn judged(&self, measured: &[Measured]) -> Result<(bool, String), Lack> {
@@ -343,6 +302,7 @@ pub(super) mod tests {
     use super::*;
     use crate::point::{Latency, Report};
     use crate::{Host, Interface};
+    use thalweg_page::paper::{Finding, Verdict};
 
     impl Quantity {
         /// Every figure that it needs is said.
@@ -414,7 +374,8 @@ pub(super) mod tests {
             check: Check,
         }
         let holder: Holder = toml::from_str(&format!("check = {check}")).unwrap();
-        holder.check.outcome(&measured(), None)
+        let Finding { verdict, measured, .. } = Finding::new("", "", holder.check.outcome(&measured(), None));
+        (verdict, measured)
     }
 
     #[test]

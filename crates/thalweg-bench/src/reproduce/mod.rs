@@ -7,8 +7,9 @@ mod page;
 use crate::point::Report;
 use crate::{BenchError, Plan};
 use check::{Check, Quantity, Selector};
-pub use check::{Finding, Verdict};
 use serde::{Deserialize, Serialize};
+use thalweg_page::paper::{FORMAT, Finding, Row, Table};
+use thalweg_page::text::NOTHING;
 
 /// What a paper measured, and how that is done here.
 #[derive(Debug, Clone, Deserialize)]
@@ -127,7 +128,7 @@ impl Experiment {
                     match column.show.at(&row.at).value(&measured) {
                         Ok(value) => cells.push(value.number()),
                         Err(why) => {
-                            cells.push(crate::render::text::NOTHING.to_owned());
+                            cells.push(NOTHING.to_owned());
                             let why = why.told(row.lacks.as_deref());
                             if !remarks.contains(&why) {
                                 remarks.push(why);
@@ -150,11 +151,10 @@ impl Experiment {
             }
         };
         let finding = |spec: &FindingSpec| {
-            let (verdict, measured) = spec.check.outcome(&measured, spec.lacks.as_deref());
-            Finding { paper: spec.paper.clone(), here: spec.here.clone(), verdict, measured }
+            Finding::new(&spec.paper, &spec.here, spec.check.outcome(&measured, spec.lacks.as_deref()))
         };
         Reproduction {
-            format: Reproduction::FORMAT.to_owned(),
+            format: FORMAT.to_owned(),
             name: self.name.clone(),
             title: self.title.clone(),
             source: self.source.clone(),
@@ -206,7 +206,7 @@ pub struct Measured {
 /// A paper's measurements beside this machine's.
 #[derive(Debug, Clone, Serialize)]
 pub struct Reproduction {
-    /// What kind of file this is: [`Reproduction::FORMAT`].
+    /// What kind of file this is: [`FORMAT`].
     pub format: String,
     /// The experiment's short name.
     pub name: String,
@@ -226,35 +226,6 @@ pub struct Reproduction {
     pub findings: Vec<Finding>,
     /// The reports themselves.
     pub measured: Vec<Measured>,
-}
-
-impl Reproduction {
-    /// What [`Reproduction::format`] says.
-    pub const FORMAT: &str = "thalweg-reproduction/1";
-}
-
-/// A table of the paper's.
-#[derive(Debug, Clone, Serialize)]
-pub struct Table {
-    /// What it shows.
-    pub title: String,
-    /// Of the names, and of each cell.
-    pub headings: Vec<String>,
-    /// The paper's rows.
-    pub paper: Vec<Row>,
-    /// This machine's.
-    pub here: Vec<Row>,
-    /// What is to be known of them, and why cells are empty.
-    pub remarks: Vec<String>,
-}
-
-/// One row.
-#[derive(Debug, Clone, Serialize)]
-pub struct Row {
-    /// What it is about.
-    pub name: String,
-    /// One for each column, as shown.
-    pub cells: Vec<String>,
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! A reproduction as people see it: in a terminal, as Markdown, as a page.
 
-use super::{Reproduction, Row, Table};
+use super::Reproduction;
 use crate::render::plot::{PlotError, plots};
-use crate::render::text::{WIDTH, wrapped};
 use crate::render::{html, markdown};
 use std::fmt::Write;
+use thalweg_page::html::{escaped, list, page, paragraph};
+use thalweg_page::paper::{self, Table};
+use thalweg_page::text::{WIDTH, wrapped};
 
 const QUICK: &str = "A first look: each point was measured for a moment only, and the largest sizes not at all.";
 
@@ -18,15 +20,9 @@ impl Reproduction {
         }
         for table in &self.tables {
             out.push('\n');
-            out.push_str(&table.text());
+            out.push_str(&text(table));
         }
-        out.push_str("\nFindings\n");
-        for finding in &self.findings {
-            out.push_str(&wrapped("  - ", &finding.paper));
-            out.push_str(&wrapped("    ", &finding.here));
-            out.push_str(&wrapped(&format!("    {}: ", finding.verdict), &finding.measured));
-        }
-        out
+        out + "\n" + &paper::findings_text(&self.findings)
     }
 
     /// The whole report. Its pictures are files beside it: [`Reproduction::pictures`].
@@ -39,13 +35,12 @@ impl Reproduction {
         out.push_str(&paragraph("How the paper measured", &self.method));
         out.push_str(&paragraph("How it is measured here", &self.here));
         out.push_str("## Findings\n\n");
-        let findings = self.findings.iter().map(|finding| {
-            vec![finding.paper.clone(), finding.here.clone(), finding.verdict.to_string(), finding.measured.clone()]
-        });
-        out.push_str(&markdown::table(&headings(), "---", findings));
+        let (headings, findings) = paper::findings_table(&self.findings);
+        out.push_str(&markdown::table(&headings.map(str::to_owned), "---", findings));
         for table in &self.tables {
             let _ = writeln!(out, "## {}\n", markdown::escaped(&table.title));
-            out.push_str(&markdown::table(&table.headings_with_side(), "---", table.rows_with_side()));
+            let (headings, rows) = table.beside();
+            out.push_str(&markdown::table(&headings, "---", rows.into_iter()));
             out.push_str(&markdown::list(&table.remarks));
         }
         for one in &self.measured {
@@ -79,102 +74,70 @@ impl Reproduction {
 
     /// The whole report as a page that needs nothing else.
     pub fn html(&self) -> Result<String, PlotError> {
-        let mut body = format!("<p class=\"quiet\">{}</p>\n", html::escaped(&self.source));
+        let mut body = paragraph("quiet", &self.source);
         if self.quick {
             body.push_str(&html::warnings(&[QUICK.to_owned()]));
         }
-        let paragraph = |heading: &str, text: &str| {
-            let text = text.trim().split("\n\n").map(|text| format!("<p>{}</p>\n", html::escaped(text)));
-            format!("<h2>{heading}</h2>\n{}", text.collect::<String>())
-        };
-        body.push_str(&paragraph("How the paper measured", &self.method));
-        body.push_str(&paragraph("How it is measured here", &self.here));
-        body.push_str("<h2>Findings</h2>\n");
-        let findings = self.findings.iter().map(|finding| {
-            vec![finding.paper.clone(), finding.here.clone(), finding.verdict.to_string(), finding.measured.clone()]
-        });
-        body.push_str(&html::table("words", &headings(), findings));
-        for table in &self.tables {
-            let _ = writeln!(body, "<h2>{}</h2>", html::escaped(&table.title));
-            body.push_str(&html::table("beside", &table.headings_with_side(), table.rows_with_side()));
-            body.push_str(&html::list("", &table.remarks));
-        }
+        body.push_str(&paper::html(&self.method, &self.here, &self.findings, &self.tables));
         for one in &self.measured {
             let _ = writeln!(
                 body,
                 "<h2>Measured: {}</h2>\n<pre>thalweg bench {}</pre>",
-                html::escaped(&one.id),
-                html::escaped(&one.line)
+                escaped(&one.id),
+                escaped(&one.line)
             );
             if let Some(report) = &one.report {
                 body.push_str(&html::warnings(&report.warnings));
                 body.push_str(&html::pictures(report)?);
                 body.push_str(&html::tables(report).replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
             }
-            body.push_str(&html::list("", &one.error.iter().cloned().collect::<Vec<_>>()));
+            body.push_str(&list("", &one.error));
         }
         if let Some(report) = self.measured.iter().find_map(|one| one.report.as_ref()) {
             body.push_str(&html::host("Host", &report.host));
         }
-        Ok(html::page(&self.title, &body))
+        Ok(page(&self.title, "", &body))
     }
-}
-
-fn headings() -> Vec<String> {
-    ["The paper finds", "Tested here", "", "Measured"].map(str::to_owned).to_vec()
 }
 
 fn picture_name(id: &str, at: usize) -> String {
     format!("{id}-{}.svg", at + 1)
 }
 
-impl Table {
-    /// Names at the left, wrapped where they are long; cells at the right.
-    fn text(&self) -> String {
-        const CELL: usize = 13;
-        let cells = self.headings.len().saturating_sub(1);
-        let room = WIDTH.saturating_sub(2 + cells * (CELL + 2)).max(16);
-        let line = |name: &str, cells: &[String]| {
-            let mut names = broken(name, room).into_iter();
-            let mut cells: Vec<_> = cells.iter().map(|cell| broken(cell, CELL).into_iter()).collect();
-            let mut out = String::new();
-            loop {
-                let name = names.next();
-                let row: Vec<Option<String>> = cells.iter_mut().map(Iterator::next).collect();
-                if name.is_none() && row.iter().all(Option::is_none) {
-                    return out;
-                }
-                let mut text = format!("  {:<room$}", name.unwrap_or_default());
-                for cell in row {
-                    let _ = write!(text, "  {:>CELL$}", cell.unwrap_or_default());
-                }
-                out.push_str(text.trim_end());
-                out.push('\n');
+/// Names at the left, wrapped where they are long; cells at the right.
+fn text(table: &Table) -> String {
+    const CELL: usize = 13;
+    let cells = table.headings.len().saturating_sub(1);
+    let room = WIDTH.saturating_sub(2 + cells * (CELL + 2)).max(16);
+    let line = |name: &str, cells: &[String]| {
+        let mut names = broken(name, room).into_iter();
+        let mut cells: Vec<_> = cells.iter().map(|cell| broken(cell, CELL).into_iter()).collect();
+        let mut out = String::new();
+        loop {
+            let name = names.next();
+            let row: Vec<Option<String>> = cells.iter_mut().map(Iterator::next).collect();
+            if name.is_none() && row.iter().all(Option::is_none) {
+                return out;
             }
-        };
-        let mut out = wrapped("", &self.title);
-        let (first, rest) = self.headings.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
-        out.push_str(&line(first, rest));
-        for (side, rows) in [("the paper", &self.paper), ("here", &self.here)] {
-            let _ = writeln!(out, "{side}");
-            rows.iter().for_each(|row| out.push_str(&line(&row.name, &row.cells)));
+            let mut text = format!("  {:<room$}", name.unwrap_or_default());
+            for cell in row {
+                let _ = write!(text, "  {:>CELL$}", cell.unwrap_or_default());
+            }
+            out.push_str(text.trim_end());
+            out.push('\n');
         }
-        for remark in &self.remarks {
-            out.push_str(&wrapped("  * ", remark));
-        }
-        out
+    };
+    let mut out = wrapped("", &table.title);
+    let (first, rest) = table.headings.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+    out.push_str(&line(first, rest));
+    for (side, rows) in [("the paper", &table.paper), ("here", &table.here)] {
+        let _ = writeln!(out, "{side}");
+        rows.iter().for_each(|row| out.push_str(&line(&row.name, &row.cells)));
     }
-
-    fn headings_with_side(&self) -> Vec<String> {
-        [String::new()].into_iter().chain(self.headings.iter().cloned()).collect()
+    for remark in &table.remarks {
+        out.push_str(&wrapped("  * ", remark));
     }
-
-    fn rows_with_side(&self) -> impl Iterator<Item = Vec<String>> {
-        let with = |side: &'static str| {
-            move |row: &Row| [side, &row.name].map(str::to_owned).into_iter().chain(row.cells.iter().cloned()).collect()
-        };
-        self.paper.iter().map(with("paper")).chain(self.here.iter().map(with("here")))
-    }
+    out
 }
 
 /// A text in lines of at most so many characters, broken at spaces.

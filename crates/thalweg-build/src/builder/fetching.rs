@@ -7,6 +7,8 @@ use std::ops::Range;
 use std::time::Duration;
 use thalweg_wire::{Announcement, Disposition};
 
+/// How many events a slow source is asked ahead of the others.
+const LEAD: u64 = 2;
 /// How many slots are asked for in turn.
 const TURNS: usize = 4;
 
@@ -60,19 +62,19 @@ impl Builder {
         None
     }
 
-    /// Begins with a slot that nothing was asked of yet. Slow sources have one turn each, the others a few between them.
+    /// Begins with a slot that nothing was asked of yet. A source has one turn at a time; slow ones do not take it from others.
     fn begin_fetch(&mut self, now: Duration) -> Option<Fetch> {
         let Self { sources, due, credit, begun, .. } = self;
         let turns = begun.iter().filter(|(source, _)| !credit.is_slow(*source)).count();
-        let rank = |source: usize| (!credit.is_slow(source), due[source].ready);
-        let has_turn = |source: usize| match credit.is_slow(source) {
-            true => !credit.holds_back(source) && begun.iter().all(|(begun, _)| *begun != source),
-            false => turns < TURNS,
+        let rank = |source: usize| due[source].ready.saturating_sub(if credit.is_slow(source) { LEAD } else { 0 });
+        let has_turn = |source: usize| {
+            let free = credit.is_slow(source) || turns < TURNS;
+            free && !credit.holds_back(source) && begun.iter().all(|(begun, _)| *begun != source)
         };
         let may = |source: usize| due[source].ready != NEVER && has_turn(source);
         let first = (0..due.len()).filter(|source| may(*source)).map(rank).min()?;
         #[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of sources")]
-        let turn = (first.1 % due.len() as u64) as usize;
+        let turn = (first % due.len() as u64) as usize;
         let source = (turn..due.len()).chain(0..turn).find(|source| rank(*source) == first && may(*source))?;
 
         let entry = &mut sources[source];

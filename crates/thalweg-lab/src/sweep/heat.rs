@@ -1,7 +1,7 @@
 //! Heat maps: a rectangle for each cell, with its figure in it, as SVG.
 
-use super::page::escaped;
 use std::fmt::Write;
+use thalweg_page::html::{self, escaped};
 
 /// How figures become colours.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +81,14 @@ pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Ve
     out.push_str("</svg>\n");
     out
 }
+
+/// A heat map in a page, with its caption.
+pub(crate) fn figure(caption: &str, svg: &str) -> String {
+    html::figure(caption, &format!("<div class=\"wide\">{svg}</div>"))
+}
+
+/// What a page with heat maps needs beside the style of all pages.
+pub(crate) const STYLE: &str = include_str!("heat.css");
 
 impl Scale {
     fn colour(self, value: f64) -> [f64; 3] {

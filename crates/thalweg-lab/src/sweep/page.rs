@@ -1,15 +1,16 @@
 //! Results as a page that needs nothing else: no server, no scripts, no fonts.
 
-use super::heat::{Scale, Tile, svg};
+use super::heat::{STYLE, Scale, Tile, figure, svg};
 use super::text::{Layout, Panel, SHOWN, Shown};
 use super::{Contest, Results};
 use crate::Report;
 use std::fmt::Write;
+use thalweg_page::html::{escaped, list, page, paragraph, table};
 
 impl Results {
     /// The whole page.
     pub fn html(&self) -> String {
-        page(&self.sweep.title, &self.html_body())
+        page(&self.sweep.title, STYLE, &self.html_body())
     }
 
     /// What is in it: how the checks went, which control is the best where, and a heat map for every figure.
@@ -125,64 +126,3 @@ impl Contest {
         out + &list("warnings", self.lost.iter().map(ToString::to_string))
     }
 }
-
-pub(crate) fn figure(caption: &str, svg: &str) -> String {
-    let caption = match caption {
-        "" => String::new(),
-        caption => format!("<figcaption>{}</figcaption>", escaped(caption)),
-    };
-    format!("<figure>{caption}<div class=\"wide\">{svg}</div></figure>\n")
-}
-
-pub(crate) fn paragraph(class: &str, text: &str) -> String {
-    format!("<p class=\"{class}\">{}</p>\n", escaped(text))
-}
-
-/// A list; nothing for nothing.
-pub(crate) fn list(class: &str, items: impl Iterator<Item = String>) -> String {
-    let items: String = items.map(|item| format!("<li>{}</li>\n", escaped(&item))).collect();
-    if items.is_empty() { items } else { format!("<ul class=\"{class}\">\n{items}</ul>\n") }
-}
-
-pub(crate) fn table(class: &str, headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let cells = |tag: &str, cells: &[String]| {
-        let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
-        format!("<tr>{cells}</tr>\n")
-    };
-    let headings: Vec<String> = headings.iter().map(|text| (*text).to_owned()).collect();
-    let rows: String = rows.map(|row| cells("td", &row)).collect();
-    format!(
-        "<div class=\"wide\"><table class=\"{class}\">\n<thead>{}</thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n",
-        cells("th", &headings)
-    )
-}
-
-/// A page around its content.
-pub(crate) fn page(title: &str, body: &str) -> String {
-    let title = escaped(title);
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}</body>\n</html>\n"
-    )
-}
-
-/// Text of which nothing is HTML.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            char if char.is_control() && char != '\n' => out.push('\u{fffd}'),
-            char => out.push(char),
-        }
-    }
-    out
-}
-
-const STYLE: &str = concat!(include_str!("../page.css"), include_str!("heat.css"));

@@ -272,7 +272,7 @@ fn contested() -> Results {
 fn a_person_sees_the_best_control_and_every_cell_that_fails() {
     let results = contested();
     let text = results.text();
-    assert!(text.lines().all(|line| line.chars().count() <= text::WIDTH), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= thalweg_page::text::WIDTH), "{text}");
     insta::assert_snapshot!(text);
     let contest = results.contest().unwrap();
     assert_eq!((contest.cells, contest.lost.len()), (3, 1));
@@ -296,7 +296,7 @@ fn one_event_decides_nothing_where_events_come_at_intervals() {
 fn many_columns_go_on_below() {
     let columns: Vec<String> = (0..20).map(|number| format!("column {number}")).collect();
     let text = text::grid("", &["a".into()], &columns, &[vec!["1".into(); 20]]);
-    assert!(text.lines().all(|line| line.chars().count() <= text::WIDTH), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= thalweg_page::text::WIDTH), "{text}");
     assert!(columns.iter().all(|column| text.contains(column.as_str())));
 }
 
@@ -326,7 +326,7 @@ fn a_small_sweep_in_ns3() {
         seconds = 0.1
         [sweep]
         "network.delay" = ["0.1ms", "1ms"]
-        "traffic.control" = ["credit", "reno"]
+        "traffic.control" = ["credit", "cubic"]
         [check]
         share_of_ceiling = ">= 0.5"
     "#;

@@ -3,8 +3,8 @@
 use super::{Axis, Contest, Results};
 use crate::Report;
 use std::fmt::Write;
+use thalweg_page::text::{WIDTH, wrapped};
 
-pub(crate) const WIDTH: usize = 80;
 /// So many congestion controls have a table each; more have one for the best of each cell, and one of how often.
 const FEW_CONTROLS: usize = 4;
 
@@ -264,27 +264,5 @@ pub(crate) fn grid(corner: &str, rows: &[String], columns: &[String], cells: &[V
         rows.iter().zip(cells).for_each(|(name, row)| line(name, row));
         from = to;
     }
-    out
-}
-
-/// Words in lines of at most [`WIDTH`] columns, the first behind `head`, the others indented as far.
-pub(crate) fn wrapped(head: &str, text: &str) -> String {
-    let indent = head.chars().count();
-    let mut out = head.to_owned();
-    let mut column = indent;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
-        if column > indent && column + 1 + length > WIDTH {
-            let _ = write!(out, "\n{:indent$}", "");
-            column = indent;
-        } else if column > indent {
-            out.push(' ');
-            column += 1;
-        }
-        // What comes from outside cannot move the cursor.
-        out.extend(word.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char }));
-        column += length;
-    }
-    out.push('\n');
     out
 }

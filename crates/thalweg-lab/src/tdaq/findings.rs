@@ -1,10 +1,11 @@
 //! What the results say about the paper's findings, and about ours.
 
+use super::find;
 use super::paper::{DELAYS, INTERVALS, SENDERS, SIGN, VEGAS_MINUS_BIC};
-use super::{Finding, Row, Table, Verdict, find};
 use crate::report::Report;
 use crate::sweep::Results;
 use crate::sweep::summary::equal;
+use thalweg_page::paper::{Finding, Row, Table};
 
 const CONTROL: &str = "traffic.control";
 const SIZE: &str = "traffic.size";
@@ -16,6 +17,7 @@ const COUNT: &str = "network.senders";
 const ALIKE: f64 = 0.02;
 /// From here on a delay or an interval is long: what the paper's conclusions say is true of its table from here on.
 const LONG: [&str; 3] = ["5ms", "10ms", "50ms"];
+const NO_SLOW_SERVER: &str = "in the virtual laboratory and in ns-3 processors take no time, and on this host there is only one kind of processor: there is no slow receiver";
 /// The retransmission timer's least, in µs.
 const TIMER_US: f64 = 200e3;
 
@@ -24,12 +26,11 @@ pub(super) fn findings(measured: &[Results; 4]) -> Vec<Finding> {
     vec![
         alike(sizes),
         vegas_differs(sizes),
-        Finding {
-            paper: "On the slow server Vegas alone is higher.".into(),
-            here: "The same with a receiver whose processor is the limit.".into(),
-            verdict: Verdict::CannotBeTested,
-            measured: "in the virtual laboratory and in ns-3 processors take no time, and on this host there is only one kind of processor: there is no slow receiver".into(),
-        },
+        Finding::new(
+            "On the slow server Vegas alone is higher.",
+            "The same with a receiver whose processor is the limit.",
+            Err(NO_SLOW_SERVER),
+        ),
         bic_mostly(grid),
         vegas_long(grid),
         far_apart(grid),
@@ -51,18 +52,6 @@ fn values<'a>(results: &'a Results, key: &str) -> &'a [String] {
 
 fn megabits(report: &Report) -> f64 {
     report.goodput_bits_per_second * 1e-6
-}
-
-fn judged(holds: bool) -> Verdict {
-    if holds { Verdict::Holds } else { Verdict::DoesNotHold }
-}
-
-fn finding(paper: &str, here: &str, outcome: Result<(bool, String), &str>) -> Finding {
-    let (verdict, measured) = match outcome {
-        Ok((holds, measured)) => (judged(holds), measured),
-        Err(why) => (Verdict::CannotBeTested, why.to_owned()),
-    };
-    Finding { paper: paper.to_owned(), here: here.to_owned(), verdict, measured }
 }
 
 const NOTHING: &str = "this run has no cells to compare";
@@ -94,7 +83,7 @@ fn alike(sizes: &Results) -> Finding {
             (false, format!("{many} of {} are farther from BIC: {}", others.len(), named.join(", ")))
         }
     });
-    finding(
+    Finding::new(
         "All controls but Vegas have almost the throughput of BIC, on both servers.",
         "At every message size each of the eight others has the goodput of BIC within 2 %.",
         outcome,
@@ -108,7 +97,7 @@ fn vegas_differs(sizes: &Results) -> Finding {
     let lower = vegas.iter().any(|(.., ratio)| *ratio < 1.0 - ALIKE);
     let outcome =
         if vegas.is_empty() { Err(NOTHING) } else { Ok((lower, format!("Vegas against BIC: {}", said.join(", ")))) };
-    finding(
+    Finding::new(
         "On the fast server Vegas alone is lower.",
         "A receiver whose processor is no limit: at some message size Vegas is more than 2 % below BIC.",
         outcome,
@@ -156,7 +145,7 @@ fn counted([bic, vegas, draws]: [usize; 3]) -> String {
 fn bic_mostly(grid: &Results) -> Finding {
     let counts = ahead(grid, &SENDERS, INTERVALS.iter(), &DELAYS);
     let all: usize = counts.iter().sum();
-    finding(
+    Finding::new(
         "BIC has the higher throughput in most conditions.",
         "Over all senders, intervals and delays BIC is ahead of Vegas in more than half of the cells.",
         if all > 0 { Ok((2 * counts[0] > all, counted(counts))) } else { Err(NOTHING) },
@@ -176,7 +165,7 @@ fn vegas_long(grid: &Results) -> Finding {
         true => Err(NOTHING),
         false => Ok((per_senders.iter().all(vegas), said.join("; "))),
     };
-    finding(
+    Finding::new(
         "Where delay and interval are both long, Vegas is higher, whatever the number of senders.",
         "Delay and interval of 5 ms and more: with each number of senders Vegas is ahead more often than BIC, as it is 6 times of 9 in the paper's table.",
         outcome,
@@ -198,7 +187,7 @@ fn far_apart(grid: &Results) -> Finding {
         );
         (difference.abs() > 100.0, said)
     });
-    finding(
+    Finding::new(
         "With three senders the two differ by up to 690 Mbit/s of 1000.",
         "Somewhere they differ by more than 100 Mbit/s.",
         outcome,
@@ -214,7 +203,7 @@ fn credit_best(sizes: &Results, grid: &Results) -> Finding {
         (cells, 0) => Ok((true, format!("in all of {cells} cells"))),
         (cells, many) => Ok((false, format!("not in {many} of {cells} cells: {}", lost.join("; ")))),
     };
-    finding(
+    Finding::new(
         "A mechanism made for data acquisition is still to be found (the paper's outlook).",
         "Credits: in every cell of both grids the best of all controls, or equal to it.",
         outcome,
@@ -244,7 +233,7 @@ fn collapse(each: &Results, whole: &Results) -> Finding {
         };
         (down(reno.1) && down(cubic.1), format!("at worst {}; {}", said(&reno), said(&cubic)))
     });
-    finding(
+    Finding::new(
         "(Phanishayee and others:) Many senders of one block each overrun the switch, wait for their timers, and throughput collapses.",
         "With some number of senders Reno and Cubic, with the loss recovery of that time, fall below half of the ceiling, with timeouts.",
         outcome,
@@ -267,7 +256,7 @@ fn no_collapse(each: &Results, whole: &Results) -> Finding {
         }
         _ => Ok((false, bad.join("; "))),
     };
-    finding(
+    Finding::new(
         "(Beyond the paper:) what is asked for by credit does not overrun the switch.",
         "In the same cells credit has no timeout, and its slowest event takes less than the least timer, 200 ms.",
         outcome,

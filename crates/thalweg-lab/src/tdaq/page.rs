@@ -1,12 +1,14 @@
 //! The reproduction as people see it: in a terminal, as a page.
 
 use super::paper::SENDERS;
-use super::{Reproduction, Table, findings};
+use super::{Reproduction, findings};
 use crate::sweep::Results;
-use crate::sweep::heat::{Scale, Tile, svg};
-use crate::sweep::page::{escaped, figure, list, page, paragraph, table};
-use crate::sweep::text::{grid, wrapped};
+use crate::sweep::heat::{STYLE, Scale, Tile, figure, svg};
+use crate::sweep::text::grid;
 use std::fmt::Write;
+use thalweg_page::html::{escaped, list, page, paragraph};
+use thalweg_page::paper::{self, Table};
+use thalweg_page::text::wrapped;
 
 const QUICK: &str = "A first look: a sample of the cells, with short measurements.";
 
@@ -19,42 +21,24 @@ impl Reproduction {
             out.push_str(&wrapped("", QUICK));
         }
         for table in &self.tables {
-            let _ = write!(out, "\n{}", table.text());
+            let _ = write!(out, "\n{}", text(table));
         }
-        out.push_str("\nFindings\n");
-        for finding in &self.findings {
-            out.push_str(&wrapped("  - ", &finding.paper));
-            out.push_str(&wrapped("    ", &finding.here));
-            out.push_str(&wrapped(&format!("    {}: ", finding.verdict), &finding.measured));
-        }
-        out
+        out + "\n" + &paper::findings_text(&self.findings)
     }
 
     /// The whole report as a page that needs nothing else, with the surfaces of the paper's figures 5 and 6 as heat maps.
     pub fn html(&self) -> String {
         let mut body = paragraph("quiet", self.source);
         body.push_str(&paragraph("quiet", &format!("laboratory: {}", self.laboratory)));
-        body.push_str(&list("warnings", self.quick.then(|| QUICK.to_owned()).into_iter()));
-        for (heading, text) in [("How the paper measured", self.method), ("How it is measured here", self.here)] {
-            let _ = writeln!(body, "<h2>{heading}</h2>");
-            text.split("\n\n").for_each(|text| body.push_str(&paragraph("", text)));
-        }
-        body.push_str("<h2>Findings</h2>\n");
-        let rows = self.findings.iter().map(|finding| {
-            vec![finding.paper.clone(), finding.here.clone(), finding.verdict.to_string(), finding.measured.clone()]
-        });
-        body.push_str(&table("words", &["The paper finds", "Tested here", "", "Measured"], rows));
-        for one in &self.tables {
-            let _ = writeln!(body, "<h2>{}</h2>", escaped(&one.title));
-            body.push_str(&one.html());
-        }
+        body.push_str(&list("warnings", self.quick.then_some(QUICK)));
+        body.push_str(&paper::html(self.method, self.here, &self.findings, &self.tables));
         body.push_str(&surfaces(&self.measured[1].report));
         for one in &self.measured {
             let title = escaped(&one.report.sweep.title);
             let _ = writeln!(body, "<h2>Measured: {title}</h2>\n<pre>{}</pre>", escaped(&one.line));
             body.push_str(&one.report.html_body().replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
         }
-        page(self.title, &body)
+        page(self.title, STYLE, &body)
     }
 }
 
@@ -79,37 +63,23 @@ fn surfaces(results: &Results) -> String {
     out + "</div>\n"
 }
 
-impl Table {
-    fn text(&self) -> String {
-        let mut out = wrapped("", &self.title);
-        let (first, rest) = self.headings.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
-        for (side, rows) in [("the paper", &self.paper), ("here", &self.here)] {
-            if rows.is_empty() {
-                continue;
-            }
-            if !self.paper.is_empty() {
-                let _ = writeln!(out, "{side}");
-            }
-            let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
-            let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells.clone()).collect();
-            out.push_str(&grid(first, &names, rest, &cells));
+/// For a terminal: the paper's rows, then ours, in columns as wide as they need.
+fn text(table: &Table) -> String {
+    let mut out = wrapped("", &table.title);
+    let (first, rest) = table.headings.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+    for (side, rows) in [("the paper", &table.paper), ("here", &table.here)] {
+        if rows.is_empty() {
+            continue;
         }
-        for remark in &self.remarks {
-            out.push_str(&wrapped("  * ", remark));
+        if !table.paper.is_empty() {
+            let _ = writeln!(out, "{side}");
         }
-        out
+        let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
+        let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells.clone()).collect();
+        out.push_str(&grid(first, &names, rest, &cells));
     }
-
-    fn html(&self) -> String {
-        let beside = !self.paper.is_empty();
-        let side = beside.then_some("");
-        let headings: Vec<&str> = side.into_iter().chain(self.headings.iter().map(String::as_str)).collect();
-        let rows = [("paper", &self.paper), ("here", &self.here)].into_iter().flat_map(|(side, rows)| {
-            rows.iter().map(move |row| {
-                let side = beside.then(|| side.to_owned());
-                side.into_iter().chain([row.name.clone()]).chain(row.cells.iter().cloned()).collect()
-            })
-        });
-        table(if beside { "beside" } else { "figures" }, &headings, rows) + &list("", self.remarks.iter().cloned())
+    for remark in &table.remarks {
+        out.push_str(&wrapped("  * ", remark));
     }
+    out
 }

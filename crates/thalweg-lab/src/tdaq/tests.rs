@@ -3,6 +3,7 @@ use super::*;
 use crate::scenario::Scenario;
 use crate::sweep::tests::{report, results};
 use std::time::Duration;
+use thalweg_page::paper::{Row, Verdict};
 
 /// What the controls would have to do for the paper's table, in Mbit/s.
 fn as_the_paper(scenario: &Scenario) -> f64 {

@@ -55,12 +55,13 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Words in lines of at most [`WIDTH`] columns, the first behind `head`, the others indented as far.
+/// Words in lines of at most [`WIDTH`] columns, the first behind `head`, the others indented as far. What comes from outside
+/// cannot move the cursor.
 pub fn wrapped(head: &str, text: &str) -> String {
     let indent = head.chars().count();
     let mut out = head.to_owned();
     let mut column = indent;
-    for word in plain(text).split(' ').filter(|word| !word.is_empty()) {
+    for word in text.split_whitespace() {
         let length = word.chars().count();
         if column > indent && column + 1 + length > WIDTH {
             out.push('\n');
@@ -70,7 +71,7 @@ pub fn wrapped(head: &str, text: &str) -> String {
             out.push(' ');
             column += 1;
         }
-        out.push_str(word);
+        out.push_str(&plain(word));
         column += length;
     }
     out.truncate(out.trim_end().len());
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_note_cannot_speak_to_the_terminal_and_stays_in_its_columns() {
-        assert_eq!(wrapped("  ", "a \u{1b}[2J\nb"), "  a \u{fffd}[2J\u{fffd}b\n");
+        assert_eq!(wrapped("  ", "a \u{1b}[2J\nb"), "  a \u{fffd}[2J b\n");
         let text = wrapped("  note: ", &"seven letters ".repeat(10));
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }

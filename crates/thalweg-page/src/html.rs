@@ -1,0 +1,97 @@
+//! Pages that need nothing else: no server, no scripts, no fonts. Text is escaped here, except where it is said to be HTML.
+
+/// A page around its content, which is HTML; `style` follows the style sheet that all pages have.
+///
+/// Classes that have a style: `quiet` (paragraphs), `warnings` (lists), `figures`, `words`, `beside` and `facts` (tables).
+pub fn page(title: &str, style: &str, body: &str) -> String {
+    let title = escaped(title);
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}</body>\n</html>\n"
+    )
+}
+
+/// A paragraph.
+pub fn paragraph(class: &str, text: &str) -> String {
+    format!("<p class=\"{class}\">{}</p>\n", escaped(text))
+}
+
+/// A list; nothing for nothing.
+pub fn list(class: &str, items: impl IntoIterator<Item: AsRef<str>>) -> String {
+    let items: String = items.into_iter().map(|item| format!("<li>{}</li>\n", escaped(item.as_ref()))).collect();
+    if items.is_empty() { items } else { format!("<ul class=\"{class}\">\n{items}</ul>\n") }
+}
+
+/// A table, wider than the page where it must be; without headings it has none. A class `figures` has its cells at the right,
+/// `beside` from the third column on.
+pub fn table<H: AsRef<str>>(class: &str, headings: &[H], rows: impl IntoIterator<Item: AsRef<[String]>>) -> String {
+    fn row(tag: &str, cells: &[impl AsRef<str>]) -> String {
+        let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell.as_ref()))).collect();
+        format!("<tr>{cells}</tr>\n")
+    }
+    let head = if headings.is_empty() { String::new() } else { format!("<thead>{}</thead>\n", row("th", headings)) };
+    let rows: String = rows.into_iter().map(|cells| row("td", cells.as_ref())).collect();
+    format!("<div class=\"wide\"><table class=\"{class}\">\n{head}<tbody>\n{rows}</tbody>\n</table></div>\n")
+}
+
+/// A picture, which is SVG or other HTML, under its caption, if it has one.
+pub fn figure(caption: &str, picture: &str) -> String {
+    let caption = match caption {
+        "" => String::new(),
+        caption => format!("<figcaption>{}</figcaption>", escaped(caption)),
+    };
+    format!("<figure>{caption}{picture}</figure>\n")
+}
+
+/// Text of which nothing is HTML.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            char if char.is_control() && char != '\n' => out.push('\u{fffd}'),
+            char => out.push(char),
+        }
+    }
+    out
+}
+
+/// Pictures name their colours themselves, for light paper; for dark paper the page overrules them.
+const STYLE: &str = include_str!("page.css");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_a_page_is_text_whatever_it_says() {
+        let nasty = "<script>'\"&\u{1b}";
+        let said = "&lt;script&gt;&#39;&quot;&amp;\u{fffd}";
+        let parts = [
+            paragraph("quiet", nasty),
+            list("", [nasty]),
+            table("figures", &[nasty], [[nasty.to_owned()]]),
+            figure(nasty, "<svg/>"),
+        ];
+        assert!(parts.iter().all(|part| part.contains(said)), "{parts:?}");
+        let page = page(nasty, "", &parts.concat());
+        assert!(!page.contains("<script") && !page.contains('\u{1b}') && page.contains("<svg/>"));
+    }
+
+    #[test]
+    fn nothing_takes_no_place() {
+        assert_eq!(list("warnings", &[] as &[&str]), "");
+        assert_eq!(figure("", "<svg/>"), "<figure><svg/></figure>\n");
+        let bare = table::<&str>("facts", &[], [["host".to_owned()]]);
+        assert_eq!(
+            bare,
+            "<div class=\"wide\"><table class=\"facts\">\n<tbody>\n<tr><td>host</td></tr>\n</tbody>\n</table></div>\n"
+        );
+    }
+}

@@ -1,0 +1,63 @@
+//! What all pictures have in common: their width, their colours, and how they become SVG.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use thiserror::Error;
+
+/// Pixels from side to side.
+pub const WIDTH: u32 = 760;
+
+/// Behind everything. The page's style sheet knows this colour, [`INK`], [`GRID`] and the first of [`COLOURS`] and has others
+/// for dark paper.
+pub const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
+/// Text and axes.
+pub const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+/// Lines behind what is shown.
+pub const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
+/// Colours that the colour-blind can tell apart (M. Okabe and K. Ito, "Color Universal Design", 2008).
+pub const COLOURS: [RGBColor; 7] = [
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x77, 0x77, 0x77),
+];
+
+/// What is drawn on.
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// What the drawing library says when it refuses.
+pub type Refused = DrawingAreaErrorKind<std::io::Error>;
+
+/// Why a picture cannot be drawn.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("drawing: {0}")]
+pub struct DrawError(String);
+
+/// A picture of this height in pixels, as an SVG file.
+pub fn svg(height: u32, draw: impl FnOnce(&Area<'_>) -> Result<(), Refused>) -> Result<String, DrawError> {
+    let mut out = String::new();
+    let drawn = {
+        let area = SVGBackend::with_string(&mut out, (WIDTH, height)).into_drawing_area();
+        area.fill(&PAPER).and_then(|()| draw(&area)).and_then(|()| area.present())
+    };
+    drawn.map_err(|error| DrawError(error.to_string()))?;
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_stands_on_paper_whose_colour_the_style_sheet_knows() {
+        let bar = |area: &Area<'_>| area.draw(&Rectangle::new([(0, 0), (9, 9)], COLOURS[0].filled()));
+        let picture = svg(10, bar).unwrap();
+        let style = include_str!("page.css");
+        for colour in ["#FFFFFF", "#0072B2"] {
+            let fill = format!("fill=\"{colour}\"");
+            assert!(picture.contains(&fill) && style.contains(&fill), "{picture}");
+        }
+    }
+}
