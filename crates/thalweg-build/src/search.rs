@@ -36,7 +36,10 @@ pub(crate) struct Search {
     best: f64,
     /// Rounds since the best rate was last exceeded.
     level: u32,
-    /// The window at each first loss on the way up.
+    /// What seems to wait in front of the port when the first bytes are lost, after a climb in long steps. Of a loss one hears
+    /// rounds later: the steps that are taken meanwhile are in it.
+    coarse: Option<f64>,
+    /// The same after each climb in short steps.
     edges: Vec<f64>,
     found: Option<Found>,
 }
@@ -52,7 +55,11 @@ enum Climb {
 }
 
 /// How often the buffer is measured. The smallest result counts: what is not ours may have been in it.
-const EDGES: usize = 3;
+const EDGES: usize = 2;
+/// Where short steps begin, as a part of what long steps have found.
+const NEAR: f64 = 0.6;
+/// Rounds without a loss until what was lost is behind us.
+const REST: u32 = 4;
 /// Rounds without progress that show that the port is busy.
 const LEVEL: u32 = 4;
 /// Rates are taken over at least this long: shorter ones say more of the timing of single packets.
@@ -74,6 +81,7 @@ impl Search {
             rates: Vec::new(),
             best: 0.0,
             level: 0,
+            coarse: None,
             edges: Vec::new(),
             found: None,
         }
@@ -120,22 +128,27 @@ impl Search {
         self.best = self.best.max(rate);
         let product = self.carried() * round_trip.as_secs_f64();
         match self.climb {
+            // What was held behind a gap comes all at once and looks like a faster port: that was too wide.
+            Climb::Rest(_) if lost > 0 => self.fall_back(0.9 * self.window),
             Climb::Rest(0) => self.climb = Climb::Slow,
             Climb::Rest(rounds) => self.climb = Climb::Rest(rounds - 1),
             Climb::Fast if lost > 0 => self.fall_back(product),
             Climb::Fast if self.level >= LEVEL => self.fall_back(product),
             Climb::Fast => self.window *= 1.25,
             Climb::Slow if lost > 0 => {
-                self.edges.push((self.window - product).max(0.0));
+                let edge = (self.window - product).max(0.0);
+                self.edges.extend(self.coarse.map(|_| edge));
                 if self.edges.len() == EDGES {
                     self.finish(round_trip, true);
                 } else {
-                    self.fall_back(product);
+                    let coarse = *self.coarse.get_or_insert(edge);
+                    self.fall_back(product + NEAR * coarse);
                 }
             }
             Climb::Slow => {
                 self.rates.push(rate);
-                self.window += (4.0 * self.segment).max(self.window / 512.0);
+                let (segments, part) = if self.coarse.is_some() { (1.0, 4096.0) } else { (4.0, 512.0) };
+                self.window += (segments * self.segment).max(self.window / part);
             }
         }
         if self.window > self.most {
@@ -144,10 +157,10 @@ impl Search {
         }
     }
 
-    /// To where the port is just busy.
-    fn fall_back(&mut self, product: f64) {
-        self.window = product.max(8.0 * self.segment);
-        self.climb = Climb::Rest(3);
+    /// To where nothing is lost.
+    fn fall_back(&mut self, window: f64) {
+        self.window = window.max(8.0 * self.segment);
+        self.climb = Climb::Rest(REST);
         self.level = 0;
     }
 

@@ -91,7 +91,9 @@ fn inside(directory: &Path) -> Result<Report, LabError> {
         std::fs::write(&path, value).map_err(LabError::file(path))?;
     }
     // Twice the run and a minute of the machine's time: more than the longest series of timeouts that still gets on.
-    let limit = 2 * (scenario.warm_up() + scenario.measured()) + Duration::from_secs(60);
+    // To find out what a link carries takes some thousand round trips.
+    let search = if scenario.measure.calibrate { 5000 * scenario.round_trip() } else { Duration::ZERO };
+    let limit = 2 * (scenario.warm_up() + scenario.measured()) + Duration::from_secs(60) + search;
     let timing = Timing { slack: SLACK };
     Rig { laboratory: "virtual", directory, prefix: "", timing, limit, stop: &AtomicBool::new(false) }.run(&scenario)
 }

@@ -1,8 +1,10 @@
 //! A report as a page that needs nothing else: no server, no scripts, no fonts.
 
-use crate::report::{Completion, Receiver, Report};
+use crate::report::{Completion, Found, Receiver, Report};
+use crate::scenario::Network;
 use plotters::prelude::*;
 use std::fmt::Write;
+use std::time::Duration;
 use thalweg_page::html::{escaped, figure, list, page, table};
 use thalweg_page::plot::{COLOURS, DrawError, GRID, INK, WIDTH, svg};
 
@@ -68,6 +70,13 @@ pub fn summary(report: &Report) -> Vec<Vec<String>> {
         ("dropped by the switch", with_start(report.drops, whole.drops)),
         ("longest queue", format!("{} of {} bytes, mean {}", queue.max_bytes, queue.limit_bytes, queue.mean_bytes)),
     ];
+    if let Some(Found { rate, round_trip, buffer }) = &report.found {
+        let Network { rate: true_rate, buffer: true_buffer, .. } = &report.scenario.network;
+        let (round_trip, true_round_trip) = (micros(*round_trip), micros(report.scenario.round_trip()));
+        rows.push(("rate found", format!("{rate}, of {true_rate}")));
+        rows.push(("round trip found", format!("{round_trip:.0} µs, of {true_round_trip:.0} µs")));
+        rows.push(("buffer found", format!("{buffer}, of {true_buffer}")));
+    }
     if let Some(cross) = &report.cross {
         let text = format!("{}, {} segments sent again", bits(cross.goodput_bits_per_second), cross.retransmissions);
         rows.push(("other flows", text));
@@ -81,6 +90,10 @@ pub fn summary(report: &Report) -> Vec<Vec<String>> {
         ),
     ));
     rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect()
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 fn completion_text(times: &Completion) -> String {

@@ -1,7 +1,9 @@
 //! What a laboratory found: one shape for all of them. Its JSON is what `thalweg lab --json` prints.
 
-use crate::scenario::Scenario;
+use crate::scenario::{self, BitRate, Scenario};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use thalweg_device::ByteSize;
 
 /// What became of a scenario.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +35,9 @@ pub struct Report {
     /// From an event's first mention to its last byte, for events of the measured time; the slowest receiver's. Absent where
     /// there was none, or the laboratory does not see events.
     pub completion: Option<Completion>,
+    /// What the builder found out of its link, where it was to.
+    #[serde(default)]
+    pub found: Option<Found>,
     /// How long was measured, in seconds of the network's time.
     pub measured_seconds: f64,
     /// How long the network ran, warm-up, start and end included, in seconds of its own time.
@@ -45,6 +50,18 @@ pub struct Report {
     pub receivers: Vec<Receiver>,
     /// The other flows, where there are any.
     pub cross: Option<Cross>,
+}
+
+/// What a builder found its link to carry, as a topology's `link` says it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Bits on the line in a second.
+    pub rate: BitRate,
+    /// The shortest time from a fetch to its data.
+    #[serde(with = "scenario::time")]
+    pub round_trip: Duration,
+    /// Bytes that wait in front of the port before any is dropped.
+    pub buffer: ByteSize,
 }
 
 /// What went wrong on the way.

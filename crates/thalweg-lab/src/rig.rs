@@ -117,6 +117,7 @@ impl Rig<'_> {
                 p99_us: a.p99_us.max(b.p99_us),
                 max_us: a.max_us.max(b.max_us),
             }),
+            found: built.first().and_then(|built| Some(built.calibration.first()?.link.clone())),
             measured_seconds: built.first().map_or(0.0, |built| built.steady.seconds),
             virtual_seconds: elapsed.as_secs_f64(),
             wall_seconds: elapsed.as_secs_f64(),

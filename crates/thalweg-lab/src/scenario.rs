@@ -119,6 +119,8 @@ pub struct Measure {
     /// From one look at the queue to the next; absent: see [`Scenario::sample`].
     #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
     pub sample: Option<Duration>,
+    /// Instead of measuring: each builder finds out what its link carries, as `thalweg calibrate` has it do.
+    pub calibrate: bool,
     /// When it is given up, in time of the wall.
     #[serde(with = "time")]
     pub wall_limit: Duration,
@@ -126,7 +128,7 @@ pub struct Measure {
 
 impl Default for Measure {
     fn default() -> Self {
-        Self { seconds: 1.0, warm_up: None, sample: None, wall_limit: Duration::from_secs(600) }
+        Self { seconds: 1.0, warm_up: None, sample: None, calibrate: false, wall_limit: Duration::from_secs(600) }
     }
 }
 
@@ -224,6 +226,10 @@ impl Scenario {
         }
         if measure.sample.is_some_and(|time| time < Duration::from_micros(1)) {
             return wrong("measure.sample", "at least 1us is possible".into());
+        }
+        if measure.calibrate && !(traffic.control.credit && network.receivers == 1 && traffic.interval.is_none()) {
+            let problem = "it takes control = \"credit\", one receiver, and sources that always have more".into();
+            return wrong("measure.calibrate", problem);
         }
         if measure.wall_limit.is_zero() {
             return wrong("measure.wall_limit", "nothing can be done in no time".into());
@@ -460,11 +466,11 @@ pub mod time {
         nanos.and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos).ok_or_else(wrong)
     }
 
-    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&humantime::format_duration(*value))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 

@@ -20,7 +20,8 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
     let time = |time: Duration| humantime::format_duration(time).to_string();
     let memory = Memory::of(scenario);
     let (from, to) = scenario.sizes();
-    let link = traffic.control.credit.then(|| Link {
+    let calibrate = scenario.measure.calibrate;
+    let link = (traffic.control.credit && !calibrate).then(|| Link {
         rate: network.rate.to_string(),
         // Hosts take time too where the network takes none.
         round_trip: time(scenario.round_trip().max(Duration::from_micros(50))),
@@ -33,7 +34,7 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
         block: memory.block,
         blocks: memory.blocks,
         // Without credits everything is asked for as soon as it is offered: what the window has to say is switched off.
-        window: link.is_none().then_some(64 << 30),
+        window: (link.is_none() && !calibrate).then_some(64 << 30),
         link: link.clone(),
         open_events: memory.open,
         // Longer than TCP takes to find out about a lost packet many times over: no event is given up.
@@ -59,7 +60,9 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
         run: Run {
             record: false,
             warm_up: time(scenario.warm_up()),
-            duration: time(scenario.warm_up() + scenario.measured()),
+            // What is found out ends it.
+            duration: (!calibrate).then(|| time(scenario.warm_up() + scenario.measured())),
+            calibrate,
             patience: "5m".into(),
         },
         builder: receivers.iter().map(builder).collect(),
@@ -135,7 +138,8 @@ struct Topology {
 struct Run {
     record: bool,
     warm_up: String,
-    duration: String,
+    duration: Option<String>,
+    calibrate: bool,
     patience: String,
 }
 

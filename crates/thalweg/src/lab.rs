@@ -107,6 +107,9 @@ struct Incast {
     /// How long is measured, in seconds of the network's time
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// Instead of measuring: the builder finds out what its link carries, as `thalweg calibrate` has it do
+    #[arg(long)]
+    calibrate: bool,
     #[command(flatten)]
     how: How,
 }
@@ -138,7 +141,7 @@ impl Incast {
                 cross: self.cross,
                 classic_recovery: self.classic_recovery,
             },
-            measure: Measure { seconds: self.seconds, ..Measure::default() },
+            measure: Measure { seconds: self.seconds, calibrate: self.calibrate, ..Measure::default() },
         };
         scenario.check().map(|()| scenario)
     }

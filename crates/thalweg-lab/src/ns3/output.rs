@@ -119,6 +119,7 @@ impl Output {
             queue: fullest.cloned().unwrap_or_default(),
             events: Events { complete: receivers.iter().map(|one| one.events.complete).sum(), incomplete: 0 },
             completion: slowest,
+            found: None,
             measured_seconds: seconds,
             virtual_seconds: self.virtual_seconds,
             wall_seconds: 0.0,

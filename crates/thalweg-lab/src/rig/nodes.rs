@@ -3,7 +3,7 @@
 use super::Rig;
 use crate::LabError;
 use crate::network::{Host, Network};
-use crate::report::Completion;
+use crate::report::{self, Completion};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -21,11 +21,18 @@ use std::time::{Duration, Instant};
 pub(super) struct Built {
     pub(super) events: BuiltEvents,
     pub(super) steady: Steady,
+    pub(super) calibration: Vec<Calibration>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct BuiltEvents {
     pub(super) incomplete: u64,
+}
+
+/// What a builder has found out.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Calibration {
+    pub(super) link: report::Found,
 }
 
 /// After the warm-up.
@@ -152,7 +159,7 @@ fn start(host: &Host, topology: &Path, directory: &Path) -> Result<Node, LabErro
         (directory.join(format!("{}.out", host.name)), directory.join(format!("{}.err", host.name)));
     let file = |path: &Path| File::create(path).map_err(LabError::file(path));
     let mut command = Command::new(program);
-    command.args(["node", &host.name]).arg(topology).arg("--json");
+    command.args(["node", &host.name]).arg(topology).arg("--json").env("XDG_STATE_HOME", directory);
     // An interrupt from the terminal is for this process: it ends the nodes.
     command.process_group(0).stdin(Stdio::null()).stdout(file(&said)?).stderr(file(&complained)?);
     let mut child = host.space.enter(|| command.spawn())?.map_err(LabError::os(doing()))?;

@@ -54,6 +54,7 @@ pub(crate) fn report(scenario: &Scenario, share: f64) -> Report {
         queue: Queue { over_time: vec![(0.0, 1)], ..Queue::default() },
         events: Events { complete: 100, incomplete: 0 },
         completion: Some(Completion { p50_us: 1000.0, p99_us: 2000.0, max_us: 3000.0 }),
+        found: None,
         measured_seconds: scenario.measure.seconds,
         virtual_seconds: 0.2,
         wall_seconds: 1.0,
