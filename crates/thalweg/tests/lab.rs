@@ -48,9 +48,25 @@ fn a_scenario_that_cannot_be_is_refused_by_its_line() {
         let error = json(&output)["error"].as_str().unwrap().to_owned();
         assert!(error.contains(line) && error.contains(reason), "{error}");
     }
-    let output = thalweg(&["lab", "incast", "--senders", "0", "--json"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(json(&output)["error"].as_str().unwrap().contains("network.senders: 0; 1 to 512"));
+    for (words, reason) in [
+        (&["--senders", "0"][..], "network.senders: 0; 1 to 1000"),
+        (&["--calibrate", "--interval", "1ms"], "measure.calibrate: it takes control = \"credit\""),
+    ] {
+        let output = thalweg(&[&["lab", "incast", "--json"], words].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let error = json(&output)["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn sweeps_have_names_and_others_are_refused() {
+    let listed = thalweg(&["lab", "sweep"]);
+    let text = String::from_utf8_lossy(&listed.stdout);
+    assert!(listed.status.success() && text.contains("judge-1g") && text.contains("tdaq-simulated"), "{text}");
+    let refused = thalweg(&["lab", "sweep", "judge-2g", "--json"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(json(&refused)["error"].as_str().unwrap().contains("judge-2g"));
 }
 
 #[test]
@@ -83,6 +99,21 @@ fn three_senders_fill_a_gigabit_under_credit_and_lose_nothing() {
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("share of the ceiling") && page.contains("<svg"));
     assert!(Path::new(&out.join("report.json")).exists());
+}
+
+#[test]
+fn a_builder_finds_out_what_its_link_carries() {
+    if !has_kernel("a_builder_finds_out_what_its_link_carries") {
+        return;
+    }
+    let output = thalweg(&["lab", "incast", "--senders", "3", "--calibrate", "--wall-limit", "5m", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found = &json(&output)["found"];
+    let rate: f64 = found["rate"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap();
+    let buffer = found["buffer"].as_f64().unwrap();
+    assert!(found["rate"].as_str().unwrap().ends_with("Mbit/s") && (980.0..1010.0).contains(&rate), "{found}");
+    assert!(found["round_trip"].as_str().unwrap().starts_with("20"), "{found}");
+    assert!((300e3..420e3).contains(&buffer), "{found}");
 }
 
 #[test]
