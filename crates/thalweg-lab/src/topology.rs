@@ -93,7 +93,8 @@ impl Memory {
         let together = if scenario.traffic.barrier { 1 } else { (SLOT / record).max(1) };
         let open = match scenario.traffic.barrier {
             true => 1,
-            // A fragment is on its way for two round trips (offer, fetch, data, release) and the wait in the switch.
+            // A fragment is on its way for two round trips (offer, fetch, data, release) and the wait in the switch. A few
+            // more, since fragments are not all alike, nor are sources.
             false => ((4 * way).div_ceil(senders * (from + largest) / 2) + 4 * together).min(1 << 24),
         };
         let slot = record * together;

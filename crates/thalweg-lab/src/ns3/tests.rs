@@ -43,7 +43,7 @@ fn a_scenario_becomes_arguments() {
         told.join(" "),
         "--senders=10 --builders=2 --rate=2493361363 --slow=9:99734454,3:997344545 --delay=250000 --loss=0.001 \
          --buffer=1000000 --mtu=9000 --mark=0 --control=TcpWestwoodPlus --credit=1 --from=1 --to=131072 --together=1 \
-         --interval=100000 --open=8 --cross=2 --socket=3145728 --warm=1000000000 --measured=2000000000 --look=3000000"
+         --interval=100000 --open=12 --cross=2 --socket=3145728 --warm=1000000000 --measured=2000000000 --look=3000000"
     );
 }
 
@@ -63,8 +63,8 @@ fn small_fragments_share_a_slot_and_a_barrier_opens_one() {
         let scenario = scenario(&format!("[network]\nsenders = 3\n[traffic]\n{text}"));
         (argument(&scenario, "together"), argument(&scenario, "open"))
     };
-    assert_eq!(slots("size = \"1 kB\""), ("60".into(), "9".into()));
-    assert_eq!(slots("size = \"1 MiB\""), ("1".into(), "4".into()));
+    assert_eq!(slots("size = \"1 kB\""), ("60".into(), "13".into()));
+    assert_eq!(slots("size = \"1 MiB\""), ("1".into(), "5".into()));
     assert_eq!(slots("size = \"1 kB\"\nbarrier = true"), ("1".into(), "1".into()));
 }
 
