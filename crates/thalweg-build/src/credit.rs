@@ -26,6 +26,8 @@ const PIECES: f64 = 3.0;
 /// Bounds of a piece. Shorter ones cost more messages than they are worth; longer ones let one source fill the port.
 const LONGEST_PIECE: u64 = 64 << 10;
 const SHORTEST_PIECE: u64 = 4;
+/// What a new TCP connection takes before anything is acknowledged: Linux offers no larger window at first.
+const FIRST: u64 = 64 << 10;
 /// After so long a pause TCP begins with a small window again (RFC 2861; its shortest retransmission timeout in Linux).
 const IDLE: Duration = Duration::from_millis(200);
 /// Rounds are no shorter than this: nothing can be told from a handful of segments.
@@ -203,10 +205,14 @@ impl Credit {
         self.flows[source].slow.is_some()
     }
 
-    /// Whether a source is slow and has as much to send as it can use.
+    /// Whether a source has as much to send as it can use: it is slow, or new. A connection's windows grow with what it has
+    /// carried; what does not fit them would come late, together with what others were asked for then.
     pub(crate) fn holds_back(&self, source: usize) -> bool {
         let flow = &self.flows[source];
-        flow.slow.is_some_and(|slow| flow.outstanding() > 0 && flow.outstanding() + slow.piece > slow.most)
+        let Some(port) = self.mode.port() else { return false };
+        let new = FIRST.saturating_add(flow.received);
+        let (piece, most) = flow.slow.map_or((port.piece(), new), |slow| (slow.piece, slow.most.min(new)));
+        flow.outstanding() > 0 && flow.outstanding() + piece > most
     }
 
     /// How much of the next `bytes` bytes may be asked of a source now; 0 where it has to wait.

@@ -62,10 +62,11 @@ impl Builder {
         None
     }
 
-    /// Begins with a slot that nothing was asked of yet. A source has one turn at a time; slow ones do not take it from others.
+    /// Begins with a slot that nothing was asked of yet. A source has one turn at a time; those that are
+    /// slow, or have as much as they can use, do not take it from others.
     fn begin_fetch(&mut self, now: Duration) -> Option<Fetch> {
         let Self { sources, due, credit, begun, .. } = self;
-        let turns = begun.iter().filter(|(source, _)| !credit.is_slow(*source)).count();
+        let turns = begun.iter().filter(|(source, _)| !credit.is_slow(*source) && !credit.holds_back(*source)).count();
         let rank = |source: usize| due[source].ready.saturating_sub(if credit.is_slow(source) { LEAD } else { 0 });
         let has_turn = |source: usize| {
             let free = credit.is_slow(source) || turns < TURNS;
