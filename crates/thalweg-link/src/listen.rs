@@ -75,7 +75,7 @@ impl Listener {
     }
 
     /// Prepares the connections that are accepted from now on for credits: up to so many bytes of one source may be on their way
-    /// to here at a time. Where one of these cannot be had, says which, and what that means.
+    /// to here at a time. Where one of these cannot be had, says what that means; of two, the first.
     ///
     /// - Receive buffers for all of it from the beginning. Linux gives a connection more only as it has used what it had,
     ///   round trip by round trip; a source of which much is asked suddenly would send it in parts and late.

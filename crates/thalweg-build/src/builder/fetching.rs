@@ -25,9 +25,8 @@ pub struct Fetch {
 
 impl Builder {
     /// What to ask for next: slots of the oldest event first, starting at a source that rotates with the event. Where
-    /// they are asked for in pieces, a few slots take turns, so that a slow source hides behind others. A source that is
-    /// slower than the window would let it be comes before all others: time that it loses it cannot make up for, and they
-    /// can. Nothing while the window is full. Where the range begins at 0 the caller must have a place of `offer.bytes`
+    /// they are asked for in pieces, a few slots take turns, so that a slow source hides behind others. A source that does
+    /// not keep up is asked a few events ahead of the others: time that it loses it cannot make up for, and they can. Nothing while the window is full. Where the range begins at 0 the caller must have a place of `offer.bytes`
     /// bytes ready. What is returned counts as asked for.
     pub fn next_fetch(&mut self, now: Duration) -> Option<Fetch> {
         self.advance(now);
