@@ -31,6 +31,9 @@ const DEAF: Duration = Duration::from_secs(1);
 /// How often to look at what only time can change.
 const TICK: Duration = Duration::from_millis(100);
 
+/// A receive buffer is so many times the window: what comes behind a gap stays in it until the gap is filled, a round trip later, or two where
+/// it is lost once more, and meanwhile as much again is asked for.
+const GAPS: u64 = 4;
 const STOP: u64 = u64::MAX;
 const RECORDER: u64 = u64::MAX - 1;
 const LISTENER: u64 = 1 << 32;
@@ -168,7 +171,7 @@ impl BuilderNode {
                 NodeError::Config(format!("{error}; end what listens there, or choose another address for `listen`"))
             })?;
             if let Window::Credit(path) = window {
-                let _ = listener.expect(path.widest()).map_err(|what| tracing::info!(%address, "{what}"));
+                let _ = listener.expect(GAPS * path.widest()).map_err(|what| tracing::info!(%address, "{what}"));
             }
             poller.add(listener.as_fd(), LISTENER + listeners.len() as u64, Interest::READ)?;
             listeners.push(listener);

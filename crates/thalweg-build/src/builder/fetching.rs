@@ -9,6 +9,8 @@ use thalweg_wire::{Announcement, Disposition};
 
 /// How many events a slow source is asked ahead of the others.
 const LEAD: u64 = 2;
+/// How many slots ahead of the source that is furthest behind others may be.
+const SPREAD: u64 = 2;
 /// How many slots are asked for in turn.
 const TURNS: usize = 4;
 
@@ -71,7 +73,16 @@ impl Builder {
             let free = credit.is_slow(source) || turns < TURNS;
             free && !credit.holds_back(source) && begun.iter().all(|(begun, _)| *begun != source)
         };
-        let may = |source: usize| due[source].ready != NEVER && has_turn(source);
+        // Who is behind goes first, and whoever is far ahead of it waits: otherwise all others would run ahead to the last event that may be
+        // open, and then wait for it together.
+        let keeps_up = |source: &usize| !credit.is_slow(*source) && !credit.holds_back(*source);
+        let behind = (0..due.len()).filter(keeps_up).min_by_key(|source| due[*source].ready);
+        let furthest = behind.and_then(|source| {
+            let events = u64::from(sources[source].ready.front()?.offer.count);
+            Some(due[source].ready.saturating_add(SPREAD * events))
+        });
+        let near = |source: usize| furthest.is_none_or(|furthest| due[source].ready <= furthest);
+        let may = |source: usize| due[source].ready != NEVER && near(source) && has_turn(source);
         let first = (0..due.len()).filter(|source| may(*source)).map(rank).min()?;
         #[expect(clippy::cast_possible_truncation, reason = "the remainder is below the number of sources")]
         let turn = (first % due.len() as u64) as usize;

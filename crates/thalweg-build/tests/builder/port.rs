@@ -11,10 +11,41 @@ use thalweg_wire::{Announcement, Disposition, EventId};
 const PORT: f64 = 118e6;
 const BUFFER: u64 = 340_000;
 const SEGMENT: u32 = 1448;
-const EVENTS: u64 = 200;
-const PAYLOAD: usize = 64 << 10;
-/// A fragment with its header.
-const SLOT: u32 = PAYLOAD as u32 + 64;
+
+/// What sources send.
+#[derive(Debug, Clone, Copy)]
+struct Traffic {
+    events: u64,
+    /// Payload bytes: any number between these two, and not the same for any two sources or events.
+    smallest: usize,
+    largest: usize,
+}
+
+const EVEN: Traffic = Traffic { events: 200, smallest: 64 << 10, largest: 64 << 10 };
+
+impl Traffic {
+    fn payload(&self, source: usize, event: u64) -> usize {
+        let mixed = (source as u64 * 1_000_003 + event * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        self.smallest + mixed as usize % (self.largest - self.smallest + 1)
+    }
+
+    /// A fragment with its header, as it lies in a slot.
+    fn slot_bytes(&self, source: usize, event: u64) -> u32 {
+        self.payload(source, event).next_multiple_of(64) as u32 + 64
+    }
+
+    fn offer(&self, source: usize, event: u64) -> Announcement {
+        let bytes = self.slot_bytes(source, event);
+        Announcement {
+            ticket: event,
+            first: EventId(event),
+            arena_offset: 0,
+            count: 1,
+            bytes,
+            disposition: Disposition::Held,
+        }
+    }
+}
 
 /// What happens next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +67,11 @@ enum Next {
         ticket: u64,
         bytes: u32,
     },
+    /// What a source has put into the slot that it got back reaches the builder.
+    Offered {
+        source: usize,
+        ticket: u64,
+    },
     /// The pace lets more be asked for.
     Wake,
 }
@@ -43,6 +79,9 @@ enum Next {
 #[derive(Debug)]
 struct Network {
     builder: Builder,
+    traffic: Traffic,
+    /// Slots of each source: as many events as can be open, and two.
+    slots: u64,
     one_way: Duration,
     /// Of each source's link: bytes in a second, and until when it is busy.
     links: Vec<(f64, Duration)>,
@@ -52,33 +91,36 @@ struct Network {
     next: BinaryHeap<Reverse<(Duration, u64, Next)>>,
     happened: u64,
     here: HashMap<(usize, u64), u32>,
-    /// When each event was complete.
-    complete: Vec<Duration>,
+    complete: u64,
+    /// How many bytes have arrived, and when.
+    arrived: Vec<(Duration, u64)>,
 }
 
 impl Network {
-    /// Sources with links of these rates have all their events ready.
-    fn new(links: &[f64], one_way: Duration) -> Self {
+    /// Sources with links of these rates always have more.
+    fn new(links: &[f64], one_way: Duration, traffic: Traffic) -> Self {
         let path = Path { rate: PORT, round_trip: 2 * one_way, buffer: BUFFER, segment: SEGMENT, unasked: 0 };
-        let events_in_window = path.widest() / (links.len() * PAYLOAD) as u64;
+        let event = links.len() * (traffic.smallest + traffic.largest) / 2;
+        let open_events = 4 * (path.widest() / event as u64) as u32 + 8;
+        let slots = u64::from(open_events) + 2;
         let mut builder = Builder::new(BuilderConfig {
             window: Window::Credit(path),
-            open_events: 4 * (events_in_window as u32 + 4),
-            max_payload: PAYLOAD as u32,
+            open_events,
+            max_payload: traffic.largest as u32,
             check: Check::Headers,
             deadline: Duration::from_secs(3600),
             ..config(links.len() as u16)
         });
         for source in 0..links.len() {
-            builder.connected(source, EVENTS as u32, false);
-            for event in 0..EVENTS {
-                let (first, disposition) = (EventId(event), Disposition::Held);
-                let offer = Announcement { ticket: event, first, arena_offset: 0, count: 1, bytes: SLOT, disposition };
-                assert!(!builder.offered(source, offer, Duration::ZERO).unwrap());
+            builder.connected(source, slots as u32, false);
+            for event in 0..slots.min(traffic.events) {
+                assert!(!builder.offered(source, traffic.offer(source, event), Duration::ZERO).unwrap());
             }
         }
         Self {
             builder,
+            traffic,
+            slots,
             one_way,
             links: links.iter().map(|rate| (*rate, Duration::ZERO)).collect(),
             port_busy: Duration::ZERO,
@@ -87,7 +129,8 @@ impl Network {
             next: BinaryHeap::new(),
             happened: 0,
             here: HashMap::new(),
-            complete: Vec::new(),
+            complete: 0,
+            arrived: Vec::new(),
         }
     }
 
@@ -110,7 +153,7 @@ impl Network {
             self.happens(next);
             while let Some(closed) = self.builder.next_closed() {
                 assert_eq!((closed.count, closed.missing.len()), (1, 0));
-                self.complete.push(self.now);
+                self.complete += 1;
             }
         }
     }
@@ -136,68 +179,86 @@ impl Network {
             }
             Next::Arrived { source, ticket, bytes } => {
                 self.builder.received(source, u64::from(bytes), self.now);
+                let before = self.arrived.last().map_or(0, |(_, bytes)| *bytes);
+                self.arrived.push((self.now, before + u64::from(bytes)));
                 let here = self.here.entry((source, ticket)).or_default();
                 *here += bytes;
-                if *here == SLOT {
-                    let slot = slot(source, ticket);
+                if *here == self.traffic.slot_bytes(source, ticket) {
+                    let slot = slot(source, ticket, self.traffic.payload(source, ticket));
                     self.builder.arrived(source, ticket, &slot, |event, at| assert_eq!((event.0, at), (ticket, 0)));
+                    let next = ticket + self.slots;
+                    if next < self.traffic.events {
+                        self.after(self.now + 2 * self.one_way, Next::Offered { source, ticket: next });
+                    }
                 }
+            }
+            Next::Offered { source, ticket } => {
+                let offer = self.traffic.offer(source, ticket);
+                assert!(!self.builder.offered(source, offer, self.now).unwrap());
             }
             Next::Wake => {}
         }
     }
 
-    /// Bytes in a second, from when a quarter of the events was complete.
+    /// Bytes in a second, of the middle half of all bytes.
     fn goodput(&self) -> f64 {
-        assert_eq!(self.complete.len() as u64, EVENTS, "every event is complete");
-        let from = self.complete.len() / 4;
-        let events = (self.complete.len() - 1 - from) as f64;
-        let bytes = events * self.links.len() as f64 * f64::from(SLOT);
-        bytes / (self.complete[self.complete.len() - 1] - self.complete[from]).as_secs_f64()
+        assert_eq!(self.complete, self.traffic.events, "every event is complete");
+        let all = self.arrived[self.arrived.len() - 1].1;
+        let at = |bytes: u64| self.arrived[self.arrived.partition_point(|(_, arrived)| *arrived < bytes)];
+        let (from, to) = (at(all / 4), at(all / 4 * 3));
+        (to.1 - from.1) as f64 / (to.0 - from.0).as_secs_f64()
     }
 }
 
 /// A fragment, as it lies in a slot.
-fn slot(source: usize, event: u64) -> Vec<u8> {
-    let (header, payload) = fragment(source, event, &[0; PAYLOAD]);
+fn slot(source: usize, event: u64, payload: usize) -> Vec<u8> {
+    let (header, payload) = fragment(source, event, &vec![0; payload]);
     assert_eq!((header.run, header.source), (RUN, id(source)));
     lay(&[(header, payload)])
 }
 
 #[track_caller]
-fn assert_full_and_safe(links: &[f64]) {
+fn assert_full_and_safe(links: &[f64], one_way: Duration, traffic: Traffic) {
+    let network = Network::new(links, one_way, traffic).run();
+    let slowest = links.iter().copied().fold(f64::INFINITY, f64::min);
+    let ceiling = PORT.min(slowest * links.len() as f64);
+    let share = network.goodput() / ceiling;
+    assert!(share > 0.98, "{} sources, {one_way:?}: {share}", links.len());
+    assert!(network.longest_queue < BUFFER as f64, "{} sources, {one_way:?}: {}", links.len(), network.longest_queue);
+}
+
+/// Sources with links of these rates, near and far.
+#[track_caller]
+fn assert_full_and_safe_at_any_distance(links: &[f64]) {
     for one_way in [100, 1_000, 10_000].map(Duration::from_micros) {
-        let network = Network::new(links, one_way).run();
-        let slowest = links.iter().copied().fold(f64::INFINITY, f64::min);
-        let ceiling = PORT.min(slowest * links.len() as f64);
-        let share = network.goodput() / ceiling;
-        assert!(share > 0.98, "{} sources, {one_way:?}: {share}", links.len());
-        assert!(
-            network.longest_queue < BUFFER as f64,
-            "{} sources, {one_way:?}: {}",
-            links.len(),
-            network.longest_queue
-        );
+        assert_full_and_safe(links, one_way, EVEN);
     }
 }
 
 #[test]
 fn the_port_is_full_and_does_not_overflow() {
     for sources in [1, 3, 10, 40] {
-        assert_full_and_safe(&vec![PORT; sources]);
+        assert_full_and_safe_at_any_distance(&vec![PORT; sources]);
     }
+}
+
+/// One whose fragments happen to be long falls behind. Were the others to go on regardless, all would wait at the last event that may be open.
+#[test]
+fn no_source_runs_far_ahead_of_the_others() {
+    let uneven = Traffic { events: 60, smallest: 1 << 10, largest: 1 << 20 };
+    assert_full_and_safe(&[PORT; 20], Duration::from_millis(50), uneven);
 }
 
 #[test]
 fn a_source_that_is_just_quick_enough_is_kept_busy() {
     let mut links = vec![PORT; 10];
     links[0] = PORT / 10.0;
-    assert_full_and_safe(&links);
+    assert_full_and_safe_at_any_distance(&links);
 }
 
 #[test]
 fn the_others_wait_for_a_source_that_is_not_quick_enough_and_for_nothing_else() {
     let mut links = vec![PORT; 4];
     links[2] = PORT / 10.0;
-    assert_full_and_safe(&links);
+    assert_full_and_safe_at_any_distance(&links);
 }
