@@ -30,6 +30,8 @@ const SHORTEST_PIECE: u64 = 4;
 const FIRST: u64 = 64 << 10;
 /// After so long a pause TCP begins with a small window again (RFC 2861; its shortest retransmission timeout in Linux).
 const IDLE: Duration = Duration::from_millis(200);
+/// So many round trips after a loss others are expected.
+const LOSSY: u32 = 64;
 /// Rounds are no shorter than this: nothing can be told from a handful of segments.
 const SHORTEST_ROUND: Duration = Duration::from_micros(200);
 
@@ -114,6 +116,8 @@ struct Port {
     round_trip: Option<Duration>,
     /// What losses have taken off the window.
     taken: f64,
+    /// When a loss was last heard of.
+    lost: Option<Duration>,
     /// The window at the beginning, which grows by what arrives: TCP's own windows have to grow with it. What they cannot take
     /// yet would wait in the sources, and come in bursts as soon as they can.
     ramp: f64,
@@ -223,7 +227,6 @@ impl Credit {
         if self.holds_back(source) {
             return 0;
         }
-        let in_network = self.outstanding - self.held;
         let slow = self.flows[source].slow;
         match &mut self.mode {
             Mode::Constant(window) => {
@@ -237,7 +240,9 @@ impl Credit {
                 let piece = slow.map_or_else(|| port.piece(), |slow| slow.piece);
                 // A rest that is not worth a piece of its own goes with it.
                 let piece = if bytes <= piece + piece / 2 { bytes } else { piece };
-                if self.outstanding > 0 && in_network + piece > port.window() {
+                let (window, outstanding) = (port.window(), self.outstanding);
+                let full = |behind: u64| outstanding > behind && outstanding - behind + piece > window;
+                if full(self.held) && full(Flow::behind_gaps(&self.flows, port, now)) {
                     port.full = true;
                     return 0;
                 }
@@ -336,6 +341,9 @@ impl Credit {
             Mode::Port(port) => {
                 port.round.sent += sent;
                 port.round.lost += lost;
+                if lost > 0 {
+                    port.lost = Some(port.heard);
+                }
             }
             Mode::Search(search) => search.lost(lost),
         }
@@ -366,13 +374,31 @@ impl Flow {
         before - self.held
     }
 
+    /// Bytes that should have been here by now, where losses are heard of: they wait here, behind one that was lost. What the sources know of it
+    /// comes behind the same gap, too late. Says when more of them will be late.
+    fn behind_gaps(flows: &[Self], port: &mut Port, now: Duration) -> u64 {
+        if !port.is_lossy() {
+            return 0;
+        }
+        let due = port.due();
+        let mut late = 0;
+        for flow in flows {
+            let on_time = flow.fetches.partition_point(|fetch| fetch.at.saturating_add(due) <= now);
+            late += on_time.checked_sub(1).map_or(0, |last| flow.fetches[last].to - flow.received);
+            let next = flow.fetches.get(on_time).map(|fetch| fetch.at.saturating_add(due));
+            port.next = port.next.into_iter().chain(next).min();
+        }
+        late
+    }
+
     /// A source that takes longer than the port can make it take, while others do not, is itself what is slow: more credit
     /// with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only while the
     /// window is full.
     fn adapt(&mut self, source: usize, port: &mut Port, fetch: Asked, now: Duration) {
         let took = now.saturating_sub(fetch.at);
-        let queue = port.time_of(Path::SHARE * port.path.buffer as f64 + 2.0 * port.piece() as f64);
-        let due = port.round_trip().saturating_add(queue);
+        // What was lost takes a round trip more, or two, and what is behind it with it.
+        let repair = if port.is_lossy() { 2 * port.round_trip() } else { Duration::ZERO };
+        let due = port.due().saturating_add(repair);
         let others = port.prompt.is_some_and(|(prompt, at)| prompt != source && now < at.saturating_add(2 * due));
         if took <= due {
             port.prompt = Some((source, now));
@@ -411,6 +437,7 @@ impl Port {
             path,
             round_trip: None,
             taken: 0.0,
+            lost: None,
             ramp: 0.0,
             heard: Duration::ZERO,
             tokens: 0.0,
@@ -449,6 +476,17 @@ impl Port {
     /// τ: as measured, or as it was said to be.
     fn round_trip(&self) -> Duration {
         self.round_trip.unwrap_or(self.path.round_trip)
+    }
+
+    /// The longest that the port can make a piece take.
+    fn due(&self) -> Duration {
+        let queue = Path::SHARE * self.path.buffer as f64 + 2.0 * self.piece() as f64;
+        self.round_trip().saturating_add(self.time_of(queue))
+    }
+
+    /// Whether losses are heard of, lately.
+    fn is_lossy(&self) -> bool {
+        self.lost.is_some_and(|at| self.heard <= at.saturating_add(LOSSY * self.round_trip()))
     }
 
     fn time_of(&self, bytes: f64) -> Duration {
