@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,59 @@ def record(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="session")
+def serve(program: Path) -> Iterator[Callable[..., str]]:
+    """Runs `thalweg serve` on a directory, with the arguments given, and returns its URL, without a last slash."""
+    servers = []
+
+    def start(directory: Path, *arguments: object) -> str:
+        command = [program, "serve", directory, "--listen", "127.0.0.1:0", "--path", "sendfile", "--json", *arguments]
+        server = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+        servers.append(server)
+        assert server.stdout is not None
+        return json.loads(server.stdout.readline())["url"].rstrip("/")
+
+    yield start
+    for server in servers:
+        server.terminate()
+    for server in servers:
+        assert server.wait(timeout=60) == 0
+
+
+@pytest.fixture(scope="session")
 def model(record: Callable[..., Written]) -> Written:
     """Three model ADCs for a moment; the payload's length is no multiple of anything that records are aligned to."""
     return record("--sources", 3, "--size", 10_006, "--rate", 1000, "--duration", "300ms", "--link", "tcp")
+
+
+class Writer:
+    """`thalweg demo` under way."""
+
+    def __init__(self, program: Path, out: Path) -> None:
+        command = [program, "demo", "--sources", "2", "--size", "4KiB", "--rate", "1000"]
+        command += ["--duration", "60s", "--out", out, "--json"]
+        self.process = subprocess.Popen(
+            [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        deadline = time.monotonic() + 30
+        # The run appears under its name as soon as it is begun.
+        while not (found := list(out.glob("run-*/run.json"))):
+            assert self.process.poll() is None, "the writer ended before it began"
+            assert time.monotonic() < deadline, "no run within 30 s"
+            time.sleep(0.01)
+        self.directory = found[0].parent
+
+    def stop(self) -> dict[str, object]:
+        """Ends the run as Ctrl-C does, and returns what the program reports."""
+        self.process.send_signal(signal.SIGINT)
+        output, _ = self.process.communicate(timeout=60)
+        return json.loads(output.splitlines()[-1])
+
+
+@pytest.fixture
+def writer(program: Path, tmp_path: Path) -> Iterator[Writer]:
+    """A run that is being written until the test stops it."""
+    writer = Writer(program, tmp_path)
+    yield writer
+    if writer.process.poll() is None:
+        writer.process.kill()
+        writer.process.wait()

@@ -6,13 +6,18 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from conftest import ROOT
 
 import thalweg
+
+if TYPE_CHECKING:
+    from conftest import Written
 
 EXAMPLES = ROOT / "examples"
 
@@ -100,3 +105,14 @@ def test_the_program_pushes_both_sources(program: Path, tmp_path: Path) -> None:
     assert event["1.0"].array.shape == (4096, 2)
     assert event["2.0"].array.shape == (480, 640)
     assert event["2.0"].status == ["simulated"]
+
+
+def test_the_histogram_has_every_sample(model: Written, serve: Callable[..., str]) -> None:
+    pytest.importorskip("distributed", reason="skipped: Dask's distributed is not installed")
+    run = thalweg.open(model.directory)
+    samples = sum(event["1.0"].array.size for event in run)
+    for path in (model.directory, f"{serve(model.directory.parent)}/runs/{run.number}"):
+        command = [sys.executable, EXAMPLES / "dask_histogram.py", path, "1.0"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+        assert said[0].startswith(f"{samples:,} samples in 1 parts")
+        assert len(said) == 17

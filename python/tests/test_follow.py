@@ -2,53 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import IO
-
-import pytest
+from typing import IO, TYPE_CHECKING
 
 import thalweg
 
-
-class Writer:
-    """`thalweg demo` under way."""
-
-    def __init__(self, program: Path, out: Path) -> None:
-        command = [program, "demo", "--sources", "2", "--size", "4KiB", "--rate", "1000"]
-        command += ["--duration", "60s", "--out", out, "--json"]
-        self.process = subprocess.Popen(
-            [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        deadline = time.monotonic() + 30
-        # The run appears under its name as soon as it is begun.
-        while not (found := list(out.glob("run-*/run.json"))):
-            assert self.process.poll() is None, "the writer ended before it began"
-            assert time.monotonic() < deadline, "no run within 30 s"
-            time.sleep(0.01)
-        self.directory = found[0].parent
-
-    def stop(self) -> dict[str, object]:
-        """Ends the run as Ctrl-C does, and returns what the program reports."""
-        self.process.send_signal(signal.SIGINT)
-        output, _ = self.process.communicate(timeout=60)
-        return json.loads(output.splitlines()[-1])
-
-
-@pytest.fixture
-def writer(program: Path, tmp_path: Path) -> Iterator[Writer]:
-    """A run that is being written until the test stops it."""
-    writer = Writer(program, tmp_path)
-    yield writer
-    if writer.process.poll() is None:
-        writer.process.kill()
-        writer.process.wait()
+if TYPE_CHECKING:
+    from conftest import Writer
 
 
 def test_events_come_while_they_are_written_and_end_with_the_run(writer: Writer) -> None:

@@ -18,16 +18,32 @@ class RunError(Exception):
 class RunOver(RunError):  # noqa: N818 - like StopIteration, it is no fault
     """A run has ended as it should (its time was over, an operator stopped it), and takes no more data."""
 
-def open(path: str | os.PathLike[str]) -> Run:
-    """Opens a run directory, also one that is still being written or whose writer died."""
+def open(
+    path: str | os.PathLike[str],
+    *,
+    token: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+    patience: float = 10.0,
+) -> Run:
+    """Opens a run, also one that is still being written or whose writer died: its directory, or its URL on a server
+    (``thalweg serve``), such as ``"http://daq-0:8042/runs/42"``.
+
+    A server gets ``token``, or what the environment variable ``THALWEG_TOKEN`` says; ``ca_file`` (PEM) has the
+    certificates that vouch for it, instead of the system's. While it cannot be reached it is asked again, for
+    ``patience`` seconds, in all that is done with the run; then ``RunError`` is raised.
+    """
 
 @final
 class Run:
-    """A run on disk. Iterating gives the closed events in the order of their numbers."""
+    """A run on disk, or on a server. Iterating gives the closed events in the order of their numbers.
+
+    Of a run on a server whole blocks are fetched, when their events are read and once for all threads; in order, the
+    next one meanwhile. Each is checked against its checksum. The last 128 MiB are kept, and what arrays look into.
+    """
 
     @property
     def path(self) -> str:
-        """The run's directory."""
+        """The run's directory, or URL."""
     @property
     def info(self) -> dict[str, Any]:
         """What ``run.json`` says, as it was when the run was opened."""
@@ -41,17 +57,28 @@ class Run:
     @property
     def sources(self) -> list[str]:
         """The sources, as ``"subsystem.element"``."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes in its blocks."""
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Event]: ...
+    def ids(self) -> NDArray[np.uint64]:
+        """The numbers of its events, in ascending order."""
+    def events(
+        self, first: int | None = None, last: int | None = None, sources: Sequence[str] | None = None
+    ) -> Iterator[Event]:
+        """The events from number ``first`` to ``last``, both included, in the order of their numbers; with ``sources``,
+        by id or name, only their fragments. Raises ``KeyError`` for a source that the run does not have."""
     def event(self, event: int) -> Event:
         """The event of that number. Raises ``KeyError`` where it is not in this run, or was never closed."""
     def follow(self) -> Iterator[Event]:
         """All events in the order in which they were closed, waiting for more until the writer has closed the run or
-        died. Other threads run while this one waits, and Ctrl-C ends the wait."""
+        died. Other threads run while this one waits, and Ctrl-C ends the wait. A server is asked twice a second, and
+        does not say that a writer died: that wait does not end by itself."""
 
 @final
 class Event:
-    """A built event: one fragment of each source, a mapping from source to fragment."""
+    """A built event: one fragment of each source, a mapping from source to fragment. A pickled one has its payloads."""
 
     @property
     def id(self) -> int:

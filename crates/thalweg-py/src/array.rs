@@ -23,6 +23,21 @@ impl Shape {
     }
 }
 
+/// A [`Shape`] as Python keeps it: channels, width, height.
+pub(crate) type Dimensions = (Option<usize>, Option<usize>, Option<usize>);
+
+impl From<Dimensions> for Shape {
+    fn from((channels, width, height): Dimensions) -> Self {
+        Self { channels, width, height }
+    }
+}
+
+impl From<Shape> for Dimensions {
+    fn from(shape: Shape) -> Self {
+        (shape.channels, shape.width, shape.height)
+    }
+}
+
 /// `payload` as what its type says it is: a read-only array whose base is `owner`.
 ///
 /// # Safety

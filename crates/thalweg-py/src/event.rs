@@ -1,12 +1,14 @@
 //! `thalweg.Event`.
 
+use crate::RunError;
+use crate::array::Dimensions;
 use crate::fragment::{Fragment, Shapes};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyList};
 use std::sync::Arc;
 use thalweg_store::EventStatus;
-use thalweg_wire::{SourceId, Status};
+use thalweg_wire::{EventId, SourceId, Status};
 
 /// A built event: one fragment of each source, a mapping from source to fragment.
 #[pyclass(frozen, module = "thalweg")]
@@ -116,7 +118,42 @@ impl Event {
         self.keys().into_iter().zip(self.values()).collect()
     }
 
+    /// By value: whoever loads it needs neither the run nor a way to it.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Pickled<'py>)> {
+        let restore = py.import("thalweg._thalweg")?.getattr("_event")?;
+        let copied = |fragment: &thalweg_store::Fragment| {
+            let (header, payload) = (fragment.header.encode(), fragment.payload());
+            let record = PyBytes::new_with(py, header.len() + payload.len(), |into| {
+                let (head, body) = into.split_at_mut(header.len());
+                head.copy_from_slice(&header);
+                body.copy_from_slice(payload);
+                Ok(())
+            })?;
+            Ok((record, self.shapes.of_source(fragment.header.source).into()))
+        };
+        let fragments: PyResult<_> = self.event.fragments.iter().map(copied).collect();
+        Ok((restore, (self.run, self.event.id.0, self.event.status == EventStatus::Complete, fragments?)))
+    }
+
     fn __repr__(&self) -> String {
         format!("<thalweg.Event {} of run {}: {}, {}>", self.id(), self.run, self.status(), self.keys().join(", "))
     }
+}
+
+/// The run, the event's number, whether it is complete, and of each fragment its record and its payload's dimensions.
+type Pickled<'py> = (u32, u64, bool, Vec<(Bound<'py, PyBytes>, Dimensions)>);
+
+/// The event that [`Event::__reduce__`] took apart.
+#[pyfunction]
+pub(crate) fn _event(run: u32, id: u64, complete: bool, fragments: Vec<(Vec<u8>, Dimensions)>) -> PyResult<Event> {
+    let status = if complete { EventStatus::Complete } else { EventStatus::Incomplete };
+    let mut shapes = Vec::new();
+    let mut event = thalweg_store::Event { id: EventId(id), status, fragments: Vec::new() };
+    for (record, dimensions) in fragments {
+        let fragment = thalweg_store::Fragment::from_record(record);
+        let fragment = fragment.ok_or_else(|| RunError::new_err("this is no pickled event"))?;
+        shapes.push((fragment.header.source, dimensions.into()));
+        event.fragments.push(fragment);
+    }
+    Ok(Event { event, run, shapes: Arc::new(shapes.into_iter().collect()) })
 }

@@ -19,6 +19,12 @@ impl Shapes {
     }
 }
 
+impl FromIterator<(SourceId, Shape)> for Shapes {
+    fn from_iter<T: IntoIterator<Item = (SourceId, Shape)>>(shapes: T) -> Self {
+        Self(shapes.into_iter().collect())
+    }
+}
+
 /// What one source says of one event: the fields of its header, and its payload.
 #[pyclass(frozen, module = "thalweg")]
 pub(crate) struct Fragment {
@@ -87,8 +93,8 @@ impl Fragment {
 
     #[getter]
     fn payload<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: the payload lies in a mapping that the fragment shares, in a block that is never written again; the
-        // object is frozen, so it keeps this fragment for as long as it lives.
+        // SAFETY: the payload lies in a mapping that the fragment shares, in a block that is never written again, or in
+        // memory that was filled before it was shared; the object is frozen, so it keeps this fragment for as long as it lives.
         unsafe { array::bytes(slf.get().fragment.payload(), slf.as_any()) }
     }
 

@@ -1,4 +1,5 @@
-//! The Python package `thalweg`: runs on disk as NumPy arrays, without a copy, and a source that a program feeds.
+//! The Python package `thalweg`: runs on disk or on a server as NumPy arrays, without a copy, and a source that a program
+//! feeds.
 //!
 //! What a user of the package reads is in `python/thalweg/_thalweg.pyi`, beside each name.
 
@@ -8,6 +9,7 @@ mod event;
 mod follow;
 mod fragment;
 mod run;
+mod served;
 mod source;
 
 use pyo3::create_exception;
@@ -30,7 +32,7 @@ mod _thalweg {
     #[pymodule_export]
     use crate::RunOver;
     #[pymodule_export]
-    use crate::event::Event;
+    use crate::event::{_event, Event};
     #[pymodule_export]
     use crate::fragment::Fragment;
     #[pymodule_export]

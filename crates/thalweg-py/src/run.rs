@@ -4,23 +4,47 @@ use crate::event::Event;
 use crate::follow::Follow;
 use crate::fragment::Shapes;
 use crate::run_error;
-use pyo3::exceptions::PyKeyError;
+use crate::served::{Served, is_url};
+use numpy::PyArray1;
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+use thalweg_remote::Options;
 use thalweg_store::{EventIds, RunState};
-use thalweg_wire::EventId;
+use thalweg_wire::{EventId, SourceId};
 
-/// Opens a run directory, also one that is still being written or whose writer died.
+/// Opens a run: a directory, or a URL of a data server. It may still be being written, or its writer may have died.
 #[pyfunction]
-pub(crate) fn open(py: Python<'_>, path: PathBuf) -> PyResult<Run> {
-    // A run that was not closed is read from end to end.
-    let run = py.detach(|| thalweg_store::Run::open(&path)).map_err(run_error)?;
+#[pyo3(signature = (path, *, token = None, ca_file = None, patience = 10.0))]
+pub(crate) fn open(
+    py: Python<'_>,
+    path: PathBuf,
+    token: Option<String>,
+    ca_file: Option<PathBuf>,
+    patience: f64,
+) -> PyResult<Run> {
+    let url = path.to_str().filter(|path| is_url(path));
+    if url.is_none() && (token.is_some() || ca_file.is_some()) {
+        return Err(PyValueError::new_err("'token' and 'ca_file' are for a run on a server: http://… or https://…"));
+    }
+    let patience = Duration::try_from_secs_f64(patience)
+        .map_err(|_| PyValueError::new_err("'patience' is a number of seconds, not negative"))?;
+    let run = py.detach(|| match url {
+        Some(url) => {
+            let token = token.or_else(|| std::env::var("THALWEG_TOKEN").ok());
+            let served = Served::new(url, &Options { token, ca_file, patience }).map_err(run_error)?;
+            thalweg_store::Run::open_at(Arc::new(served)).map_err(run_error)
+        }
+        // A run that was not closed is read from end to end.
+        None => thalweg_store::Run::open(&path).map_err(run_error),
+    })?;
     let shapes = Arc::new(Shapes::of(run.info()));
     Ok(Run { run: Arc::new(run), shapes })
 }
 
-/// A run on disk. Iterating gives the closed events in the order of their numbers.
+/// A run on disk, or on a server. Iterating gives the closed events in the order of their numbers.
 #[pyclass(frozen, module = "thalweg")]
 pub(crate) struct Run {
     run: Arc<thalweg_store::Run>,
@@ -71,12 +95,34 @@ impl Run {
         Ok(Follow::new(follow, &self.shapes))
     }
 
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.run.bytes()
+    }
+
+    fn ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        let ids: Vec<u64> = py.detach(|| self.run.event_ids().map(|(id, _)| id.0).collect());
+        PyArray1::from_vec(py, ids)
+    }
+
+    #[pyo3(signature = (first = None, last = None, sources = None))]
+    fn events(&self, first: Option<u64>, last: Option<u64>, sources: Option<Vec<String>>) -> PyResult<Events> {
+        let sources = sources.map(|names| names.iter().map(|name| self.find_source(name)).collect()).transpose()?;
+        Ok(Events {
+            run: Arc::clone(&self.run),
+            shapes: Arc::clone(&self.shapes),
+            ids: self.run.event_ids_from(EventId(first.unwrap_or(0))),
+            last: EventId(last.unwrap_or(u64::MAX)),
+            sources,
+        })
+    }
+
     fn __len__(&self) -> usize {
         usize::try_from(self.run.len()).unwrap_or(usize::MAX)
     }
 
-    fn __iter__(&self) -> Events {
-        Events { run: Arc::clone(&self.run), shapes: Arc::clone(&self.shapes), ids: self.run.event_ids() }
+    fn __iter__(&self) -> PyResult<Events> {
+        self.events(None, None, None)
     }
 
     fn __repr__(&self) -> String {
@@ -84,12 +130,24 @@ impl Run {
     }
 }
 
-/// What iterating over a run goes through.
+impl Run {
+    /// The source of this id or name.
+    fn find_source(&self, name: &str) -> PyResult<SourceId> {
+        let mut sources = self.run.info().sources.iter();
+        let found = sources.find(|source| source.name == name || source.id.to_string() == name);
+        found.map(|source| source.id).ok_or_else(|| PyKeyError::new_err(name.to_owned()))
+    }
+}
+
+/// What iterating over a run, or a part of it, goes through.
 #[pyclass(module = "thalweg")]
 struct Events {
     run: Arc<thalweg_store::Run>,
     shapes: Arc<Shapes>,
     ids: EventIds,
+    last: EventId,
+    /// The only ones whose fragments are given out.
+    sources: Option<Vec<SourceId>>,
 }
 
 #[pymethods]
@@ -99,8 +157,11 @@ impl Events {
     }
 
     fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Event>> {
-        let Some((id, status)) = self.ids.next() else { return Ok(None) };
-        let event = py.detach(|| self.run.read_event(id, status)).map_err(run_error)?;
+        let Some((id, status)) = self.ids.next().filter(|(id, _)| *id <= self.last) else { return Ok(None) };
+        let mut event = py.detach(|| self.run.read_event(id, status)).map_err(run_error)?;
+        if let Some(sources) = &self.sources {
+            event.fragments.retain(|fragment| sources.contains(&fragment.header.source));
+        }
         Ok(Some(Event::new(event, self.run.info().run, &self.shapes)))
     }
 }

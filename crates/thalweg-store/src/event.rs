@@ -4,6 +4,7 @@ use crate::format::{BLOCK_HEADER_LEN, BlockHeader, Closing, EventStatus, FormatE
 use crate::{Mapping, Run, StoreError};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId};
 
@@ -25,8 +26,8 @@ impl Event {
     }
 }
 
-/// A fragment on disk. It keeps the file's mapping alive, so it may outlive the [`Run`] that it was read from; cloning it
-/// copies no payload.
+/// A fragment on disk. It keeps the file's mapping alive, or the block that was fetched, so it may outlive the [`Run`] that it
+/// was read from; cloning it copies no payload.
 #[derive(Debug, Clone)]
 pub struct Fragment {
     /// Its header, whose own CRC was checked.
@@ -52,13 +53,19 @@ impl Fragment {
         (&self.mapping, self.payload)
     }
 
-    /// Finds the record that `entry` names in a block that begins at `block` of its file.
-    pub(crate) fn find(
-        mapping: &Arc<Mapping>,
-        block: u64,
-        block_header: &BlockHeader,
-        entry: &FragmentEntry,
-    ) -> Result<Self, StoreError> {
+    /// A fragment by itself, from a copy of its record: the header, and the payload directly behind it. Nothing where it is
+    /// not that.
+    pub fn from_record(record: Vec<u8>) -> Option<Self> {
+        let header = FragmentHeader::decode(&record).ok()?;
+        let payload = record.len().checked_sub(HEADER_LEN)?;
+        let is_whole = payload as u64 == u64::from(header.piece_length);
+        let mapping = Mapping::fetched(Path::new("a copy").into(), 0, record);
+        is_whole.then_some(Self { header, mapping, payload: HEADER_LEN as u64 })
+    }
+
+    /// Finds the record that `entry` names in a block.
+    pub(crate) fn find(block: &ReadBlock, entry: &FragmentEntry) -> Result<Self, StoreError> {
+        let ReadBlock { mapping, offset: block, header: block_header } = block;
         let at = block + u64::from(entry.offset);
         let lost = || StoreError::Record { path: mapping.path().to_owned(), offset: at };
         let offset = entry.offset as usize;
@@ -105,6 +112,8 @@ impl Iterator for Events<'_> {
 pub struct EventIds {
     /// In ascending order of their first events.
     closings: Arc<[Closing]>,
+    /// Events in front of this one are left out.
+    from: EventId,
     /// Those of `closings` that were not begun yet.
     ahead: usize,
     /// Next event of each closing that was begun, with its place and how many steps it has gone.
@@ -113,8 +122,8 @@ pub struct EventIds {
 }
 
 impl EventIds {
-    pub(crate) fn new(closings: Arc<[Closing]>) -> Self {
-        Self { closings, ahead: 0, begun: BinaryHeap::new(), last: None }
+    pub(crate) fn new(closings: Arc<[Closing]>, from: EventId) -> Self {
+        Self { closings, from, ahead: 0, begun: BinaryHeap::new(), last: None }
     }
 }
 
@@ -127,7 +136,12 @@ impl Iterator for EventIds {
                 if self.begun.peek().is_some_and(|Reverse((event, ..))| *event < next.first) {
                     break;
                 }
-                self.begun.push(Reverse((next.first, self.ahead, 0)));
+                // The first of its events that is not in front of `from`.
+                let step = self.from.0.saturating_sub(next.first.0).div_ceil(next.stride);
+                if let Some(step) = u32::try_from(step).ok().filter(|step| *step < next.count) {
+                    let event = EventId(next.first.0 + next.stride * u64::from(step));
+                    self.begun.push(Reverse((event, self.ahead, step)));
+                }
                 self.ahead += 1;
             }
             let Reverse((event, place, step)) = self.begun.pop()?;
@@ -153,21 +167,26 @@ pub(crate) struct Assembler {
 /// A fragment's place.
 #[derive(Debug, Clone)]
 pub(crate) struct Located {
-    pub(crate) block: Arc<Place>,
+    pub(crate) block: Arc<ReadBlock>,
     pub(crate) entry: FragmentEntry,
 }
 
-/// A block's place.
+/// A data block in memory. It keeps the file's mapping alive, or what was fetched.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct ReadBlock {
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) offset: u64,
     pub(crate) header: BlockHeader,
 }
 
-impl Place {
+impl ReadBlock {
+    /// Its header.
+    pub fn header(&self) -> &BlockHeader {
+        &self.header
+    }
+
     /// The whole block.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         self.mapping.bytes(self.offset..self.offset + u64::from(self.header.length)).unwrap_or_default()
     }
 
@@ -181,7 +200,7 @@ impl Place {
 }
 
 impl Assembler {
-    pub(crate) fn add(&mut self, block: &Arc<Place>) {
+    pub(crate) fn add(&mut self, block: &Arc<ReadBlock>) {
         for entry in block.header.fragment_entries(block.bytes()) {
             self.open.entry(entry.event).or_default().push(Located { block: Arc::clone(block), entry });
         }

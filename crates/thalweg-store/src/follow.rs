@@ -1,30 +1,34 @@
 //! Reads a run while it is being written.
 
-use crate::event::{Assembler, Event, Fragment, Place};
+use crate::event::{Assembler, Event, Fragment, Located};
+use crate::files::{Files, RunFiles};
 use crate::format::{Closing, EventStatus, FormatError};
-use crate::info::writer_life;
-use crate::run::{Expected, Step, Walk, directory_of};
 use crate::segment::segment_name;
+use crate::walk::{Depth, Expected, Step, Walk};
 use crate::{RunInfo, RunState, StoreError, WriterLife};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify;
 use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use std::collections::VecDeque;
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_wire::EventId;
 
 /// The events of a run, each as soon as the block that closes it is on disk, in the order in which they were closed.
 ///
-/// Its file descriptor ([`AsFd`]) is readable when something happened in the run's directory.
+/// Its file descriptor ([`AsFd`]) is readable when something happened in the run's directory. Where that is elsewhere nobody
+/// tells, so it is looked at twice a second.
 #[derive(Debug)]
 pub struct Follow {
-    path: PathBuf,
+    files: Files,
     info: RunInfo,
     watch: OwnedFd,
+    /// Whether something may have come since it was last looked.
+    due: bool,
     segment: u32,
     walk: Option<Walk>,
     /// The next block's number.
@@ -60,20 +64,22 @@ pub enum End {
 impl Follow {
     /// Follows the run in this directory, or the one that `path` lies in, from its first event on.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let path = directory_of(path.as_ref());
-        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-        let watch = inotify::init(flags).map_err(StoreError::os("watching", &path))?;
-        let events = inotify::WatchFlags::MODIFY
-            | inotify::WatchFlags::CREATE
-            | inotify::WatchFlags::MOVED_TO
-            | inotify::WatchFlags::CLOSE_WRITE
-            | inotify::WatchFlags::DELETE_SELF;
-        inotify::add_watch(&watch, &path, events).map_err(StoreError::os("watching", &path))?;
-        let info = RunInfo::read(&path)?;
+        Self::read(Files::here(path.as_ref()))
+    }
+
+    /// Follows a run whose files are elsewhere. That its writer died it cannot know: such a run stays quiet.
+    pub fn open_at(files: Arc<dyn RunFiles>) -> Result<Self, StoreError> {
+        Self::read(Files::Elsewhere(files))
+    }
+
+    pub(crate) fn read(files: Files) -> Result<Self, StoreError> {
+        let watch = watch(&files).map_err(StoreError::os("watching", files.path()))?;
+        let info = files.info()?;
         Ok(Self {
-            path,
+            files,
             info,
             watch,
+            due: true,
             segment: 0,
             walk: None,
             block: 0,
@@ -101,15 +107,19 @@ impl Follow {
                 return Ok(Followed::End(self.over.unwrap_or(End::Finished)));
             }
             // Before looking, so that what happens after the look wakes us.
-            self.drain_watch();
-            if self.advance()? {
+            self.due |= self.drain_watch();
+            if self.due && self.advance()? {
                 continue;
             }
             if let Some(end) = self.over {
                 self.done = true;
                 return Ok(Followed::End(end));
             }
-            self.over = self.look_for_end()?;
+            if self.due {
+                self.over = self.look_for_end()?;
+                // A look at a directory costs next to nothing; a server is not asked again before it is time.
+                self.due = self.over.is_some() || matches!(self.files, Files::Here(_));
+            }
             if self.over.is_none() && !self.sleep_until(deadline)? {
                 return Ok(Followed::Quiet);
             }
@@ -132,21 +142,24 @@ impl Follow {
         let walk = match &mut self.walk {
             Some(walk) => walk,
             None => {
-                let path = self.path.join(segment_name(self.segment));
-                match Walk::open(&path, &self.info) {
-                    Err(StoreError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
-                        return Ok(false);
-                    }
-                    walk => self.walk.insert(walk?),
-                }
+                let file = match self.files.segment(self.segment, 0) {
+                    Err(error) if is_not_there(&error) => return Ok(false),
+                    file => Arc::new(file?),
+                };
+                self.walk.insert(Walk::open(file, &self.info, Depth::Whole)?)
             }
         };
         let expected = Expected { run: self.info.run, builder: self.info.builder, block: self.block };
         let at = walk.at();
-        match walk.step(expected)? {
-            Step::Block(offset, header) => {
+        let step = match walk.step(expected) {
+            // Elsewhere, the first read tells that a segment is not there yet.
+            Err(error) if is_not_there(&error) => return Ok(false),
+            step => step?,
+        };
+        match step {
+            Step::Block(place) => {
                 self.block += 1;
-                let place = Arc::new(Place { mapping: Arc::clone(walk.mapping()), offset, header });
+                let place = Arc::new(place);
                 self.assembler.add(&place);
                 for closing in place.closings() {
                     self.closed.push_back(closing.map_err(|error| place.error(error))?);
@@ -160,7 +173,7 @@ impl Follow {
             }
             // A writer that died, or could not write a footer, may have begun the next segment.
             Step::Stop(FormatError::Blank | FormatError::Short(0))
-                if self.over.is_some() && self.has_next_segment() =>
+                if self.over.is_some() && self.has_next_segment()? =>
             {
                 self.walk = None;
                 self.segment += 1;
@@ -170,23 +183,18 @@ impl Follow {
             // has a footer here, and one whose writer died may have anything.
             Step::Stop(error) if self.over == Some(End::Finished) => {
                 self.done = true;
-                if self.is_footless_end(at) {
+                // A finished run may simply end here, its footer not written because the disk failed.
+                if self.info.state == RunState::Incomplete && error == FormatError::Short(0) {
                     return Ok(false);
                 }
-                Err(StoreError::Format { path: self.path.join(segment_name(self.segment)), offset: at, error })
+                Err(StoreError::Format { path: self.files.path().join(segment_name(self.segment)), offset: at, error })
             }
             Step::Stop(_) => Ok(false),
         }
     }
 
-    fn has_next_segment(&self) -> bool {
-        self.path.join(segment_name(self.segment + 1)).exists()
-    }
-
-    /// Whether a finished run simply ends here, its footer not written because the disk failed.
-    fn is_footless_end(&self, at: u64) -> bool {
-        let metadata = std::fs::metadata(self.path.join(segment_name(self.segment)));
-        self.info.state == RunState::Incomplete && metadata.is_ok_and(|metadata| metadata.len() == at)
+    fn has_next_segment(&self) -> Result<bool, StoreError> {
+        Ok(self.files.segments()?.iter().any(|(number, _)| *number == self.segment + 1))
     }
 
     fn take_closed(&mut self) -> Option<(EventId, EventStatus)> {
@@ -203,10 +211,7 @@ impl Follow {
 
     fn assemble(&mut self, id: EventId, status: EventStatus) -> Result<Event, StoreError> {
         let located = self.assembler.close(id);
-        let find = |located: &crate::event::Located| {
-            let Place { mapping, offset, header } = &*located.block;
-            Fragment::find(mapping, *offset, header, &located.entry)
-        };
+        let find = |located: &Located| Fragment::find(&located.block, &located.entry);
         let fragments = located.iter().map(find).collect::<Result<_, _>>()?;
         Ok(Event { id, status, fragments })
     }
@@ -214,8 +219,8 @@ impl Follow {
     /// Whether the run has ended, in which case everything has to be looked at once more.
     fn look_for_end(&mut self) -> Result<Option<End>, StoreError> {
         // The lock before the state: a writer that finishes in between is not taken for one that died.
-        let life = writer_life(&self.path);
-        self.info = RunInfo::read(&self.path)?;
+        let life = self.files.writer();
+        self.info = self.files.info()?;
         Ok(match (self.info.state, life) {
             (RunState::Open, WriterLife::Gone) => Some(End::WriterGone),
             (RunState::Open, _) => None,
@@ -233,15 +238,19 @@ impl Follow {
                 Ok(0) => return Ok(false),
                 Ok(_) => return Ok(true),
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(StoreError::os("watching", &self.path)(error)),
+                Err(error) => return Err(StoreError::os("watching", self.files.path())(error)),
             }
         }
     }
 
-    fn drain_watch(&self) {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(&self.watch, &mut buffer);
-        while reader.next().is_ok() {}
+    /// Forgets what woke us; whether there was anything.
+    fn drain_watch(&self) -> bool {
+        let mut buffer = [0; 4096];
+        let mut anything = false;
+        while rustix::io::read(&self.watch, &mut buffer).is_ok_and(|read| read > 0) {
+            anything = true;
+        }
+        anything
     }
 }
 
@@ -250,3 +259,34 @@ impl AsFd for Follow {
         self.watch.as_fd()
     }
 }
+
+/// What is readable when it is time to look at the files again.
+fn watch(files: &Files) -> Result<OwnedFd, Errno> {
+    match files {
+        Files::Here(directory) => {
+            let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+            let events = inotify::WatchFlags::MODIFY
+                | inotify::WatchFlags::CREATE
+                | inotify::WatchFlags::MOVED_TO
+                | inotify::WatchFlags::CLOSE_WRITE
+                | inotify::WatchFlags::DELETE_SELF;
+            inotify::add_watch(&watch, &**directory, events)?;
+            Ok(watch)
+        }
+        Files::Elsewhere(_) => {
+            let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+            let watch = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+            let interval = Timespec { tv_sec: 0, tv_nsec: LOOK_AGAIN.subsec_nanos().into() };
+            let every = Itimerspec { it_interval: interval, it_value: interval };
+            timerfd_settime(&watch, TimerfdTimerFlags::empty(), &every)?;
+            Ok(watch)
+        }
+    }
+}
+
+fn is_not_there(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// How often files elsewhere are looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);

@@ -179,8 +179,13 @@ impl RunInfo {
 
     /// Reads `run.json` in a run's directory.
     pub fn read(directory: &Path) -> Result<Self, StoreError> {
+        Self::decode(directory, std::fs::read(directory.join(FILE_NAME)))
+    }
+
+    /// What was read as the `run.json` of the run at `directory`.
+    pub(crate) fn decode(directory: &Path, text: io::Result<Vec<u8>>) -> Result<Self, StoreError> {
         let path = directory.join(FILE_NAME);
-        let text = std::fs::read(&path).map_err(|error| match error.kind() {
+        let text = text.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => StoreError::NotARun(directory.to_owned()),
             _ => StoreError::io("reading", &path)(error),
         })?;

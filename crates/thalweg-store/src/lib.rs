@@ -1,14 +1,17 @@
 //! Runs on disk: a builder's blocks go in, events come out, and a third party can check that both agree.
 //!
 //! Writing: fill a [`BlockWriter`], [`Recorder::submit`] it, take it back from [`Recorder::reap`]. Reading: [`Run::open`],
-//! then [`Run::events`], [`Run::event`] or, while it is being written, [`Run::follow`]. [`verify`] reads everything and
+//! then [`Run::events`], [`Run::event`] or, while it is being written, [`Run::follow`]; [`Run::open_at`], where its files are
+//! not in a directory of this machine. [`verify`] reads everything and
 //! says what does not agree. The bytes are described for other languages in `docs/run-format.md`, and for this one in
 //! [`mod@format`].
 
 mod block;
+mod digest;
 mod engine;
 mod error;
 mod event;
+mod files;
 mod follow;
 pub mod format;
 mod info;
@@ -17,11 +20,15 @@ mod mapping;
 mod recorder;
 mod run;
 mod segment;
+mod stored;
 mod verify;
+mod walk;
 
 pub use block::BlockWriter;
+pub use digest::{Extent, segment_digest};
 pub use error::{StoreError, WriteError};
-pub use event::{Event, EventIds, Events, Fragment};
+pub use event::{Event, EventIds, Events, Fragment, ReadBlock};
+pub use files::RunFiles;
 pub use follow::{End, Follow, Followed};
 pub use format::EventStatus;
 pub use info::{
@@ -32,5 +39,6 @@ pub use mapping::Mapping;
 pub use recorder::{
     EngineChoice, EngineKind, Finished, FinishedRun, Recorder, RecorderConfig, RecorderRung, RunBegin, RunEnd,
 };
-pub use run::{Recovery, Run, StoredBlock};
+pub use run::{Recovery, Run};
+pub use stored::StoredBlock;
 pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify};

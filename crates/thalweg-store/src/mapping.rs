@@ -9,16 +9,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A segment file, mapped for reading. It is shared by everything that was read from it, and unmapped with the last.
+/// A segment file, mapped for reading; or a part of one that is elsewhere, fetched. It is shared by everything that was
+/// read from it, and goes with the last.
 ///
 /// Bytes are handed out only up to where the file was seen to hold whole blocks. A file that
 /// somebody cuts off afterwards ends a process that reads it with SIGBUS: runs are append-only, and Thalweg itself
 /// never shortens a file below the end of its last block.
 pub struct Mapping {
-    map: Mmap,
+    memory: Memory,
+    /// Where in the file the memory begins.
+    start: u64,
     path: Arc<Path>,
-    /// How many bytes there are to read; the mapping may be longer than the file.
+    /// Up to where in the file there are bytes to read; a mapping may be longer than the file.
     confirmed: AtomicU64,
+}
+
+enum Memory {
+    Mapped(Mmap),
+    Fetched(Vec<u8>),
 }
 
 impl Mapping {
@@ -29,7 +37,13 @@ impl Mapping {
         // documentation says what becomes of a reader whose file is cut off. Whoever writes to the file meanwhile can
         // change what is read, never where: every length is checked in the copy that is then used.
         let map = unsafe { MmapOptions::new().len(length).map(file) }?;
-        Ok(Arc::new(Self { map, path, confirmed: AtomicU64::new(confirmed) }))
+        Ok(Arc::new(Self { memory: Memory::Mapped(map), start: 0, path, confirmed: AtomicU64::new(confirmed) }))
+    }
+
+    /// Bytes of a file that is elsewhere, fetched from `start` of it on.
+    pub(crate) fn fetched(path: Arc<Path>, start: u64, bytes: Vec<u8>) -> Arc<Self> {
+        let confirmed = AtomicU64::new(start.saturating_add(bytes.len() as u64));
+        Arc::new(Self { memory: Memory::Fetched(bytes), start, path, confirmed })
     }
 
     /// The file.
@@ -43,46 +57,51 @@ impl Mapping {
         if range.end > self.confirmed.load(Ordering::Acquire) {
             return None;
         }
-        self.map.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+        let from = usize::try_from(range.start.checked_sub(self.start)?).ok()?;
+        let to = usize::try_from(range.end.checked_sub(self.start)?).ok()?;
+        match &self.memory {
+            Memory::Mapped(map) => map.get(from..to),
+            Memory::Fetched(bytes) => bytes.get(from..to),
+        }
     }
 
     /// Has the disk begin to read these bytes, all at once instead of page by page as they are touched.
     pub(crate) fn prefetch(&self, range: Range<u64>) {
-        let end = range.end.min(self.len());
+        let Memory::Mapped(map) = &self.memory else { return };
+        let end = range.end.min(self.end());
         if let (Ok(start), Ok(length)) =
             (usize::try_from(range.start), usize::try_from(end.saturating_sub(range.start)))
         {
             // Only advice: reading works without it.
-            let _ = self.map.advise_range(Advice::WillNeed, start, length);
+            let _ = map.advise_range(Advice::WillNeed, start, length);
         }
     }
 
-    /// Bytes there are to read.
-    pub fn len(&self) -> u64 {
+    /// Up to where in the file there are bytes to read.
+    pub(crate) fn end(&self) -> u64 {
         self.confirmed.load(Ordering::Acquire)
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// Bytes of memory that it takes for itself: a mapping has none but the page cache's.
+    pub(crate) fn own_bytes(&self) -> usize {
+        match &self.memory {
+            Memory::Mapped(_) => 0,
+            Memory::Fetched(bytes) => bytes.len(),
+        }
     }
 
     /// Notes that the file has grown to `size` bytes; false where the mapping does not reach as far.
     pub(crate) fn confirm(&self, size: u64) -> bool {
-        let fits = size <= self.map.len() as u64;
+        let fits = matches!(&self.memory, Memory::Mapped(map) if size <= map.len() as u64);
         if fits {
             self.confirmed.fetch_max(size, Ordering::AcqRel);
         }
         fits
     }
-
-    pub(crate) fn shared_path(&self) -> &Arc<Path> {
-        &self.path
-    }
 }
 
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mapping({} bytes of {})", self.len(), self.path.display())
+        write!(f, "Mapping(bytes {} to {} of {})", self.start, self.end(), self.path.display())
     }
 }

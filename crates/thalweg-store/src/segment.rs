@@ -16,6 +16,12 @@ pub(crate) fn segment_name(number: u32) -> String {
     format!("{number:05}.seg")
 }
 
+/// The number in a name that [`segment_name`] gives.
+pub(crate) fn segment_number(name: &str) -> Option<u32> {
+    let number = name.strip_suffix(".seg")?.parse().ok()?;
+    (name == segment_name(number)).then_some(number)
+}
+
 /// A segment file, and what its footer will say.
 ///
 /// Space is set aside ahead of the writes, and the file grows over it at once: O_DIRECT writes that do not change a file's

@@ -1,6 +1,6 @@
 //! Reads a whole run and says what in it does not agree.
 
-use crate::event::{Assembler, Place};
+use crate::event::{Assembler, ReadBlock};
 use crate::format::{BLOCK_HEADER_LEN, EventStatus, FormatError};
 use crate::run::{Recovery, Run};
 use crate::{RunState, StoreError, StoredBlock, WriterLife};
@@ -303,8 +303,8 @@ impl<'a> Check<'a> {
 
     fn block(&mut self, block: &StoredBlock) {
         block.forget_check();
-        let (header, bytes) = match block.read(self.run.info()) {
-            Ok(read) => read,
+        let place = match block.read(self.run.info()) {
+            Ok(read) => Arc::new(read),
             Err(error) => {
                 let found = match error {
                     StoreError::Format { error, .. } => error.to_string(),
@@ -314,9 +314,9 @@ impl<'a> Check<'a> {
                 return self.problem(block.path(), Some(block.offset()), kind);
             }
         };
+        let (header, bytes) = (place.header, place.bytes());
         self.report.blocks += 1;
         self.report.bytes += u64::from(header.length);
-        let place = Arc::new(Place { mapping: Arc::clone(block.mapping()), offset: block.offset(), header });
         let mut entries: Vec<_> = header.fragment_entries(bytes).collect();
         let extent = crate::format::FooterEntry::new(0, 0, entries.iter().copied());
         if (extent.first, extent.last) != block.range() {
@@ -402,7 +402,7 @@ impl<'a> Check<'a> {
     }
 
     fn finish(mut self) -> VerifyReport {
-        let open: Vec<(u64, usize, Arc<Place>)> = self
+        let open: Vec<(u64, usize, Arc<ReadBlock>)> = self
             .assembler
             .open()
             .filter_map(|(event, located)| Some((event.0, located.len(), Arc::clone(&located.first()?.block))))

@@ -34,7 +34,8 @@ fn died(directory: &Path) -> PathBuf {
 
 /// Where the blocks of a run begin, and where the data ends.
 fn boundaries(run: &Run) -> Vec<u64> {
-    let ends = run.blocks().last().map(|block| block.offset() + u64::from(block.read(run.info()).unwrap().0.length));
+    let ends =
+        run.blocks().last().map(|block| block.offset() + u64::from(block.read(run.info()).unwrap().header().length));
     run.blocks().iter().map(|block| block.offset()).chain(ends).collect()
 }
 

@@ -9,6 +9,9 @@ mod doctor;
 mod lab;
 mod node;
 mod print;
+mod pull;
+mod push;
+mod serve;
 mod show;
 mod supervise;
 
@@ -49,6 +52,12 @@ enum Command {
     Doctor(Json<doctor::Options>),
     #[command(flatten)]
     Show(show::Command),
+    /// Put runs on the network: a data server (HTTP) that moves bytes with almost no CPU, and takes uploads
+    Serve(Json<serve::Options>),
+    /// Fetch a run, a file or a directory from a data server
+    Pull(Json<pull::Options>),
+    /// Send a run or a file to a data server
+    Push(Json<push::Options>),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
     Bench(Box<bench::Options>),
     /// Congestion controls for the running kernel: what it has, load more, unload them
@@ -85,6 +94,9 @@ impl Command {
             Self::Node(options) => options.json,
             Self::Calibrate(options) => options.json,
             Self::Doctor(options) => options.json,
+            Self::Serve(options) => options.json,
+            Self::Pull(options) => options.json,
+            Self::Push(options) => options.json,
             Self::Show(command) => command.json(),
             Self::Cc(command) => command.json(),
             Self::Bench(options) => options.json(),
@@ -119,6 +131,9 @@ fn main() -> ExitCode {
         Command::Doctor(Json { options, .. }) => doctor::doctor(&options, json),
         Command::Show(command) => show::show(command, json),
         Command::Cc(command) => cc::cc(command, json),
+        Command::Serve(Json { options, .. }) => serve::serve(&options, json),
+        Command::Pull(Json { options, .. }) => pull::pull(&options, json),
+        Command::Push(Json { options, .. }) => push::push(&options, json),
         Command::Bench(options) => bench::bench(&options, json),
         Command::Reproduce(options) => bench::reproduce::reproduce(&options, json),
         Command::Lab(options) => lab::lab(&options, json),

@@ -1,0 +1,154 @@
+//! What a URL is made of: a server, a place on it, and names beneath, each as the other side understands it.
+
+use crate::RemoteError;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use ureq::http::Uri;
+
+/// Something on a server: where it is beneath the server's own URL, and what of it is asked for. A `&str` is a path without
+/// a question.
+#[derive(Debug, Clone, Copy)]
+pub struct Resource<'a> {
+    /// `run-000042/run.json`; empty for the server's own URL. As it reads, not percent-encoded.
+    pub path: &'a str,
+    /// Names and values behind the question mark; a name with an empty value stands alone.
+    pub query: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> From<&'a str> for Resource<'a> {
+    fn from(path: &'a str) -> Self {
+        Self { path, query: &[] }
+    }
+}
+
+impl<'a> From<&'a String> for Resource<'a> {
+    fn from(path: &'a String) -> Self {
+        Self::from(path.as_str())
+    }
+}
+
+/// The URL everything is beneath: `http://host:port/a/b/`.
+#[derive(Debug, Clone)]
+pub(crate) struct Address {
+    /// Ends in a slash.
+    base: String,
+    secure: bool,
+    loopback: bool,
+}
+
+impl Address {
+    pub(crate) fn parse(url: &str) -> Result<Self, RemoteError> {
+        let wrong = |why| RemoteError::Url { url: url.to_owned(), why };
+        let uri: Uri = url.parse().map_err(|_| wrong("it is no URL; blanks and the like are written %20"))?;
+        let secure = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong("it must begin with http:// or https://")),
+        };
+        let authority = uri.authority().filter(|authority| !authority.host().is_empty());
+        let authority = authority.ok_or(wrong("it names no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(wrong("a user in front of the host is not understood; tokens come from --token-file"));
+        }
+        if uri.query().is_some() || url.contains('#') {
+            return Err(wrong("it must be a path only, without ? and #"));
+        }
+        let loopback = matches!(authority.host(), "localhost" | "[::1]") || authority.host().starts_with("127.");
+        let base =
+            format!("{}://{authority}{}/", uri.scheme_str().unwrap_or_default(), uri.path().trim_end_matches('/'));
+        Ok(Self { base, secure, loopback })
+    }
+
+    /// The URL itself, as it is for a file: without a slash at its end. That of a whole server keeps it.
+    pub(crate) fn as_file(&self) -> &str {
+        let path = self.base.splitn(4, '/').nth(3).unwrap_or_default();
+        if path.is_empty() { &self.base } else { self.base.trim_end_matches('/') }
+    }
+
+    /// The last name in it, decoded; nothing where it names a whole server.
+    pub(crate) fn name(&self) -> Option<String> {
+        let path = self.base.splitn(4, '/').nth(3)?.trim_end_matches('/');
+        let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
+        Some(percent_decode_str(name).decode_utf8().ok()?.into_owned())
+    }
+
+    /// Beneath another name of it.
+    pub(crate) fn beneath(&self, path: &str) -> Self {
+        Self { base: format!("{}/", self.url(path.into()).trim_end_matches('/')), ..self.clone() }
+    }
+
+    /// The URL of something beneath it.
+    pub(crate) fn url(&self, Resource { path, query }: Resource<'_>) -> String {
+        let mut url = if path.is_empty() {
+            self.as_file().to_owned()
+        } else {
+            format!("{}{}", self.base, utf8_percent_encode(path.trim_start_matches('/'), PATH))
+        };
+        for (index, (name, value)) in query.iter().enumerate() {
+            url.push(if index == 0 { '?' } else { '&' });
+            url.extend(utf8_percent_encode(name, NAME));
+            if !value.is_empty() {
+                url.push('=');
+                url.extend(utf8_percent_encode(value, NAME));
+            }
+        }
+        url
+    }
+
+    /// Whether others can read along: neither TLS nor this very machine.
+    pub(crate) fn is_overheard(&self) -> bool {
+        !self.secure && !self.loopback
+    }
+}
+
+/// What is encoded in a name: everything but the unreserved characters of RFC 3986, section 2.3.
+const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// The same for a path, whose slashes stay.
+const PATH: &AsciiSet = &NAME.remove(b'/');
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_encoded_and_what_the_user_wrote_stays() {
+        let server = Address::parse("http://[::1]:8080/2026%20a/x").unwrap();
+        assert_eq!(server.url("".into()), "http://[::1]:8080/2026%20a/x");
+        assert_eq!(server.url("/".into()), "http://[::1]:8080/2026%20a/x/");
+        assert_eq!(server.url("é #1?/50%.seg".into()), "http://[::1]:8080/2026%20a/x/%C3%A9%20%231%3F/50%25.seg");
+        let query = &[("source", "adc 0&1"), ("upload", "")];
+        let url = server.url(Resource { path: "events/1-2", query });
+        assert_eq!(url, "http://[::1]:8080/2026%20a/x/events/1-2?source=adc%200%261&upload");
+        assert_eq!(server.name().as_deref(), Some("x"));
+        assert_eq!(server.beneath("b/").url("c".into()), "http://[::1]:8080/2026%20a/x/b/c");
+        for url in ["http://h", "http://h/"] {
+            let server = Address::parse(url).unwrap();
+            assert_eq!((server.url("".into()).as_str(), server.name()), ("http://h/", None));
+            assert_eq!(server.url("a".into()), "http://h/a");
+        }
+        assert_eq!(Address::parse("http://h/a%20b/").unwrap().name().as_deref(), Some("a b"));
+    }
+
+    #[test]
+    fn what_is_no_place_on_a_server_is_refused() {
+        for url in [
+            "",
+            "h/a",
+            "ftp://h/a",
+            "http://",
+            "http:///a",
+            "http://u:p@h/",
+            "http://h/?a",
+            "http://h/#a",
+            "http://h/a b",
+        ] {
+            assert!(matches!(Address::parse(url), Err(RemoteError::Url { .. })), "{url}");
+        }
+    }
+
+    #[test]
+    fn it_is_known_who_can_read_along() {
+        let overheard = |url| Address::parse(url).unwrap().is_overheard();
+        assert!(overheard("http://storage/") && overheard("http://10.0.0.1/"));
+        assert!(!overheard("https://storage/") && !overheard("http://127.0.0.1:80/") && !overheard("http://[::1]/"));
+    }
+}

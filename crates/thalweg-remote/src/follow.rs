@@ -1,0 +1,234 @@
+//! Fetches a run while it is being recorded, so that readers here can follow it as if it were recorded here.
+
+use crate::listing::Kind;
+use crate::part::settle;
+use crate::pull::{Book, Here, Moved, Place, Pull, RUN_JSON, create, fill};
+use crate::{Progress, RemoteError, Server};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thalweg_store::{Extent, RunState};
+
+/// Fetches the run that the server's URL names into the directory `into`, and goes on as it is recorded, until it has ended and
+/// everything is here.
+///
+/// Segments grow here block by block under their own names, each block compared with its checksum, and the directory
+/// is locked as the recorder locks it: readers here see a run that is being written. When it has ended each segment's
+/// checksum is compared with the server's, and the last `run.json` is written. Interrupted at any point, it goes on
+/// from there.
+pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
+    let pull = Pull::new(streams, progress);
+    let book = Book::read(server)?;
+    let to = book.directory(Place::In(into));
+    let here = book.is_here(&to)?;
+    if book.info.state != RunState::Open && here != Here::Open {
+        let to = pull.run(server, Place::In(into))?;
+        return Ok(pull.moved(to.display().to_string(), vec![to]));
+    }
+    create(&to)?;
+    let _lock = lock(&to)?;
+    if here == Here::Nothing {
+        book.write(&to)?;
+    }
+    // All but the last segment will not grow any more: these are fetched with all streams.
+    let listing = server.list("")?;
+    let mut segments: Vec<_> = listing.entries.iter().filter(|entry| number(&entry.name).is_some()).collect();
+    segments.retain(|entry| entry.kind == Kind::File);
+    segments.sort_by_key(|entry| number(&entry.name));
+    let still = segments.split_last().map_or(&[][..], |(_, still)| still);
+    let absent = still.iter().filter(|entry| !to.join(&entry.name).exists());
+    let jobs: Vec<_> = absent.map(|entry| pull.job(server, entry, &to, true, false)).collect();
+    pull.files(&jobs)?;
+
+    let mut replica = Replica { server, pull: &pull, to: &to, segments: Vec::new(), book };
+    replica.resume()?;
+    replica.keep_up()?;
+    replica.finish()?;
+    Ok(pull.moved(to.display().to_string(), vec![to.clone()]))
+}
+
+/// A run here that becomes the one there.
+#[derive(Debug)]
+struct Replica<'a> {
+    server: &'a Server,
+    pull: &'a Pull<'a>,
+    to: &'a Path,
+    segments: Vec<Segment>,
+    book: Book,
+}
+
+/// A segment here.
+#[derive(Debug)]
+struct Segment {
+    name: String,
+    path: PathBuf,
+    file: File,
+    /// What of it is here and whole.
+    extent: Extent,
+}
+
+impl Replica<'_> {
+    /// Takes up the segments that are here, up to their last whole block.
+    fn resume(&mut self) -> Result<(), RemoteError> {
+        while self.to.join(name(self.segments.len())).exists() {
+            let segment = Segment::open(self.to, self.segments.len())?;
+            self.pull.resumed(segment.extent.bytes);
+            self.segments.push(segment);
+        }
+        Ok(())
+    }
+
+    /// Fetches what comes, until the run has ended and nothing more came.
+    fn keep_up(&mut self) -> Result<(), RemoteError> {
+        let mut pause = SHORTEST;
+        loop {
+            // The state before the segments: what had ended by then is all there is.
+            let ended = self.book.info.state != RunState::Open;
+            if self.fetch()? {
+                pause = SHORTEST;
+                continue;
+            }
+            if ended {
+                return Ok(());
+            }
+            if self.has_new_book()? {
+                continue;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST);
+        }
+    }
+
+    /// Fetches what is new in the segments that may grow, and in the next one. Says whether there was something.
+    fn fetch(&mut self) -> Result<bool, RemoteError> {
+        let mut news = false;
+        for segment in &mut self.segments {
+            if !segment.extent.closed {
+                news |= segment.fetch(self.server, self.pull)?;
+            }
+        }
+        // One that could not be given a footer has a successor too.
+        if !news || self.segments.last().is_none_or(|last| last.extent.closed) {
+            let next = name(self.segments.len());
+            match self.server.head(&next) {
+                Err(error) if error.is_not_found() => return Ok(news),
+                head => head?,
+            };
+            self.segments.push(Segment::open(self.to, self.segments.len())?);
+            news = true;
+        }
+        Ok(news)
+    }
+
+    fn has_new_book(&mut self) -> Result<bool, RemoteError> {
+        if self.server.head(RUN_JSON)? == self.book.head {
+            return Ok(false);
+        }
+        let book = Book::read(self.server)?;
+        let (was, is) = (&self.book.info, &book.info);
+        if (was.run, was.builder, was.began) != (is.run, is.builder, is.began) {
+            return Err(RemoteError::Changed(self.server.url(RUN_JSON)));
+        }
+        self.book = book;
+        Ok(true)
+    }
+
+    /// Compares the segments with the server's, brings them to the disk, and says that the run has ended.
+    fn finish(&mut self) -> Result<(), RemoteError> {
+        for segment in &self.segments {
+            let head = self.server.head(&segment.name)?;
+            let Extent { bytes, crc32c: found, .. } = segment.extent;
+            let expected = head.crc32c.unwrap_or(found);
+            if (head.length, expected) != (bytes, found) {
+                std::fs::remove_file(&segment.path).map_err(RemoteError::io("removing", &segment.path))?;
+                let name = segment.path.display().to_string();
+                return Err(RemoteError::Digest { name, found, expected });
+            }
+            settle(&segment.file, &segment.path, &segment.path, head.modified)?;
+            self.pull.another_file();
+        }
+        self.pull.another_file();
+        self.book.write(self.to)
+    }
+}
+
+impl Segment {
+    /// The segment of this number, made where it is not there. What lies behind its last whole block is cut off.
+    fn open(to: &Path, number: usize) -> Result<Self, RemoteError> {
+        let name = name(number);
+        let path = to.join(&name);
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(RemoteError::io("opening", &path))?;
+        let mut segment = Self { name, path, file, extent: Extent::nothing() };
+        segment.advance()?;
+        segment.file.set_len(segment.extent.bytes).map_err(RemoteError::io("cutting", &segment.path))?;
+        Ok(segment)
+    }
+
+    fn advance(&mut self) -> Result<(), RemoteError> {
+        self.extent.advance(&self.file).map_err(RemoteError::io("reading", &self.path))
+    }
+
+    /// Fetches what the server has beyond what is here. Says whether there was something.
+    fn fetch(&mut self, server: &Server, pull: &Pull) -> Result<bool, RemoteError> {
+        let before = self.extent.bytes;
+        let mut reader = server.reader(&self.name, before.., None)?;
+        if reader.head().length < before {
+            // The recorder cut it off, in front of a block that it could not write.
+            self.file.set_len(reader.head().length).map_err(RemoteError::io("cutting", &self.path))?;
+            self.extent = Extent::nothing();
+            self.advance()?;
+            return Ok(true);
+        }
+        let mut at = before;
+        let mut buffer = vec![0; STEP];
+        while reader.remaining() > 0 {
+            let (arrived, error) = fill(&mut reader, &mut buffer);
+            self.file.write_all_at(&buffer[..arrived], at).map_err(RemoteError::io("writing", &self.path))?;
+            at += arrived as u64;
+            pull.count(arrived as u64);
+            self.advance()?;
+            if let Some(error) = error {
+                return Err(reader.error(error));
+            }
+            if arrived < buffer.len() {
+                break;
+            }
+        }
+        // The server sends whole blocks. Where it does not, what is left of one is asked for again.
+        let whole = self.extent.bytes;
+        if at > before && whole == before {
+            return Err(RemoteError::Answer { url: server.url(&self.name), what: "bytes that are no blocks of a run" });
+        }
+        Ok(whole > before)
+    }
+}
+
+/// The lock that says that a run is being written, held as long as this lives.
+fn lock(directory: &Path) -> Result<File, RemoteError> {
+    let file = File::open(directory).map_err(RemoteError::io("opening", directory))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(RemoteError::InUse(directory.to_owned())),
+        Err(error) => Err(RemoteError::io("locking", directory)(error.into())),
+    }
+}
+
+/// The number of a segment, by its name.
+fn number(name: &str) -> Option<u32> {
+    name.strip_suffix(".seg")?.parse().ok()
+}
+
+fn name(number: usize) -> String {
+    format!("{number:05}.seg")
+}
+
+/// Between two looks at a run that is being recorded: the shortest while something comes,
+const SHORTEST: Duration = Duration::from_millis(50);
+/// and the longest while nothing does.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Bytes written and checked at once.
+const STEP: usize = 8 << 20;

@@ -1,0 +1,422 @@
+//! A file that is being fetched: `.NAME.part`, and beside it a journal of what is there, so that it goes on after anything.
+//!
+//! The journal `.NAME.part.journal` has a line of JSON, which says what is being fetched, and then a line for each piece that was
+//! written: its offset, its length, and the CRC32C of what arrived. A piece is noted after it was written, so a process that is
+//! killed leaves a journal that is right. The disk may get both in another order: after the machine was started again the pieces are
+//! read back and compared before they are believed. The journal is a cache: where it cannot be read the file is fetched anew.
+
+use crate::server::Head;
+use crate::{Digest, RemoteError};
+use rustix::fs::{FallocateFlags, FlockOperation, Timespec, Timestamps};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A file that is being fetched, by several threads at once.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// What it will be.
+    path: PathBuf,
+    file: File,
+    length: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    journal: File,
+    /// What is there, in ascending order.
+    pieces: Vec<Piece>,
+    /// What nobody fetches yet.
+    missing: Vec<Range<u64>>,
+}
+
+/// What is being fetched. Pieces of one content are never put together with those of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Content {
+    url: String,
+    length: u64,
+    /// What tells it from other contents; nothing for a file that only grows.
+    version: Option<String>,
+}
+
+/// Bytes that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    offset: u64,
+    digest: Digest,
+}
+
+/// The journal's first line.
+#[derive(Debug, Serialize, Deserialize)]
+struct Begin {
+    content: Content,
+    /// The kernel's own name for the time since the machine was started.
+    boot: String,
+}
+
+impl Content {
+    /// What the server has under `url`. Of a file that `grows` bytes never change once they are there.
+    pub(crate) fn new(url: String, head: &Head, grows: bool) -> Self {
+        let modified = || head.modified.map(|modified| format!("modified {}", seconds(modified)));
+        let version = (!grows).then(|| head.etag.clone().or_else(modified).unwrap_or_default());
+        Self { url, length: head.length, version }
+    }
+
+    /// Whether what was fetched of `other` is also in this.
+    fn continues(&self, other: &Self) -> bool {
+        let grew = self.version.is_none() && other.length <= self.length;
+        self.url == other.url && self.version == other.version && (grew || self.length == other.length)
+    }
+}
+
+impl Part {
+    /// Begins to fetch `content` into what will be the file `path`, or goes on where it was left.
+    pub(crate) fn open(path: &Path, content: &Content) -> Result<Self, RemoteError> {
+        let (at, journal_at) = (beside(path, ".part"), beside(path, ".part.journal"));
+        let open = |path: &Path| {
+            let options = File::options().read(true).write(true).create(true).truncate(false).open(path);
+            options.map_err(RemoteError::io("creating", path))
+        };
+        let file = open(&at)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(RemoteError::InUse(at)),
+            result => result.map_err(|error| RemoteError::io("locking", &at)(error.into()))?,
+        }
+        let mut journal = open(&journal_at)?;
+        let boot = boot();
+        let mut pieces = Vec::new();
+        let mut text = Vec::new();
+        journal.read_to_end(&mut text).map_err(RemoteError::io("reading", &journal_at))?;
+        if let Some((begin, noted)) = parse(&text)
+            && content.continues(&begin.content)
+        {
+            pieces = noted;
+            if begin.boot != boot || boot.is_empty() {
+                pieces.retain(|piece| piece.is_in(&file));
+            }
+        }
+        let written = rewrite(&mut journal, &Begin { content: content.clone(), boot }, &pieces);
+        written.map_err(RemoteError::io("writing", &journal_at))?;
+        set_aside(&file, content.length).map_err(RemoteError::io("setting space aside for", &at))?;
+        let missing = missing(&pieces, content.length);
+        let state = Mutex::new(State { journal, pieces, missing });
+        Ok(Self { path: path.to_owned(), file, length: content.length, state })
+    }
+
+    /// How many bytes are there.
+    pub(crate) fn there(&self) -> u64 {
+        self.state().pieces.iter().map(|piece| piece.digest.length).sum()
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        self.there() == self.length
+    }
+
+    /// A range that nobody fetches yet, for one of `streams` threads: long at first, so that few requests are made, and
+    /// shorter towards the end, so that all end together.
+    pub(crate) fn take(&self, streams: usize) -> Option<Range<u64>> {
+        let mut state = self.state();
+        let left: u64 = state.missing.iter().map(|range| range.end - range.start).sum();
+        let fair = (left / (2 * streams as u64)).clamp(PIECE, LONGEST_RANGE);
+        let first = state.missing.first_mut()?;
+        let end = (first.start + fair).next_multiple_of(PIECE).min(first.end);
+        let range = first.start..end;
+        first.start = end;
+        state.missing.retain(|range| !range.is_empty());
+        Some(range)
+    }
+
+    /// Writes what arrived.
+    pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), RemoteError> {
+        self.file.write_all_at(bytes, offset).map_err(RemoteError::io("writing", &beside(&self.path, ".part")))
+    }
+
+    /// Notes that these bytes are written. Says whether they were the last that were missing.
+    pub(crate) fn note(&self, offset: u64, digest: Digest) -> Result<bool, RemoteError> {
+        let piece = Piece { offset, digest };
+        let mut state = self.state();
+        let written = state.journal.write_all(piece.line().as_bytes());
+        written.map_err(RemoteError::io("writing", &beside(&self.path, ".part.journal")))?;
+        let place = state.pieces.partition_point(|other| other.offset < offset);
+        state.pieces.insert(place, piece);
+        Ok(state.pieces.iter().map(|piece| piece.digest.length).sum::<u64>() == self.length)
+    }
+
+    /// Gives the file its name, once it is whole, is what the server has, and is on the disk itself. What is wrong is
+    /// thrown away.
+    pub(crate) fn finish(&self, head: &Head) -> Result<(), RemoteError> {
+        let found = self.state().pieces.iter().fold(Digest::default(), |whole, piece| whole.then(piece.digest));
+        let (part, journal) = (beside(&self.path, ".part"), beside(&self.path, ".part.journal"));
+        if let Some(expected) = head.crc32c.filter(|expected| *expected != found.crc32c) {
+            // The journal first: without it the other counts for nothing.
+            for file in [&journal, &part] {
+                std::fs::remove_file(file).map_err(RemoteError::io("removing", file))?;
+            }
+            let name = self.path.display().to_string();
+            return Err(RemoteError::Digest { name, found: found.crc32c, expected });
+        }
+        settle(&self.file, &part, &self.path, head.modified)?;
+        std::fs::remove_file(&journal).map_err(RemoteError::io("removing", &journal))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Piece {
+    fn line(&self) -> String {
+        format!("{} {} {:08x}\n", self.offset, self.digest.length, self.digest.crc32c)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let (offset, length) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let crc32c = u32::from_str_radix(words.next()?, 16).ok()?;
+        words.next().is_none().then_some(Self { offset, digest: Digest { crc32c, length } })
+    }
+
+    fn end(&self) -> Option<u64> {
+        self.offset.checked_add(self.digest.length)
+    }
+
+    /// Whether the file has what the journal says.
+    fn is_in(&self, file: &File) -> bool {
+        digest_of(file, self.offset..self.offset + self.digest.length).is_ok_and(|digest| digest == self.digest)
+    }
+}
+
+/// Makes a file that is written the one of its name: on the disk itself, dated as on the server, and then renamed.
+pub(crate) fn settle(file: &File, from: &Path, to: &Path, modified: Option<SystemTime>) -> Result<(), RemoteError> {
+    if let Some(modified) = modified {
+        let time = Timespec { tv_sec: seconds(modified), tv_nsec: 0 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::futimens(file, &times).map_err(|error| RemoteError::io("dating", from)(error.into()))?;
+    }
+    file.sync_all().map_err(RemoteError::io("bringing to the disk", from))?;
+    std::fs::rename(from, to).map_err(RemoteError::io("renaming", from))?;
+    let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(RemoteError::io("bringing to the disk", directory))
+}
+
+/// `.NAME.part` beside `NAME`.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
+/// The digest of a range of a file, read.
+pub(crate) fn digest_of(file: &File, range: Range<u64>) -> io::Result<Digest> {
+    let mut buffer = vec![0; CHUNK];
+    let mut crc = thalweg_wire::Crc32c::new();
+    let mut at = range.start;
+    while at < range.end {
+        let length = CHUNK.min(usize::try_from(range.end - at).unwrap_or(CHUNK));
+        file.read_exact_at(&mut buffer[..length], at)?;
+        crc.update(&buffer[..length]);
+        at += length as u64;
+    }
+    Ok(Digest { crc32c: crc.value(), length: range.end - range.start })
+}
+
+/// Seconds since 1970, downwards: what `Last-Modified` says.
+pub(crate) fn seconds(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+        Err(before) => -i64::try_from(before.duration().as_secs()).unwrap_or(i64::MAX),
+    }
+}
+
+/// A journal that makes sense: pieces within the file that do not lie on one another. A last line that is cut off counts for
+/// nothing.
+fn parse(text: &[u8]) -> Option<(Begin, Vec<Piece>)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (begin, lines) = text.split_once('\n')?;
+    let begin: Begin = serde_json::from_str(begin).ok()?;
+    let whole = &lines[..lines.rfind('\n').map_or(0, |end| end + 1)];
+    let mut pieces = whole.lines().map(Piece::parse).collect::<Option<Vec<_>>>()?;
+    pieces.sort_unstable_by_key(|piece| piece.offset);
+    let apart = pieces.windows(2).all(|pair| pair[0].end().is_some_and(|end| end <= pair[1].offset));
+    let inside = pieces.last().is_none_or(|last| last.end().is_some_and(|end| end <= begin.content.length));
+    (apart && inside).then_some((begin, pieces))
+}
+
+fn rewrite(journal: &mut File, begin: &Begin, pieces: &[Piece]) -> io::Result<()> {
+    let mut text = serde_json::to_string(begin).map_err(io::Error::other)?;
+    text.push('\n');
+    text.extend(pieces.iter().map(Piece::line));
+    journal.set_len(0)?;
+    io::Seek::rewind(journal)?;
+    journal.write_all(text.as_bytes())
+}
+
+/// What is not there, in ascending order.
+fn missing(pieces: &[Piece], length: u64) -> Vec<Range<u64>> {
+    let mut at = 0;
+    let mut missing = Vec::new();
+    for piece in pieces {
+        missing.push(at..piece.offset);
+        at = piece.offset + piece.digest.length;
+    }
+    missing.push(at..length);
+    missing.retain(|range| !range.is_empty());
+    missing
+}
+
+/// Has a disk that is too small say so now, and keeps the file in one place on it.
+fn set_aside(file: &File, length: u64) -> io::Result<()> {
+    if length > file.metadata()?.len() {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            result => result?,
+        }
+    }
+    file.set_len(length)
+}
+
+fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
+}
+
+/// Bytes in a piece: what a kill loses of a stream, and what a line in the journal stands for.
+pub(crate) const PIECE: u64 = 8 << 20;
+/// Bytes asked for at once.
+const LONGEST_RANGE: u64 = 1 << 30;
+/// Bytes read and written at once: small enough to be still in the cache when they are written.
+pub(crate) const CHUNK: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    fn head(length: u64, etag: &str) -> Head {
+        Head { length, etag: Some(etag.into()), modified: Some(UNIX_EPOCH), crc32c: None }
+    }
+
+    fn content(length: u64, etag: &str) -> Content {
+        Content::new("http://h/a".into(), &head(length, etag), false)
+    }
+
+    fn fill(part: &Part, range: Range<u64>, with: u8) -> bool {
+        let bytes = vec![with; usize::try_from(range.end - range.start).unwrap()];
+        part.write(&bytes, range.start).unwrap();
+        part.note(range.start, Digest::of(&bytes)).unwrap()
+    }
+
+    /// A file of three pieces, of which the second was fetched before the process died.
+    fn begun() -> (TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        let part = Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap();
+        assert_eq!(part.take(1), Some(0..2 * PIECE));
+        assert!(!fill(&part, PIECE..2 * PIECE, 7));
+        (directory, path)
+    }
+
+    #[test]
+    fn it_goes_on_where_it_was_left_and_is_named_when_it_is_whole() {
+        let (directory, path) = begun();
+        let part = Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap();
+        assert_eq!(part.there(), PIECE);
+        let (first, second) = (part.take(8).unwrap(), part.take(8).unwrap());
+        assert_eq!((first.clone(), second.clone(), part.take(8)), (0..PIECE, 2 * PIECE..3 * PIECE, None));
+        assert!(!fill(&part, first, 7) && fill(&part, second, 7));
+
+        let whole = vec![7; usize::try_from(3 * PIECE).unwrap()];
+        let crc32c = Some(Digest::of(&whole).crc32c);
+        part.finish(&Head { crc32c, ..head(3 * PIECE, "\"1\"") }).unwrap();
+        assert!(std::fs::read(&path).unwrap() == whole);
+        assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), UNIX_EPOCH);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn another_content_begins_anew() {
+        for other in [content(3 * PIECE, "\"2\""), content(3 * PIECE + 1, "\"1\"")] {
+            let (_directory, path) = begun();
+            assert_eq!(Part::open(&path, &other).unwrap().there(), 0, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn what_only_grows_keeps_what_is_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        let content = |length| Content::new("http://h/a".into(), &head(length, &format!("\"{length}\"")), true);
+        let part = Part::open(&path, &content(PIECE)).unwrap();
+        assert!(fill(&part, 0..PIECE, 1));
+        drop(part);
+        let part = Part::open(&path, &content(PIECE + 5)).unwrap();
+        assert_eq!((part.there(), part.take(4)), (PIECE, Some(PIECE..PIECE + 5)));
+        drop(part);
+        assert_eq!(Part::open(&path, &content(PIECE - 1)).unwrap().there(), 0, "and what shrank begins anew");
+    }
+
+    #[test]
+    fn a_wrong_digest_keeps_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        let part = Part::open(&path, &content(4, "\"1\"")).unwrap();
+        assert!(fill(&part, 0..4, 1));
+        let error = part.finish(&Head { crc32c: Some(0), ..head(4, "\"1\"") }).unwrap_err();
+        assert!(matches!(error, RemoteError::Digest { expected: 0, .. }), "{error}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn two_do_not_write_the_same_file() {
+        let (_directory, path) = begun();
+        let _first = Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap();
+        let second = Part::open(&path, &content(3 * PIECE, "\"1\""));
+        assert!(matches!(second, Err(RemoteError::InUse(_))), "{second:?}");
+    }
+
+    #[test]
+    fn after_a_restart_of_the_machine_only_what_the_disk_has_is_believed() {
+        let (_directory, path) = begun();
+        let journal = beside(&path, ".part.journal");
+        let text = std::fs::read_to_string(&journal).unwrap().replace(&boot(), "another boot");
+        std::fs::write(&journal, &text).unwrap();
+        assert_eq!(Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap().there(), PIECE);
+
+        std::fs::write(&journal, &text).unwrap();
+        File::options().write(true).open(beside(&path, ".part")).unwrap().write_all_at(&[0], PIECE + 9).unwrap();
+        assert_eq!(Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap().there(), 0);
+    }
+
+    #[test]
+    fn a_journal_that_makes_no_sense_counts_for_nothing() {
+        let begin = serde_json::to_string(&Begin { content: content(100, "\"1\""), boot: boot() }).unwrap();
+        for (lines, there) in [
+            ("0 10 00000000\n50 50 ffffffff\n", Some(60)),
+            ("50 50 ffffffff\n0 10 00000000\n12 1", Some(60)),
+            ("", Some(0)),
+            ("0 10 00000000\n9 10 00000000\n", None),
+            ("0 101 00000000\n", None),
+            ("18446744073709551615 2 00000000\n", None),
+            ("0 18446744073709551615 00000000\n1 2 00000000\n", None),
+            ("0 -1 00000000\n", None),
+            ("0 10\n", None),
+            ("0 10 00000000 1\n", None),
+            ("\u{0}\u{0}\n", None),
+        ] {
+            let parsed = parse(format!("{begin}\n{lines}").as_bytes());
+            let found = parsed.map(|(_, pieces)| pieces.iter().map(|piece| piece.digest.length).sum::<u64>());
+            assert_eq!(found, there, "{lines:?}");
+        }
+        for text in ["", "\n", "{}\n", "\u{0}\u{0}"] {
+            assert!(parse(text.as_bytes()).is_none());
+        }
+    }
+}

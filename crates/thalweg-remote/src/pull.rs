@@ -1,0 +1,496 @@
+//! Fetches files, runs and whole directories: several ranges at once, resumed, verified, and named only when whole.
+
+use crate::listing::Kind;
+use crate::part::{CHUNK, Content, PIECE, Part, beside, digest_of, seconds, settle};
+use crate::server::Head;
+use crate::{Digest, Entry, Progress, RemoteError, Server};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use thalweg_store::{RunInfo, RunState, run_directory_name};
+use thalweg_wire::RunNumber;
+
+/// What was fetched, or sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    /// What it is now: a directory or a file here, a URL on a server.
+    pub to: String,
+    /// The runs in it, as far as they are here.
+    pub runs: Vec<PathBuf>,
+    /// Files that were fetched or sent.
+    pub files: u64,
+    /// Files that were there already and are the same.
+    pub same_files: u64,
+    /// Bytes that were fetched or sent.
+    pub bytes: u64,
+    /// Bytes that were there from an earlier try.
+    pub resumed_bytes: u64,
+}
+
+/// Fetches what the server's URL names into the directory `into`, with so many streams: a file under its name, a run under the name of its
+/// directory, a directory with all that is in it.
+///
+/// What is here already and is the same, by length and date or checksum, is not fetched again. What is here and is another is not
+/// overwritten, but for a run that was fetched while it was [`Open`](RunState::Open).
+pub fn pull(server: &Server, into: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
+    let pull = Pull::new(streams, progress);
+    let (to, runs) = match server.head("") {
+        Ok(head) => {
+            let name = server.name().unwrap_or_default();
+            if !crate::listing::is_plain(&name) {
+                return Err(RemoteError::Url {
+                    url: server.url(""),
+                    why: "its last part cannot be the name of a file",
+                });
+            }
+            create(into)?;
+            progress.expect(head.length);
+            let to = into.join(name);
+            let (server, name, listed) = (server.clone(), String::new(), head.length);
+            pull.files(&[Job { server, name, to: to.clone(), listed, grows: false, replace: false }])?;
+            (to, Vec::new())
+        }
+        Err(RemoteError::Directory(_)) => pull.directory(server, Place::In(into), 0)?,
+        Err(error) => return Err(error),
+    };
+    Ok(pull.moved(to.display().to_string(), runs))
+}
+
+/// Something that is being fetched.
+#[derive(Debug)]
+pub(crate) struct Pull<'a> {
+    streams: usize,
+    progress: &'a Progress,
+    files: AtomicU64,
+    same_files: AtomicU64,
+    resumed: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// A file that is to be fetched.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Where it is, and under which name; no name where the server's own URL is the file.
+    pub(crate) server: Server,
+    pub(crate) name: String,
+    pub(crate) to: PathBuf,
+    /// How long the listing says it is: of a segment that is being written, more than it has.
+    pub(crate) listed: u64,
+    /// It is a segment of a run that is being written.
+    pub(crate) grows: bool,
+    /// What is here under its name may be overwritten.
+    pub(crate) replace: bool,
+}
+
+/// Where a directory goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// In here, under its own name.
+    In(&'a Path),
+    /// Here.
+    As(&'a Path),
+}
+
+impl<'a> Pull<'a> {
+    pub(crate) fn new(streams: usize, progress: &'a Progress) -> Self {
+        let [files, same_files, resumed, bytes] = Default::default();
+        Self { streams: streams.max(1), progress, files, same_files, resumed, bytes }
+    }
+
+    pub(crate) fn moved(&self, to: String, runs: Vec<PathBuf>) -> Moved {
+        Moved {
+            to,
+            runs,
+            files: self.files.load(Relaxed),
+            same_files: self.same_files.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            resumed_bytes: self.resumed.load(Relaxed),
+        }
+    }
+
+    /// Fetches a directory or a run. Returns where it is now, and the runs in it.
+    fn directory(&self, server: &Server, place: Place, depth: u32) -> Result<(PathBuf, Vec<PathBuf>), RemoteError> {
+        if depth > DEEPEST {
+            return Err(RemoteError::Answer {
+                url: server.url(""),
+                what: "directories that lie in one another without end",
+            });
+        }
+        let listing = server.list("")?;
+        if listing.info.is_some() {
+            let to = self.run(server, place)?;
+            return Ok((to.clone(), vec![to]));
+        }
+        let to = match (place, server.name()) {
+            (Place::As(to), _) => to.to_owned(),
+            (Place::In(into), Some(name)) if crate::listing::is_plain(&name) => into.join(name),
+            (Place::In(into), _) => into.to_owned(),
+        };
+        create(&to)?;
+        let files = listing.entries.iter().filter(|entry| entry.kind == Kind::File);
+        let jobs: Vec<Job> = files.map(|entry| self.job(server, entry, &to, false, false)).collect();
+        self.files(&jobs)?;
+        let mut runs = Vec::new();
+        for entry in &listing.entries {
+            match entry.kind {
+                Kind::File | Kind::Other => {}
+                Kind::Run => runs.push(self.run(&server.beneath(&entry.name), Place::In(&to))?),
+                Kind::Directory => {
+                    let inner = server.beneath(&entry.name);
+                    runs.extend(self.directory(&inner, Place::As(&to.join(&entry.name)), depth + 1)?.1);
+                }
+            }
+        }
+        Ok((to, runs))
+    }
+
+    /// Fetches a run: its segments, and then `run.json`, which makes it one.
+    pub(crate) fn run(&self, server: &Server, place: Place) -> Result<PathBuf, RemoteError> {
+        // First, so that it does not say that the run has ended when the segments are older.
+        let book = Book::read(server)?;
+        let to = book.directory(place);
+        create(&to)?;
+        let here = book.is_here(&to)?;
+        let listing = server.list("")?;
+        let grows = book.info.state == RunState::Open;
+        let segments = listing.entries.iter().filter(|entry| entry.kind == Kind::File && entry.name != RUN_JSON);
+        let jobs: Vec<Job> = segments.map(|entry| self.job(server, entry, &to, grows, here != Here::Same)).collect();
+        self.files(&jobs)?;
+        if here == Here::Same {
+            self.same_files.fetch_add(1, Relaxed);
+        } else {
+            book.write(&to)?;
+            self.count(book.text.len() as u64);
+            self.files.fetch_add(1, Relaxed);
+        }
+        Ok(to)
+    }
+
+    pub(crate) fn job(&self, server: &Server, entry: &Entry, to: &Path, grows: bool, replace: bool) -> Job {
+        self.progress.expect(entry.bytes);
+        let (server, name, listed) = (server.clone(), entry.name.clone(), entry.bytes);
+        Job { server, to: to.join(&name), name, listed, grows, replace }
+    }
+
+    /// Bytes that arrived.
+    pub(crate) fn count(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.progress.add(bytes);
+    }
+
+    pub(crate) fn resumed(&self, bytes: u64) {
+        self.resumed.fetch_add(bytes, Relaxed);
+        self.progress.add(bytes);
+    }
+
+    pub(crate) fn another_file(&self) {
+        self.files.fetch_add(1, Relaxed);
+    }
+
+    /// Fetches files, with all streams.
+    pub(crate) fn files(&self, jobs: &[Job]) -> Result<(), RemoteError> {
+        let queue = Queue {
+            state: Mutex::new(Waiting { jobs: jobs.iter().collect(), ..Waiting::default() }),
+            changed: Condvar::new(),
+            failed: AtomicBool::new(false),
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.streams {
+                scope.spawn(|| self.stream(&queue));
+            }
+        });
+        let state = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        state.error.map_or(Ok(()), Err)
+    }
+
+    /// One stream: does what there is to do, until nothing is left or something failed.
+    fn stream(&self, queue: &Queue) {
+        let mut buffer = vec![0; CHUNK];
+        while let Some(work) = queue.take(self.streams) {
+            let done = match work {
+                Work::Begin(job) => {
+                    let begun = self.begin(job);
+                    let (file, result) = begun.map_or_else(|error| (None, Err(error)), |file| (file, Ok(())));
+                    queue.begun(file);
+                    result
+                }
+                Work::Fetch(file, range) => self.fetch(&file, range, &mut buffer, &queue.failed),
+            };
+            if let Err(error) = done {
+                queue.fail(error);
+            }
+        }
+    }
+
+    /// Looks at a file here and there. Nothing where it needs no fetching.
+    fn begin(&self, job: &Job) -> Result<Option<Arc<Fetched>>, RemoteError> {
+        let mut head = job.server.head(&job.name)?;
+        self.progress.expect_instead(job.listed, head.length);
+        if job.grows {
+            // It may be another one with the next request, and yet have all that it has now.
+            head.etag = None;
+        }
+        match std::fs::metadata(&job.to) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(RemoteError::io("reading", &job.to)(error)),
+            Ok(_) if is_same(&job.to, &head)? => {
+                self.same_files.fetch_add(1, Relaxed);
+                self.progress.add(head.length);
+                return Ok(None);
+            }
+            Ok(_) if !job.replace => return Err(RemoteError::Here(job.to.clone())),
+            Ok(_) => {}
+        }
+        let part = Part::open(&job.to, &Content::new(job.server.url(&job.name), &head, job.grows))?;
+        self.resumed(part.there());
+        let file = Fetched { server: job.server.clone(), name: job.name.clone(), head, part };
+        if file.part.is_whole() {
+            self.finish(&file)?;
+            return Ok(None);
+        }
+        Ok(Some(Arc::new(file)))
+    }
+
+    /// Fetches a range of a file; what arrived is noted whatever becomes of the rest.
+    fn fetch(
+        &self,
+        file: &Fetched,
+        range: Range<u64>,
+        buffer: &mut [u8],
+        failed: &AtomicBool,
+    ) -> Result<(), RemoteError> {
+        let mut reader = file.server.reader(&file.name, range.clone(), file.head.etag.as_deref())?;
+        let mut at = range.start;
+        while at < range.end && !failed.load(Relaxed) {
+            let end = (at + 1).next_multiple_of(PIECE).min(range.end);
+            let mut digest = Digest::default();
+            let mut result = Ok(());
+            while at + digest.length < end && result.is_ok() && !failed.load(Relaxed) {
+                let most = buffer.len().min(usize::try_from(end - at - digest.length).unwrap_or(usize::MAX));
+                // Whole chunks, so that all writes but those around a break are aligned.
+                let (arrived, error) = fill(&mut reader, &mut buffer[..most]);
+                file.part.write(&buffer[..arrived], at + digest.length)?;
+                digest = digest.then(Digest::of(&buffer[..arrived]));
+                self.count(arrived as u64);
+                if arrived < most {
+                    let shrank = || RemoteError::Changed(file.server.url(&file.name));
+                    result = Err(error.map_or_else(shrank, |error| reader.error(error)));
+                }
+            }
+            if digest.length > 0 && file.part.note(at, digest)? {
+                self.finish(file)?;
+            }
+            at += digest.length;
+            result?;
+        }
+        Ok(())
+    }
+
+    fn finish(&self, file: &Fetched) -> Result<(), RemoteError> {
+        self.files.fetch_add(1, Relaxed);
+        file.part.finish(&file.head)
+    }
+}
+
+/// A file that is being fetched.
+#[derive(Debug)]
+struct Fetched {
+    server: Server,
+    name: String,
+    head: Head,
+    part: Part,
+}
+
+/// What streams have to do.
+#[derive(Debug)]
+struct Queue<'a> {
+    state: Mutex<Waiting<'a>>,
+    changed: Condvar,
+    failed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Waiting<'a> {
+    /// Files that nobody has looked at yet.
+    jobs: VecDeque<&'a Job>,
+    /// How many are being looked at, of which there may be more to do.
+    looked_at: usize,
+    /// Files with ranges that nobody fetches yet.
+    files: VecDeque<Arc<Fetched>>,
+    error: Option<RemoteError>,
+}
+
+#[derive(Debug)]
+enum Work<'a> {
+    Begin(&'a Job),
+    Fetch(Arc<Fetched>, Range<u64>),
+}
+
+impl<'a> Queue<'a> {
+    /// The next thing to do, for one of `streams`: what was begun before what was not. Nothing where nothing is left.
+    fn take(&self, streams: usize) -> Option<Work<'a>> {
+        let mut state = self.state();
+        loop {
+            if state.error.is_some() {
+                return None;
+            }
+            while let Some(file) = state.files.front() {
+                if let Some(range) = file.part.take(streams) {
+                    return Some(Work::Fetch(Arc::clone(file), range));
+                }
+                state.files.pop_front();
+            }
+            if let Some(job) = state.jobs.pop_front() {
+                state.looked_at += 1;
+                return Some(Work::Begin(job));
+            }
+            if state.looked_at == 0 {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A file was looked at.
+    fn begun(&self, file: Option<Arc<Fetched>>) {
+        let mut state = self.state();
+        state.looked_at -= 1;
+        state.files.extend(file);
+        self.changed.notify_all();
+    }
+
+    /// The first error ends it; the others only follow from it.
+    fn fail(&self, error: RemoteError) {
+        self.failed.store(true, Relaxed);
+        self.state().error.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, Waiting<'a>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `run.json` as the server has it.
+#[derive(Debug)]
+pub(crate) struct Book {
+    pub(crate) text: Vec<u8>,
+    pub(crate) info: RunInfo,
+    pub(crate) head: Head,
+}
+
+/// What of a run is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Here {
+    /// No `run.json`.
+    Nothing,
+    /// An earlier state of it.
+    Open,
+    /// Its `run.json`, byte by byte.
+    Same,
+}
+
+impl Book {
+    pub(crate) fn read(server: &Server) -> Result<Self, RemoteError> {
+        // It is replaced once, when the run ends; so at most one of these tries finds it changed.
+        let mut tries = 0..3;
+        let (head, text) = loop {
+            let head = match server.head(RUN_JSON) {
+                Err(error) if error.is_not_found() => return Err(RemoteError::NotARun(server.url(""))),
+                head => head?,
+            };
+            if head.length > LONGEST_BOOK {
+                return Err(RemoteError::Answer { url: server.url(RUN_JSON), what: "a run.json of more than 256 MiB" });
+            }
+            match server.read(RUN_JSON, 0..head.length, head.etag.as_deref()) {
+                Err(RemoteError::Changed(_)) if tries.next().is_some() => {}
+                text => break (head, text?),
+            }
+        };
+        let json = |error| RemoteError::Json { url: server.url(RUN_JSON), error };
+        let info = serde_json::from_slice(&text).map_err(json)?;
+        Ok(Self { text, info, head })
+    }
+
+    /// Where the run goes.
+    pub(crate) fn directory(&self, place: Place) -> PathBuf {
+        let RunInfo { run, builder, builders, .. } = self.info;
+        match place {
+            Place::In(into) => into.join(run_directory_name(RunNumber(run), builder, builders)),
+            Place::As(to) => to.to_owned(),
+        }
+    }
+
+    /// What of the run is in `directory`; an error where another run is.
+    pub(crate) fn is_here(&self, directory: &Path) -> Result<Here, RemoteError> {
+        let path = directory.join(RUN_JSON);
+        match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Here::Nothing),
+            Err(error) => return Err(RemoteError::io("reading", &path)(error)),
+            Ok(text) if text == self.text => {
+                return Ok(if self.info.state == RunState::Open { Here::Open } else { Here::Same });
+            }
+            Ok(_) => {}
+        }
+        let here = RunInfo::read(directory)?;
+        let same_run = |info: &RunInfo| (info.run, info.builder, info.began);
+        let earlier = here.state == RunState::Open && same_run(&here) == same_run(&self.info);
+        if earlier { Ok(Here::Open) } else { Err(RemoteError::Here(path)) }
+    }
+
+    /// Makes it the `run.json` of `directory`.
+    pub(crate) fn write(&self, directory: &Path) -> Result<(), RemoteError> {
+        let path = directory.join(RUN_JSON);
+        let part = beside(&path, ".part");
+        let mut file = File::create(&part).map_err(RemoteError::io("creating", &part))?;
+        file.write_all(&self.text).map_err(RemoteError::io("writing", &part))?;
+        settle(&file, &part, &path, self.head.modified)
+    }
+}
+
+pub(crate) fn create(directory: &Path) -> Result<(), RemoteError> {
+    std::fs::create_dir_all(directory).map_err(RemoteError::io("creating", directory))
+}
+
+/// Whether a file here is the one on the server: as long, and of the same date (which is what a fetched file gets) or checksum.
+fn is_same(path: &Path, head: &Head) -> Result<bool, RemoteError> {
+    let reading = || RemoteError::io("reading", path);
+    let file = File::open(path).map_err(reading())?;
+    let metadata = file.metadata().map_err(reading())?;
+    if !metadata.is_file() || metadata.len() != head.length {
+        return Ok(false);
+    }
+    if head.modified.is_some_and(|there| metadata.modified().is_ok_and(|here| seconds(here) == seconds(there))) {
+        return Ok(true);
+    }
+    match head.crc32c {
+        Some(crc32c) => Ok(digest_of(&file, 0..head.length).map_err(reading())?.crc32c == crc32c),
+        None => Ok(false),
+    }
+}
+
+/// Fills the buffer as far as there is something. Less than all of it, where the stream ended or broke.
+pub(crate) fn fill(from: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<std::io::Error>) {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match from.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return (filled, Some(error)),
+        }
+    }
+    (filled, None)
+}
+
+/// The file that makes a directory a run.
+pub(crate) const RUN_JSON: &str = "run.json";
+/// Bytes in it.
+const LONGEST_BOOK: u64 = 256 << 20;
+/// Directories in one another.
+const DEEPEST: u32 = 64;

@@ -1,0 +1,565 @@
+//! Sends files and runs: verified by the server, resumed where it broke off, and there under their names only when whole.
+
+use crate::part::digest_of;
+use crate::pull::{Moved, RUN_JSON};
+use crate::server::{Question, field, refused};
+use crate::{Head, Progress, RemoteError, Resource, Server, digest};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use thalweg_store::{Extent, RunInfo, RunState};
+use ureq::http::{StatusCode, header};
+
+/// Sends a file, or a run's directory, into the directory that the server's URL names, with so many files at once.
+///
+/// `run.json` goes last, so that a run is one when all of it is there. A file that is there already and is the same is not sent again; one that
+/// is there and is another is left as it is, which is an error.
+pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
+    let name = name_of(path)?;
+    let push = Push::new(streams, progress);
+    if path.is_file() {
+        push.files(&[Job::new(server, path.to_owned(), name.clone())?])?;
+        return Ok(push.moved(server.url(&name), Vec::new()));
+    }
+    let info = read_info(path)?;
+    if info.state == RunState::Open && is_locked(path)? {
+        return Err(RemoteError::BeingWritten(path.to_owned()));
+    }
+    let server = server.beneath(&name);
+    push.files(&jobs(&server, path)?)?;
+    push.book(&server, path)?;
+    Ok(push.moved(server.url(""), vec![path.to_owned()]))
+}
+
+/// Sends a run while it is being recorded, until it has ended and all of it is there.
+///
+/// Of the segment that is being written whole blocks are sent as they are written; it appears on the server when it is closed, and
+/// `run.json` at the end.
+pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
+    let name = name_of(path)?;
+    let push = Push::new(streams, progress);
+    read_info(path)?;
+    let server = server.beneath(&name);
+    // What is closed already, with all streams.
+    let mut closed = Vec::new();
+    for job in jobs(&server, path)? {
+        if thalweg_store::segment_digest(&job.file).map_err(RemoteError::io("reading", &job.path))?.is_some() {
+            closed.push(job);
+        }
+    }
+    push.files(&closed)?;
+
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut pause = SHORTEST;
+    loop {
+        // The state before the segments: what had ended by then is all there is.
+        let ended = read_info(path)?.state != RunState::Open || !is_locked(path)?;
+        let mut news = false;
+        for job in jobs(&server, path)? {
+            let is_sent = closed.iter().any(|other| other.name == job.name);
+            if !is_sent && !segments.iter().any(|segment| segment.job.name == job.name) {
+                segments.push(Segment::new(job));
+            }
+        }
+        for segment in segments.iter_mut().filter(|segment| !segment.is_there) {
+            news |= segment.send(&push, ended)?;
+        }
+        if ended {
+            break;
+        }
+        if !news {
+            std::thread::sleep(pause);
+        }
+        pause = if news { SHORTEST } else { (pause * 2).min(LONGEST) };
+    }
+    push.book(&server, path)?;
+    Ok(push.moved(server.url(""), vec![path.to_owned()]))
+}
+
+/// Something that is being sent.
+#[derive(Debug)]
+struct Push<'a> {
+    streams: usize,
+    progress: &'a Progress,
+    files: AtomicU64,
+    same_files: AtomicU64,
+    resumed: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// A file that is to be sent.
+#[derive(Debug)]
+struct Job {
+    server: Server,
+    path: PathBuf,
+    name: String,
+    file: File,
+    length: u64,
+}
+
+impl Job {
+    fn new(server: &Server, path: PathBuf, name: String) -> Result<Self, RemoteError> {
+        let file = File::open(&path).map_err(RemoteError::io("opening", &path))?;
+        let length = file.metadata().map_err(RemoteError::io("reading", &path))?.len();
+        Ok(Self { server: server.clone(), path, name, file, length })
+    }
+
+    /// The checksum of the whole. Of a segment it is that of what was recorded: should the disk have lost some of it since, the
+    /// server finds out.
+    fn crc32c(&self) -> Result<u32, RemoteError> {
+        let reading = || RemoteError::io("reading", &self.path);
+        let is_segment = self.path.extension().is_some_and(|extension| extension == "seg");
+        let recorded = if is_segment { thalweg_store::segment_digest(&self.file).map_err(reading())? } else { None };
+        match recorded {
+            Some(crc32c) => Ok(crc32c),
+            None => Ok(digest_of(&self.file, 0..self.length).map_err(reading())?.crc32c),
+        }
+    }
+
+    /// What the server has under the name; nothing where it has nothing.
+    fn there(&self) -> Result<Option<Head>, RemoteError> {
+        match self.server.head(&self.name) {
+            Ok(head) => Ok(Some(head)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the server has this file, of so many bytes and this checksum. Where it does not know the checksum of a file that is as
+    /// long, it is another one for us.
+    fn is_there(&self, length: u64, crc32c: u32) -> Result<bool, RemoteError> {
+        let there = self.there()?;
+        Ok(there.is_some_and(|head| (head.length, head.crc32c) == (length, Some(crc32c))))
+    }
+}
+
+impl<'a> Push<'a> {
+    fn new(streams: usize, progress: &'a Progress) -> Self {
+        let [files, same_files, resumed, bytes] = Default::default();
+        Self { streams: streams.max(1), progress, files, same_files, resumed, bytes }
+    }
+
+    fn moved(&self, to: String, runs: Vec<PathBuf>) -> Moved {
+        Moved {
+            to,
+            runs,
+            files: self.files.load(Relaxed),
+            same_files: self.same_files.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            resumed_bytes: self.resumed.load(Relaxed),
+        }
+    }
+
+    /// Sends files, with all streams.
+    fn files(&self, jobs: &[Job]) -> Result<(), RemoteError> {
+        self.progress.expect(jobs.iter().map(|job| job.length).sum());
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let first = Mutex::new(None);
+        std::thread::scope(|scope| {
+            for _ in 0..self.streams.min(jobs.len()) {
+                scope.spawn(|| {
+                    while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)).filter(|_| !failed.load(Relaxed)) {
+                        if let Err(error) = self.file(job, &failed) {
+                            failed.store(true, Relaxed);
+                            first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                        }
+                    }
+                });
+            }
+        });
+        first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// Sends a file, unless it is there.
+    fn file(&self, job: &Job, stop: &AtomicBool) -> Result<(), RemoteError> {
+        if job.there()?.is_some() {
+            if !job.is_there(job.length, job.crc32c()?)? {
+                return Err(RemoteError::Exists(job.server.url(&job.name)));
+            }
+            self.same_files.fetch_add(1, Relaxed);
+            self.progress.add(job.length);
+            return Ok(());
+        }
+        let mut upload = Upload::new(job, self.progress, stop);
+        upload.whole(job.length, job.crc32c()?, None)?;
+        self.sent(&upload);
+        Ok(())
+    }
+
+    /// Sends `run.json`. One of the same run that was still open is replaced.
+    fn book(&self, server: &Server, directory: &Path) -> Result<(), RemoteError> {
+        let job = Job::new(server, directory.join(RUN_JSON), RUN_JSON.to_owned())?;
+        self.progress.expect(job.length);
+        let mut replaced = None;
+        if let Some(head) = job.there()? {
+            let there = server.read(RUN_JSON, 0..LONGEST_BOOK, None)?;
+            let reading = RemoteError::io("reading", &job.path);
+            if there == std::fs::read(&job.path).map_err(reading)? {
+                self.same_files.fetch_add(1, Relaxed);
+                self.progress.add(job.length);
+                return Ok(());
+            }
+            let here = read_info(directory)?;
+            let open = serde_json::from_slice::<RunInfo>(&there).is_ok_and(|there| {
+                let same = (there.run, there.builder, there.began) == (here.run, here.builder, here.began);
+                there.state == RunState::Open && same
+            });
+            if !open {
+                return Err(RemoteError::Exists(server.url(RUN_JSON)));
+            }
+            replaced = head.etag;
+        }
+        let stop = AtomicBool::new(false);
+        let mut upload = Upload::new(&job, self.progress, &stop);
+        upload.whole(job.length, job.crc32c()?, replaced.as_deref())?;
+        self.sent(&upload);
+        Ok(())
+    }
+
+    fn sent(&self, upload: &Upload) {
+        self.files.fetch_add(1, Relaxed);
+        self.resumed.fetch_add(upload.resumed, Relaxed);
+        self.bytes.fetch_add(upload.at - upload.resumed, Relaxed);
+    }
+}
+
+/// A file on its way.
+#[derive(Debug)]
+struct Upload<'a> {
+    job: &'a Job,
+    progress: &'a Progress,
+    stop: &'a AtomicBool,
+    /// Bytes that the server has, as far as is known.
+    at: u64,
+    /// Of these, those that it had at first.
+    resumed: u64,
+}
+
+/// What the server made of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// The file is there under its name.
+    Published,
+    /// So many bytes of it are there.
+    There(u64),
+}
+
+impl<'a> Upload<'a> {
+    fn new(job: &'a Job, progress: &'a Progress, stop: &'a AtomicBool) -> Self {
+        Self { job, progress, stop, at: 0, resumed: 0 }
+    }
+
+    /// Sends the first `length` bytes of the file, which are all of it. One of the ETag `replaced` makes room for it.
+    fn whole(&mut self, length: u64, crc32c: u32, replaced: Option<&str>) -> Result<(), RemoteError> {
+        self.resume(length)?;
+        self.resumed = self.at;
+        let mut began_anew = false;
+        let mut patience = self.job.server.patience();
+        loop {
+            let from = self.at;
+            let result = self.put(from..length, Some(length), Some(crc32c), replaced);
+            let error = match result {
+                Ok(Answer::Published) => {
+                    self.now_at(length);
+                    return Ok(());
+                }
+                Ok(Answer::There(there)) if there < length && there != from => {
+                    self.now_at(there);
+                    patience.renew();
+                    continue;
+                }
+                // What was there from an earlier try is of a file of another length.
+                Ok(Answer::There(_)) if from > 0 && !began_anew => {
+                    began_anew = true;
+                    self.resumed = 0;
+                    self.now_at(0);
+                    continue;
+                }
+                Ok(Answer::There(_)) => self.nonsense("it neither goes on with the upload nor ends it"),
+                // It was published, and the answer that said so was lost.
+                Err(RemoteError::Exists(_) | RemoteError::Status { status: 412, .. })
+                    if self.job.is_there(length, crc32c)? =>
+                {
+                    self.now_at(length);
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let refused = matches!(error, RemoteError::Status { status: 400, .. });
+            if refused && from > 0 && !began_anew {
+                // What was there from an earlier try was of another file. The server has thrown it away.
+                began_anew = true;
+                self.resumed = 0;
+            } else {
+                patience.wait(error)?;
+            }
+            self.resume(length)?;
+            if self.at > from {
+                patience.renew();
+            }
+        }
+    }
+
+    /// Asks how much the server has. What is more than there is to send is thrown away.
+    fn resume(&mut self, length: u64) -> Result<(), RemoteError> {
+        let question = self.question();
+        let server = &self.job.server;
+        let there = server.patiently(|| {
+            let response = server.send_head(&question)?;
+            match response.status() {
+                StatusCode::NO_CONTENT | StatusCode::OK => offset(&response).ok_or(RemoteError::Answer {
+                    url: question.url.clone(),
+                    what: "no Upload-Offset where one was asked for",
+                }),
+                _ => Err(refused(&question.url, response)),
+            }
+        })?;
+        if there > length {
+            server.patiently(|| server.delete(&question))?;
+        }
+        self.now_at(if there > length { 0 } else { there });
+        Ok(())
+    }
+
+    /// Sends a range of the file, of so many bytes in all where that is known.
+    fn put(
+        &mut self,
+        range: Range<u64>,
+        total: Option<u64>,
+        crc32c: Option<u32>,
+        replaced: Option<&str>,
+    ) -> Result<Answer, RemoteError> {
+        let Range { start, end } = range;
+        let mut question = Question::new(self.job.server.url(&self.job.name));
+        if (start, Some(end)) != (0, total) {
+            let total = total.map_or_else(|| "*".to_owned(), |total| total.to_string());
+            question = question.with(header::CONTENT_RANGE, format!("bytes {start}-{}/{total}", end.saturating_sub(1)));
+        }
+        if let Some(crc32c) = crc32c {
+            let name = header::HeaderName::from_static("repr-digest");
+            question = question.with(name, digest::Field(crc32c).to_string());
+        }
+        if let Some(etag) = replaced {
+            question = question.with(header::IF_MATCH, etag);
+        }
+        if end - start > EXPECT {
+            // A server that will not have it says so before all of it is sent (RFC 9110, section 10.1.1).
+            question = question.with(header::EXPECT, "100-continue");
+        }
+        let mut body = Body { upload: self, range: start..end, error: None };
+        let result = self.job.server.put(&question, end - start, &mut body);
+        let Body { range, error, .. } = body;
+        // What is not on the server's disk is not there.
+        self.progress.take_back(range.start - start);
+        if let Some(error) = error {
+            return Err(RemoteError::io("reading", &self.job.path)(error));
+        }
+        let response = result?;
+        match (response.status(), offset(&response)) {
+            (StatusCode::OK | StatusCode::CREATED | StatusCode::NO_CONTENT, _) => Ok(Answer::Published),
+            (StatusCode::ACCEPTED | StatusCode::CONFLICT, Some(offset)) => Ok(Answer::There(offset)),
+            (StatusCode::CONFLICT, None) => Err(RemoteError::Exists(question.url)),
+            (StatusCode::BAD_REQUEST, _) if start == 0 && crc32c.is_some() => Err(RemoteError::Refused {
+                path: self.job.path.clone(),
+                error: Box::new(refused(&question.url, response)),
+            }),
+            _ => Err(refused(&question.url, response)),
+        }
+    }
+
+    fn question(&self) -> Question {
+        let path = &self.job.name;
+        Question::new(self.job.server.url(Resource { path, query: &[("upload", "")] }))
+    }
+
+    fn nonsense(&self, what: &'static str) -> RemoteError {
+        RemoteError::Answer { url: self.job.server.url(&self.job.name), what }
+    }
+
+    fn now_at(&mut self, at: u64) {
+        self.progress.take_back(self.at);
+        self.progress.add(at);
+        self.at = at;
+    }
+}
+
+/// A range of a file, as it is sent.
+#[derive(Debug)]
+struct Body<'a, 'b> {
+    upload: &'a Upload<'b>,
+    range: Range<u64>,
+    /// Why it could not be read, which is not the connection's fault.
+    error: Option<io::Error>,
+}
+
+impl Read for Body<'_, '_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.upload.stop.load(Relaxed) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        let most = into.len().min(usize::try_from(self.range.end - self.range.start).unwrap_or(usize::MAX));
+        if most == 0 {
+            return Ok(0);
+        }
+        let read = match self.upload.job.file.read_at(&mut into[..most], self.range.start) {
+            // It was longer a moment ago.
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            read => read,
+        };
+        match read {
+            Ok(read) => {
+                self.range.start += read as u64;
+                self.upload.progress.add(read as u64);
+                Ok(read)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                let kind = error.kind();
+                self.error = Some(error);
+                Err(kind.into())
+            }
+        }
+    }
+}
+
+/// A segment that is sent while it is being written.
+#[derive(Debug)]
+struct Segment {
+    job: Job,
+    extent: Extent,
+    /// Bytes that the server has; nothing before it was asked.
+    sent: Option<u64>,
+    is_there: bool,
+    /// The server has to know how long it is before it takes any of it.
+    waits: bool,
+}
+
+impl Segment {
+    fn new(job: Job) -> Self {
+        Self { job, extent: Extent::nothing(), sent: None, is_there: false, waits: false }
+    }
+
+    /// Sends what is new of it, and all that is left where it is closed or the run has `ended`. Says whether there was something.
+    fn send(&mut self, push: &Push, ended: bool) -> Result<bool, RemoteError> {
+        self.extent.advance(&self.job.file).map_err(RemoteError::io("reading", &self.job.path))?;
+        let Extent { bytes, crc32c, closed } = self.extent;
+        let stop = AtomicBool::new(false);
+        let mut upload = Upload::new(&self.job, push.progress, &stop);
+        let sent = match self.sent {
+            Some(sent) => sent,
+            None => {
+                if self.job.there()?.is_some() {
+                    // Sent by an earlier try.
+                    self.is_there = self.job.is_there(bytes, crc32c)?;
+                    push.same_files.fetch_add(1, Relaxed);
+                    let url = || self.job.server.url(&self.job.name);
+                    return if self.is_there { Ok(true) } else { Err(RemoteError::Exists(url())) };
+                }
+                upload.resume(u64::MAX)?;
+                push.resumed.fetch_add(upload.at, Relaxed);
+                *self.sent.insert(upload.at)
+            }
+        };
+        upload.at = sent;
+        if closed || ended {
+            upload.whole(bytes, crc32c, None)?;
+            push.bytes.fetch_add(bytes - sent.min(bytes), Relaxed);
+            push.files.fetch_add(1, Relaxed);
+            self.is_there = true;
+            return Ok(true);
+        }
+        // A little is kept back: the last request, with which the file gets its name, has to bring something.
+        let end = bytes.saturating_sub(KEPT_BACK);
+        if end <= sent || self.waits {
+            return Ok(false);
+        }
+        let mut patience = self.job.server.patience();
+        loop {
+            match upload.put(sent..end, None, None, None) {
+                Ok(Answer::There(there)) => {
+                    upload.now_at(there);
+                    push.bytes.fetch_add(there.saturating_sub(sent), Relaxed);
+                    self.sent = Some(there);
+                    return Ok(there != sent);
+                }
+                Ok(Answer::Published) => {
+                    return Err(upload.nonsense("a file of which more will come is said to be whole"));
+                }
+                Err(RemoteError::Status { status: 400, .. }) => {
+                    let url = self.job.server.url(&self.job.name);
+                    tracing::warn!("{url}: the server takes no file of unknown length; it is sent when it is closed");
+                    self.waits = true;
+                    return Ok(false);
+                }
+                Err(error) => patience.wait(error)?,
+            }
+            upload.resume(u64::MAX)?;
+            if upload.at != sent {
+                self.sent = Some(upload.at);
+                return Ok(true);
+            }
+        }
+    }
+}
+
+/// The segments of a run, in the order of their numbers.
+fn jobs(server: &Server, directory: &Path) -> Result<Vec<Job>, RemoteError> {
+    let reading = || RemoteError::io("reading", directory);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(reading())? {
+        let path = entry.map_err(reading())?.path();
+        if path.extension().is_some_and(|extension| extension == "seg") && path.is_file() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    paths.into_iter().map(|path| name_of(&path).and_then(|name| Job::new(server, path, name))).collect()
+}
+
+fn read_info(directory: &Path) -> Result<RunInfo, RemoteError> {
+    match RunInfo::read(directory) {
+        Err(thalweg_store::StoreError::NotARun(path)) => Err(RemoteError::NotARun(path.display().to_string())),
+        info => Ok(info?),
+    }
+}
+
+/// Whether the run's writer holds its lock.
+fn is_locked(directory: &Path) -> Result<bool, RemoteError> {
+    let file = File::open(directory).map_err(RemoteError::io("opening", directory))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(Errno::WOULDBLOCK) => Ok(true),
+        Err(error) => Err(RemoteError::io("locking", directory)(error.into())),
+    }
+}
+
+/// The name of a file or directory, also where it is given as `.`.
+fn name_of(path: &Path) -> Result<String, RemoteError> {
+    let whole = path.canonicalize().map_err(RemoteError::io("reading", path))?;
+    let name = whole.file_name().and_then(|name| name.to_str()).filter(|name| crate::listing::is_plain(name));
+    name.map(str::to_owned).ok_or_else(|| RemoteError::NoName(path.to_owned()))
+}
+
+/// `Upload-Offset`: the bytes that are there.
+fn offset(response: &ureq::http::Response<ureq::Body>) -> Option<u64> {
+    field(response, "upload-offset")?.parse().ok()
+}
+
+/// Between two looks at a run that is being recorded: the shortest while something comes,
+const SHORTEST: Duration = Duration::from_millis(50);
+/// and the longest while nothing does.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Bytes of an open segment that are not sent before it is closed.
+const KEPT_BACK: u64 = 4096;
+/// Bytes above which the server is asked before they are sent.
+const EXPECT: u64 = 1 << 20;
+/// Bytes in `run.json`.
+const LONGEST_BOOK: u64 = 256 << 20;

@@ -1,0 +1,169 @@
+//! A range of a file on a server as a stream that survives broken connections.
+
+use crate::RemoteError;
+use crate::server::{Head, Patience, Question, Server, field, refused};
+use std::fmt;
+use std::io::{self, Read};
+use std::ops::Range;
+use ureq::http::{Response, StatusCode, header};
+use ureq::{Body, BodyReader};
+
+/// A range of a file, as it arrives.
+pub struct Reader {
+    server: Server,
+    url: String,
+    /// The file has to have this one.
+    etag: Option<String>,
+    head: Head,
+    /// The next byte.
+    at: u64,
+    /// The byte behind the last.
+    end: u64,
+    answer: Option<BodyReader<'static>>,
+    patience: Patience,
+}
+
+impl Reader {
+    pub(crate) fn open(
+        server: Server,
+        url: String,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Self, RemoteError> {
+        let mut patience = server.patience();
+        let head = Head { length: 0, etag: None, modified: None, crc32c: None };
+        let etag = etag.map(str::to_owned);
+        let Range { start: at, end } = range;
+        let mut reader = Self { patience: server.patience(), server, url, etag, head, at, end, answer: None };
+        while let Err(error) = reader.ask() {
+            patience.wait(error)?;
+        }
+        Ok(reader)
+    }
+
+    /// What the server said of the whole file.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// How many bytes are still to come.
+    pub fn remaining(&self) -> u64 {
+        self.end - self.at
+    }
+
+    /// Asks for what is still to come.
+    fn ask(&mut self) -> Result<(), RemoteError> {
+        let mut question = Question::new(self.url.clone());
+        if self.at > 0 || self.end < u64::MAX {
+            let last = if self.end < u64::MAX {
+                (self.end.max(self.at.saturating_add(1)) - 1).to_string()
+            } else {
+                String::new()
+            };
+            question = question.with(header::RANGE, format!("bytes={}-{last}", self.at));
+        }
+        if let Some(etag) = &self.etag {
+            question = question.with(header::IF_MATCH, etag);
+        }
+        let response = self.server.get(&question)?;
+        let nonsense = |what| RemoteError::Answer { url: self.url.clone(), what };
+        let (range, total) = match response.status() {
+            StatusCode::OK => {
+                let head = Head::of(&response).ok_or(nonsense("a file of no known length"))?;
+                match (self.at, head.length) {
+                    // Of a file without bytes there are no ranges.
+                    (at, 0) => (at..at, 0),
+                    (0, length) => (0..length, length),
+                    _ => return Err(nonsense("the whole file where a part was asked for")),
+                }
+            }
+            StatusCode::PARTIAL_CONTENT => content_range(&response).ok_or(nonsense("a part of no known place"))?,
+            // Behind the end there is nothing.
+            StatusCode::RANGE_NOT_SATISFIABLE => {
+                let total = unsatisfied(&response).ok_or(nonsense("no length behind whose end it lies"))?;
+                if total > self.at && self.end > self.at {
+                    return Err(nonsense("a part that is there is said not to be"));
+                }
+                (self.at..self.at, total)
+            }
+            StatusCode::PRECONDITION_FAILED => return Err(RemoteError::Changed(self.url.clone())),
+            StatusCode::MOVED_PERMANENTLY => return Err(RemoteError::Directory(self.url.clone())),
+            _ => return Err(refused(&self.url, response)),
+        };
+        if range.start != self.at {
+            return Err(nonsense("another part than was asked for"));
+        }
+        self.head = Head::with_length(&response, total);
+        self.end = self.end.min(range.end);
+        self.answer = (range.end > range.start).then(|| response.into_body().into_reader());
+        Ok(())
+    }
+
+    /// The error that one of [`Read`]'s stands for.
+    pub(crate) fn error(&self, error: io::Error) -> RemoteError {
+        let (kind, text) = (error.kind(), error.to_string());
+        match error.into_inner().map(|inner| inner.downcast::<RemoteError>()) {
+            Some(Ok(error)) => *error,
+            _ => RemoteError::BrokeOff { url: self.url.clone(), error: io::Error::new(kind, text) },
+        }
+    }
+}
+
+impl Read for Reader {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.remaining()).unwrap_or(usize::MAX).min(into.len());
+        if most == 0 {
+            return Ok(0);
+        }
+        loop {
+            let read = match &mut self.answer {
+                None => self.ask().map(|()| 0),
+                Some(answer) => match answer.read(&mut into[..most]) {
+                    Ok(0) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+                    read => read,
+                }
+                .map_err(|error| RemoteError::BrokeOff { url: self.url.clone(), error }),
+            };
+            match read {
+                // Asked again, and what is left of it is not there any more.
+                Ok(0) if self.answer.is_none() => return Ok(0),
+                Ok(0) => {}
+                Ok(read) => {
+                    self.at += read as u64;
+                    self.patience.renew();
+                    return Ok(read);
+                }
+                Err(error) => {
+                    self.answer = None;
+                    self.patience.wait(error)?;
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { url, etag, head, at, end, .. } = self;
+        f.debug_struct("Reader")
+            .field("url", url)
+            .field("etag", etag)
+            .field("head", head)
+            .field("at", at)
+            .field("end", end)
+            .finish()
+    }
+}
+
+/// `bytes 0-99/1000`: where the part lies, and in how many bytes.
+fn content_range(response: &Response<Body>) -> Option<(Range<u64>, u64)> {
+    let (range, total) = field(response, header::CONTENT_RANGE)?.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last, total): (u64, u64, u64) = (first.parse().ok()?, last.parse().ok()?, total.parse().ok()?);
+    (first <= last && last < total).then(|| (first..last + 1, total))
+}
+
+/// `bytes */1000`: how many there are.
+fn unsatisfied(response: &Response<Body>) -> Option<u64> {
+    field(response, header::CONTENT_RANGE)?.strip_prefix("bytes */")?.parse().ok()
+}

@@ -1,0 +1,190 @@
+//! A server that answers nonsense, or means harm: an error, and nothing on the disk that should not be there.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use thalweg_remote::{Options, Progress, RemoteError, Server, pull};
+
+/// A server that answers each request as it is told: by method, path and `Range`.
+struct Liar {
+    server: Server,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Liar {
+    fn new(path: &str, answer: impl Fn(&str, &str, &str) -> String + Send + Sync + 'static) -> Self {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}{path}", door.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (answer, heard) = (Arc::new(answer), Arc::clone(&asked));
+        std::thread::spawn(move || {
+            for client in door.incoming().map_while(Result::ok) {
+                let (answer, heard) = (Arc::clone(&answer), Arc::clone(&heard));
+                std::thread::spawn(move || {
+                    let mut lines = BufReader::new(&client).lines().map_while(Result::ok);
+                    let first = lines.next().unwrap_or_default();
+                    let fields: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+                    let range =
+                        fields.iter().find_map(|line| line.to_lowercase().strip_prefix("range: ").map(str::to_owned));
+                    heard.lock().unwrap().push(first.clone());
+                    let mut words = first.split(' ');
+                    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+                    let _ = (&client).write_all(answer(method, path, &range.unwrap_or_default()).as_bytes());
+                });
+            }
+        });
+        let options = Options { patience: Duration::from_millis(1), ..Options::default() };
+        Self { server: Server::new(&url, &options).unwrap(), asked }
+    }
+
+    /// Answers everything with this.
+    fn always(answer: &str) -> Self {
+        let answer = answer.to_owned();
+        Self::new("/a", move |_, _, _| answer.clone())
+    }
+}
+
+fn answer(status: &str, fields: &str, content: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n{fields}\r\n{content}", content.len())
+}
+
+/// Four bytes, `text`, at `/a`, with further header fields.
+fn file(fields: &'static str) -> Liar {
+    Liar::new("/a", move |method, _, range| {
+        let fields = format!("ETag: \"1\"\r\n{fields}");
+        match (method, range) {
+            ("HEAD", _) => format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n{fields}\r\n"),
+            (_, "") => answer("200 OK", &fields, "text"),
+            _ => answer("206 Partial Content", &format!("{fields}Content-Range: bytes 0-3/4\r\n"), "text"),
+        }
+    })
+}
+
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).unwrap().next().is_none()
+}
+
+#[test]
+fn what_is_right_is_fetched() {
+    let here = tempfile::tempdir().unwrap();
+    let liar = file("Repr-Digest: crc32c=:L1MZ4Q==:\r\n");
+    let head = liar.server.head("").unwrap();
+    assert_eq!((head.length, head.etag.as_deref()), (4, Some("\"1\"")));
+    assert_eq!(head.crc32c, Some(thalweg_remote::Digest::of(b"text").crc32c));
+    pull(&liar.server, here.path(), 4, &Progress::default()).unwrap();
+    assert_eq!(std::fs::read(here.path().join("a")).unwrap(), b"text");
+    assert_eq!(liar.server.read("", 0..4, None).unwrap(), b"text");
+}
+
+#[test]
+fn a_file_that_does_not_agree_with_its_digest_gets_no_name() {
+    let here = tempfile::tempdir().unwrap();
+    let liar = file("Repr-Digest: crc32c=:AAAAAA==:\r\n");
+    let error = pull(&liar.server, here.path(), 4, &Progress::default()).unwrap_err();
+    assert!(matches!(error, RemoteError::Digest { expected: 0, .. }), "{error}");
+    assert!(is_empty(here.path()));
+}
+
+#[test]
+fn names_lead_nowhere_else() {
+    for name in ["../evil", "..", "/etc/evil", ".evil", ""] {
+        let above = tempfile::tempdir().unwrap();
+        let here = above.path().join("here");
+        let liar = Liar::new("/", move |_, _, _| {
+            let entry = format!("{{\"name\": {name:?}, \"kind\": \"file\", \"bytes\": 4}}");
+            answer("200 OK", "", &format!("{{\"path\": \"/\", \"entries\": [{entry}]}}"))
+        });
+        let error = pull(&liar.server, &here, 4, &Progress::default()).unwrap_err();
+        assert!(matches!(error, RemoteError::Json { .. }), "{name}: {error}");
+        assert!(is_empty(above.path()));
+    }
+}
+
+#[test]
+fn directories_in_one_another_without_end_are_left() {
+    let here = tempfile::tempdir().unwrap();
+    let liar = Liar::new("/", |_, _, _| {
+        answer("200 OK", "", r#"{"path": "/", "entries": [{"name": "deeper", "kind": "directory"}]}"#)
+    });
+    let error = pull(&liar.server, here.path(), 4, &Progress::default()).unwrap_err();
+    assert!(error.to_string().contains("without end"), "{error}");
+}
+
+#[test]
+fn nobody_is_led_to_another_server() {
+    let liar = Liar::always(&answer("302 Found", "Location: http://127.0.0.1:1/a/\r\n", ""));
+    for result in
+        [liar.server.head("").map(drop), liar.server.list("").map(drop), liar.server.read("", .., None).map(drop)]
+    {
+        assert!(matches!(result, Err(RemoteError::Status { status: 302, .. })), "{result:?}");
+    }
+    assert_eq!(liar.asked.lock().unwrap().len(), 3);
+}
+
+#[test]
+fn ranges_that_were_not_asked_for_are_no_answer() {
+    for (status, fields) in [
+        ("206 Partial Content", ""),
+        ("206 Partial Content", "Content-Range: bytes 0-3/4\r\n"),
+        ("206 Partial Content", "Content-Range: bytes 3-2/4\r\n"),
+        ("206 Partial Content", "Content-Range: bytes 2-5/4\r\n"),
+        ("206 Partial Content", "Content-Range: bytes 2-18446744073709551615/18446744073709551615\r\n"),
+        ("206 Partial Content", "Content-Range: bytes 2-3/*\r\n"),
+        ("206 Partial Content", "Content-Range: text 2-3/4\r\n"),
+        ("200 OK", ""),
+        ("416 Range Not Satisfiable", ""),
+        ("416 Range Not Satisfiable", "Content-Range: bytes */4\r\n"),
+    ] {
+        let liar = Liar::always(&answer(status, fields, "text"));
+        let result = liar.server.read("", 2..4, None);
+        assert!(matches!(result, Err(RemoteError::Answer { .. })), "{status} {fields}: {result:?}");
+    }
+    let behind = Liar::always(&answer("416 Range Not Satisfiable", "Content-Range: bytes */4\r\n", ""));
+    assert_eq!(behind.server.read("", 4..9, None).unwrap(), b"");
+    let changed = Liar::always(&answer("412 Precondition Failed", "", ""));
+    assert!(matches!(changed.server.read("", 2..4, Some("\"1\"")), Err(RemoteError::Changed(_))));
+}
+
+#[test]
+fn noise_and_silence_are_errors() {
+    for noise in [
+        "",
+        "\r\n",
+        "HTTP/1.1",
+        "HTTP/1.1 999 ?\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        "\u{0}\u{1}",
+    ] {
+        let liar = Liar::always(noise);
+        assert!(liar.server.head("").is_err() && liar.server.list("").is_err(), "{noise:?}");
+        assert!(liar.server.read("", 0..4, None).is_err(), "{noise:?}");
+    }
+    // It breaks off again and again without sending anything: that ends too.
+    let liar = Liar::always("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n");
+    assert!(matches!(liar.server.read("", .., None), Err(RemoteError::BrokeOff { .. })));
+}
+
+#[test]
+fn what_breaks_off_is_asked_for_from_there_on() {
+    let liar = Liar::new("/a", |_, _, range| match range {
+        "" => "HTTP/1.1 200 OK\r\nETag: \"1\"\r\nContent-Length: 4\r\n\r\nte".to_owned(),
+        "bytes=2-3" => answer("206 Partial Content", "ETag: \"1\"\r\nContent-Range: bytes 2-3/4\r\n", "xt"),
+        _ => answer("400 Bad Request", "", ""),
+    });
+    let options = Options { patience: Duration::from_secs(5), ..Options::default() };
+    let server = Server::new(&liar.server.url(""), &options).unwrap();
+    assert_eq!(server.read("", .., None).unwrap(), b"text");
+}
+
+#[test]
+fn a_server_that_cannot_now_is_asked_again_and_one_that_will_not_is_not() {
+    let liar = Liar::always(&answer("503 Service Unavailable", "", "later"));
+    let error = liar.server.list("").unwrap_err().to_string();
+    assert!(error.contains("busy (503, it says: later)"), "{error}");
+    assert!(liar.asked.lock().unwrap().len() > 1);
+    let liar = Liar::always(&answer("403 Forbidden", "", ""));
+    assert!(liar.server.list("").is_err());
+    assert_eq!(liar.asked.lock().unwrap().len(), 1);
+}

@@ -1,0 +1,91 @@
+//! Compression, where a client asks for it (RFC 9110, section 12.5.3).
+
+use crate::answer::Answer;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::HeaderMap;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
+use std::io::Write;
+
+/// How a content may be coded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Coding {
+    Zstd,
+    Gzip,
+}
+
+impl Coding {
+    /// The better one of those that the client names, unless it gives them no weight.
+    pub(crate) fn wanted(fields: &HeaderMap) -> Option<Self> {
+        let values = fields.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+        let mut names = Vec::new();
+        for element in values.flat_map(|value| value.split(',')) {
+            let (name, parameters) = element.split_once(';').unwrap_or((element, ""));
+            let weight = parameters.trim().strip_prefix("q=").map_or(Ok(1.0), str::parse::<f32>);
+            if weight.is_ok_and(|weight| weight > 0.0) {
+                names.push(name.trim().to_ascii_lowercase());
+            }
+        }
+        let named = |coding: &str| names.iter().any(|name| name == coding);
+        if named("zstd") {
+            Some(Self::Zstd)
+        } else if named("gzip") {
+            Some(Self::Gzip)
+        } else {
+            None
+        }
+    }
+
+    /// As it is written.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+        }
+    }
+
+    fn code(self, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+        match self {
+            Self::Zstd => zstd::bulk::compress(bytes, 3),
+            Self::Gzip => {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                encoder.write_all(bytes)?;
+                encoder.finish()
+            }
+        }
+    }
+}
+
+/// The answer with these bytes as its content, compressed where that is wanted and makes it shorter.
+pub(crate) fn compressed(answer: Answer, bytes: Vec<u8>, fields: &HeaderMap) -> Answer {
+    let coding = Coding::wanted(fields).filter(|_| bytes.len() > WORTH_IT);
+    match coding.and_then(|coding| Some((coding, coding.code(&bytes).ok()?))) {
+        Some((coding, coded)) if coded.len() < bytes.len() => {
+            answer.with(CONTENT_ENCODING, coding.name()).with_bytes(coded)
+        }
+        _ => answer.with_bytes(bytes),
+    }
+}
+
+/// Bytes below which a packet is a packet.
+const WORTH_IT: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coding_is_used_only_where_it_is_asked_for() {
+        for (field, coding) in [
+            ("gzip, deflate, br, zstd", Some(Coding::Zstd)),
+            ("GZIP;q=0.5", Some(Coding::Gzip)),
+            ("gzip;q=0, identity", None),
+            ("*", None),
+            ("br", None),
+        ] {
+            let fields = [(ACCEPT_ENCODING, field.parse().unwrap())].into_iter().collect();
+            assert_eq!(Coding::wanted(&fields), coding, "{field}");
+        }
+        assert_eq!(Coding::wanted(&HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! Events of a run, as the bytes of their records.
+
+use crate::answer::Content;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use thalweg_store::{EventStatus, Run, StoreError};
+use thalweg_transfer::Stored;
+use thalweg_wire::{EventId, HEADER_LEN, SourceId, record_len};
+
+/// Some of a run's events.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// Of these sources; of all where it is empty.
+    pub(crate) sources: Vec<SourceId>,
+}
+
+/// Why events cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EventsError {
+    #[error("the run has no source {0}")]
+    Source(String),
+    #[error("these are more than {MOST} records in places of their own: ask for fewer events at once")]
+    TooMany,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Open(#[from] std::io::Error),
+}
+
+/// What is where in the content.
+#[derive(Debug, Serialize)]
+pub(crate) struct Described {
+    event: u64,
+    status: EventStatus,
+    fragments: Vec<DescribedFragment>,
+}
+
+#[derive(Debug, Serialize)]
+struct DescribedFragment {
+    source: String,
+    name: String,
+    /// Of its record, in bytes from the beginning.
+    offset: u64,
+    /// Of its payload.
+    length: u32,
+    /// The flags that are set, by their names.
+    status: Vec<String>,
+}
+
+impl Selection {
+    /// Events `first` to `last` of the sources with these names or ids.
+    pub(crate) fn new(run: &Run, first: u64, last: u64, sources: &[String]) -> Result<Self, EventsError> {
+        let known = &run.info().sources;
+        let find = |name: &String| {
+            let source = known.iter().find(|source| source.name == *name || source.id.to_string() == *name);
+            source.map(|source| source.id).ok_or_else(|| EventsError::Source(name.clone()))
+        };
+        let sources = sources.iter().map(find).collect::<Result<_, _>>()?;
+        Ok(Self { first, last, sources })
+    }
+
+    /// Their records, in the files that they are in.
+    pub(crate) fn content(&self, run: &Run) -> Result<Content, EventsError> {
+        let mut files: HashMap<PathBuf, Arc<Stored>> = HashMap::new();
+        let mut content = Content::default();
+        self.each(run, |event| {
+            for fragment in event.fragments.iter().filter(|fragment| self.wants(fragment.header.source)) {
+                let (mapping, payload) = fragment.position();
+                let file = match files.get(mapping.path()) {
+                    Some(file) => file,
+                    None => {
+                        let file = Arc::new(Stored::new(File::open(mapping.path())?));
+                        files.entry(mapping.path().to_owned()).or_insert(file)
+                    }
+                };
+                let start = payload - HEADER_LEN as u64;
+                content.push_file(file, start..start + record_len(fragment.header.piece_length as usize) as u64);
+            }
+            if content.pieces.len() > MOST { Err(EventsError::TooMany) } else { Ok(()) }
+        })?;
+        Ok(content)
+    }
+
+    /// What is where in [`content`](Self::content).
+    pub(crate) fn described(&self, run: &Run) -> Result<Vec<Described>, EventsError> {
+        let names: HashMap<SourceId, &str> = run.info().sources.iter().map(|s| (s.id, s.name.as_str())).collect();
+        let mut described = Vec::new();
+        let (mut offset, mut records) = (0, 0);
+        self.each(run, |event| {
+            let fragments = event.fragments.iter().filter(|fragment| self.wants(fragment.header.source));
+            let fragments = fragments.map(|fragment| {
+                let header = &fragment.header;
+                let place = offset;
+                offset += record_len(header.piece_length as usize) as u64;
+                DescribedFragment {
+                    source: header.source.to_string(),
+                    name: names.get(&header.source).copied().unwrap_or_default().to_owned(),
+                    offset: place,
+                    length: header.piece_length,
+                    status: header.status.iter_names().map(|(name, _)| name.to_lowercase()).collect(),
+                }
+            });
+            let fragments: Vec<_> = fragments.collect();
+            records += fragments.len();
+            described.push(Described { event: event.id.0, status: event.status, fragments });
+            if records > MOST { Err(EventsError::TooMany) } else { Ok(()) }
+        })?;
+        Ok(described)
+    }
+
+    fn wants(&self, source: SourceId) -> bool {
+        self.sources.is_empty() || self.sources.contains(&source)
+    }
+
+    fn each(
+        &self,
+        run: &Run,
+        mut take: impl FnMut(thalweg_store::Event) -> Result<(), EventsError>,
+    ) -> Result<(), EventsError> {
+        let ids = run.event_ids_from(EventId(self.first)).take_while(|(id, _)| id.0 <= self.last);
+        for (id, status) in ids {
+            take(run.read_event(EventId(id.0), status)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Records that are not side by side in the file, in one answer: what an answer takes in memory is bounded.
+const MOST: usize = 200_000;

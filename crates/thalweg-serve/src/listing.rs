@@ -1,0 +1,192 @@
+//! What there is, for people and for programs.
+
+use http::HeaderMap;
+use http::header::ACCEPT;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rustix::fs::{Dir, FileType, Mode, OFlags};
+use serde::Serialize;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use thalweg_page::html::{escaped, page};
+use thalweg_page::text::size;
+use thalweg_store::{Listed, RunInfo, RunState};
+
+use crate::tree::Tree;
+
+/// A directory, or the runs in one.
+#[derive(Debug, Serialize)]
+pub(crate) struct Listing {
+    /// As it is asked for, with a slash at its end.
+    pub(crate) path: String,
+    pub(crate) entries: Vec<Entry>,
+    /// Of a run: what its `run.json` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) info: Option<RunInfo>,
+}
+
+/// What stands in a directory.
+#[derive(Debug, Serialize)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) kind: Kind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) modified: Option<String>,
+}
+
+/// What it is.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(crate) enum Kind {
+    File { bytes: u64 },
+    Directory,
+    Run { run: u32, builder: u32, state: Option<RunState>, events: u64, bytes: u64 },
+}
+
+/// How a listing is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Html,
+    Json,
+}
+
+impl Format {
+    /// HTML where the client says that it takes it: a browser does, programs rarely do.
+    pub(crate) fn wanted(fields: &HeaderMap, query: &str) -> Self {
+        match parameter(query, "format").next().as_deref() {
+            Some("html") => return Self::Html,
+            Some("json") => return Self::Json,
+            _ => {}
+        }
+        let mut accept = fields.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        if accept.any(|value| value.contains("text/html")) { Self::Html } else { Self::Json }
+    }
+}
+
+/// The values of a parameter of a query, decoded.
+pub(crate) fn parameter<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
+    query.split('&').filter_map(move |pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = percent_encoding::percent_decode_str(value).decode_utf8().ok()?;
+        (key == name).then(|| value.into_owned())
+    })
+}
+
+impl Listing {
+    /// What a directory of the tree holds, hidden names left out.
+    pub(crate) fn of_directory(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
+        let directory = tree.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let runs = thalweg_store::list(&tree.path().join(path)).unwrap_or_default();
+        let mut entries = Vec::new();
+        for entry in Dir::new(directory)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name.starts_with('.') || name == crate::tree::RUNS {
+                continue;
+            }
+            if let Some(run) = runs.iter().find(|run| run.path.file_name().is_some_and(|run| run == name)) {
+                entries.push(of_run(run, name.to_owned()));
+            } else if let Some(entry) = of_entry(tree, &path.join(name), name) {
+                entries.push(entry);
+            }
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        let info = RunInfo::read(&tree.path().join(path)).ok();
+        Ok(Self { path: shown, entries, info })
+    }
+
+    /// The runs in a directory of the tree, by their numbers.
+    pub(crate) fn of_runs(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
+        tree.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let runs = thalweg_store::list(&tree.path().join(path)).unwrap_or_default();
+        let entries = runs.iter().map(|run| {
+            let several = run.path.file_name().is_some_and(|name| name.to_string_lossy().contains("-b"));
+            of_run(run, if several { format!("{}-b{}", run.run, run.builder) } else { run.run.to_string() })
+        });
+        Ok(Self { path: shown, entries: entries.collect(), info: None })
+    }
+
+    /// As JSON, in one line.
+    pub(crate) fn json(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec(self).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+
+    /// As a page.
+    pub(crate) fn html(&self) -> Vec<u8> {
+        let mut body = String::new();
+        if self.path != "/" {
+            body.push_str("<p><a href=\"../\">up</a></p>\n");
+        }
+        if let Some(info) = &self.info {
+            let sources: Vec<&str> = info.sources.iter().map(|source| source.name.as_str()).collect();
+            let told = format!("{}, {} events from {}", state(Some(info.state)), info.events.built, sources.join(", "));
+            body.push_str(&thalweg_page::html::paragraph("quiet", &told));
+        }
+        body.push_str("<div class=\"wide\"><table class=\"files\">\n<thead><tr><th>name</th><th>size</th><th>modified</th><th></th></tr></thead>\n<tbody>\n");
+        for entry in &self.entries {
+            let (slash, bytes, more) = match &entry.kind {
+                Kind::File { bytes } => ("", size(*bytes), String::new()),
+                Kind::Directory => ("/", String::new(), String::new()),
+                Kind::Run { state: of, events, bytes, .. } => {
+                    ("/", size(*bytes), format!("{}, {events} events", state(*of)))
+                }
+            };
+            let link = utf8_percent_encode(&entry.name, IN_PATH);
+            let name = escaped(&entry.name);
+            let modified = entry.modified.as_deref().unwrap_or_default();
+            body.push_str(&format!(
+                "<tr><td><a href=\"{link}{slash}\">{name}{slash}</a></td><td>{bytes}</td><td>{modified}</td><td>{more}</td></tr>\n"
+            ));
+        }
+        body.push_str("</tbody>\n</table></div>\n");
+        if self.entries.is_empty() {
+            body.push_str("<p class=\"quiet\">Nothing is here.</p>\n");
+        }
+        let style = ".files td:nth-child(2){text-align:right}.files td,.files th{padding-right:1.5em}";
+        page(&self.path, style, &body).into_bytes()
+    }
+}
+
+fn state(of: Option<RunState>) -> &'static str {
+    match of {
+        Some(RunState::Open) => "being recorded",
+        Some(RunState::Complete) => "complete",
+        Some(RunState::Incomplete) => "INCOMPLETE",
+        None => "unreadable run.json",
+    }
+}
+
+fn of_run(run: &Listed, name: String) -> Entry {
+    let modified = std::fs::metadata(run.path.join("run.json")).ok().and_then(|data| data.modified().ok());
+    let info = run.info.as_ref();
+    let kind = Kind::Run {
+        run: run.run,
+        builder: run.builder,
+        state: info.map(|info| info.state),
+        events: info.map_or(0, |info| info.events.built),
+        bytes: run.bytes,
+    };
+    Entry { name, kind, modified: modified.map(shown_time) }
+}
+
+/// A file or a directory; nothing where it is something else, or leads out of the tree.
+fn of_entry(tree: &Tree, path: &Path, name: &str) -> Option<Entry> {
+    let handle = tree.open_at(path, OFlags::PATH, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(&handle).ok()?;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Kind::File { bytes: u64::try_from(stat.st_size).unwrap_or(0) },
+        FileType::Directory => Kind::Directory,
+        _ => return None,
+    };
+    let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+    Some(Entry { name: name.to_owned(), kind, modified: Some(shown_time(modified)) })
+}
+
+fn shown_time(time: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(time).to_string()
+}
+
+/// What is written as it is in a part of a path (RFC 3986, `unreserved`).
+const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');

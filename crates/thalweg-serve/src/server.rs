@@ -1,0 +1,263 @@
+//! The listener, and a thread for each client.
+//!
+//! A thread that waits in `sendfile` costs nothing while it waits, and one system call moves as much as the socket takes: that is why there is
+//! no event loop. How many there are is limited; further clients wait in the listen queue.
+
+use crate::connection::{Connection, PATIENCE};
+use crate::site::Site;
+use crate::token::Tokens;
+use crate::tree::{RUNS, Tree};
+use crate::wire::Wire;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+use thalweg_transfer::{Inward, Outward};
+
+/// How a directory is served.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The directory.
+    pub directory: PathBuf,
+    /// Where clients connect to; port 0 for any.
+    pub address: SocketAddr,
+    /// Whether files may be uploaded.
+    pub write: bool,
+    /// Who may do what; nothing where everybody may who can connect.
+    pub tokens: Option<Tokens>,
+    /// Certificate and key, for TLS.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Clients served at once.
+    pub connections: usize,
+    /// How bytes move.
+    pub ways: Ways,
+    /// CPUs that serve; all where it is empty.
+    pub cpus: Vec<usize>,
+}
+
+/// How bytes move.
+#[derive(Debug, Clone, Copy)]
+pub struct Ways {
+    /// What is in the page cache.
+    pub cached: Outward,
+    /// What is not.
+    pub uncached: Outward,
+    /// What comes in.
+    pub inward: Inward,
+}
+
+/// What was done so far.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Clients that connected.
+    pub connections: AtomicU64,
+    /// Requests answered, refused ones included.
+    pub requests: AtomicU64,
+    /// Bytes of files sent.
+    pub sent: AtomicU64,
+    /// Bytes of files received, of uploads that came to their end.
+    pub received: AtomicU64,
+}
+
+/// Why a directory cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// There is none.
+    #[error("cannot serve {}: {error}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Waiting for clients failed.
+    #[error("cannot take clients: {0}")]
+    Accept(io::Error),
+}
+
+/// A directory that clients can connect to.
+#[derive(Debug)]
+pub struct Server {
+    site: Site,
+    listener: TcpListener,
+    settings: Settings,
+    counters: Counters,
+    clients: Clients,
+}
+
+/// Those that are connected.
+#[derive(Debug, Default)]
+struct Clients {
+    sockets: Mutex<HashMap<u64, TcpStream>>,
+    left: Condvar,
+}
+
+impl Server {
+    /// Listens.
+    pub fn bind(settings: Settings) -> Result<Self, ServeError> {
+        let directory = |error| ServeError::Directory { path: settings.directory.clone(), error };
+        let tree = Tree::open(&settings.directory).map_err(directory)?;
+        if settings.directory.join(RUNS).exists() {
+            tracing::warn!("{} is not served: its name means runs", settings.directory.join(RUNS).display());
+        }
+        let address = settings.address;
+        let listener = listen(address).map_err(|error| ServeError::Listen { address, error })?;
+        let site = Site::new(tree, settings.tokens.clone(), settings.write);
+        Ok(Self { site, listener, settings, counters: Counters::default(), clients: Clients::default() })
+    }
+
+    /// Where clients connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap_or(self.settings.address)
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Serves until `stop` is readable. Transfers under way then have a few seconds to come to their end.
+    pub fn run(&self, stop: impl AsFd) -> Result<(), ServeError> {
+        std::thread::scope(|scope| {
+            let taken = self.take_clients(scope, stop.as_fd());
+            self.clients.send_away();
+            taken
+        })
+    }
+
+    fn take_clients<'scope>(
+        &'scope self,
+        scope: &'scope std::thread::Scope<'scope, '_>,
+        stop: std::os::fd::BorrowedFd<'_>,
+    ) -> Result<(), ServeError> {
+        let mut number = 0;
+        loop {
+            let mut both = [PollFd::new(&stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+            match poll(&mut both, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(ServeError::Accept(error.into())),
+            }
+            if !both[0].revents().is_empty() {
+                return Ok(());
+            }
+            let socket = match self.listener.accept() {
+                Ok((socket, _)) => socket,
+                // It went before it was taken.
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    // Out of files or memory: somebody has to leave first.
+                    tracing::warn!("a client waits: {error}");
+                    self.clients.wait_for_one_to_leave();
+                    continue;
+                }
+            };
+            number += 1;
+            self.counters.connections.fetch_add(1, Ordering::Relaxed);
+            self.clients.enter(number, &socket);
+            let thread = std::thread::Builder::new().name("client".into()).stack_size(STACK);
+            let spawned = thread.spawn_scoped(scope, move || {
+                // Told to the client where that is possible, and of no interest to anybody else.
+                if let Err(error) = self.serve(socket) {
+                    tracing::debug!("a client is gone: {error}");
+                }
+                self.clients.leave(number);
+            });
+            if let Err(error) = spawned {
+                tracing::warn!("a client is turned away: {error}");
+                self.clients.leave(number);
+            }
+            self.clients.wait_for_room(self.settings.connections);
+        }
+    }
+
+    fn serve(&self, socket: TcpStream) -> io::Result<()> {
+        if !self.settings.cpus.is_empty() {
+            let mut set = rustix::thread::CpuSet::new();
+            self.settings.cpus.iter().for_each(|cpu| set.set(*cpu));
+            rustix::thread::sched_setaffinity(None, &set)?;
+        }
+        socket.set_nonblocking(false)?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        let wire = match &self.settings.tls {
+            None => Wire::Plain(socket),
+            Some(config) => {
+                let tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+                Wire::Tls(Box::new(StreamOwned::new(tls, socket)))
+            }
+        };
+        Connection::new(wire, &self.site, self.settings.ways, &self.counters).serve()
+    }
+}
+
+impl Clients {
+    fn enter(&self, number: u64, socket: &TcpStream) {
+        // One that cannot be told to go leaves when its time is over.
+        if let Ok(socket) = socket.try_clone() {
+            self.sockets.lock().unwrap_or_else(PoisonError::into_inner).insert(number, socket);
+        }
+    }
+
+    fn leave(&self, number: u64) {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.left.notify_all();
+    }
+
+    fn wait_for_room(&self, most: usize) {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.left.wait_while(sockets, |sockets| sockets.len() >= most.max(1)));
+    }
+
+    fn wait_for_one_to_leave(&self) {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = sockets.len();
+        drop(self.left.wait_timeout_while(sockets, Duration::from_secs(1), |sockets| sockets.len() >= before));
+    }
+
+    fn send_away(&self) {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        for socket in sockets.values() {
+            // No further request; the answer that is under way goes on.
+            let _ = socket.shutdown(Shutdown::Read);
+        }
+        let waited = self.left.wait_timeout_while(sockets, GRACE, |sockets| !sockets.is_empty());
+        let (sockets, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        for socket in sockets.values() {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Of a client's thread. It is touched as far as it is used: about 30 KiB.
+const STACK: usize = 256 << 10;
+/// How long transfers may go on when the server stops.
+const GRACE: Duration = Duration::from_secs(5);

@@ -1,0 +1,316 @@
+//! What each request is answered with.
+
+use crate::answer::{Answer, Content};
+use crate::condition::{Condition, Validators};
+use crate::events::{EventsError, Selection};
+use crate::head::Head;
+use crate::listing::{Format, Listing, parameter};
+use crate::token::{Tokens, Verdict};
+use crate::tree::{Name, NoName, Tree};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::header::{
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, LAST_MODIFIED, LOCATION, RANGE, VARY, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderName, Method, StatusCode};
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use thalweg_store::{Extent, Run, RunState, StoreError};
+use thalweg_transfer::Stored;
+
+/// A directory on the network.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) tree: Tree,
+    pub(crate) tokens: Option<Tokens>,
+    pub(crate) write: bool,
+    /// How much of each segment counts, and its checksum.
+    extents: Mutex<HashMap<(u64, u64), KnownExtent>>,
+    /// Runs whose events were asked for lately.
+    runs: Mutex<Vec<(PathBuf, SystemTime, Arc<Run>)>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct KnownExtent {
+    extent: Extent,
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl Site {
+    pub(crate) fn new(tree: Tree, tokens: Option<Tokens>, write: bool) -> Self {
+        Self { tree, tokens, write, extents: Mutex::default(), runs: Mutex::default() }
+    }
+
+    /// Answers what needs no body. A `HEAD` is answered as a `GET`; its content is not sent.
+    pub(crate) fn answer(&self, head: &Head) -> Answer {
+        match head.method {
+            Method::GET | Method::HEAD => self.get(head),
+            Method::OPTIONS => Answer::new(StatusCode::NO_CONTENT).with(ALLOW, self.allowed()),
+            _ => {
+                let answer =
+                    Answer::say(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not possible here", head.method));
+                answer.with(ALLOW, self.allowed())
+            }
+        }
+    }
+
+    fn allowed(&self) -> &'static str {
+        if self.write { "GET, HEAD, OPTIONS, PUT, DELETE" } else { "GET, HEAD, OPTIONS" }
+    }
+
+    /// What a request names, if whoever sent it may read it, or write it.
+    pub(crate) fn admit(&self, head: &Head, write: bool) -> Result<Name, Answer> {
+        let name = Name::parse(&head.path);
+        let path = match &name {
+            Ok(Name::Entry(path, _) | Name::Runs(path) | Name::Events(path, ..)) => path.as_path(),
+            Err(_) => Path::new(""),
+        };
+        if let Some(tokens) = &self.tokens {
+            let authorization = head.fields.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+            match tokens.judge(authorization, path, write) {
+                Verdict::Allowed => {}
+                Verdict::Unknown => {
+                    let answer =
+                        Answer::say(StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN");
+                    return Err(answer.with(WWW_AUTHENTICATE, "Bearer realm=\"thalweg\""));
+                }
+                Verdict::Forbidden => return Err(Answer::say(StatusCode::FORBIDDEN, "this token is not for that")),
+            }
+        }
+        name.map_err(|error| match error {
+            NoName::Bad => Answer::say(StatusCode::BAD_REQUEST, "this is not a path"),
+            NoName::None => not_found(),
+        })
+    }
+
+    fn get(&self, head: &Head) -> Answer {
+        let answer = self.admit(head, false).and_then(|name| match name {
+            Name::Runs(path) => {
+                if !head.path.ends_with('/') {
+                    return Ok(with_slash(head));
+                }
+                let listing = Listing::of_runs(&self.tree, &path, head.path.clone()).map_err(refused)?;
+                Ok(listed(&listing, head))
+            }
+            Name::Events(path, first, last) => self.events(head, &path, first, last),
+            Name::Entry(path, slash) => self.entry(head, &path, slash),
+        });
+        answer.unwrap_or_else(|answer| answer)
+    }
+
+    fn entry(&self, head: &Head, path: &Path, slash: bool) -> Result<Answer, Answer> {
+        let file = self.tree.file(path).map_err(refused)?;
+        let stat = rustix::fs::fstat(&file).map_err(refused)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory if !slash => Ok(with_slash(head)),
+            FileType::Directory => {
+                let listing = Listing::of_directory(&self.tree, path, head.path.clone()).map_err(refused)?;
+                Ok(listed(&listing, head))
+            }
+            FileType::RegularFile if !slash => self.file(head, path, file, &stat),
+            _ => Err(not_found()),
+        }
+    }
+
+    fn file(&self, head: &Head, path: &Path, file: File, stat: &Stat) -> Result<Answer, Answer> {
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let segment = is_segment(path).then(|| self.extent(&file, stat, size)).transpose().map_err(broken)?;
+        let (length, crc, tag) = match segment {
+            // Its blocks never change: neither does what is told of so many of them.
+            Some(extent) if !extent.closed => {
+                (extent.bytes, Some(extent.crc32c), format!("\"{:x}-{:x}\"", stat.st_ino, extent.bytes))
+            }
+            Some(extent) if extent.bytes == size => (size, Some(extent.crc32c), file_tag(stat)),
+            // Closed, and damaged since: it is shown as it is.
+            Some(_) => (size, None, file_tag(stat)),
+            None => (size, crate::upload::stored_crc(&file, stat), file_tag(stat)),
+        };
+        let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+        let etag = tag.parse().map_err(|_| broken("an ETag that is none"))?;
+        let validators = Validators { etag, modified };
+        let mut answer = match validators.condition(&head.fields) {
+            Condition::Failed => Answer::say(StatusCode::PRECONDITION_FAILED, "it is not what it was"),
+            Condition::NotModified => Answer::new(StatusCode::NOT_MODIFIED),
+            Condition::Go => {
+                let mut content = Content::default();
+                content.push_file(&Arc::new(Stored::new(file)), 0..length);
+                let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, content_type(path)).with_content(content);
+                let range = head.fields.get(RANGE).and_then(|value| value.to_str().ok());
+                // Of a HEAD, a range means nothing (RFC 9110, section 14.2).
+                let counts = head.method == Method::GET && validators.range_counts(&head.fields);
+                whole.in_part(range.filter(|_| counts))
+            }
+        };
+        if answer.status != StatusCode::PRECONDITION_FAILED {
+            answer = answer.with(ETAG, tag).with(LAST_MODIFIED, httpdate::fmt_http_date(modified));
+            // It may grow, and be replaced: a cache asks.
+            answer = answer.with(CACHE_CONTROL, "no-cache").with(X_CONTENT_TYPE_OPTIONS, "nosniff");
+            if let Some(crc) = crc {
+                let crc = BASE64.encode(crc.to_be_bytes());
+                answer = answer.with(REPR_DIGEST, format!("crc32c=:{crc}:")).with(DIGEST, format!("crc32c={crc}"));
+            }
+        }
+        Ok(answer)
+    }
+
+    /// How much of a segment counts. What was found out is kept, and gone on from.
+    fn extent(&self, file: &File, stat: &Stat, size: u64) -> std::io::Result<Extent> {
+        let key = (stat.st_dev, stat.st_ino);
+        let modified = (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
+        let known = self.extents.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+        let mut extent = match known {
+            Some(known) if known.size == size && known.modified == modified && known.extent.closed => {
+                return Ok(known.extent);
+            }
+            // A segment grows, and is cut off behind its last block when it is closed; another file begins anew.
+            Some(known) if !known.extent.closed && known.extent.bytes <= size => known.extent,
+            _ => Extent::nothing(),
+        };
+        extent.advance(file)?;
+        let mut extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+        if extents.len() >= MOST_EXTENTS {
+            extents.clear();
+        }
+        extents.insert(key, KnownExtent { extent, size, modified });
+        Ok(extent)
+    }
+
+    fn events(&self, head: &Head, path: &Path, first: u64, last: u64) -> Result<Answer, Answer> {
+        // Whatever is asked for lies beneath the root, and so does the run, whatever links there are.
+        self.tree.file(&path.join("run.json")).map_err(refused)?;
+        let run = self.run(path)?;
+        let sources: Vec<String> = parameter(&head.query, "source").collect();
+        let selection = Selection::new(&run, first, last, &sources).map_err(no_events)?;
+        if parameter(&head.query, "format").any(|format| format == "json") {
+            #[derive(serde::Serialize)]
+            struct Events {
+                events: Vec<crate::events::Described>,
+            }
+            let events = selection.described(&run).map_err(no_events)?;
+            let text = serde_json::to_vec(&Events { events }).map_err(broken)?;
+            return Ok(Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/json").with_bytes(text));
+        }
+        let content = selection.content(&run).map_err(no_events)?;
+        let answer = Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/vnd.thalweg.records");
+        let range = head.fields.get(RANGE).and_then(|value| value.to_str().ok()).filter(|_| head.method == Method::GET);
+        Ok(answer.with_content(content).in_part(range))
+    }
+
+    /// A run, opened; one that has ended is kept open for the next request.
+    fn run(&self, path: &Path) -> Result<Arc<Run>, Answer> {
+        let directory = self.tree.path().join(path);
+        let changed = || std::fs::metadata(directory.join("run.json")).and_then(|data| data.modified()).ok();
+        let Some(before) = changed() else { return Err(not_found()) };
+        let lock = || self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((.., run)) = lock().iter().find(|(known, when, _)| *known == directory && *when == before) {
+            return Ok(Arc::clone(run));
+        }
+        let run = Run::open(&directory).map(Arc::new).map_err(|error| match error {
+            StoreError::NotARun(_) => not_found(),
+            error => broken(error),
+        })?;
+        if run.info().state != RunState::Open {
+            let mut runs = lock();
+            runs.retain(|(known, ..)| *known != directory);
+            if runs.len() >= MOST_RUNS {
+                runs.remove(0);
+            }
+            runs.push((directory, before, Arc::clone(&run)));
+        }
+        Ok(run)
+    }
+}
+
+/// The strong validator of a file that may be replaced or rewritten.
+pub(crate) fn file_tag(stat: &Stat) -> String {
+    let modified = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
+    format!("\"{:x}-{:x}-{modified:x}\"", stat.st_ino, stat.st_size)
+}
+
+/// `run-000042/00000.seg`, by its names alone.
+fn is_segment(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".seg"));
+    let parent = path
+        .parent()
+        .and_then(|parent| parent.file_name())
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"run-"));
+    parent && name.is_some_and(|name| name.len() >= 5 && name.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn content_type(path: &Path) -> &'static str {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("json") => "application/json",
+        Some("toml") => "application/toml",
+        Some("txt" | "log" | "md") => "text/plain; charset=utf-8",
+        Some("csv") => "text/csv; charset=utf-8",
+        Some("h5" | "hdf5" | "nxs") => "application/x-hdf5",
+        Some("parquet") => "application/vnd.apache.parquet",
+        Some("arrow") => "application/vnd.apache.arrow.file",
+        Some("svg") => "image/svg+xml",
+        Some("png") => "image/png",
+        _ => "application/octet-stream",
+    }
+}
+
+fn listed(listing: &Listing, head: &Head) -> Answer {
+    let (kind, bytes) = match Format::wanted(&head.fields, &head.query) {
+        Format::Html => ("text/html; charset=utf-8", listing.html()),
+        Format::Json => ("application/json", listing.json()),
+    };
+    let answer = Answer::new(StatusCode::OK).with(CONTENT_TYPE, kind).with(CACHE_CONTROL, "no-cache");
+    crate::coding::compressed(answer, bytes, &head.fields).with(VARY, "accept, accept-encoding")
+}
+
+fn with_slash(head: &Head) -> Answer {
+    let query = if head.query.is_empty() { String::new() } else { format!("?{}", head.query) };
+    let place = format!("{}/{query}", head.path);
+    Answer::say(StatusCode::MOVED_PERMANENTLY, format!("it is at {place}")).with(LOCATION, place)
+}
+
+pub(crate) fn not_found() -> Answer {
+    Answer::say(StatusCode::NOT_FOUND, "there is nothing here")
+}
+
+/// What a file system error means to a client.
+pub(crate) fn refused(error: Errno) -> Answer {
+    match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ISDIR | Errno::NXIO => not_found(),
+        Errno::XDEV | Errno::LOOP => Answer::say(StatusCode::FORBIDDEN, "this leads out of what is served"),
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => Answer::say(StatusCode::FORBIDDEN, "the server may not do that"),
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Answer::say(StatusCode::INSUFFICIENT_STORAGE, "the disk is full"),
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
+            Answer::say(StatusCode::SERVICE_UNAVAILABLE, "the server has too much to do")
+        }
+        error => broken(error),
+    }
+}
+
+/// Something that should not be: the log says what, the client that it was.
+pub(crate) fn broken(error: impl std::fmt::Display) -> Answer {
+    tracing::warn!("a request failed: {error}");
+    Answer::say(StatusCode::INTERNAL_SERVER_ERROR, "the server cannot read this; its log says why")
+}
+
+fn no_events(error: EventsError) -> Answer {
+    match error {
+        EventsError::Source(_) => Answer::say(StatusCode::NOT_FOUND, error.to_string()),
+        EventsError::TooMany => Answer::say(StatusCode::BAD_REQUEST, error.to_string()),
+        error => broken(error),
+    }
+}
+
+/// RFC 9530.
+pub(crate) const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
+/// RFC 3230.
+pub(crate) const DIGEST: HeaderName = HeaderName::from_static("digest");
+/// Segments of which is remembered how much counts.
+const MOST_EXTENTS: usize = 65536;
+/// Runs that are kept open.
+const MOST_RUNS: usize = 16;

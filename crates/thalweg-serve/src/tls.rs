@@ -1,0 +1,39 @@
+//! A certificate and its key.
+
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why a certificate or key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file is no PEM file of what it should be.
+    #[error("{}: {error}", path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: rustls::pki_types::pem::Error,
+    },
+    /// They do not fit together.
+    #[error("certificate and key: {0}")]
+    Rustls(#[from] rustls::Error),
+}
+
+/// What a server needs for TLS: the certificate chain in one PEM file, its private key in another or the same.
+pub fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    let pem = |path: &Path| {
+        let path = path.to_owned();
+        move |error| TlsError::Pem { path, error }
+    };
+    let chain = CertificateDer::pem_file_iter(certificate).map_err(pem(certificate))?;
+    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(pem(certificate))?;
+    let key_file = PrivateKeyDer::from_pem_file(key).map_err(pem(key))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let mut config = versions.with_no_client_auth().with_single_cert(chain, key_file)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}

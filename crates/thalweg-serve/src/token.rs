@@ -1,0 +1,169 @@
+//! Who may do what: bearer tokens (RFC 6750) for directories.
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// What the holders of tokens may do.
+#[derive(Debug, Clone, Default)]
+pub struct Tokens {
+    grants: Vec<Grant>,
+}
+
+#[derive(Debug, Clone)]
+struct Grant {
+    sha256: [u8; 32],
+    path: PathBuf,
+    write: bool,
+}
+
+/// A token file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// It is not TOML of the form that is expected.
+    #[error("{0}")]
+    Toml(#[from] toml::de::Error),
+    /// A hash that is none.
+    #[error("token {number}: sha256 is not 64 hexadecimal digits")]
+    Hash {
+        /// Which, counted from 1.
+        number: usize,
+    },
+    /// A path that is none.
+    #[error("token {number}: path {path} does not begin with a slash, or leads out with ..")]
+    Path {
+        /// Which, counted from 1.
+        number: usize,
+        /// The path.
+        path: String,
+    },
+    /// Nobody could do anything.
+    #[error("there is no [[token]] in it")]
+    Empty,
+}
+
+/// What somebody may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on.
+    Allowed,
+    /// Nobody knows who it is: 401.
+    Unknown,
+    /// It is known, and may not: 403.
+    Forbidden,
+}
+
+impl Tokens {
+    /// Reads a token file.
+    pub fn parse(text: &str) -> Result<Self, TokenError> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct File {
+            #[serde(default)]
+            token: Vec<Entry>,
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Entry {
+            sha256: String,
+            path: String,
+            #[serde(default)]
+            write: bool,
+        }
+        let file: File = toml::from_str(text)?;
+        let mut grants = Vec::new();
+        for (place, Entry { sha256, path, write }) in file.token.into_iter().enumerate() {
+            let number = place + 1;
+            let sha256 = hash(&sha256).ok_or(TokenError::Hash { number })?;
+            let relative = path.strip_prefix('/').filter(|path| !path.split('/').any(|part| part == ".."));
+            let Some(relative) = relative.map(PathBuf::from) else { return Err(TokenError::Path { number, path }) };
+            grants.push(Grant { sha256, path: relative, write });
+        }
+        if grants.is_empty() { Err(TokenError::Empty) } else { Ok(Self { grants }) }
+    }
+
+    /// Whether somebody with this `Authorization` field may read, or write, what lies at `path`.
+    pub fn judge(&self, authorization: Option<&str>, path: &Path, write: bool) -> Verdict {
+        let Some((scheme, token)) = authorization.and_then(|field| field.split_once(' ')) else {
+            return Verdict::Unknown;
+        };
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Verdict::Unknown;
+        }
+        // What is compared is a hash of what was sent: how long it takes says nothing of the token.
+        let sent: [u8; 32] = Sha256::digest(token.trim().as_bytes()).into();
+        let mut theirs = self.grants.iter().filter(|grant| grant.sha256 == sent).peekable();
+        if theirs.peek().is_none() {
+            return Verdict::Unknown;
+        }
+        let allowed = theirs.any(|grant| path.starts_with(&grant.path) && (grant.write || !write));
+        if allowed { Verdict::Allowed } else { Verdict::Forbidden }
+    }
+}
+
+fn hash(hex: &str) -> Option<[u8; 32]> {
+    let digits = hex.as_bytes();
+    let mut bytes = [0; 32];
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(hex.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tokens `reader` (everything), `writer` (beneath /2026).
+    const FILE: &str = r#"
+        [[token]]
+        sha256 = "3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30"
+        path = "/"
+        [[token]]
+        sha256 = "b93006774cbdd4b299389a03ac3d88c3a76b460d538795bc12718011a909fba5"
+        path = "/2026"
+        write = true
+    "#;
+
+    #[test]
+    fn a_token_opens_what_it_is_for() {
+        let tokens = Tokens::parse(FILE).unwrap();
+        for (authorization, path, write, verdict) in [
+            (None, "2026/a", false, Verdict::Unknown),
+            (Some("Bearer nobody"), "2026/a", false, Verdict::Unknown),
+            (Some("Basic reader"), "2026/a", false, Verdict::Unknown),
+            (Some("Bearer"), "2026/a", false, Verdict::Unknown),
+            (Some("Bearer reader"), "2026/a", false, Verdict::Allowed),
+            (Some("bearer reader"), "", false, Verdict::Allowed),
+            (Some("Bearer reader"), "2026/a", true, Verdict::Forbidden),
+            (Some("Bearer writer"), "2026/a", true, Verdict::Allowed),
+            (Some("Bearer writer"), "2026", true, Verdict::Allowed),
+            (Some("Bearer writer"), "2026-old/a", true, Verdict::Forbidden),
+            (Some("Bearer writer"), "", false, Verdict::Forbidden),
+        ] {
+            assert_eq!(
+                tokens.judge(authorization, Path::new(path), write),
+                verdict,
+                "{authorization:?} {path} {write}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_clear_is_refused() {
+        let hash = "0".repeat(64);
+        for (text, says) in [
+            (String::new(), "no [[token]]"),
+            (format!("[[token]]\nsha256 = \"{hash}\"\npath = \"a\""), "begin with a slash"),
+            (format!("[[token]]\nsha256 = \"{hash}\"\npath = \"/../a\""), "leads out"),
+            ("[[token]]\nsha256 = \"secret\"\npath = \"/\"".to_owned(), "token 1"),
+            (format!("[[token]]\nsha256 = \"{hash}\"\npath = \"/\"\nwirte = true"), "wirte"),
+        ] {
+            let error = Tokens::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

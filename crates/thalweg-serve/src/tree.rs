@@ -1,0 +1,198 @@
+//! The directory that is served, and nothing outside it.
+
+use percent_encoding::percent_decode_str;
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use thalweg_store::run_directory_name;
+use thalweg_wire::RunNumber;
+
+/// A directory, with everything beneath it.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: OwnedFd,
+    path: PathBuf,
+}
+
+/// What a request's path names. Paths are relative to the tree; the tree itself is the empty path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// A file or a directory; whether a slash ended it.
+    Entry(PathBuf, bool),
+    /// The runs in a directory.
+    Runs(PathBuf),
+    /// Events of the run in this directory.
+    Events(PathBuf, u64, u64),
+}
+
+/// Why a path names nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoName {
+    /// It is not a path that could be.
+    Bad,
+    /// It is hidden, or of a form that nothing has.
+    None,
+}
+
+impl Name {
+    /// Reads the path of a request.
+    pub(crate) fn parse(path: &str) -> Result<Self, NoName> {
+        let mut parts = Vec::new();
+        let slash = path.ends_with('/');
+        let inner = path.strip_prefix('/').ok_or(NoName::Bad)?;
+        let inner = inner.strip_suffix('/').unwrap_or(inner);
+        for part in inner.split('/').filter(|_| path != "/") {
+            let part = percent_decode_str(part).decode_utf8().map_err(|_| NoName::Bad)?;
+            if part == ".." || part.contains(['/', '\0']) {
+                return Err(NoName::Bad);
+            }
+            if part.is_empty() || part.starts_with('.') || part.len() > 255 {
+                return Err(NoName::None);
+            }
+            parts.push(part.into_owned());
+        }
+        let mut entry = PathBuf::new();
+        let mut parts = parts.into_iter().peekable();
+        while let Some(part) = parts.next() {
+            if part != RUNS {
+                entry.push(part);
+                continue;
+            }
+            let Some(run) = parts.next() else { return Ok(Self::Runs(entry)) };
+            entry.push(run_directory(&run).ok_or(NoName::None)?);
+            if parts.peek().is_some_and(|part| part == "events") {
+                parts.next();
+                let (first, last) = parts.next().as_deref().and_then(event_range).ok_or(NoName::None)?;
+                return if parts.next().is_none() { Ok(Self::Events(entry, first, last)) } else { Err(NoName::None) };
+            }
+        }
+        Ok(Self::Entry(entry, slash))
+    }
+}
+
+/// `run-000042` of `42`, `run-000042-b1` of `42-b1`.
+fn run_directory(name: &str) -> Option<String> {
+    let digits =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u32>().ok()).flatten();
+    match name.split_once("-b") {
+        None => Some(run_directory_name(RunNumber(digits(name)?), 0, 1)),
+        Some((run, builder)) => Some(run_directory_name(RunNumber(digits(run)?), digits(builder)?, u32::MAX)),
+    }
+}
+
+/// `1000-2000`, or one event.
+fn event_range(text: &str) -> Option<(u64, u64)> {
+    let digits =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (digits(first)?, digits(last)?);
+    (first <= last).then_some((first, last))
+}
+
+impl Tree {
+    pub(crate) fn open(path: &Path) -> std::io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty())?;
+        Ok(Self { root, path: path.to_owned() })
+    }
+
+    /// The directory itself.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens what lies at this path for reading, wherever symbolic links beneath the root lead, as long as they stay there.
+    pub(crate) fn file(&self, path: &Path) -> Result<File, Errno> {
+        // A fifo without a writer would hang us.
+        self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map(File::from)
+    }
+
+    pub(crate) fn open_at(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        open_beneath(self.root.as_fd(), path, flags, mode)
+    }
+}
+
+/// As `openat`, but never outside `directory` (`openat2` with `RESOLVE_BENEATH`, Linux 5.6).
+pub(crate) fn open_beneath(directory: impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match openat2(&directory, path, flags | OFlags::CLOEXEC, mode, within) {
+            // Something was renamed while the path was walked.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// The name beneath which a directory's runs are.
+pub(crate) const RUNS: &str = "runs";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::path::Component;
+
+    #[track_caller]
+    fn names(path: &str, name: Name) {
+        assert_eq!(Name::parse(path), Ok(name), "{path}");
+    }
+
+    fn entry(path: &str, slash: bool) -> Name {
+        Name::Entry(path.into(), slash)
+    }
+
+    #[test]
+    fn paths_name_files_runs_and_events() {
+        names("/", entry("", true));
+        names("/a/b%20c", entry("a/b c", false));
+        names("/a/", entry("a", true));
+        names("/runs", Name::Runs("".into()));
+        names("/2026/runs/", Name::Runs("2026".into()));
+        names("/runs/42", entry("run-000042", false));
+        names("/runs/42-b1/00000.seg", entry("run-000042-b1/00000.seg", false));
+        names("/runs/42-b0/", entry("run-000042-b0", true));
+        names("/runs/42/events/1000-2000", Name::Events("run-000042".into(), 1000, 2000));
+        names("/runs/42/events/7", Name::Events("run-000042".into(), 7, 7));
+    }
+
+    #[test]
+    fn nothing_leads_out_or_is_hidden() {
+        for path in ["", "a", "/..", "/a/../b", "/%2e%2e/etc", "/a%2fb", "/%00", "/%ff"] {
+            assert_eq!(Name::parse(path), Err(NoName::Bad), "{path}");
+        }
+        for path in
+            ["//", "/a//b", "/.", "/.a", "/a/.b", "/runs/x", "/runs/42/events/5-4", "/runs/42/events/", "/runs/+1"]
+        {
+            assert_eq!(Name::parse(path), Err(NoName::None), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_symbolic_link_is_followed_only_beneath() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(directory.path().join("secret"), "s").unwrap();
+        std::fs::write(root.join("file"), "f").unwrap();
+        std::os::unix::fs::symlink("file", root.join("inside")).unwrap();
+        std::os::unix::fs::symlink("../secret", root.join("outside")).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("secret"), root.join("absolute")).unwrap();
+        let tree = Tree::open(&root).unwrap();
+        assert_eq!(std::io::read_to_string(tree.file(Path::new("inside")).unwrap()).unwrap(), "f");
+        assert_eq!(tree.file(Path::new("outside")).unwrap_err(), Errno::XDEV);
+        assert_eq!(tree.file(Path::new("absolute")).unwrap_err(), Errno::XDEV);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_asked_for_lies_beneath(path in "(/(\\PC{0,6}|%2e|%2E|\\.|%2f|runs|[0-9]{1,4}|events)*){0,5}") {
+            if let Ok(Name::Entry(path, _) | Name::Runs(path) | Name::Events(path, ..)) = Name::parse(&path) {
+                prop_assert!(path.components().all(|part| matches!(part, Component::Normal(_))), "{path:?}");
+            }
+        }
+    }
+}

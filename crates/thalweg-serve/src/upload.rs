@@ -1,0 +1,375 @@
+//! Files that come in: hidden until they are whole, on the disk, and what they should be.
+
+use crate::answer::Answer;
+use crate::head::{Body, Head};
+use crate::listing::parameter;
+use crate::site::{DIGEST, REPR_DIGEST, Site, file_tag, not_found, refused};
+use crate::tree::{Name, open_beneath};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
+use http::header::{CONTENT_RANGE, ETAG, IF_MATCH, IF_NONE_MATCH};
+use http::{HeaderMap, HeaderName, StatusCode};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat, XattrFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use thalweg_transfer::{Incoming, Interrupted, Inward, Receiver};
+
+/// An upload that is going on. No one else writes the same file meanwhile: it holds a lock on it.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    directory: OwnedFd,
+    name: String,
+    file: File,
+    /// Bytes of the whole file, once that is known.
+    total: Option<u64>,
+    /// Bytes that are there, and their CRC32C.
+    received: u64,
+    crc: u32,
+    /// Bytes that this request brings.
+    coming: u64,
+    /// Whether a file of this name is replaced.
+    replace: bool,
+}
+
+/// Where the bytes of a request belong (`Content-Range: bytes first-last/total`, RFC 9110 section 14.4 and 14.5). Of a file that is still
+/// growing the total is `*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    first: u64,
+    length: u64,
+    total: Option<u64>,
+}
+
+/// What is noted of an upload.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    received: u64,
+    total: Option<u64>,
+    crc: u32,
+}
+
+impl Upload {
+    /// Makes ready for the body of a `PUT`.
+    pub(crate) fn begin(site: &Site, head: &Head) -> Result<Self, Answer> {
+        let (directory, name) = target(site, head, true)?;
+        let place = place(head)?;
+        let replace = may_be_there(&directory, &name, &head.fields)?;
+        let hidden = hidden(&name);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW;
+        let file = File::from(
+            open_beneath(&directory, Path::new(&hidden), flags, Mode::from_bits_retain(0o644)).map_err(refused)?,
+        );
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        // Whoever had the lock before may have published it.
+        if locked.is_err() || !is_named(&file, &directory, &hidden) {
+            return Err(Answer::say(StatusCode::LOCKED, "another client writes this file"));
+        }
+        let Progress { received, total, crc } = progress(&file).unwrap_or_default();
+        let agreed = place.total.is_none() || total.is_none() || place.total == total;
+        let total = place.total.or(total);
+        let mut upload = Self { directory, name, file, total, received, crc, coming: place.length, replace };
+        if place.first == 0 {
+            upload.total = place.total;
+            upload.start_over()?;
+        } else if place.first != received || !agreed || total.is_some_and(|total| place.first + place.length > total) {
+            let answer = Answer::say(StatusCode::CONFLICT, format!("{received} bytes are here"));
+            return Err(answer.with(UPLOAD_OFFSET, received.to_string()));
+        }
+        Ok(upload)
+    }
+
+    fn start_over(&mut self) -> Result<(), Answer> {
+        rustix::fs::ftruncate(&self.file, 0).map_err(refused)?;
+        (self.received, self.crc) = (0, 0);
+        if let Some(total) = self.total {
+            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, total.max(1)) {
+                // A file system that cannot set space aside grows it as it is written.
+                Ok(()) | Err(Errno::OPNOTSUPP) => {}
+                Err(error) => {
+                    self.discard();
+                    return Err(refused(error));
+                }
+            }
+        }
+        self.note();
+        Ok(())
+    }
+
+    /// Takes the request's body. An error is the network's: nobody is there to be answered.
+    pub(crate) fn receive(
+        &mut self,
+        receiver: &mut Receiver,
+        way: Inward,
+        from: &mut Incoming<'_>,
+    ) -> Result<Result<(), Answer>, Interrupted> {
+        while self.coming > 0 {
+            let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
+            let part = self.coming.min(PART);
+            let written = receiver.receive(way, from, &self.file, self.received, part, &mut crc);
+            if let Err(Interrupted::File(error)) = written.end {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                return Ok(Err(refused(errno)));
+            }
+            self.received += written.bytes;
+            self.coming -= written.bytes;
+            let both = checksum_combine(CrcAlgorithm::Crc32Iscsi, self.crc.into(), crc.finalize(), written.bytes);
+            self.crc = both as u32;
+            // What is noted as received is on the disk.
+            if let Err(error) = rustix::fs::fdatasync(&self.file) {
+                return Ok(Err(refused(error)));
+            }
+            self.note();
+            written.end?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Publishes the file, if it is whole.
+    pub(crate) fn finish(self, head: &Head) -> Answer {
+        let Some(total) = self.total.filter(|total| self.received >= *total) else {
+            let answer = Answer::say(StatusCode::ACCEPTED, format!("{} bytes are here, but not all", self.received));
+            return answer.with(UPLOAD_OFFSET, self.received.to_string());
+        };
+        match wanted_crc(&head.fields) {
+            Err(()) => return Answer::say(StatusCode::BAD_REQUEST, "the digest is not a crc32c in base64"),
+            Ok(Some(wanted)) if wanted != self.crc => {
+                self.discard();
+                let text = format!("its crc32c is {:08x}, not {wanted:08x}: nothing was kept", self.crc);
+                return Answer::say(StatusCode::BAD_REQUEST, text);
+            }
+            Ok(_) => {}
+        }
+        self.publish(total).unwrap_or_else(|answer| answer)
+    }
+
+    fn publish(&self, total: u64) -> Result<Answer, Answer> {
+        rustix::fs::ftruncate(&self.file, total).map_err(refused)?;
+        let _ = rustix::fs::fremovexattr(&self.file, PROGRESS);
+        let stat = rustix::fs::fstat(&self.file).map_err(refused)?;
+        let known = format!("{:08x} {} {}.{}", self.crc, stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
+        // A file system without attributes only loses the digest.
+        let _ = rustix::fs::fsetxattr(&self.file, CRC, known.as_bytes(), XattrFlags::empty());
+        rustix::fs::fsync(&self.file).map_err(refused)?;
+        let flags = if self.replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        match rustix::fs::renameat_with(&self.directory, hidden(&self.name), &self.directory, &self.name, flags) {
+            Err(Errno::EXIST) => return Err(exists()),
+            result => result.map_err(refused)?,
+        }
+        sync_directory(&self.directory).map_err(refused)?;
+        let crc = BASE64.encode(self.crc.to_be_bytes());
+        let answer = Answer::new(if self.replace { StatusCode::NO_CONTENT } else { StatusCode::CREATED });
+        Ok(answer.with(ETAG, file_tag(&stat)).with(REPR_DIGEST, format!("crc32c=:{crc}:")))
+    }
+
+    /// Notes how much is there, for a client that comes back. Without attributes it starts over.
+    fn note(&self) {
+        let total = self.total.map_or("*".to_owned(), |total| total.to_string());
+        let text = format!("{} {total} {:08x}", self.received, self.crc);
+        let _ = rustix::fs::fsetxattr(&self.file, PROGRESS, text.as_bytes(), XattrFlags::empty());
+    }
+
+    fn discard(&self) {
+        let _ = rustix::fs::unlinkat(&self.directory, hidden(&self.name), AtFlags::empty());
+    }
+}
+
+/// Answers `HEAD PATH?upload`: how much is there.
+pub(crate) fn offset(site: &Site, head: &Head) -> Answer {
+    let here = target(site, head, false).map(|(directory, name)| {
+        let file = open_beneath(&directory, Path::new(&hidden(&name)), OFlags::RDONLY, Mode::empty());
+        file.ok().and_then(|file| progress(&file)).unwrap_or_default().received
+    });
+    match here {
+        Ok(received) => Answer::new(StatusCode::NO_CONTENT).with(UPLOAD_OFFSET, received.to_string()),
+        // In a directory that is not there yet, nothing is.
+        Err(answer) if answer.status == StatusCode::NOT_FOUND => {
+            Answer::new(StatusCode::NO_CONTENT).with(UPLOAD_OFFSET, "0")
+        }
+        Err(answer) => answer,
+    }
+}
+
+/// Answers `DELETE PATH?upload`: an upload that nobody will finish.
+pub(crate) fn discard(site: &Site, head: &Head) -> Answer {
+    let removed = target(site, head, false).and_then(|(directory, name)| {
+        rustix::fs::unlinkat(&directory, hidden(&name), AtFlags::empty()).map_err(refused)
+    });
+    removed.map_or_else(|answer| answer, |()| Answer::new(StatusCode::NO_CONTENT))
+}
+
+/// Whether the request is about an upload, not about a file.
+pub(crate) fn is_about_upload(head: &Head) -> bool {
+    parameter(&head.query, "upload").next().is_some()
+}
+
+/// The CRC32C of a file that was uploaded, unless it was changed since.
+pub(crate) fn stored_crc(file: &File, stat: &Stat) -> Option<u32> {
+    let text = attribute(file, CRC)?;
+    let (crc, of) = text.split_once(' ')?;
+    let now = format!("{} {}.{}", stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
+    (of == now).then(|| u32::from_str_radix(crc, 16).ok()).flatten()
+}
+
+/// The directory that a file is written into, and the file's name in it.
+fn target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String), Answer> {
+    let name = site.admit(head, true)?;
+    if !site.write {
+        return Err(Answer::say(StatusCode::FORBIDDEN, "this server takes nothing: it was not started with --write"));
+    }
+    let Name::Entry(path, false) = name else {
+        return Err(Answer::say(StatusCode::BAD_REQUEST, "a file is written, not a directory and not events"));
+    };
+    let name = path.file_name().and_then(|name| name.to_str()).filter(|name| hidden(name).len() <= 255);
+    let name = name.ok_or_else(not_found)?.to_owned();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut directory = site.tree.open_at(Path::new(""), flags, Mode::empty()).map_err(refused)?;
+    for part in path.parent().into_iter().flat_map(Path::iter) {
+        let next = open_beneath(&directory, Path::new(part), flags, Mode::empty());
+        directory = match next {
+            Err(Errno::NOENT) if make => {
+                match rustix::fs::mkdirat(&directory, part, Mode::from_bits_retain(0o755)) {
+                    Ok(()) => sync_directory(&directory).map_err(refused)?,
+                    Err(Errno::EXIST) => {}
+                    Err(error) => return Err(refused(error)),
+                }
+                open_beneath(&directory, Path::new(part), flags, Mode::empty()).map_err(refused)?
+            }
+            next => next.map_err(refused)?,
+        };
+    }
+    Ok((directory, name))
+}
+
+/// Whether a file of this name is to be replaced; an error where it is there and must not be, or is not and must be.
+fn may_be_there(directory: &OwnedFd, name: &str, fields: &HeaderMap) -> Result<bool, Answer> {
+    let there = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok();
+    let failed = || Answer::say(StatusCode::PRECONDITION_FAILED, "it is not what it was");
+    let condition = fields.get(IF_MATCH).and_then(|value| value.to_str().ok());
+    match (condition, there) {
+        (Some(_), None) => Err(failed()),
+        (Some(condition), Some(stat)) => {
+            let tag = file_tag(&stat);
+            let matches = condition.split(',').any(|element| matches!(element.trim(), "*") || element.trim() == tag);
+            if matches { Ok(true) } else { Err(failed()) }
+        }
+        (None, Some(_)) if fields.contains_key(IF_NONE_MATCH) => Err(failed()),
+        (None, Some(_)) => Err(exists()),
+        (None, None) => Ok(false),
+    }
+}
+
+fn exists() -> Answer {
+    Answer::say(StatusCode::CONFLICT, "there is a file of this name; If-Match with its ETag replaces it")
+}
+
+fn place(head: &Head) -> Result<Place, Answer> {
+    let Body::Length(length) = head.body else {
+        return Err(Answer::say(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"));
+    };
+    let Some(field) = head.fields.get(CONTENT_RANGE) else {
+        return Ok(Place { first: 0, length, total: Some(length) });
+    };
+    let place = field.to_str().ok().and_then(content_range).filter(|place| place.length == length);
+    place.ok_or_else(|| {
+        Answer::say(
+            StatusCode::BAD_REQUEST,
+            "Content-Range is not bytes FIRST-LAST/TOTAL of as many bytes as Content-Length",
+        )
+    })
+}
+
+fn content_range(field: &str) -> Option<Place> {
+    let number =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
+    let (range, total) = field.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let total = if total == "*" { None } else { Some(number(total)?) };
+    let (first, last) = (number(first)?, number(last)?);
+    let fits = first <= last && last < total.unwrap_or(u64::MAX);
+    fits.then(|| Place { first, length: last - first + 1, total })
+}
+
+/// The CRC32C that the client says the file has (RFC 9530, RFC 3230). Other algorithms are not looked at.
+fn wanted_crc(fields: &HeaderMap) -> Result<Option<u32>, ()> {
+    for name in [REPR_DIGEST, DIGEST] {
+        let values = fields.get_all(&name).iter().filter_map(|value| value.to_str().ok());
+        for element in values.flat_map(|value| value.split(',')) {
+            if let Some(value) = element.trim().strip_prefix("crc32c=") {
+                let text = value.trim_matches(':');
+                let bytes: Option<[u8; 4]> = BASE64.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
+                return bytes.map(|bytes| Some(u32::from_be_bytes(bytes))).ok_or(());
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn is_named(file: &File, directory: &OwnedFd, name: &str) -> bool {
+    let named = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    let same = |a: &Stat, b: &Stat| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
+    matches!((rustix::fs::fstat(file), named), (Ok(open), Ok(named)) if same(&open, &named))
+}
+
+fn progress(file: impl AsFd) -> Option<Progress> {
+    let text = attribute(file, PROGRESS)?;
+    let mut numbers = text.split(' ');
+    let received = numbers.next()?.parse().ok()?;
+    let total = match numbers.next()? {
+        "*" => None,
+        total => Some(total.parse().ok()?),
+    };
+    Some(Progress { received, total, crc: u32::from_str_radix(numbers.next()?, 16).ok()? })
+}
+
+fn attribute(file: impl AsFd, name: &str) -> Option<String> {
+    let mut value = [0_u8; 128];
+    let length = rustix::fs::fgetxattr(file, name, &mut value).ok()?;
+    std::str::from_utf8(&value[..length]).ok().map(str::to_owned)
+}
+
+fn sync_directory(directory: &OwnedFd) -> Result<(), Errno> {
+    rustix::fs::fsync(directory)
+}
+
+fn hidden(name: &str) -> String {
+    format!(".{name}.upload")
+}
+
+/// Bytes after which what is there is brought to the disk and noted.
+const PART: u64 = 256 << 20;
+/// Extended attribute of an upload: bytes received, bytes in all (or `*`), CRC32C of those received.
+const PROGRESS: &str = "user.thalweg.upload";
+/// Extended attribute of a file that was uploaded: its CRC32C, and the size and time of change that it is of.
+const CRC: &str = "user.thalweg.crc32c";
+/// As in the IETF's draft of resumable uploads (draft-ietf-httpbis-resumable-upload).
+const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn a_place_is_read_as_it_is_written() {
+        assert_eq!(content_range("bytes 0-9/20"), Some(Place { first: 0, length: 10, total: Some(20) }));
+        assert_eq!(content_range("bytes 19-19/20"), Some(Place { first: 19, length: 1, total: Some(20) }));
+        assert_eq!(content_range("bytes 0-9/*"), Some(Place { first: 0, length: 10, total: None }));
+        for field in ["", "bytes */20", "bytes 5-4/20", "bytes 0-20/20", "items 0-1/2", "bytes -1/2", "bytes +0-1/2"] {
+            assert_eq!(content_range(field), None, "{field}");
+        }
+    }
+
+    #[test]
+    fn a_digest_is_found_among_others() {
+        let fields =
+            |name: HeaderName, value: &'static str| HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
+        assert_eq!(wanted_crc(&fields(REPR_DIGEST, "sha-256=:AAAA:, crc32c=:4waSgw==:")), Ok(Some(0xe306_9283)));
+        assert_eq!(wanted_crc(&fields(DIGEST, "crc32c=4waSgw==")), Ok(Some(0xe306_9283)));
+        assert_eq!(wanted_crc(&fields(DIGEST, "md5=AAAA")), Ok(None));
+        assert_eq!(wanted_crc(&fields(DIGEST, "crc32c=AAAAAAAA")), Err(()));
+        assert_eq!(wanted_crc(&HeaderMap::new()), Ok(None));
+    }
+}

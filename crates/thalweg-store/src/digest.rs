@@ -1,0 +1,89 @@
+//! How much of a segment is written, and the checksum of all of it, without reading it.
+
+use crate::format::{BLOCK_HEADER_LEN, BlockHeader, FormatError, TRAILER_LEN, Trailer};
+use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// What of a segment file counts: its bytes up to the last whole block, and their CRC32C.
+///
+/// The CRC of a file is combined from those in the headers of its blocks, so that a segment of a GiB costs a few hundred reads of 64
+/// bytes. While a segment is being written, the body of each block is compared with its CRC once, since any part of the blocks at the end
+/// may be there; [`advance`](Self::advance) goes on from where it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes that count.
+    pub bytes: u64,
+    /// CRC32C of these bytes.
+    pub crc32c: u32,
+    /// Whether it ends with its footer: nothing more will come.
+    pub closed: bool,
+}
+
+impl Extent {
+    /// Nothing of a segment yet.
+    pub const fn nothing() -> Self {
+        Self { bytes: 0, crc32c: 0, closed: false }
+    }
+
+    /// Goes on to the last whole block there is.
+    ///
+    /// # Errors
+    /// Where the file cannot be read. What is not a block is where it ends.
+    pub fn advance(&mut self, file: &File) -> io::Result<()> {
+        let length = file.metadata()?.len();
+        let trusted = is_closed(file, length)?;
+        let mut body = Vec::new();
+        while self.bytes + BLOCK_HEADER_LEN as u64 <= length {
+            let mut head = [0; BLOCK_HEADER_LEN];
+            file.read_exact_at(&mut head, self.bytes)?;
+            let Ok(header) = BlockHeader::decode(&head) else { break };
+            let end = self.bytes + u64::from(header.length);
+            if end > length || (header.length as usize) < BLOCK_HEADER_LEN {
+                break;
+            }
+            if !trusted {
+                body.resize(header.length as usize, 0);
+                file.read_exact_at(&mut body, self.bytes)?;
+                if header.check_body(&body).is_err() {
+                    break;
+                }
+            }
+            let of_head = checksum(CrcAlgorithm::Crc32Iscsi, &head);
+            let of_body = u64::from(header.body_crc);
+            let whole = combine(of_head, of_body, u64::from(header.length) - BLOCK_HEADER_LEN as u64);
+            self.crc32c = combine(u64::from(self.crc32c), whole, u64::from(header.length)) as u32;
+            self.bytes = end;
+        }
+        self.closed = trusted && self.bytes == length;
+        Ok(())
+    }
+}
+
+/// The CRC32C of a segment that was closed cleanly; nothing of one that was not, or is no segment.
+///
+/// # Errors
+/// Where the file cannot be read.
+pub fn segment_digest(file: &File) -> io::Result<Option<u32>> {
+    if !is_closed(file, file.metadata()?.len())? {
+        return Ok(None);
+    }
+    let mut extent = Extent::nothing();
+    extent.advance(file)?;
+    Ok(extent.closed.then_some(extent.crc32c))
+}
+
+/// Whether the file ends with a trailer that leads to a footer which ends where the file does.
+fn is_closed(file: &File, length: u64) -> io::Result<bool> {
+    let Some(at) = length.checked_sub(TRAILER_LEN as u64) else { return Ok(false) };
+    let mut bytes = [0; TRAILER_LEN];
+    file.read_exact_at(&mut bytes, at)?;
+    let trailer: Result<Trailer, FormatError> = Trailer::decode(&bytes);
+    Ok(trailer.is_ok_and(|trailer| trailer.offset.checked_add(trailer.length.into()) == Some(length)))
+}
+
+/// The CRC of two runs of bytes, one behind the other, from theirs. Of nothing it is 0.
+fn combine(first: u64, second: u64, second_length: u64) -> u64 {
+    checksum_combine(CrcAlgorithm::Crc32Iscsi, first, second, second_length)
+}

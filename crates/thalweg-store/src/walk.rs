@@ -1,0 +1,145 @@
+//! Walks a segment's blocks without its footer.
+
+use crate::event::ReadBlock;
+use crate::files::SegmentFile;
+use crate::format::{BLOCK_HEADER_LEN, BlockHeader, BlockKind, Footer, FormatError};
+use crate::{Mapping, RunInfo, StoreError};
+use std::io;
+use std::sync::Arc;
+
+/// What the next block has to say of itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Expected {
+    pub(crate) run: u32,
+    pub(crate) builder: u32,
+    pub(crate) block: u64,
+}
+
+impl Expected {
+    pub(crate) fn check(&self, header: &BlockHeader) -> Result<(), FormatError> {
+        let fields = [
+            ("run", u64::from(header.run.0), u64::from(self.run)),
+            ("builder", header.builder.into(), self.builder.into()),
+            ("block", header.block, self.block),
+        ];
+        match fields.into_iter().find(|(_, found, expected)| found != expected) {
+            Some((field, found, expected)) => Err(FormatError::Foreign { field, found, expected }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Walks a segment's blocks without its footer, from the front, while it may still grow.
+///
+/// Blocks are read with `pread` and only then reached through the mapping: space that a writer set aside, and gives back
+/// when it closes the segment, is never touched in the mapping. Of a file that is elsewhere each block is fetched.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    file: Arc<SegmentFile>,
+    /// The mapping, of a file that is here.
+    mapping: Option<Arc<Mapping>>,
+    at: u64,
+    reserve: u64,
+    buffer: Vec<u8>,
+    depth: Depth,
+}
+
+/// How much of a block is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// All of it, against its checksum.
+    Whole,
+    /// Of a file that is elsewhere, its header and its tables: what they say is believed until the block is used.
+    Tables,
+}
+
+/// What a walk found.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// A data block, whole as far as was looked.
+    Block(ReadBlock),
+    /// The footer: the segment is closed.
+    Footer,
+    /// Nothing yet, or nothing whole.
+    Stop(FormatError),
+}
+
+impl Walk {
+    pub(crate) fn open(file: Arc<SegmentFile>, info: &RunInfo, depth: Depth) -> Result<Self, StoreError> {
+        // A hostile run.json must not make us map the address space.
+        let reserve = info.recorder.segment_size.min(MAX_RESERVE);
+        let map = |here| Mapping::new(here, Arc::clone(file.path()), 0, reserve);
+        let mapping = file.here().map(map).transpose().map_err(StoreError::io("mapping", file.path()))?;
+        let depth = if mapping.is_some() { Depth::Whole } else { depth };
+        Ok(Self { file, mapping, at: 0, reserve, buffer: Vec::new(), depth })
+    }
+
+    /// Where the next block begins.
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    pub(crate) fn step(&mut self, expected: Expected) -> Result<Step, StoreError> {
+        self.try_step(expected).map_err(StoreError::io("reading", self.file.path()))
+    }
+
+    fn try_step(&mut self, expected: Expected) -> io::Result<Step> {
+        let mut head = [0; BLOCK_HEADER_LEN];
+        let there = self.file.read_up_to(&mut head, self.at)?;
+        let header = match BlockHeader::decode(&head[..there]) {
+            Ok(header) => header,
+            Err(error) => return Ok(Step::Stop(error)),
+        };
+        if let Err(error) = expected.check(&header) {
+            return Ok(Step::Stop(error));
+        }
+        let length = header.length;
+        // How long a file is that is elsewhere, reading it says.
+        if self.file.here().is_some() {
+            let available = self.file.length()?.saturating_sub(self.at);
+            if u64::from(length) > available {
+                return Ok(Step::Stop(FormatError::CutOff { length, available }));
+            }
+        }
+        let only_tables = self.depth == Depth::Tables && header.kind == BlockKind::Data;
+        let from = if only_tables { header.index_offset as usize } else { 0 };
+        match self.buffer.is_empty() {
+            // From the system, which has zeros without writing them.
+            true => self.buffer = vec![0; length as usize],
+            false => self.buffer.resize(length as usize, 0),
+        }
+        let there = from + self.file.read_up_to(&mut self.buffer[from..], self.at + from as u64)?;
+        let block = &mut self.buffer[..there];
+        if only_tables {
+            block[..BLOCK_HEADER_LEN].copy_from_slice(&head);
+        }
+        // The header again, from the same read as the body.
+        if there < length as usize || block[..BLOCK_HEADER_LEN] != head {
+            return Ok(Step::Stop(FormatError::CutOff { length, available: there as u64 }));
+        }
+        if let (false, Err(error)) = (only_tables, header.check_body(block)) {
+            return Ok(Step::Stop(error));
+        }
+        if header.kind == BlockKind::Footer {
+            return Ok(match Footer::decode(self.at, block) {
+                Ok(_) => Step::Footer,
+                Err(error) => Step::Stop(error),
+            });
+        }
+        let (offset, end) = (self.at, self.at + u64::from(length));
+        let mapping = match (&mut self.mapping, self.file.here()) {
+            (Some(mapping), Some(file)) => {
+                if !mapping.confirm(end) {
+                    *mapping = Mapping::new(file, Arc::clone(self.file.path()), end, end + self.reserve)?;
+                }
+                Arc::clone(mapping)
+            }
+            _ => Mapping::fetched(Arc::clone(self.file.path()), offset, std::mem::take(&mut self.buffer)),
+        };
+        self.at = end;
+        Ok(Step::Block(ReadBlock { mapping, offset, header }))
+    }
+}
+
+/// Address space set aside for a segment to grow into.
+const MAX_RESERVE: u64 = 64 << 30;

@@ -1,0 +1,127 @@
+//! Which way is cheapest here: a few are tried on a file of the very directory, over a connection of this host with itself.
+
+use crate::{Outward, Sender, Stored};
+use rustix::fs::{Advice, fadvise};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a way costs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Bytes per second.
+    pub rate: f64,
+    /// Seconds of CPU for a GiB, of the sending thread, in user program and kernel.
+    pub cpu_per_gib: f64,
+}
+
+/// A way that was tried.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Trial {
+    /// Which.
+    pub way: Outward,
+    /// What it costs, or why it cannot be had here.
+    pub cost: Result<Cost, String>,
+}
+
+/// What was found out about a directory's file system.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Measured {
+    /// Of a file that is in the page cache.
+    pub cached: Vec<Trial>,
+    /// Of the same file when it is not.
+    pub uncached: Vec<Trial>,
+}
+
+impl Measured {
+    /// The cheapest way for what is in the page cache.
+    pub fn best_cached(&self) -> Option<Outward> {
+        best(&self.cached)
+    }
+
+    /// The cheapest way for what is not.
+    pub fn best_uncached(&self) -> Option<Outward> {
+        best(&self.uncached)
+    }
+}
+
+/// The one with the least CPU of those that are nearly as fast as the fastest: a network is rarely faster than any of them, and CPU is
+/// what the builder beside the server needs.
+fn best(trials: &[Trial]) -> Option<Outward> {
+    let costs = || trials.iter().filter_map(|trial| Some((trial.way, *trial.cost.as_ref().ok()?)));
+    let fastest = costs().map(|(_, cost)| cost.rate).fold(0.0, f64::max);
+    let fast_enough = costs().filter(|(_, cost)| cost.rate >= 0.8 * fastest);
+    fast_enough.min_by(|(_, a), (_, b)| a.cpu_per_gib.total_cmp(&b.cpu_per_gib)).map(|(way, _)| way)
+}
+
+/// Sends up to `bytes` of a file each way, once from the page cache and once from the disk. Takes no longer than about `patience` for
+/// each of them.
+///
+/// # Errors
+/// Where there is no loopback, or the file cannot be read at all.
+pub fn measure(file: File, bytes: u64, patience: Duration) -> io::Result<Measured> {
+    let bytes = bytes.min(file.metadata()?.len());
+    let stored = Arc::new(Stored::new(file));
+    let mut measured = Measured { cached: Vec::new(), uncached: Vec::new() };
+    for way in Outward::ALL {
+        if way.is_uncached() {
+            // Twice as large a window as is sent: what is read ahead belongs to what it costs.
+            forget(&stored, bytes);
+            measured.uncached.push(Trial { way, cost: cost(way, &stored, bytes, patience).map_err(|e| e.to_string()) });
+        } else {
+            fadvise(stored.file(), 0, None, Advice::Normal)?;
+            let warm = cost(way, &stored, bytes, patience);
+            let again = warm.and_then(|_| cost(way, &stored, bytes, patience));
+            measured.cached.push(Trial { way, cost: again.map_err(|error| error.to_string()) });
+        }
+    }
+    forget(&stored, bytes);
+    Ok(measured)
+}
+
+fn forget(stored: &Stored, bytes: u64) {
+    let _ = fadvise(stored.file(), 0, std::num::NonZeroU64::new(bytes), Advice::DontNeed);
+}
+
+fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, patience: Duration) -> io::Result<Cost> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let sending = TcpStream::connect(listener.local_addr()?)?;
+    let (mut receiving, _) = listener.accept()?;
+    sending.set_write_timeout(Some(Duration::from_secs(5)))?;
+    std::thread::scope(|scope| {
+        let sink = scope.spawn(move || {
+            let mut buffer = vec![0; 256 << 10];
+            while io::Read::read(&mut receiving, &mut buffer).is_ok_and(|read| read > 0) {}
+        });
+        let mut sender = Sender::new();
+        let (began, cpu) = (Instant::now(), thread_cpu());
+        let mut at = 0;
+        let mut result = Ok(());
+        while at < bytes && began.elapsed() < patience {
+            let piece = at..bytes.min(at + PIECE);
+            at = piece.end;
+            result = sender.send(way, stored, piece, sending.as_fd(), at < bytes);
+            if result.is_err() {
+                break;
+            }
+        }
+        let (took, cpu) = (began.elapsed(), thread_cpu().saturating_sub(cpu));
+        drop(sending);
+        let _ = sink.join();
+        result?;
+        let gib = at as f64 / f64::from(1 << 30);
+        Ok(Cost { rate: at as f64 / took.as_secs_f64(), cpu_per_gib: cpu.as_secs_f64() / gib })
+    })
+}
+
+fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Bytes sent before the clock is looked at.
+const PIECE: u64 = 16 << 20;

@@ -1,0 +1,44 @@
+//! Bytes from a file to a socket, and from a socket to a file: the ways there are, and which is cheapest here.
+//!
+//! | from file to socket ([`Outward`]) | copies by the CPU | leaves the page cache as it was | disk and network at once |
+//! |---|---|---|---|
+//! | `read`: `pread` and `send` | 2 | no | read-ahead |
+//! | `sendfile` | 0 | no | read-ahead |
+//! | `splice`: through a pipe | 0 | no | read-ahead |
+//! | `ahead`: `sendfile`, with `POSIX_FADV_WILLNEED` in front and `DONTNEED` behind | 0 | yes | yes |
+//! | `direct`: `splice` from a descriptor with `O_DIRECT` | 0 | yes | no |
+//! | `dontcache`: `preadv2` with `RWF_DONTCACHE`, and `send` | 2 | yes | read-ahead |
+//! | `uring`: io_uring, `O_DIRECT` into registered slots, `SEND_ZC` from them | 0, 1 over loopback and veth | yes | yes |
+//!
+//! Copies are those into and out of the sender's memory; what the device does by DMA does not count.
+//!
+//! | from socket to file ([`Inward`]) | copies by the CPU | leaves the page cache as it was |
+//! |---|---|---|
+//! | `recv`: `recv` and `pwrite` | 2 | no |
+//! | `splice`: through a pipe | 1 | no |
+//! | `dontcache`: `recv`, and `pwritev2` with `RWF_DONTCACHE` | 2 | yes |
+//! | `uring`: `recv` into registered slots, `O_DIRECT` writes by io_uring | 1 | yes |
+//!
+//! A [`Sender`] and a [`Receiver`] belong to one connection and keep what the way needs (pipe, buffer, ring) from one transfer
+//! to the next. They wait in blocking system calls: a socket's own timeouts (`SO_SNDTIMEO`, `SO_RCVTIMEO`) bound them.
+
+mod cached;
+mod choose;
+mod inward;
+mod memory;
+mod outward;
+mod pipe;
+mod ring;
+mod stored;
+mod way;
+
+pub use cached::cached_bytes;
+pub use choose::{Cost, Measured, Trial, measure};
+pub use inward::{Incoming, Interrupted, Receiver, Written};
+pub use outward::Sender;
+pub use stored::Stored;
+pub use way::{Inward, Outward, UnknownWay};
+
+#[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "one range is a list of ranges, too")]
+mod tests;

@@ -1,0 +1,263 @@
+//! From a file to a socket.
+
+use crate::cached::cached_bytes;
+use crate::memory::Slots;
+use crate::pipe::Pipe;
+use crate::ring::ReadRing;
+use crate::stored::{ALIGNMENT, Stored};
+use crate::way::Outward;
+use rustix::fs::{Advice, fadvise};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::net::{SendFlags, send};
+use std::io::{self, IoSliceMut};
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// Sends ranges of files into one socket.
+#[derive(Debug, Default)]
+pub struct Sender {
+    pipe: Option<Pipe>,
+    buffer: Option<Slots>,
+    ring: Option<ReadRing>,
+    behind: Behind,
+}
+
+impl Sender {
+    /// One that has nothing yet; what a way needs is made when it is first used.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sends these bytes of the file. With `more`, something follows at once, and the last packet may wait for it.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` where the file ends within the range, `TimedOut` where the socket's `SO_SNDTIMEO` is over, and whatever file and
+    /// socket say. After an error nobody knows how much was sent: the connection is to be closed.
+    pub fn send(
+        &mut self,
+        way: Outward,
+        from: &Arc<Stored>,
+        range: Range<u64>,
+        to: BorrowedFd<'_>,
+        more: bool,
+    ) -> io::Result<()> {
+        self.behind.forget_sent();
+        if range.is_empty() {
+            return Ok(());
+        }
+        let sent = match way {
+            Outward::Read => self.read(from, range, to, more, ReadWriteFlags::empty()),
+            Outward::DontCache => self.read(from, range, to, more, DONTCACHE),
+            Outward::Sendfile => sendfile(from, range, to),
+            Outward::Splice => self.splice(from, range, to, more),
+            Outward::Ahead => self.ahead(from, range, to),
+            Outward::Direct => self.direct(from, range, to, more),
+            Outward::Uring => {
+                let ring = match &mut self.ring {
+                    Some(ring) => ring,
+                    ring => ring.insert(ReadRing::new()?),
+                };
+                let sent = ring.send(from.direct()?, range, to, more);
+                if sent.is_err() {
+                    // What is still under way refers to the ring's memory: it goes with it.
+                    self.ring = None;
+                }
+                sent
+            }
+        };
+        sent.map_err(|error| match error.kind() {
+            // A blocking socket whose time is over says that it would block.
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        })
+    }
+
+    fn read(
+        &mut self,
+        from: &Stored,
+        mut range: Range<u64>,
+        to: BorrowedFd<'_>,
+        more: bool,
+        how: ReadWriteFlags,
+    ) -> io::Result<()> {
+        let buffer = match &mut self.buffer {
+            Some(buffer) => buffer,
+            buffer => buffer.insert(Slots::new(1, BUFFER)?),
+        };
+        let buffer = buffer.slot(0);
+        while !range.is_empty() {
+            let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(buffer.len());
+            let mut slice = [IoSliceMut::new(&mut buffer[..length])];
+            let read = match preadv2(from.file(), &mut slice, range.start, how) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => read,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            range.start += read as u64;
+            send_all(to, &buffer[..read], more || !range.is_empty())?;
+        }
+        Ok(())
+    }
+
+    fn pipe(&mut self) -> io::Result<&Pipe> {
+        if self.pipe.is_none() {
+            self.pipe = Some(Pipe::new()?);
+        }
+        self.pipe.as_ref().ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    fn splice(&mut self, from: &Stored, range: Range<u64>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
+        let pipe = self.pipe()?;
+        let through = through_pipe(pipe, from.file(), range, 0, to, more);
+        self.leave_pipe(through)
+    }
+
+    fn direct(&mut self, from: &Stored, range: Range<u64>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
+        let file = from.direct()?;
+        let skip = range.start % ALIGNMENT;
+        let pipe = self.pipe()?;
+        let through = through_pipe(pipe, file, range.start - skip..range.end, skip, to, more);
+        self.leave_pipe(through)
+    }
+
+    /// What an interrupted transfer left in the pipe would come out with the next one.
+    fn leave_pipe(&mut self, result: io::Result<()>) -> io::Result<()> {
+        if result.is_err() {
+            self.pipe = None;
+        }
+        result
+    }
+
+    fn ahead(&mut self, from: &Arc<Stored>, range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
+        // What is read ahead is told piece by piece; the kernel's own guess would go on behind the range.
+        fadvise(from.file(), 0, None, Advice::Random)?;
+        let mut told = range.start;
+        let mut at = range.start;
+        while at < range.end {
+            while told < range.end && told < at + AHEAD {
+                let piece = told..range.end.min(told + PIECE);
+                // What others have in the cache stays there.
+                if cached_bytes(from.file(), &piece).unwrap_or(0) == 0 {
+                    self.behind.note(from, piece.clone());
+                }
+                fadvise(from.file(), piece.start, length_of(&piece), Advice::WillNeed)?;
+                told = piece.end;
+            }
+            let piece = at..range.end.min(at + PIECE);
+            at = piece.end;
+            sendfile(from, piece, to)?;
+            self.behind.forget_before(from, at.saturating_sub(LAG));
+        }
+        Ok(())
+    }
+}
+
+fn sendfile(from: &Stored, range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
+    let mut at = range.start;
+    while at < range.end {
+        // At most what the kernel takes in one call (MAX_RW_COUNT).
+        let length = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(1 << 30);
+        match rustix::fs::sendfile(to, from.file(), Some(&mut at), length) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Sends a range of a file through a pipe, without its first `skip` bytes. With `O_DIRECT` the range begins at a page, and what the last
+/// one has behind the range is taken back out of the pipe.
+fn through_pipe(
+    pipe: &Pipe,
+    file: &std::fs::File,
+    range: Range<u64>,
+    skip: u64,
+    to: BorrowedFd<'_>,
+    more: bool,
+) -> io::Result<()> {
+    use std::os::fd::AsFd;
+    let (mut at, mut skip) = (range.start, usize::try_from(skip).unwrap_or(0));
+    while at < range.end {
+        let wanted = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+        let whole_pages = wanted.min(pipe.capacity()).next_multiple_of(ALIGNMENT as usize);
+        let before = at;
+        let filled = match pipe.fill(file.as_fd(), Some(&mut at), whole_pages) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(filled) => filled,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        at = before + filled as u64;
+        let useful = filled.min(wanted);
+        let skipped = skip.min(useful);
+        pipe.discard(skipped)?;
+        skip -= skipped;
+        pipe.empty(to, None, useful - skipped, more || at < range.end)?;
+        pipe.discard(filled - useful)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn send_all(to: BorrowedFd<'_>, mut bytes: &[u8], more: bool) -> io::Result<()> {
+    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+    while !bytes.is_empty() {
+        match send(to, bytes, flags) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Pages that were read into the cache only to be sent. They cannot be dropped before the network has let go of them, so the last
+/// ones are still here when the next transfer begins, or the connection ends.
+#[derive(Debug, Default)]
+struct Behind {
+    pieces: Vec<(Arc<Stored>, Range<u64>)>,
+}
+
+impl Behind {
+    fn note(&mut self, file: &Arc<Stored>, piece: Range<u64>) {
+        self.pieces.push((Arc::clone(file), piece));
+    }
+
+    fn forget_before(&mut self, file: &Arc<Stored>, until: u64) {
+        self.pieces.retain(|(of, piece)| {
+            let through = Arc::ptr_eq(of, file) && piece.end <= until;
+            // Only advice: what cannot go, the kernel reclaims some day.
+            !through || fadvise(of.file(), piece.start, length_of(piece), Advice::DontNeed).is_err()
+        });
+    }
+
+    fn forget_sent(&mut self) {
+        for (of, piece) in self.pieces.drain(..) {
+            let _ = fadvise(of.file(), piece.start, length_of(&piece), Advice::DontNeed);
+        }
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        self.forget_sent();
+    }
+}
+
+fn length_of(range: &Range<u64>) -> Option<NonZeroU64> {
+    NonZeroU64::new(range.end.saturating_sub(range.start))
+}
+
+/// Bytes of the buffer that `read` and `dontcache` copy through: it stays in the second-level cache.
+const BUFFER: usize = 256 << 10;
+/// How far in front of what is sent the disk reads.
+const AHEAD: u64 = 8 << 20;
+/// What is told, sent and dropped at a time.
+const PIECE: u64 = 1 << 20;
+/// Bytes that may still be in the sender's and, on this host, the receiver's socket buffer.
+const LAG: u64 = 8 << 20;
+/// `RWF_DONTCACHE`, `include/uapi/linux/fs.h`.
+pub(crate) const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);

@@ -1,0 +1,70 @@
+//! A pipe that pages are spliced through.
+
+use rustix::pipe::{PipeFlags, SpliceFlags, splice};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A pipe, as long as the system lets it be.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+    capacity: usize,
+}
+
+impl Pipe {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        // A longer pipe moves more in one call. What a user may have of them is limited (`fs.pipe-user-pages-soft`).
+        let longer = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY);
+        let capacity = longer.or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
+        Ok(Self { read, write, capacity })
+    }
+
+    /// Bytes it holds at most, in whole pages.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Takes up to `length` bytes in, from `offset` of a file, or from where a socket is.
+    pub(crate) fn fill(&self, from: BorrowedFd<'_>, offset: Option<&mut u64>, length: usize) -> io::Result<usize> {
+        Ok(splice(from, offset, &self.write, None, length.min(self.capacity), SpliceFlags::MOVE)?)
+    }
+
+    /// Lets all of its `length` bytes out.
+    pub(crate) fn empty(
+        &self,
+        to: BorrowedFd<'_>,
+        mut offset: Option<&mut u64>,
+        mut length: usize,
+        more: bool,
+    ) -> io::Result<()> {
+        let flags = SpliceFlags::MOVE | if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
+        while length > 0 {
+            match splice(&self.read, None, to, offset.as_deref_mut(), length, flags) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(moved) => length -= moved,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `length` bytes out of it and forgets them.
+    pub(crate) fn discard(&self, mut length: usize) -> io::Result<()> {
+        let mut scratch = [0; 4096];
+        while length > 0 {
+            let most = length.min(scratch.len());
+            match rustix::io::read(self.read.as_fd(), &mut scratch[..most]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => length -= read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+const CAPACITY: usize = 1 << 20;

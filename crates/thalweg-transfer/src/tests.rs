@@ -1,0 +1,203 @@
+//! Whatever the way, what arrives is what was sent.
+
+use crate::{Incoming, Interrupted, Inward, Outward, Receiver, Sender, Stored, cached_bytes};
+use crc_fast::{CrcAlgorithm, Digest, checksum};
+use proptest::prelude::*;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::{Arc, LazyLock};
+
+/// A file on the disk that this is built on: /tmp may be memory, which has no `O_DIRECT` everywhere.
+fn file() -> File {
+    tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap()
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length as u64).flat_map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).take(length).collect()
+}
+
+fn stored(bytes: &[u8]) -> Arc<Stored> {
+    let mut file = file();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+    Arc::new(Stored::new(file))
+}
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (one, listener.accept().unwrap().0)
+}
+
+/// What the other end gets of these ranges, sent one behind the other, and how sending ended.
+fn sent(way: Outward, from: &Arc<Stored>, ranges: &[Range<u64>]) -> (Vec<u8>, std::io::Result<()>) {
+    let (here, mut there) = connection();
+    std::thread::scope(|scope| {
+        let received = scope.spawn(move || {
+            let mut received = Vec::new();
+            there.read_to_end(&mut received).unwrap();
+            received
+        });
+        let mut sender = Sender::new();
+        let mut each = ranges.iter().map(|range| sender.send(way, from, range.clone(), here.as_fd(), true));
+        let result = each.find(Result::is_err).unwrap_or(Ok(()));
+        drop(here);
+        (received.join().unwrap(), result)
+    })
+}
+
+/// A way that this kernel or file system does not have says so; then there is nothing to test.
+fn unsupported(way: impl std::fmt::Display, error: &std::io::Error) -> bool {
+    let without = matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM));
+    if without {
+        println!("skipped: {way} cannot be had here: {error}");
+    }
+    without
+}
+
+#[test]
+fn every_way_sends_the_bytes_that_were_asked_for() {
+    let bytes = pattern((9 << 20) + 12345);
+    let from = stored(&bytes);
+    let length = bytes.len() as u64;
+    let ranges = [0..length, 5..6, 4095..4097, 1 << 20..(3 << 20) + 1, length - 1..length, 4096..8192, 77..77];
+    let expected: Vec<u8> =
+        ranges.iter().flat_map(|range| &bytes[range.start as usize..range.end as usize]).copied().collect();
+    for way in Outward::ALL {
+        let (received, result) = sent(way, &from, &ranges);
+        match result {
+            Err(error) if unsupported(way, &error) => {}
+            result => {
+                result.unwrap();
+                assert!(received == expected, "{way}: {} bytes of {}", received.len(), expected.len());
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn every_way_sends_any_range(start in 0_u64..300_000, length in 0_u64..300_000) {
+        static STORED: LazyLock<(Vec<u8>, Arc<Stored>)> = LazyLock::new(|| {
+            let bytes = pattern(600_000);
+            let stored = stored(&bytes);
+            (bytes, stored)
+        });
+        let (bytes, from) = &*STORED;
+        for way in Outward::ALL {
+            let (received, result) = sent(way, from, &[start..start + length]);
+            if result.as_ref().is_err_and(|error| unsupported(way, error)) {
+                continue;
+            }
+            prop_assert!(result.is_ok(), "{way}: {result:?}");
+            prop_assert!(received == bytes[start as usize..(start + length) as usize], "{way}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_ends_within_the_range_is_an_error() {
+    let from = stored(&pattern(10_000));
+    for way in Outward::ALL {
+        let (received, result) = sent(way, &from, &[8000..20_000]);
+        let error = result.unwrap_err();
+        if !unsupported(way, &error) {
+            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{way}");
+            assert!(received.len() <= 2000, "{way}");
+        }
+    }
+}
+
+#[test]
+fn what_was_not_in_the_page_cache_is_not_there_afterwards() {
+    let bytes = pattern(24 << 20);
+    let from = stored(&bytes);
+    let range = 0..bytes.len() as u64;
+    if let Err(error) = cached_bytes(from.file(), &range) {
+        println!("skipped: cachestat: {error}");
+        return;
+    }
+    for way in Outward::ALL.into_iter().filter(|way| way.is_uncached()) {
+        rustix::fs::fadvise(from.file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let (received, result) = sent(way, &from, std::slice::from_ref(&range));
+        if result.as_ref().is_err_and(|error| unsupported(way, error)) {
+            continue;
+        }
+        assert!(received == bytes, "{way}");
+        let left = cached_bytes(from.file(), &range).unwrap();
+        assert!(left <= 8 << 20, "{way} leaves {left} bytes");
+    }
+}
+
+#[test]
+fn what_others_have_in_the_page_cache_stays_there() {
+    let bytes = pattern(4 << 20);
+    let from = stored(&bytes);
+    let range = 0..bytes.len() as u64;
+    let Ok(before) = cached_bytes(from.file(), &range) else {
+        println!("skipped: this kernel has no cachestat");
+        return;
+    };
+    assert_eq!(before, bytes.len() as u64, "just written");
+    sent(Outward::Ahead, &from, std::slice::from_ref(&range)).1.unwrap();
+    assert_eq!(cached_bytes(from.file(), &range).unwrap(), before);
+}
+
+/// Receives `length` bytes at `at`, of which `first` were read with something else already.
+fn received(way: Inward, bytes: &[u8], first: usize, at: u64, length: u64) -> (File, crate::Written, u64) {
+    let (mut here, there) = connection();
+    let file = file();
+    let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    let written = std::thread::scope(|scope| {
+        scope.spawn(move || here.write_all(&bytes[first..]));
+        let mut rest = &there;
+        let mut incoming = Incoming { first: &bytes[..first], rest: &mut rest, socket: Some(there.as_fd()) };
+        Receiver::new().receive(way, &mut incoming, &file, at, length, &mut crc)
+    });
+    (file, written, crc.finalize())
+}
+
+fn content(file: &File, at: u64, length: usize) -> Vec<u8> {
+    let mut content = vec![0; length];
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut content, at).unwrap();
+    content
+}
+
+#[test]
+fn every_way_writes_the_bytes_that_came() {
+    let bytes = pattern((6 << 20) + 4321);
+    for (first, at) in [(0, 0), (1000, 0), (0, 4095), (700, 123_457)] {
+        for way in Inward::ALL {
+            let (file, written, crc) = received(way, &bytes, first, at, bytes.len() as u64);
+            if let Err(Interrupted::File(error)) = &written.end
+                && unsupported(way, error)
+            {
+                continue;
+            }
+            written.end.unwrap();
+            assert_eq!(written.bytes, bytes.len() as u64, "{way}");
+            assert!(content(&file, at, bytes.len()) == bytes, "{way}, {first} bytes first, at {at}");
+            assert_eq!(crc, checksum(CrcAlgorithm::Crc32Iscsi, &bytes), "{way}");
+        }
+    }
+}
+
+#[test]
+fn what_came_before_the_sender_went_is_in_the_file() {
+    let bytes = pattern((2 << 20) + 77);
+    for way in Inward::ALL {
+        let (file, written, _) = received(way, &bytes, 10, 0, 5 << 20);
+        match written.end {
+            Err(Interrupted::File(error)) => assert!(unsupported(way, &error), "{way}: {error}"),
+            end => {
+                assert!(matches!(end, Err(Interrupted::Network(_))), "{way}: {end:?}");
+                assert_eq!(written.bytes, bytes.len() as u64, "{way}");
+                assert!(content(&file, 0, bytes.len()) == bytes, "{way}");
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! `thalweg pull`: runs, files and directories, fetched from a data server.
+
+use crate::Failure;
+use crate::print::text::{many, plain, size};
+use crate::print::{Busy, Output};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use thalweg_remote::{Moved, Progress, RemoteError, Server};
+use thalweg_store::{Run, VerifyReport};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Whatever ends it, the same command goes on from where it was: what is not whole yet
+lies beside its place as .NAME.part. What is here and the same is not fetched again;
+what is here and is another is not overwritten.
+
+Exit code: 0 where everything is here; 1 where something is not, and with --verify
+where a run is damaged; 2 where there is no such URL; 130 where it was interrupted.")]
+pub(crate) struct Options {
+    /// What to fetch: a run, http://host:8042/runs/42, a file, or a directory with all that is in it
+    url: String,
+    /// The directory it is put into
+    #[arg(default_value = ".")]
+    into: PathBuf,
+    /// Fetch a run while it is being recorded, until it has ended. Readers here can follow it meanwhile
+    #[arg(long)]
+    follow: bool,
+    /// Read everything in the runs afterwards, as `thalweg verify` does
+    #[arg(long)]
+    verify: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// How a server is asked.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Remote {
+    /// How much is under way at once: ranges that are fetched, or files that are sent
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    streams: u8,
+    /// A file with the token that says who asks. Without it, the environment's THALWEG_TOKEN
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Certificates (PEM) that vouch for the server, instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// How long to try again when the server cannot be reached
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    patience: Duration,
+}
+
+impl Remote {
+    pub(crate) fn streams(&self) -> usize {
+        self.streams.into()
+    }
+
+    pub(crate) fn server(&self, url: &str) -> Result<Server, Failure> {
+        let token = match &self.token_file {
+            None => std::env::var("THALWEG_TOKEN").ok(),
+            Some(path) => Some(
+                std::fs::read_to_string(path)
+                    .map_err(|error| Failure::Usage(format!("reading {}: {error}", path.display())))?,
+            ),
+        };
+        let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
+        let options = thalweg_remote::Options { token, ca_file: self.ca_file.clone(), patience: self.patience };
+        Ok(Server::new(url, &options)?)
+    }
+}
+
+/// What is told at the end.
+#[derive(Debug, Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    moved: &'a Moved,
+    seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<Vec<VerifyReport>>,
+}
+
+pub(crate) fn pull(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let server = options.remote.server(&options.url)?;
+    let streams = options.remote.streams();
+    let (moved, seconds) = watched("fetching", json, |progress| {
+        if options.follow {
+            thalweg_remote::pull_following(&server, &options.into, streams, progress)
+        } else {
+            thalweg_remote::pull(&server, &options.into, streams, progress)
+        }
+    })?;
+    let verified = options.verify.then(|| verify(&moved)).transpose()?;
+    let intact = verified.iter().flatten().all(|report| report.consistent);
+    let mut out = Output::new();
+    if json {
+        out.json(&Told { moved: &moved, seconds, verified })?;
+    } else {
+        out.text(&text(&moved, seconds, "fetched"))?;
+        for (run, report) in moved.runs.iter().zip(verified.iter().flatten()) {
+            let found = if report.consistent {
+                "intact".to_owned()
+            } else {
+                let path = run.display();
+                format!("DAMAGED, {}: `thalweg verify {path}` lists them", many(report.problem_count, "problem"))
+            };
+            out.text(&format!("  {}: {found}\n", plain(&run.display().to_string())))?;
+        }
+    }
+    out.flush()?;
+    Ok(if intact { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn verify(moved: &Moved) -> Result<Vec<VerifyReport>, Failure> {
+    let busy = Busy::new("verifying".to_owned());
+    let one = |path: &PathBuf| {
+        busy.now(format!("verifying {}", path.display()));
+        Run::open(path).map(|run| thalweg_store::verify(&run)).map_err(Failure::broken)
+    };
+    moved.runs.iter().map(one).collect()
+}
+
+/// Says what was sent.
+pub(crate) fn say(moved: &Moved, seconds: f64, done: &str, json: bool) -> Result<(), Failure> {
+    let mut out = Output::new();
+    match json {
+        true => out.json(&Told { moved, seconds, verified: None })?,
+        false => out.text(&text(moved, seconds, done))?,
+    }
+    out.flush()
+}
+
+fn text(moved: &Moved, seconds: f64, done: &str) -> String {
+    let Moved { to, files, same_files, bytes, resumed_bytes, .. } = moved;
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "for people"
+    )]
+    let rate = (*bytes as f64 / seconds.max(1e-3)) as u64;
+    let mut out = format!("{}: {} {done}, {}", plain(to), many(*files, "file"), size(*bytes));
+    let _ = write!(out, " in {seconds:.1} s ({}/s)", size(rate));
+    if *resumed_bytes > 0 {
+        let _ = write!(out, "; {} were there from an earlier try", size(*resumed_bytes));
+    }
+    if *same_files > 0 {
+        let _ = write!(out, "; {} there already", many(*same_files, "file"));
+    }
+    out.push('\n');
+    out
+}
+
+/// Does it, with a progress bar on standard error where that is a terminal. Returns also how many seconds it took.
+pub(crate) fn watched(
+    doing: &'static str,
+    json: bool,
+    work: impl FnOnce(&Progress) -> Result<Moved, RemoteError> + Send,
+) -> Result<(Moved, f64), Failure> {
+    end_on_signals(json)?;
+    let begun = Instant::now();
+    let progress = Progress::default();
+    let bar = ProgressBar::new(0).with_message(doing);
+    let template = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    let moved = std::thread::scope(|scope| {
+        let (done, is_done) = channel::<()>();
+        let progress = &progress;
+        let worker = scope.spawn(move || {
+            let _done = done;
+            work(progress)
+        });
+        while is_done.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
+            bar.set_length(progress.total());
+            bar.set_position(progress.done());
+        }
+        worker.join()
+    });
+    bar.finish_and_clear();
+    match moved {
+        Ok(moved) => Ok((moved?, begun.elapsed().as_secs_f64())),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// An interrupt ends it at once: what was done so far was noted, and is there for the next time.
+fn end_on_signals(json: bool) -> Result<(), Failure> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::broken)?;
+    let wait = move || {
+        if signals.forever().next().is_some() {
+            eprintln!("thalweg: interrupted; the same command goes on from here");
+            if json {
+                println!("{}", serde_json::json!({ "error": "interrupted" }));
+            }
+            std::process::exit(INTERRUPTED);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(Failure::broken)?;
+    Ok(())
+}
+
+impl From<RemoteError> for Failure {
+    fn from(error: RemoteError) -> Self {
+        // A server's words may be anything.
+        let text = plain(&error.to_string()).into_owned();
+        if error.is_usage() || error.is_not_found() { Self::Usage(text) } else { Self::Broken(text) }
+    }
+}
+
+/// As shells have it of a program that SIGINT ended.
+const INTERRUPTED: i32 = 130;
+/// Between two looks at how far it is.
+const REDRAW: Duration = Duration::from_millis(100);

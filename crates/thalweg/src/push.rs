@@ -1,0 +1,46 @@
+//! `thalweg push`: runs and files, sent to a data server.
+
+use crate::Failure;
+use crate::pull::{Remote, say, watched};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A file appears on the server when all of it is there and agrees with its checksum,
+a run when all of its segments do. Whatever ends it, the same command goes on from
+where it was. What is there and the same is not sent again; what is there and is
+another is not overwritten.
+
+Exit code: 0 where everything is there; 1 where something is not; 2 where there is
+nothing to send; 130 where it was interrupted.")]
+pub(crate) struct Options {
+    /// A run's directory, such as runs/run-000042, or a file
+    #[arg(value_name = "RUN_OR_FILE")]
+    path: PathBuf,
+    /// The directory on the server that it is put into: http://host:8042/ or http://host:8042/2026. It is made where it is
+    /// not there
+    url: String,
+    /// Send a run while it is being recorded, until it has ended
+    #[arg(long)]
+    follow: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+pub(crate) fn push(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let Options { path, url, follow, remote } = options;
+    if !path.exists() {
+        return Err(Failure::Usage(format!("{} does not exist", path.display())));
+    }
+    let server = remote.server(url)?;
+    let (moved, seconds) = watched("sending", json, |progress| {
+        if *follow {
+            thalweg_remote::push_following(&server, path, remote.streams(), progress)
+        } else {
+            thalweg_remote::push(&server, path, remote.streams(), progress)
+        }
+    })?;
+    say(&moved, seconds, "sent", json)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,294 @@
+//! `thalweg serve`: runs on the network.
+
+use crate::Failure;
+use crate::print::Output;
+use crate::print::text::wrapped;
+use rustix::event::{EventfdFlags, eventfd};
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use thalweg_serve::{Server, Settings, Tokens, Ways, tls};
+use thalweg_transfer::{Inward, Measured, Outward};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The directory: runs, and whatever else lies in it. Hidden files are not served
+    directory: PathBuf,
+    /// Address and port to listen on; port 0 for any that is free
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8042))]
+    listen: SocketAddr,
+    /// Take uploads
+    #[arg(long)]
+    write: bool,
+    /// Who may read and write what: a TOML file of tokens (docs/data-server.md)
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Let everybody in who can connect, also from other hosts
+    #[arg(long, conflicts_with = "tokens")]
+    open: bool,
+    /// Speak TLS: the certificate chain, a PEM file
+    #[arg(long, value_name = "PEM", requires = "key")]
+    certificate: Option<PathBuf>,
+    /// The certificate's private key, a PEM file
+    #[arg(long, value_name = "PEM", requires = "certificate")]
+    key: Option<PathBuf>,
+    /// How bytes go from the disk to the network: auto (measured at the first start), read, sendfile, splice, ahead, direct,
+    /// dontcache, uring
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    path: Choice<Outward>,
+    /// How bytes go from the network to the disk: auto, recv, splice, dontcache, uring
+    #[arg(long, value_name = "WAY", default_value = "auto")]
+    inward: Choice<Inward>,
+    /// Clients served at once; further ones wait
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    connections: usize,
+    /// CPUs to serve on, as 0,2,4-7; without it all of them
+    #[arg(long, value_name = "CPUS", default_value = "")]
+    cpus: Cpus,
+    /// Forget what was measured of the ways, and measure again
+    #[arg(long)]
+    measure: bool,
+}
+
+/// A way, or whichever was measured to be best.
+#[derive(Debug, Clone, Copy)]
+enum Choice<T> {
+    Auto,
+    This(T),
+}
+
+impl<T: FromStr> FromStr for Choice<T> {
+    type Err = T::Err;
+
+    fn from_str(name: &str) -> Result<Self, T::Err> {
+        if name == "auto" { Ok(Self::Auto) } else { name.parse().map(Self::This) }
+    }
+}
+
+/// CPUs, by their numbers.
+#[derive(Debug, Clone, Default)]
+struct Cpus(Vec<usize>);
+
+impl FromStr for Cpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut cpus = Vec::new();
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number =
+                |text: &str| text.parse::<usize>().map_err(|_| format!("{part} is not a CPU, or a range of them"));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last || last >= MOST_CPUS {
+                return Err(format!("{part} is not a range of CPUs"));
+            }
+            cpus.extend(first..=last);
+        }
+        Ok(Self(cpus))
+    }
+}
+
+/// What is said when the server is ready.
+#[derive(Debug, Serialize)]
+struct Ready {
+    url: String,
+    directory: PathBuf,
+    write: bool,
+    cached: Outward,
+    uncached: Outward,
+    inward: Inward,
+    why: String,
+}
+
+/// Exit code 0: it was asked to stop.
+pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let tokens = options.tokens.as_deref().map(tokens).transpose()?;
+    if !options.listen.ip().is_loopback() && tokens.is_none() && !options.open {
+        return Err(Failure::Usage(format!(
+            "{} can be reached from other hosts: say who may do what with --tokens FILE, or that everybody may read with --open",
+            options.listen
+        )));
+    }
+    let tls = match (&options.certificate, &options.key) {
+        (Some(certificate), Some(key)) => Some(tls(certificate, key).map_err(Failure::usage)?),
+        _ => None,
+    };
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    if !options.directory.is_dir() {
+        return Err(Failure::Usage(format!("{} is not a directory", options.directory.display())));
+    }
+    let (ways, why) = ways(options)?;
+    let settings = Settings {
+        directory: options.directory.clone(),
+        address: options.listen,
+        write: options.write,
+        tokens,
+        tls,
+        connections: options.connections,
+        ways,
+        cpus: options.cpus.0.clone(),
+    };
+    let stop = stop_on_signals()?;
+    let server = Server::bind(settings).map_err(Failure::broken)?;
+    let ready = Ready {
+        url: format!("{scheme}://{}/", server.address()),
+        directory: options.directory.clone(),
+        write: options.write,
+        cached: ways.cached,
+        uncached: ways.uncached,
+        inward: ways.inward,
+        why,
+    };
+    let mut out = Output::new();
+    if json {
+        out.json(&ready)?;
+    } else {
+        out.text(&told(&ready))?;
+    }
+    out.flush()?;
+    server.run(&*stop).map_err(Failure::broken)?;
+    let counters = server.counters();
+    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    if json {
+        out.json(&serde_json::json!({
+            "connections": count(&counters.connections), "requests": count(&counters.requests),
+            "sent_bytes": count(&counters.sent), "received_bytes": count(&counters.received),
+        }))?;
+    } else {
+        let (sent, received) =
+            (thalweg_page::text::size(count(&counters.sent)), thalweg_page::text::size(count(&counters.received)));
+        let (connections, requests) = (count(&counters.connections), count(&counters.requests));
+        out.text(&format!("{requests} requests on {connections} connections: {sent} sent, {received} received\n"))?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn told(ready: &Ready) -> String {
+    let Ready { url, directory, write, cached, uncached, inward, why } = ready;
+    let takes = if *write { format!("; uploads are written by {inward}") } else { String::new() };
+    let ways = format!("what is in the page cache goes out by {cached}, the rest by {uncached}{takes}. {why}");
+    format!("{url} serves {}. Ctrl-C ends it.\n{}\n", directory.display(), wrapped("", &ways))
+}
+
+fn tokens(path: &Path) -> Result<Tokens, Failure> {
+    let in_file = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| in_file(&error))?;
+    Tokens::parse(&text).map_err(|error| in_file(&error))
+}
+
+/// Readable once the program is asked to stop.
+fn stop_on_signals() -> Result<Arc<OwnedFd>, Failure> {
+    let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(Failure::broken)?);
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::broken)?;
+    let pressed = Arc::clone(&stop);
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for _ in signals.forever() {
+                let _ = rustix::io::write(&*pressed, &1_u64.to_ne_bytes());
+            }
+        })
+        .map_err(Failure::broken)?;
+    Ok(stop)
+}
+
+/// The ways, and a sentence on why these.
+fn ways(options: &Options) -> Result<(Ways, String), Failure> {
+    let inward = match options.inward {
+        Choice::Auto => Inward::Uring,
+        Choice::This(way) => way,
+    };
+    if let Choice::This(way) = options.path {
+        return Ok((Ways { cached: way, uncached: way, inward }, "Asked for with --path.".to_owned()));
+    }
+    let usual = Ways { cached: Outward::Sendfile, uncached: Outward::Ahead, inward };
+    let Some(file) = largest_file(&options.directory) else {
+        return Ok((usual, "Not measured: there is no file of 16 MiB or more here yet.".to_owned()));
+    };
+    let known = Known::of(&options.directory);
+    let kept = known.as_ref().filter(|_| !options.measure).and_then(Known::read);
+    let (measured, when) = match kept {
+        Some(measured) => (measured, "Measured at an earlier start (--measure repeats it)."),
+        None => {
+            let open = File::open(&file).map_err(Failure::broken)?;
+            let measured = thalweg_transfer::measure(open, MEASURED, PATIENCE).map_err(Failure::broken)?;
+            if let Some(known) = &known {
+                known.write(&measured);
+            }
+            (measured, "Measured now, with a file of this directory over loopback.")
+        }
+    };
+    for trial in measured.cached.iter().chain(&measured.uncached) {
+        match &trial.cost {
+            Ok(cost) => {
+                tracing::info!("{}: {:.0} MB/s, {:.3} s of CPU per GiB", trial.way, cost.rate / 1e6, cost.cpu_per_gib)
+            }
+            Err(error) => tracing::info!("{}: {error}", trial.way),
+        }
+    }
+    let cached = measured.best_cached().unwrap_or(usual.cached);
+    let uncached = measured.best_uncached().unwrap_or(usual.uncached);
+    Ok((Ways { cached, uncached, inward }, when.to_owned()))
+}
+
+/// The largest file in the directory and in the runs in it, if it is large enough to measure with.
+fn largest_file(directory: &Path) -> Option<PathBuf> {
+    let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let inner = entries(directory)
+        .take(1000)
+        .flat_map(|path| if path.is_dir() { entries(&path).collect() } else { vec![path] });
+    let sized = inner.filter_map(|path| Some((path.metadata().ok().filter(std::fs::Metadata::is_file)?.len(), path)));
+    sized.filter(|(bytes, _)| *bytes >= SMALLEST).max_by_key(|(bytes, _)| *bytes).map(|(_, path)| path)
+}
+
+/// Where what was measured is kept: for each file system and kernel.
+struct Known(PathBuf);
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    measured: Measured,
+}
+
+impl Known {
+    fn of(directory: &Path) -> Option<Self> {
+        let stat = rustix::fs::stat(directory).ok()?;
+        let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+        let state = state.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state")))?;
+        let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+        Some(Self(state.join("thalweg/serve").join(format!("{:x}-{kernel}.json", stat.st_dev))))
+    }
+
+    fn read(&self) -> Option<Measured> {
+        let text = std::fs::read(&self.0).ok()?;
+        serde_json::from_slice::<Kept>(&text).ok().map(|kept| kept.measured)
+    }
+
+    /// Where it cannot be kept, it is measured again at the next start.
+    fn write(&self, measured: &Measured) {
+        let kept = serde_json::to_vec_pretty(&Kept { measured: measured.clone() });
+        let made = self.0.parent().map(std::fs::create_dir_all);
+        if let (Ok(text), Some(Ok(()))) = (kept, made)
+            && let Err(error) = std::fs::write(&self.0, text)
+        {
+            tracing::info!("{}: {error}", self.0.display());
+        }
+    }
+}
+
+/// CPUs that a number may name.
+const MOST_CPUS: usize = 1024;
+/// Bytes of the smallest file to measure with.
+const SMALLEST: u64 = 16 << 20;
+/// Bytes that are measured with at most, each way.
+const MEASURED: u64 = 256 << 20;
+/// How long a way is measured.
+const PATIENCE: Duration = Duration::from_millis(300);

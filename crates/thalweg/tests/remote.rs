@@ -1,0 +1,432 @@
+//! Runs and files on their way between machines: `thalweg pull` and `thalweg push` against `thalweg serve`, with each of them
+//! killed in the midst.
+
+mod common;
+
+use common::*;
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use tempfile::TempDir;
+
+/// A data server on a directory.
+struct Served {
+    node: Node,
+    address: SocketAddr,
+}
+
+impl Served {
+    fn start(directory: &Path, more: &[&str]) -> Self {
+        let mut command = thalweg();
+        command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--path", "sendfile"]).args(more).arg(directory);
+        let mut node = Node::start("serve", command);
+        let ready: Value = serde_json::from_str(&node.wait_for("\"url\"")).unwrap();
+        let url = ready["url"].as_str().unwrap();
+        let address = url.strip_prefix("http://").unwrap().trim_end_matches('/').parse().unwrap();
+        Self { node, address }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+}
+
+/// A stretch of network that stands still when so many bytes have passed in one direction.
+struct Gate {
+    address: SocketAddr,
+    /// Says when nothing more passes.
+    closed: Receiver<()>,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    to: Mutex<SocketAddr>,
+    /// Bytes that may still pass.
+    left: Mutex<u64>,
+    opened: Condvar,
+    ends: Mutex<Vec<TcpStream>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    ToServer,
+    ToClient,
+}
+
+impl Gate {
+    fn new(to: SocketAddr, counted: Direction, bytes: u64) -> Self {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = door.local_addr().unwrap();
+        let inner = Inner { to: to.into(), left: bytes.into(), opened: Condvar::new(), ends: Mutex::default() };
+        let inner = Arc::new(inner);
+        let (stands_still, closed) = channel();
+        let gate = Self { address, closed, inner: Arc::clone(&inner) };
+        thread::spawn(move || {
+            for client in door.incoming().map_while(Result::ok) {
+                let to = *inner.to.lock().unwrap();
+                // A server that is gone: the client sees its connection end.
+                let Ok(server) = TcpStream::connect(to) else { continue };
+                for (from, to, direction) in
+                    [(&client, &server, Direction::ToServer), (&server, &client, Direction::ToClient)]
+                {
+                    let (from, to, inner) = (from.try_clone().unwrap(), to.try_clone().unwrap(), Arc::clone(&inner));
+                    let stands_still = (direction == counted).then(|| stands_still.clone());
+                    thread::spawn(move || inner.pump(from, to, stands_still));
+                }
+                inner.ends.lock().unwrap().extend([client, server]);
+            }
+        });
+        gate
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    /// Waits until nothing passes any more.
+    fn await_closed(&self) {
+        self.closed.recv_timeout(PATIENCE).expect("enough bytes to close the gate");
+    }
+
+    /// Lets everything pass from now on, to this server; the connections there were break.
+    fn open(&self, to: SocketAddr) {
+        *self.inner.to.lock().unwrap() = to;
+        *self.inner.left.lock().unwrap() = u64::MAX;
+        for end in self.inner.ends.lock().unwrap().drain(..) {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+        self.inner.opened.notify_all();
+    }
+}
+
+impl Inner {
+    fn pump(&self, mut from: TcpStream, mut to: TcpStream, stands_still: Option<Sender<()>>) {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(read @ 1..) = from.read(&mut bytes) {
+            if let Some(stands_still) = &stands_still {
+                let mut left = self.left.lock().unwrap();
+                if *left < read as u64 {
+                    *left = 0;
+                    let _ = stands_still.send(());
+                    while *left == 0 {
+                        left = self.opened.wait(left).unwrap();
+                    }
+                } else if *left < u64::MAX {
+                    *left -= read as u64;
+                }
+            }
+            if to.write_all(&bytes[..read]).is_err() {
+                break;
+            }
+        }
+        for end in [from, to] {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Two directories, of two machines.
+struct Machines {
+    _both: TempDir,
+    here: PathBuf,
+    there: PathBuf,
+}
+
+impl Machines {
+    fn new() -> Self {
+        // In the build folder: the disk there knows extended attributes, which /tmp may not.
+        let both = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let [here, there] = ["here", "there"].map(|name| both.path().join(name));
+        for path in [&here, &there] {
+            std::fs::create_dir(path).unwrap();
+        }
+        Self { _both: both, here, there }
+    }
+}
+
+fn start(words: &[&str], more: &[&Path]) -> Node {
+    let mut command = thalweg();
+    command.arg("--json").args(words).args(more);
+    for name in ["THALWEG_TOKEN", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+        command.env_remove(name);
+    }
+    Node::start(words[0], command)
+}
+
+fn run(words: &[&str], more: &[&Path]) -> common::node::Ended {
+    start(words, more).finish()
+}
+
+fn pull(url: &str, into: &Path) -> common::node::Ended {
+    run(&["pull", url], &[into])
+}
+
+fn push(path: &Path, url: &str) -> common::node::Ended {
+    run(&["push", path.to_str().unwrap(), url], &[])
+}
+
+/// Records run 1 into a directory: some 20 MB, in two segments or more.
+fn record(directory: &Path) -> PathBuf {
+    let runs = directory.to_str().unwrap();
+    let demo = ["demo", "--size", "64KiB", "--rate", "500", "--duration", "300ms", "--out", runs];
+    run(&demo, &[]).report(0);
+    directory.join("run-000001")
+}
+
+/// A file of so many MiB, no part of which is like another.
+fn big(path: &Path, mebibytes: u64) -> Vec<u8> {
+    let mut state = 1_u64;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 32).to_le_bytes()
+    };
+    let bytes: Vec<u8> = (0..mebibytes << 17).flat_map(next).collect();
+    std::fs::write(path, &bytes).unwrap();
+    bytes
+}
+
+/// Every file of one directory is in the other, and no more.
+#[track_caller]
+fn assert_same(one: &Path, other: &Path) {
+    let names = |path: &Path| {
+        let entries = std::fs::read_dir(path).unwrap();
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(one), names(other));
+    for name in names(one) {
+        let same = std::fs::read(one.join(&name)).unwrap() == std::fs::read(other.join(&name)).unwrap();
+        assert!(same, "{name} is another");
+    }
+}
+
+/// Only hidden files: nothing was published.
+fn nothing_named_in(directory: &Path) -> bool {
+    let entries = std::fs::read_dir(directory).unwrap();
+    entries.map(|entry| entry.unwrap().file_name()).all(|name| name.to_string_lossy().starts_with('.'))
+}
+
+#[test]
+fn a_run_is_fetched_whole_and_the_second_time_nothing_is() {
+    let Machines { here, there, .. } = &Machines::new();
+    let recorded = record(there);
+    let served = Served::start(there, &[]);
+    let url = served.url("runs/1");
+    let report = run(&["pull", "--verify", &url], &[here]).report(0);
+    assert_same(&recorded, &here.join("run-000001"));
+    check_intact(&here.join("run-000001"));
+    assert_eq!(report["verified"][0]["consistent"], true, "{report:#}");
+    assert_eq!((number(&report, "/files"), number(&report, "/resumed_bytes")), (2, 0), "{report:#}");
+
+    let report = pull(&url, here).report(0);
+    assert_eq!((number(&report, "/files"), number(&report, "/same_files")), (0, 2), "{report:#}");
+    assert_eq!(number(&report, "/bytes"), 0, "{report:#}");
+
+    // A run that became another one here is not overwritten.
+    std::fs::write(here.join("run-000001/00000.seg"), "mine").unwrap();
+    pull(&url, here).failed_saying("move it away");
+    assert_eq!(std::fs::read(here.join("run-000001/00000.seg")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_directory_is_fetched_with_all_that_is_in_it() {
+    let Machines { here, there, .. } = &Machines::new();
+    std::fs::create_dir_all(there.join("2026/a b")).unwrap();
+    std::fs::write(there.join("2026/empty"), "").unwrap();
+    std::fs::write(there.join("2026/a b/50% é?.txt"), "text").unwrap();
+    std::fs::write(there.join("2026/.hidden"), "secret").unwrap();
+    let recorded = record(&there.join("2026"));
+    let served = Served::start(there, &[]);
+    let report = pull(&served.url("2026"), here).report(0);
+    assert_eq!(number(&report, "/files"), 4, "{report:#}");
+    assert_same(&recorded, &here.join("2026/run-000001"));
+    assert_eq!(std::fs::read(here.join("2026/a b/50% é?.txt")).unwrap(), b"text");
+    assert_eq!(std::fs::read(here.join("2026/empty")).unwrap(), b"");
+    assert!(!here.join("2026/.hidden").exists());
+
+    let report = pull(&served.url("2026/runs/"), &here.join("runs")).report(0);
+    assert_same(&recorded, Path::new(report["runs"][0].as_str().unwrap()));
+}
+
+#[test]
+fn a_fetch_that_was_killed_goes_on_where_it_was() {
+    let Machines { here, there, .. } = &Machines::new();
+    let whole = big(&there.join("export.h5"), 64);
+    let served = Served::start(there, &[]);
+    let gate = Gate::new(served.address, Direction::ToClient, 48 << 20);
+    let client = start(&["pull", "--streams", "2", &gate.url("export.h5")], &[here]);
+    gate.await_closed();
+    client.kill();
+    assert!(nothing_named_in(here));
+
+    // The same URL, or it would be another file.
+    gate.open(served.address);
+    let report = pull(&gate.url("export.h5"), here).report(0);
+    assert!(std::fs::read(here.join("export.h5")).unwrap() == whole);
+    let (resumed, fetched) = (number(&report, "/resumed_bytes"), number(&report, "/bytes"));
+    assert!(resumed >= 16 << 20, "{report:#}");
+    assert_eq!(resumed + fetched, 64 << 20, "{report:#}");
+    assert!(std::fs::read_dir(here).unwrap().count() == 1, "nothing is left beside it");
+}
+
+#[test]
+fn a_connection_that_breaks_is_made_again() {
+    let Machines { here, there, .. } = &Machines::new();
+    let whole = big(&there.join("export.h5"), 16);
+    let served = Served::start(there, &[]);
+    let gate = Gate::new(served.address, Direction::ToClient, 4 << 20);
+    let client = start(&["pull", &gate.url("export.h5")], &[here]);
+    gate.await_closed();
+    gate.open(served.address);
+    client.finish().succeeded();
+    assert!(std::fs::read(here.join("export.h5")).unwrap() == whole);
+}
+
+#[test]
+fn a_run_is_sent_and_becomes_one_when_all_of_it_is_there() {
+    let Machines { here, there, .. } = &Machines::new();
+    let recorded = record(here);
+    let served = Served::start(there, &["--write"]);
+    let report = push(&recorded, &served.url("2026")).report(0);
+    assert_eq!((number(&report, "/files"), number(&report, "/same_files")), (2, 0), "{report:#}");
+    assert_same(&recorded, &there.join("2026/run-000001"));
+    check_intact(&there.join("2026/run-000001"));
+
+    let report = push(&recorded, &served.url("2026")).report(0);
+    assert_eq!((number(&report, "/files"), number(&report, "/same_files")), (0, 2), "{report:#}");
+
+    std::fs::write(here.join("notes.txt"), "one").unwrap();
+    push(&here.join("notes.txt"), &served.url("")).report(0);
+    std::fs::write(here.join("notes.txt"), "two").unwrap();
+    push(&here.join("notes.txt"), &served.url("")).failed_saying("is there already");
+    assert_eq!(std::fs::read(there.join("notes.txt")).unwrap(), b"one");
+}
+
+#[test]
+fn an_upload_whose_client_was_killed_goes_on_where_it_was() {
+    let Machines { here, there, .. } = &Machines::new();
+    let file = here.join("export.h5");
+    let whole = big(&file, 64);
+    let served = Served::start(there, &["--write"]);
+    let gate = Gate::new(served.address, Direction::ToServer, 32 << 20);
+    let client = start(&["push", file.to_str().unwrap(), &gate.url("")], &[]);
+    gate.await_closed();
+    client.kill();
+    assert!(nothing_named_in(there));
+    gate.open(served.address);
+    let report = push(&file, &served.url("")).report(0);
+    assert!(std::fs::read(there.join("export.h5")).unwrap() == whole);
+    assert!(number(&report, "/resumed_bytes") > 0, "{report:#}");
+    assert!(std::fs::read_dir(there).unwrap().count() == 1, "nothing is left beside it");
+}
+
+#[test]
+fn an_upload_survives_that_the_server_is_killed() {
+    let Machines { here, there, .. } = &Machines::new();
+    let file = here.join("export.h5");
+    let whole = big(&file, 64);
+    let served = Served::start(there, &["--write"]);
+    let gate = Gate::new(served.address, Direction::ToServer, 32 << 20);
+    let client = start(&["push", file.to_str().unwrap(), &gate.url("")], &[]);
+    gate.await_closed();
+    served.node.kill();
+    assert!(nothing_named_in(there));
+    let served = Served::start(there, &["--write"]);
+    gate.open(served.address);
+    client.finish().report(0);
+    assert!(std::fs::read(there.join("export.h5")).unwrap() == whole);
+}
+
+#[test]
+fn a_segment_that_lost_a_bit_since_it_was_recorded_is_not_published() {
+    let Machines { here, there, .. } = &Machines::new();
+    let recorded = record(here);
+    let segment = recorded.join("00000.seg");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes[100_000] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    let served = Served::start(there, &["--write"]);
+    push(&recorded, &served.url("")).failed_saying("thalweg verify");
+    assert!(nothing_named_in(&there.join("run-000001")));
+}
+
+#[test]
+fn who_may_not_is_told_so_and_nothing_is_written() {
+    let Machines { here, there, .. } = &Machines::new();
+    std::fs::write(there.join("a.txt"), "text").unwrap();
+    // Of `letmein`.
+    let sha256 = "1c8bfe8f801d79745c4631d09fff36c82aa37fc4cce4fc946683d7b336b63032";
+    let tokens = here.join("tokens.toml");
+    std::fs::write(&tokens, format!("[[token]]\nsha256 = \"{sha256}\"\npath = \"/\"\n")).unwrap();
+    let served = Served::start(there, &["--write", "--tokens", tokens.to_str().unwrap()]);
+    let [right, wrong] = [("right", "letmein\n"), ("wrong", "letmeout")].map(|(name, token)| {
+        let path = here.join(name);
+        std::fs::write(&path, token).unwrap();
+        path
+    });
+    let into = here.join("into");
+    pull(&served.url("a.txt"), &into).failed_saying("--token-file");
+    run(&["pull", &served.url("a.txt"), "--token-file"], &[&wrong, &into]).failed_saying("--token-file");
+    run(&["pull", &served.url("a.txt"), "--token-file"], &[&right, &into]).report(0);
+    assert_eq!(std::fs::read(into.join("a.txt")).unwrap(), b"text");
+    // It may read, not write.
+    run(&["push", right.to_str().unwrap(), &served.url(""), "--token-file"], &[&right]).failed_saying("403");
+    assert!(!there.join("right").exists());
+}
+
+#[test]
+fn what_cannot_be_is_a_wrong_use() {
+    let Machines { here, there, .. } = &Machines::new();
+    let served = Served::start(there, &[]);
+    let absent = here.join("absent");
+    for ended in [
+        pull("ftp://host/a", here),
+        pull(&served.url("runs/7"), here),
+        push(&absent, &served.url("")),
+        push(here, &served.url("")),
+        run(&["pull", &served.url(""), "--ca-file"], &[&absent, here]),
+    ] {
+        assert!([Some(2), Some(1)].contains(&ended.code()), "{ended:?}");
+        assert!(ended.stdout.contains("\"error\""), "{ended:?}");
+    }
+    let report = pull(&served.url("runs/7"), here).report(2);
+    assert!(report["error"].as_str().unwrap().contains("no such thing"), "{report:#}");
+}
+
+#[test]
+fn a_run_is_fetched_and_sent_on_while_it_is_being_recorded() {
+    let system = System::new(&Plan { source: "rate = 2000.0", ..PLAN });
+    let mut recording = system.run();
+    recording.wait_for("recording");
+    let machines = Machines::new();
+    let (copy, second) = (machines.here.join("run-000001"), machines.there.join("run-000001"));
+    let runs = system.path("runs");
+    let first = Served::start(&runs, &[]);
+    let other = Served::start(&machines.there, &["--write"]);
+    let fetching = start(&["pull", "--follow", &first.url("runs/1")], &[&machines.here]);
+    let sending = start(&["push", "--follow", system.run_directory().to_str().unwrap(), &other.url("")], &[]);
+
+    // A reader of the copy sees events as they come, and a follower that was killed goes on.
+    while !copy.join("run.json").exists() {
+        thread::yield_now();
+    }
+    await_events(&copy, 100);
+    fetching.kill();
+    let fetching = start(&["pull", "--follow", &first.url("runs/1")], &[&machines.here]);
+    await_events(&system.run_directory(), 500);
+    assert!(!second.join("run.json").exists(), "it is no run before all of it is there");
+
+    recording.interrupt();
+    recording.finish().report(0);
+    fetching.finish().report(0);
+    sending.finish().report(0);
+    assert_same(&system.run_directory(), &copy);
+    assert_same(&system.run_directory(), &second);
+    check_intact(&copy);
+    check_intact(&second);
+}
