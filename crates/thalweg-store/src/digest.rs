@@ -37,7 +37,9 @@ impl Extent {
         let mut body = Vec::new();
         while self.bytes + BLOCK_HEADER_LEN as u64 <= length {
             let mut head = [0; BLOCK_HEADER_LEN];
-            file.read_exact_at(&mut head, self.bytes)?;
+            if !is_there(file, &mut head, self.bytes)? {
+                break;
+            }
             let Ok(header) = BlockHeader::decode(&head) else { break };
             let end = self.bytes + u64::from(header.length);
             if end > length || (header.length as usize) < BLOCK_HEADER_LEN {
@@ -45,8 +47,7 @@ impl Extent {
             }
             if !trusted {
                 body.resize(header.length as usize, 0);
-                file.read_exact_at(&mut body, self.bytes)?;
-                if header.check_body(&body).is_err() {
+                if !is_there(file, &mut body, self.bytes)? || header.check_body(&body).is_err() {
                     break;
                 }
             }
@@ -78,9 +79,19 @@ pub fn segment_digest(file: &File) -> io::Result<Option<u32>> {
 fn is_closed(file: &File, length: u64) -> io::Result<bool> {
     let Some(at) = length.checked_sub(TRAILER_LEN as u64) else { return Ok(false) };
     let mut bytes = [0; TRAILER_LEN];
-    file.read_exact_at(&mut bytes, at)?;
+    if !is_there(file, &mut bytes, at)? {
+        return Ok(false);
+    }
     let trailer: Result<Trailer, FormatError> = Trailer::decode(&bytes);
     Ok(trailer.is_ok_and(|trailer| trailer.offset.checked_add(trailer.length.into()) == Some(length)))
+}
+
+/// Reads these bytes; false where the file ends before them: what was set aside for a segment is given back when it is closed.
+fn is_there(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
+    match file.read_exact_at(bytes, at) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        result => result.map(|()| true),
+    }
 }
 
 /// The CRC of two runs of bytes, one behind the other, from theirs. Of nothing it is 0.
