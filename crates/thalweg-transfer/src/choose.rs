@@ -69,7 +69,6 @@ pub fn measure(file: File, bytes: u64, patience: Duration) -> io::Result<Measure
     let mut measured = Measured { cached: Vec::new(), uncached: Vec::new() };
     for way in Outward::ALL {
         if way.is_uncached() {
-            // Twice as large a window as is sent: what is read ahead belongs to what it costs.
             forget(&stored, bytes);
             measured.uncached.push(Trial { way, cost: cost(way, &stored, bytes, patience).map_err(|e| e.to_string()) });
         } else {

@@ -101,7 +101,7 @@ impl ReadRing {
                     lengths[tag as usize % COUNT] = Some(usize::try_from(result).unwrap_or(0));
                 } else if cqueue::notif(flags) {
                     notified = true;
-                    // Over loopback and veth it always copies, and tells about it costs more than it saves.
+                    // Over loopback and veth it always copies, and waiting to be told so costs more than it saves.
                     self.zero_copy &= (result as u32) & NOTIF_COPIED == 0;
                 } else {
                     notified |= !cqueue::more(flags);
@@ -156,9 +156,8 @@ impl Drop for ReadRing {
     /// then.
     fn drop(&mut self) {
         let everything = types::CancelBuilder::any();
-        if self.pending > 0 && self.ring.submitter().register_sync_cancel(None, everything).is_err() {
-            // Nothing of it can be stopped; whatever it is, it ends by itself.
-        }
+        // What cannot be stopped ends by itself.
+        let _ = self.ring.submitter().register_sync_cancel(None, everything);
         while self.pending > 0 {
             if self.wait().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
                 // Rather lose the memory than let it be written to.

@@ -52,7 +52,7 @@ enum Command {
     Doctor(Json<doctor::Options>),
     #[command(flatten)]
     Show(show::Command),
-    /// Put runs on the network: a data server (HTTP) that moves bytes with almost no CPU, and takes uploads
+    /// Put runs on the network: a data server (HTTP), which also takes uploads
     Serve(Json<serve::Options>),
     /// Fetch a run, a file or a directory from a data server
     Pull(Json<pull::Options>),
