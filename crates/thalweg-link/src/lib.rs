@@ -46,6 +46,7 @@
 #![deny(unsafe_code)]
 
 mod address;
+mod buffer;
 mod copy;
 mod error;
 mod listen;

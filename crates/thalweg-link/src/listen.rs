@@ -1,5 +1,6 @@
 //! Where sources connect, and how they do.
 
+use crate::buffer::Buffer;
 use crate::{Address, BuilderLink, Eager, LinkError, SourceGreeting, SourceLink, shm, tcp};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
@@ -22,9 +23,6 @@ pub fn connect(
         Address::Shm(path) => shm::connect(path, greeting),
     }
 }
-
-/// A socket's buffer is no larger, doubled, than an `int` tells.
-const MOST_ROOM: usize = (i32::MAX / 2) as usize;
 
 /// A builder's front door. Non-blocking.
 #[derive(Debug)]
@@ -77,21 +75,17 @@ impl Listener {
     /// Prepares the connections that are accepted from now on for credits: up to so many bytes of one source may be on their way
     /// to here at a time. Where one of these cannot be had, says what that means; of two, the first.
     ///
-    /// - Receive buffers for all of it from the beginning. Linux gives a connection more only as it has used what it had,
-    ///   round trip by round trip; a source of which much is asked suddenly would send it in parts and late.
+    /// - Buffers for all of it from the beginning: for data, and for the fetches, which are few bytes each, but for the kernel a packet each.
     /// - The congestion control `thalweg` (`docs/congestion.md`) for what we say. Fetches are few bytes in many packets, of
     ///   which others send only ten at first, and then wait a round trip.
     pub fn expect(&self, bytes: u64) -> Result<(), &'static str> {
         let Door::Tcp(socket) = &self.door else { return Ok(()) };
-        // The kernel doubles it, for its own bookkeeping.
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(MOST_ROOM);
-        let force = || rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, bytes);
-        let allowed = || std::fs::read_to_string("/proc/sys/net/core/rmem_max").ok()?.trim().parse::<usize>().ok();
-        let room = force().is_ok()
-            || allowed().is_some_and(|most| bytes <= most) && socket.set_recv_buffer_size(bytes).is_ok();
-        let follows = rustix::net::sockopt::set_tcp_congestion(socket, "thalweg").is_ok();
+        let room = Buffer::Receive.hold(socket, bytes) & Buffer::Send.hold(socket, bytes);
+        let follows = rustix::net::sockopt::set_tcp_congestion(socket, tcp::FOLLOWS_CREDIT).is_ok();
         match (room, follows) {
-            (false, _) => Err("receive buffers grow only as they are used: net.core.rmem_max is less than the window"),
+            (false, _) => Err(
+                "buffers grow only as they are used: net.core.rmem_max or net.core.wmem_max is less than the window",
+            ),
             (_, false) => {
                 Err("fetches go out with the system's congestion control: `thalweg cc load thalweg` has a better one")
             }

@@ -5,6 +5,7 @@
 //! the kernel may still have to retransmit them. The builder receives straight into the place in the block. One
 //! `readv` takes the rest of a payload and the messages behind it, so that a large fragment costs few system calls.
 
+use crate::buffer::Buffer;
 use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::offered::{Asked, Novelty, Offered};
@@ -40,6 +41,8 @@ const INBOXES: usize = 16;
 const LOOK_FOR_LOSSES: u64 = 64 << 10;
 /// Bytes sent at a time where they have to be copied.
 const COPIED_AT_ONCE: usize = 64 << 10;
+/// The congestion control whose window is what is in the socket: all that may be asked for has to fit.
+pub(crate) const FOLLOWS_CREDIT: &str = "thalweg";
 
 /// Begins to connect; the greeting goes out as soon as the connection stands.
 pub(crate) fn connect(
@@ -65,6 +68,10 @@ pub(crate) fn connect(
                 );
             }
         }
+    }
+    let slots = u64::from(greeting.hello.slots) * u64::from(greeting.hello.slot_bytes);
+    if congestion == Some(FOLLOWS_CREDIT) && !Buffer::Send.hold(&socket, slots) {
+        tracing::warn!("send buffers grow only as they are used: net.core.wmem_max is less than all slots together");
     }
     match socket.connect(&SockAddr::from(address)) {
         Ok(()) => {}
