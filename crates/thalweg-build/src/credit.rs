@@ -39,8 +39,6 @@ const SHORTEST_ROUND: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub(crate) struct Credit {
     outstanding: u64,
-    /// Of these, what the builder's own kernel holds back behind a gap: not in the network any more.
-    held: u64,
     flows: Vec<Flow>,
     mode: Mode,
 }
@@ -83,7 +81,6 @@ struct Flow {
     slow: Option<Slow>,
     /// `asked` when `slow` was last changed: what was asked before does not show the change.
     changed: u64,
-    held: u64,
     /// It shares memory with us: its bytes cross no port.
     near: bool,
 }
@@ -160,7 +157,6 @@ impl Credit {
     pub(crate) fn new(window: &Window, sources: usize) -> Self {
         Self {
             outstanding: 0,
-            held: 0,
             flows: std::iter::repeat_with(Flow::default).take(sources).collect(),
             mode: match *window {
                 Window::Constant(bytes) => Mode::Constant(bytes),
@@ -200,7 +196,6 @@ impl Credit {
     pub(crate) fn gone(&mut self, source: usize) {
         let flow = &mut self.flows[source];
         self.outstanding -= flow.outstanding();
-        self.held -= flow.held;
         *flow = Flow { near: flow.near, ..Flow::default() };
     }
 
@@ -242,7 +237,7 @@ impl Credit {
                 let piece = if bytes <= piece + piece / 2 { bytes } else { piece };
                 let (window, outstanding) = (port.window(), self.outstanding);
                 let full = |behind: u64| outstanding > behind && outstanding - behind + piece > window;
-                if full(self.held) && full(Flow::behind_gaps(&self.flows, port, now)) {
+                if full(0) && full(Flow::behind_gaps(&self.flows, port, now)) {
                     port.full = true;
                     return 0;
                 }
@@ -281,7 +276,6 @@ impl Credit {
         }
         self.outstanding -= bytes;
         flow.received += bytes;
-        self.held -= flow.still_held();
         let first = std::mem::take(&mut flow.alone).then(|| flow.fetches.front()).flatten();
         let round_trip = first.map(|first| now.saturating_sub(first.at));
         // A fetch takes no less than that until all of it is there. Where there is always one under way, and TCP had not opened its
@@ -323,19 +317,13 @@ impl Credit {
             flow.fetches.pop_back();
         }
         self.outstanding -= bytes;
-        self.held -= flow.still_held();
         if let Some(port) = self.mode.port_mut() {
             port.tokens += bytes as f64;
         }
     }
 
-    /// A source has sent so many bytes more, so many of them again because they were lost; and so many that it has sent
-    /// wait at the builder's end behind a gap.
-    pub(crate) fn losses(&mut self, source: usize, sent: u64, lost: u64, held: u64) {
-        let flow = &mut self.flows[source];
-        let held = held.min(flow.outstanding());
-        self.held = self.held - flow.held + held;
-        flow.held = held;
+    /// A source has sent so many bytes more, so many of them again because they were lost.
+    pub(crate) fn losses(&mut self, sent: u64, lost: u64) {
         match &mut self.mode {
             Mode::Constant(_) => {}
             Mode::Port(port) => {
@@ -365,13 +353,6 @@ impl Credit {
 impl Flow {
     fn outstanding(&self) -> u64 {
         self.asked - self.received
-    }
-
-    /// What is here is not held back any more: by how much less it is.
-    fn still_held(&mut self) -> u64 {
-        let before = self.held;
-        self.held = before.min(self.outstanding());
-        before - self.held
     }
 
     /// Bytes that should have been here by now, where losses are heard of: they wait here, behind one that was lost. What the sources know of it

@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::offered::{Asked, Novelty, Offered};
-use crate::tcp_info::tcp_info;
+use crate::tcp_info::sent_again;
 use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Said, SourceGreeting, SourceLink};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -267,10 +267,9 @@ impl TcpSource {
     /// Says what was lost, if that is anything new.
     fn look_for_losses(&mut self) {
         self.looked = self.losses.sent;
-        let Some(info) = tcp_info(&self.socket) else { return };
-        let news = (info.again, info.held) != (self.losses.again, self.losses.held);
-        self.losses = Losses { again: info.again, held: info.held, ..self.losses };
-        if news {
+        let Some(again) = sent_again(&self.socket) else { return };
+        if again != self.losses.again {
+            self.losses.again = again;
             self.say(&Message::Losses(self.losses));
         }
     }

@@ -3,17 +3,8 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// As far as we want to know it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct TcpInfo {
-    /// Bytes sent again.
-    pub(crate) again: u64,
-    /// Bytes that have arrived behind a gap.
-    pub(crate) held: u64,
-}
-
-/// Asks the kernel. Nothing where it does not say, for a socket that is not TCP.
-pub(crate) fn tcp_info(socket: impl AsFd) -> Option<TcpInfo> {
+/// Bytes that a connection has sent again. Nothing where the kernel does not say, for a socket that is not TCP.
+pub(crate) fn sent_again(socket: impl AsFd) -> Option<u64> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: `info` is valid for writes of `length` bytes, which the kernel is told; the descriptor is open.
@@ -28,11 +19,7 @@ pub(crate) fn tcp_info(socket: impl AsFd) -> Option<TcpInfo> {
     };
     // SAFETY: integers of which every bit pattern is one; what the kernel did not write is zero.
     let info = unsafe { info.assume_init() };
-    let segment = u64::from(info.tcpi_snd_mss);
-    (result == 0).then(|| TcpInfo {
-        again: u64::from(info.tcpi_total_retrans) * segment,
-        held: u64::from(info.tcpi_sacked) * segment,
-    })
+    (result == 0).then(|| u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss))
 }
 
 #[cfg(test)]
@@ -43,7 +30,7 @@ mod tests {
     fn a_connection_that_lost_nothing_says_so_and_a_file_says_nothing() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        assert_eq!(tcp_info(&socket), Some(TcpInfo::default()));
-        assert_eq!(tcp_info(std::fs::File::open("/dev/null").unwrap()), None);
+        assert_eq!(sent_again(&socket), Some(0));
+        assert_eq!(sent_again(std::fs::File::open("/dev/null").unwrap()), None);
     }
 }

@@ -118,8 +118,6 @@ pub struct Losses {
     pub sent: u64,
     /// Bytes sent again because they were lost, or were taken for lost.
     pub again: u64,
-    /// Bytes that have arrived and that the builder's kernel keeps until those in front of them have, too; now.
-    pub held: u64,
 }
 
 /// A source's books at the end of a run, for one builder's share of the events.
@@ -319,7 +317,7 @@ impl Message {
                 END
             }
             Self::Losses(l) => {
-                w.u64(l.sent).u64(l.again).u64(l.held);
+                w.u64(l.sent).u64(l.again);
                 LOSSES
             }
             Self::Bye => BYE,
@@ -420,7 +418,7 @@ impl Message {
                 copied_bytes: r.u64(),
                 next_sequence: r.u32(),
             }),
-            LOSSES => Self::Losses(Losses { sent: r.u64(), again: r.u64(), held: r.u64() }),
+            LOSSES => Self::Losses(Losses { sent: r.u64(), again: r.u64() }),
             BYE => Self::Bye,
             kind => return Err(MessageError::Kind(kind)),
         };
@@ -537,7 +535,7 @@ mod tests {
                 copied_bytes: 6,
                 next_sequence: 7,
             }),
-            Message::Losses(Losses { sent: 1 << 40, again: 14_480, held: 65_536 }),
+            Message::Losses(Losses { sent: 1 << 40, again: 14_480 }),
             Message::Bye,
         ]
     }

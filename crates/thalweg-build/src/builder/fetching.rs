@@ -135,10 +135,9 @@ impl Builder {
         self.credit.received(source, bytes, now);
     }
 
-    /// A source has sent so many bytes more, `lost` of them again because they had been lost; `held` of what it has sent
-    /// wait at this end behind a gap.
-    pub fn losses(&mut self, source: usize, sent: u64, lost: u64, held: u64) {
-        self.credit.losses(source, sent, lost, held);
+    /// A source has sent so many bytes more, `lost` of them again because they had been lost.
+    pub fn losses(&mut self, sent: u64, lost: u64) {
+        self.credit.losses(sent, lost);
     }
 
     /// Ends a fetch.

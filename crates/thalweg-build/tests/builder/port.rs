@@ -187,7 +187,7 @@ impl Network {
                 let lost = self.segments.is_multiple_of(self.traffic.lost_of);
                 let here = self.port_busy + if lost { 2 * self.one_way } else { Duration::ZERO };
                 self.gaps[source] = self.gaps[source].max(here);
-                self.builder.losses(source, u64::from(bytes), if lost { u64::from(bytes) } else { 0 }, 0);
+                self.builder.losses(u64::from(bytes), if lost { u64::from(bytes) } else { 0 });
                 self.after(self.gaps[source], Next::Arrived { source, ticket, bytes });
             }
             Next::Arrived { source, ticket, bytes } => {

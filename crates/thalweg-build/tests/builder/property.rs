@@ -58,7 +58,7 @@ proptest! {
                 Strange::GivenUp => builder.give_up(source, now),
                 Strange::Connected => tickets[source] = builder.connected(source, slots, near && source == 1),
                 Strange::Received(bytes) => builder.received(source, bytes, now),
-                Strange::Lost(sent, lost, held) => builder.losses(source, sent, lost, held),
+                Strange::Lost(sent, lost) => builder.losses(sent, lost),
                 Strange::Stalled(stalled) => builder.stalled(stalled, now),
                 Strange::Time(time) => {
                     now = now.saturating_add(time);
@@ -88,7 +88,7 @@ enum Strange {
     End(Accounts),
     Arrived(Option<u64>, Vec<u8>),
     Received(u64),
-    Lost(u64, u64, u64),
+    Lost(u64, u64),
     Gone,
     GivenUp,
     Connected,
@@ -143,7 +143,7 @@ fn strange() -> impl Strategy<Value = Strange> {
         8 => offer,
         4 => arrived,
         2 => (0u64..1 << 40).prop_map(Strange::Received),
-        1 => (0..u64::from(u32::MAX), 0..u64::from(u32::MAX), number()).prop_map(|(sent, lost, held)| Strange::Lost(sent, lost, held)),
+        1 => (0..u64::from(u32::MAX), 0..u64::from(u32::MAX)).prop_map(|(sent, lost)| Strange::Lost(sent, lost)),
         1 => end,
         1 => Just(Strange::Gone),
         1 => Just(Strange::GivenUp),
@@ -833,7 +833,7 @@ impl<'a> Run<'a> {
             *left -= bytes;
             self.builder.received(source, bytes, self.now);
             if self.world.lossy {
-                self.builder.losses(source, bytes, self.dice.below(bytes), self.dice.below(bytes));
+                self.builder.losses(bytes, self.dice.below(bytes));
             }
         }
     }

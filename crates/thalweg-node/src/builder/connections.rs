@@ -86,7 +86,7 @@ impl BuilderNode {
             if losses != before {
                 let more = |now: u64, before: u64| now.saturating_sub(before);
                 let (sent, again) = (more(losses.sent, before.sent), more(losses.again, before.again));
-                self.builder.losses(source, sent, again, losses.held);
+                self.builder.losses(sent, again);
             }
         }
         for said in said {
