@@ -1,7 +1,7 @@
 //! From one process to another: by kernel sockets as programs use them, and by shared memory as Thalweg does.
 //!
 //! One end asks and the other serves. The other end is a second process of this program on the same host, or
-//! `thalweg bench serve` on another; only the asking end chooses options. Over a control connection it sends a [job],
+//! `thalweg bench listen` on another; only the asking end chooses options. Over a control connection it sends a [job],
 //! one for each repeat of each point; the bytes that are measured go over a connection of their own.
 //!
 //! Messages of one size are exchanged ([`Exchange`]); the first byte of each says whether it counts. Before the first
@@ -13,8 +13,8 @@ pub mod bandwidth;
 mod datagram;
 mod exchange;
 pub mod latency;
+pub mod listen;
 pub mod load;
-pub mod serve;
 mod session;
 mod shm;
 mod stream;
@@ -40,7 +40,7 @@ const LONGEST: u64 = 1 << 30;
 /// Where the two ends are.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Ends {
-    /// The other end: a host where `thalweg bench serve` runs. Without it, a second process on this one
+    /// The other end: a host where `thalweg bench listen` runs. Without it, a second process on this one
     #[arg(short = 'c', long, value_name = "HOST[:PORT]")]
     pub peer: Option<String>,
     /// Processors that the two ends are bound to; may be given several times, also as 'none', to compare
