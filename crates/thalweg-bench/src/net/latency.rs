@@ -3,7 +3,7 @@
 use super::exchange::Tally;
 use super::session::{Done, Job, Other, Work, bind};
 use super::{Ends, Exchange, Link, Method, Path, Phase, Way, points};
-use crate::cpu::Used;
+use crate::cpu::{Cpu, Used};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
 use crate::point::{Figures, Key, Latency, Loss};
@@ -196,8 +196,9 @@ fn converse(
 
 /// What both ends counted, put together.
 pub(super) fn figures(job: &Job, ours: (Tally, Used), done: Done, same_host: bool, bytes: u64) -> Figures {
-    let (tally, used) = ours;
-    let used = used.with(done.used, same_host);
+    let (tally, asking) = ours;
+    let used = asking.with(done.used, same_host);
+    let percent = |end: Used| (end.wall > 0.0).then(|| 100.0 * end.process / end.wall);
     let per_byte = |count: u64| (bytes > 0).then(|| count as f64 / bytes as f64);
     Figures {
         copies_per_byte: per_byte(tally.copied + done.tally.copied),
@@ -205,7 +206,7 @@ pub(super) fn figures(job: &Job, ours: (Tally, Used), done: Done, same_host: boo
         system_calls_per_megabyte: per_byte(tally.calls + done.tally.calls)
             .map(|calls| calls * 1e6)
             .filter(|_| job.method != Method::Verbs),
-        cpu: Some(used.cpu(bytes)),
+        cpu: Some(Cpu { sender_percent: percent(asking), receiver_percent: percent(done.used), ..used.cpu(bytes) }),
         seconds: used.wall,
         steal_percent: if used.wall > 0.0 { 100.0 * used.steal / used.wall } else { 0.0 },
         ..Figures::default()

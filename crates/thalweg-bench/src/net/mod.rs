@@ -24,6 +24,7 @@ mod uring;
 mod verbs;
 
 pub(crate) use exchange::{Exchange, Phase, Tally};
+pub(crate) use session::bind;
 
 use crate::options::Cpus;
 use crate::point::Key;

@@ -562,7 +562,7 @@ fn set_buffers(socket: &SockRef<'_>, job: &Job) -> Result<(), BenchError> {
 }
 
 /// Binds the calling thread to a processor.
-pub(super) fn bind(cpu: Option<u32>) -> Result<(), BenchError> {
+pub(crate) fn bind(cpu: Option<u32>) -> Result<(), BenchError> {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let Some(cpu) = cpu else { return Ok(()) };
     let doing = format!("binding to processor {cpu}");

@@ -68,6 +68,11 @@ impl Program {
         }
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> Pid {
+        self.pid
+    }
+
     /// Waits for its end. It is ended early where `stop` is pressed, or where it takes longer than `patience`.
     pub(crate) fn wait(&mut self, patience: Duration, stop: &Stop) -> Result<Ended, BenchError> {
         let begun = Instant::now();
