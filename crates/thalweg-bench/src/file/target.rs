@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use thalweg_device::ByteSize;
 
 /// A file of bytes that say where they are.
@@ -37,6 +38,8 @@ enum Content {
     Theirs,
 }
 
+/// How long others may hold pages that are to leave the page cache.
+const LETTING_GO: Duration = Duration::from_secs(2);
 /// Bytes that are written at once where nobody measures.
 const CHUNK: usize = 4 << 20;
 
@@ -190,9 +193,18 @@ impl Target {
     /// Has no page of the file in the page cache.
     pub(crate) fn drop_cache(&self) -> Result<(), BenchError> {
         fdatasync(&self.file).map_err(|error| self.not_written(error.into()))?;
-        fadvise(&self.file, 0, None, Advice::DontNeed).map_err(self.error("dropping a file from the page cache"))?;
-        // Linux before 6.5 does not say.
-        let left = thalweg_transfer::cached_bytes(&self.file, &(0..self.size)).unwrap_or(0);
+        let begun = Instant::now();
+        let left = loop {
+            fadvise(&self.file, 0, None, Advice::DontNeed)
+                .map_err(self.error("dropping a file from the page cache"))?;
+            // Linux before 6.5 does not say.
+            let left = thalweg_transfer::cached_bytes(&self.file, &(0..self.size)).unwrap_or(0);
+            if left <= self.size / 100 || begun.elapsed() > LETTING_GO || self.memory_is_its_disk() {
+                break left;
+            }
+            // Sockets hold pages for a moment after their programs have ended.
+            std::thread::sleep(Duration::from_millis(10));
+        };
         if left > self.size / 100 {
             let why = if self.memory_is_its_disk() {
                 format!("{} is on tmpfs, which keeps files in the page cache and nowhere else", self.dir.display())

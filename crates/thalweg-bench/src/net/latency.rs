@@ -2,6 +2,7 @@
 
 use super::exchange::Tally;
 use super::session::{Done, Job, Other, Work, bind};
+use super::steered::Steered;
 use super::{Ends, Exchange, Link, Method, Path, Phase, Way, points};
 use crate::cpu::{Cpu, Used};
 use crate::drive::{Instrument, Stop};
@@ -42,10 +43,12 @@ pub(super) struct Net {
     points: Vec<(Key, Way)>,
     path: Path,
     peer: Option<String>,
-    /// The other end, while it waits for a job.
-    pub(super) other: Option<Other>,
+    /// The other end, while it waits for a job, and where packets are taken in on the way to it.
+    pub(super) other: Option<(Option<u32>, Other)>,
     pub(super) host: Option<Host>,
     pub(super) clock: Clock,
+    /// Where packets were last asked to be taken in.
+    steered: Option<Steered>,
 }
 
 impl Net {
@@ -56,7 +59,15 @@ impl Net {
         }
         // Over the network what cannot be is left out, unless it was all that was asked for.
         let points = points.into_iter().filter(|(_, way)| ends.peer.is_none() || way.link != Link::Shm).collect();
-        Ok(Self { points, path: path.clone(), peer: ends.peer.clone(), other: None, host: None, clock: Clock::new() })
+        Ok(Self {
+            points,
+            path: path.clone(),
+            peer: ends.peer.clone(),
+            other: None,
+            host: None,
+            clock: Clock::new(),
+            steered: None,
+        })
     }
 
     pub(super) fn keys(&self) -> Vec<Key> {
@@ -86,24 +97,34 @@ impl Net {
             listens: None,
         };
         let asking = way.cpu.and_then(|cpu| cpu.asking);
-        let mut other = match self.other.take() {
-            Some(other) => other,
-            None => Other::reach(self.peer.as_deref())?,
-        };
-        self.host = other.host();
-        let clock = &self.clock;
-        let measured = std::thread::scope(|scope| {
+        let interrupts = way.interrupts;
+        let kept = self.other.take().filter(|(on, _)| *on == interrupts).map(|(_, other)| other);
+        if let Some(cpu) = interrupts
+            && self.steered.as_ref().is_none_or(|steered| steered.cpu() != cpu)
+        {
+            self.steered = Some(Steered::to(cpu)?);
+        }
+        let steered = self.steered.as_ref().filter(|_| interrupts.is_some());
+        let (peer, clock) = (self.peer.as_deref(), &self.clock);
+        let (measured, other) = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                bind(asking)?;
-                let mut exchange = other.begin(&job)?;
-                let measured = measure(&mut other, &mut *exchange, &job, clock);
-                // The other end may know better what went wrong: it saw it first.
-                measured.map_err(|error| other.reason(error))
+                // The other end is started where this thread is.
+                steered.map_or(Ok(()), Steered::enter)?;
+                let mut other = kept.map_or_else(|| Other::reach(peer), Ok)?;
+                let measured = (|| {
+                    bind(asking)?;
+                    let mut exchange = other.begin(&job)?;
+                    let measured = measure(&mut other, &mut *exchange, &job, clock);
+                    // The other end may know better what went wrong: it saw it first.
+                    measured.map_err(|error| other.reason(error))
+                })();
+                Ok::<_, BenchError>((measured, other))
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
+        })?;
+        self.host = other.host();
         if measured.is_ok() {
-            self.other = Some(other);
+            self.other = Some((interrupts, other));
         }
         measured
     }

@@ -17,6 +17,7 @@ pub mod listen;
 pub mod load;
 mod session;
 mod shm;
+mod steered;
 mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -47,6 +48,9 @@ pub struct Ends {
     /// Processors that the two ends are bound to; may be given several times, also as 'none', to compare
     #[arg(short = 'A', long, value_name = "N/M")]
     pub cpu: Vec<Cpus>,
+    /// Processor on which the kernel takes packets in, over a loopback of its own; several, to compare. Needs root
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "peer")]
+    pub interrupts: Vec<u32>,
 }
 
 /// What carries messages.
@@ -161,6 +165,7 @@ struct Way {
     wait: Wait,
     socket_buffer: Option<u32>,
     cpu: Option<Cpus>,
+    interrupts: Option<u32>,
 }
 
 /// Everything that [`Path`], [`Ends`] and sizes ask for: the points, each with what it needs.
@@ -180,6 +185,10 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
         [] => vec![None],
         some => some.iter().copied().map(Some).collect(),
     };
+    let interrupts = match &ends.interrupts[..] {
+        [] => vec![None],
+        some => some.iter().copied().map(Some).collect(),
+    };
     let mut points = Vec::new();
     for link in &path.link {
         let known = link.methods();
@@ -196,11 +205,15 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
         let wait = path.wait.unwrap_or(if *link == Link::Shm { Wait::Poll } else { Wait::Sleep });
         // Only sockets have buffers; a link without is measured once.
         let buffers = if *link == Link::Shm { &[None][..] } else { &buffers[..] };
+        let interrupts = if *link == Link::Shm { &[None][..] } else { &interrupts[..] };
         for method in methods {
             for socket_buffer in buffers {
                 for cpu in &cpus {
-                    let way = Way { link: *link, method, wait, socket_buffer: *socket_buffer, cpu: *cpu };
-                    points.extend(sizes.0.iter().map(|size| (way.key(*size, path), way.clone())));
+                    for interrupts in interrupts {
+                        let (socket_buffer, cpu, interrupts) = (*socket_buffer, *cpu, *interrupts);
+                        let way = Way { link: *link, method, wait, socket_buffer, cpu, interrupts };
+                        points.extend(sizes.0.iter().map(|size| (way.key(*size, path), way.clone())));
+                    }
                 }
             }
         }
@@ -222,6 +235,9 @@ impl Way {
         }
         if let Some(cpu) = self.cpu {
             key = key.with("cpu", cpu);
+        }
+        if let Some(cpu) = self.interrupts {
+            key = key.with("interrupts", cpu);
         }
         if path.check_data {
             key = key.with("check_data", "yes");

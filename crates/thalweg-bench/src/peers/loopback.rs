@@ -15,7 +15,7 @@ pub(crate) const REMEDY: &str = "run as root, or with `unshare --map-root-user` 
 
 /// Gives the calling thread, and every process and thread that it starts from now on, a network with only a loopback.
 /// There is no way back: the thread should be one made for this.
-pub(super) fn separate() -> Result<(), BenchError> {
+pub(crate) fn separate() -> Result<(), BenchError> {
     // SAFETY: unshare(2) with CLONE_NEWNET alone leaves this thread's files, memory and file system as they are.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|error| BenchError::Unavailable {
         what: "a network of its own".to_owned(),

@@ -4,6 +4,7 @@ use crate::BenchError;
 use crate::drive::{PATIENCE, Stop};
 use crate::peers::parse;
 use crate::peers::program::{Ended, Program, Transport};
+use crate::point::{Figures, Point, Report};
 use rustix::process::Pid;
 use std::fs;
 use std::io;
@@ -23,6 +24,10 @@ pub(super) enum Who {
     Sends(Outward),
     /// `thalweg serve` that takes uploads.
     Takes(Inward),
+    /// `thalweg serve`, and `thalweg mount` in front of it: read as a file.
+    Mounted {
+        random: bool,
+    },
     /// Nobody: fio reads or writes the same file past the page cache, which is what the disk gives.
     Fio,
 }
@@ -34,6 +39,8 @@ impl Who {
             Self::Nginx { sendfile: false } => "nginx sendfile off".to_owned(),
             Self::Sends(way) => way.name().to_owned(),
             Self::Takes(way) => way.name().to_owned(),
+            Self::Mounted { random: false } => "mounted, in order".to_owned(),
+            Self::Mounted { random: true } => "mounted, random".to_owned(),
             Self::Fio => "fio direct".to_owned(),
         }
     }
@@ -59,6 +66,9 @@ impl Server {
                 let how = ["--path", Outward::Sendfile.name(), "--inward", way.name(), "--write"];
                 ("thalweg serve", serve(thalweg, directory, address, &how))
             }
+            Who::Mounted { .. } => {
+                ("thalweg serve", serve(thalweg, directory, address, &["--path", Outward::Ahead.name()]))
+            }
             Who::Fio => return Err(BenchError::Usage("fio serves nothing".to_owned())),
         };
         let mut program = Program::start(name, &mut command)?;
@@ -76,6 +86,55 @@ impl Server {
             sum += cpu_of(process).map_err(BenchError::os("reading a server's processor time"))?;
         }
         Ok(sum)
+    }
+}
+
+/// What a server shows, as files of this host; dropping it takes them away.
+#[derive(Debug)]
+pub(super) struct Mount(Program);
+
+impl Mount {
+    /// By `thalweg mount`, at a directory that is there; waits until the files are.
+    pub(super) fn new(thalweg: &Path, server: SocketAddr, at: &Path, stop: &Stop) -> Result<Self, BenchError> {
+        let mut command = Command::new(thalweg);
+        command.arg("mount").arg(format!("http://{server}/")).arg(at);
+        let mut program = Program::start("thalweg mount", &mut command)?;
+        let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev);
+        let before = device(at);
+        program.until(|| device(at) != before, "mount", stop)?;
+        Ok(Self(program))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Asked, not killed: one that is killed leaves a mount behind that nobody answers for.
+        let _ = self.0.end();
+    }
+}
+
+/// Reads a file in blocks of a size, by `thalweg bench file` in a process of its own.
+pub(super) fn read(
+    thalweg: &Path,
+    file: &Path,
+    size: u64,
+    random: bool,
+    time: Duration,
+    stop: &Stop,
+) -> Result<Figures, BenchError> {
+    let mut command = Command::new(thalweg);
+    command.args(["bench", "file", "--method", "buffered", "--cache", "cold", "--repeat", "1", "--json", "-"]);
+    command.args(["--pattern", if random { "random" } else { "sequential" }, "--warmup", "0", "--read-only"]).arg(file);
+    command.args(["--sizes".to_owned(), size.to_string(), "--min-time".to_owned(), time.as_secs_f64().to_string()]);
+    let ended = Program::start("thalweg bench file", &mut command)?.wait(LONGEST, stop)?;
+    let report = ended.out.lines().last().and_then(|line| serde_json::from_str::<Report>(line).ok());
+    let point = report.and_then(|report| report.points.into_iter().next());
+    match point {
+        Some(Point { error: Some(why), .. }) => {
+            Err(BenchError::Program { program: "thalweg bench file".to_owned(), why })
+        }
+        Some(point) => Ok(point.figures),
+        None => Err(ended.failed("thalweg bench file")),
     }
 }
 

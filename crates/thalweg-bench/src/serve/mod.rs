@@ -13,6 +13,8 @@
 //!   32 MiB have come, and the most is kept.
 //! - *upload*: one connection sends a file, from the page cache, that is on the disk when the answer comes; beside it, `fio` writes one
 //!   as long with `O_DIRECT` and an `fsync` at the end.
+//! - *mounted*: `thalweg bench file` reads the file in blocks, in order and in no order, where `thalweg mount` shows it. Neither page
+//!   cache has it at the beginning.
 
 mod client;
 mod command;
@@ -29,7 +31,7 @@ use crate::peers::processors;
 use crate::point::{Figures, Key, Latency, Point, median};
 use crate::{BenchError, Clock, Sizes, Usage};
 use client::{Connection, Crowd, DATA};
-use command::{Server, Who, fio};
+use command::{Mount, Server, Who, fio, read};
 use network::{End, Network, On};
 use std::fs::File;
 use std::path::PathBuf;
@@ -58,6 +60,9 @@ pub struct Options {
     /// Bytes in a range
     #[arg(long, value_name = "SIZES", default_value = "64KiB,1MiB")]
     ranges: Sizes,
+    /// Bytes in a block that is read through a mount
+    #[arg(long, value_name = "SIZES", default_value = "64KiB,4MiB")]
+    blocks: Sizes,
     /// Connections that ask for ranges
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=4000))]
     clients: u32,
@@ -79,6 +84,8 @@ enum Work {
     Uncached,
     /// A file that comes in
     Upload,
+    /// A file on the disk, read through `thalweg mount`
+    Mounted,
 }
 
 impl Work {
@@ -88,6 +95,7 @@ impl Work {
             Self::Ranges => "ranges",
             Self::Uncached => "uncached",
             Self::Upload => "upload",
+            Self::Mounted => "mounted",
         }
     }
 
@@ -102,6 +110,7 @@ impl Work {
             Self::Ranges => vec![nginx, Who::Sends(Outward::Sendfile), Who::Sends(Outward::Splice)],
             Self::Uncached => [Who::Fio, nginx].into_iter().chain(Outward::ALL.map(Who::Sends)).collect(),
             Self::Upload => [Who::Fio].into_iter().chain(Inward::ALL.map(Who::Takes)).collect(),
+            Self::Mounted => [false, true].map(|random| Who::Mounted { random }).into(),
         }
     }
 
@@ -112,10 +121,11 @@ impl Work {
             Self::Cached | Self::Ranges => vec![Who::Nginx { sendfile: true }],
             Self::Uncached => vec![Who::Fio, Who::Sends(Outward::Read)],
             Self::Upload => vec![Who::Fio, Who::Takes(Inward::Recv)],
+            Self::Mounted => vec![],
         }
     }
 
-    const ALL: [Self; 4] = [Self::Cached, Self::Ranges, Self::Uncached, Self::Upload];
+    const ALL: [Self; 5] = [Self::Cached, Self::Ranges, Self::Uncached, Self::Upload, Self::Mounted];
 }
 
 /// A point, as its key says it.
@@ -133,11 +143,11 @@ impl Options {
         if bytes == 0 {
             return Err(BenchError::Usage("--file-size: a file has at least 1 byte".to_owned()));
         }
-        if let Some(range) = self.ranges.0.iter().find(|range| !(1..=bytes).contains(*range)) {
+        if let Some(range) = self.sizes().find(|range| !(1..=bytes).contains(range)) {
             return Err(BenchError::Usage(format!(
-                "a file of {} has no range of {}; ask for a larger --file-size or smaller --ranges",
+                "a file of {} has no piece of {}; ask for a larger --file-size or smaller pieces (--ranges, --blocks)",
                 self.file_size,
-                ByteSize(*range)
+                ByteSize(range)
             )));
         }
         let program = match &self.program {
@@ -166,11 +176,25 @@ impl Options {
         }))
     }
 
+    /// Those of all that is asked for.
+    fn sizes(&self) -> impl Iterator<Item = u64> {
+        let of = |work: &Work| match work {
+            Work::Ranges => self.ranges.0.clone(),
+            Work::Mounted => self.blocks.0.clone(),
+            _ => vec![self.file_size.0],
+        };
+        self.work.iter().flat_map(of)
+    }
+
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &on in &self.on {
             for &work in &self.work {
-                let sizes = if work == Work::Ranges { &self.ranges.0[..] } else { &[self.file_size.0] };
+                let sizes = match work {
+                    Work::Ranges => &self.ranges.0[..],
+                    Work::Mounted => &self.blocks.0[..],
+                    _ => &[self.file_size.0],
+                };
                 for &size in sizes {
                     cases.extend(work.whos().into_iter().map(|who| Case { on, work, who, size }));
                 }
@@ -214,6 +238,7 @@ impl Instrument for Serving {
         self.target.fill(true, stop)?;
         match case.work {
             Work::Uncached => self.target.can_be_direct(4096)?,
+            Work::Mounted => {}
             Work::Cached | Work::Ranges | Work::Upload => {
                 must_fit(self.target.size())?;
                 self.target.warm(stop)?;
@@ -247,7 +272,7 @@ impl Instrument for Serving {
 
     fn notes(&self, key: &Key) -> Vec<String> {
         let mut notes = Vec::new();
-        if [Work::Uncached.name(), Work::Upload.name()].contains(&key.method.as_str()) {
+        if key.method != Work::Cached.name() && key.method != Work::Ranges.name() {
             notes.push(self.disk.clone());
         }
         notes
@@ -279,6 +304,9 @@ struct Done {
 
 impl Turn<'_> {
     fn take(&self, network: &Network) -> Result<Figures, BenchError> {
+        if let Who::Mounted { random } = self.case.who {
+            return self.mounted(network, random);
+        }
         let done = self.work(network)?;
         let seconds = done.used.wall;
         if done.bytes == 0 || seconds <= 0.0 {
@@ -374,6 +402,8 @@ impl Turn<'_> {
                 }
                 done.page_cache = Some(most);
             }
+            // Measured by another program: `mounted`.
+            Work::Mounted => {}
         }
         Ok(done)
     }
@@ -391,6 +421,22 @@ impl Turn<'_> {
         used.process = server.cpu()?.saturating_sub(cpu).as_secs_f64();
         done.used = done.used + used;
         Ok(())
+    }
+
+    /// A file that is not in the page cache, neither under its own name nor under the mounted one. The processor time is the
+    /// reader's.
+    fn mounted(&self, network: &Network, random: bool) -> Result<Figures, BenchError> {
+        bind(self.cpus.serving)?;
+        network.enter(End::Server)?;
+        let address = network.address()?;
+        let _server = Server::start(self.case.who, self.program, &self.scratch.0, address, self.stop)?;
+        network.enter(End::Client)?;
+        bind(self.cpus.asking)?;
+        let at = self.scratch.0.join(".mounted");
+        std::fs::create_dir_all(&at).map_err(|error| BenchError::File { path: at.clone(), error })?;
+        let _mount = Mount::new(self.program, address, &at, self.stop)?;
+        self.target.drop_cache()?;
+        read(self.program, &at.join(DATA), self.case.size, random, self.timing.min_time, self.stop)
     }
 
     fn fio(&self) -> Result<Done, BenchError> {
