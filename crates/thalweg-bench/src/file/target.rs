@@ -3,12 +3,14 @@
 use crate::BenchError;
 use crate::drive::Stop;
 use crate::memory::must_fit;
+use crate::net::bind;
 use rustix::fs::{
     Advice, AtFlags, OFlags, StatxFlags, fadvise, fcntl_getfl, fcntl_setfl, fdatasync, fstatfs, fstatvfs, statx,
 };
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
@@ -202,8 +204,7 @@ impl Target {
             if left <= self.size / 100 || begun.elapsed() > LETTING_GO || self.memory_is_its_disk() {
                 break left;
             }
-            // Sockets hold pages for a moment after their programs have ended.
-            std::thread::sleep(Duration::from_millis(10));
+            let_network_go();
         };
         if left > self.size / 100 {
             let why = if self.memory_is_its_disk() {
@@ -259,6 +260,21 @@ impl Target {
     fn memory_is_its_disk(&self) -> bool {
         fstatfs(&self.file).is_ok_and(|told| matches!(told.f_type, 0x0102_1994 | 0x8584_58f6))
     }
+}
+
+/// What was sent out of a file and received on this host, the kernel frees on the processor that sent it, some pieces at a time, and
+/// not before that processor has something to do with the network again (`skb_attempt_defer_free`, net/core/skbuff.c).
+/// A datagram on each of them is something to do.
+fn let_network_go() {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| rustix::thread::CpuSet::new());
+    let cpus = (0..1024).filter(|cpu| allowed.is_set(*cpu as usize));
+    let send = |cpu| {
+        bind(Some(cpu)).ok()?;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+        socket.send_to(&[0], socket.local_addr().ok()?).ok()
+    };
+    // A thread of its own, for what it is bound to. Where it cannot, pages stay where they are, and that is seen.
+    std::thread::scope(|scope| drop(scope.spawn(|| cpus.filter_map(send).count()).join()));
 }
 
 pub(crate) fn misaligned(size: u64, why: &str) -> BenchError {

@@ -25,7 +25,7 @@ pub(crate) struct Options {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     #[command(flatten)]
-    Measure(Plan),
+    Measure(Box<Plan>),
     /// Be the other end of latency, bandwidth and under-load, for other hosts
     Listen(net::listen::Options),
     /// The same work by Thalweg and by the programs that people use today, in turns
