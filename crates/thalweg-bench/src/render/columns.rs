@@ -55,7 +55,7 @@ pub fn columns(instrument: &str) -> Vec<Column> {
         "copy" => vec![SIZE, GBYTES, CPU_PROCESS, SPREAD],
         "file" => vec![SIZE, MBYTES, BLOCKS, P50, P99, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
         "pin" | "access" => vec![SIZE, MEAN, P50, P90, P99, MAX, SPREAD],
-        "serve" => vec![SERVER, SIZE, MBYTES, CPU_PROCESS, CPU_COST, P50_MS, P99_MS, PAGE_CACHE, SPREAD],
+        "serve" => vec![SERVER, SIZE, MBYTES, CPU_COST, P50_MS, P99_MS, PAGE_CACHE, SPREAD],
         "transfer" => vec![SIZE, MBYTES, CPU_SENDER, CPU_RECEIVER, CPU_COST, SPREAD],
         // Bandwidth, and what a later Thalweg may measure.
         _ => vec![SIZE, GBITS, LINE, COPIES, CALLS, CPU_PROCESS, CPU_SYSTEM, CPU_COST, LOSS, SPREAD],

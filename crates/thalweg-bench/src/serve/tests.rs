@@ -2,9 +2,12 @@ use super::*;
 use crate::Plan;
 
 /// On a disk: beside the tests themselves, since the directory for temporary files may be in memory.
-fn options(words: &str) -> Options {
-    let directory = std::env::current_exe().unwrap().parent().unwrap().display().to_string();
-    let mut line: Vec<String> = ["serve", "--path", &directory].map(str::to_owned).into();
+fn disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap()
+}
+
+fn options(directory: &std::path::Path, words: &str) -> Options {
+    let mut line: Vec<String> = ["serve", "--path", directory.to_str().unwrap()].map(str::to_owned).into();
     line.extend(words.split_whitespace().map(str::to_owned));
     match Plan::parse(&line).unwrap() {
         Plan::Serve(options) => options,
@@ -20,8 +23,10 @@ fn thalweg() -> Option<PathBuf> {
 
 #[test]
 fn every_way_has_its_turn_beside_what_it_is_judged_by() {
-    let options =
-        options("--file-size 64KiB --ranges 4KiB,64KiB --work cached,ranges,uncached,upload --on loopback,veth");
+    let options = options(
+        std::path::Path::new("."),
+        "--file-size 64KiB --ranges 4KiB,64KiB --work cached,ranges,uncached,upload --on loopback,veth",
+    );
     let keys: Vec<Key> = options.cases().iter().map(|case| options.key(case)).collect();
     let servers = |link: &str, method: &str, size: u64| -> Vec<&str> {
         let these = keys.iter().filter(|key| (&*key.link, &*key.method, key.size) == (link, method, size));
@@ -38,10 +43,11 @@ fn every_way_has_its_turn_beside_what_it_is_judged_by() {
 
 #[test]
 fn pieces_that_a_file_has_not_are_refused() {
+    let disk = disk();
     for words in ["--file-size 64KiB", "--file-size 0", "--file-size 1MiB --work mounted"] {
-        assert!(options(words).instrument().err().unwrap().is_usage(), "{words}");
+        assert!(options(disk.path(), words).instrument().err().unwrap().is_usage(), "{words}");
     }
-    assert!(options("--file-size 64KiB --work cached").instrument().is_ok());
+    assert!(options(disk.path(), "--file-size 64KiB --work cached").instrument().is_ok());
 }
 
 #[test]
@@ -68,7 +74,8 @@ fn figures_stand_beside_those_of_the_same_turn() {
 #[test]
 fn every_server_answers_and_every_upload_arrives() {
     let Some(program) = thalweg() else { return println!("skipped: the program thalweg is not built") };
-    let mut options = options("--file-size 256KiB --ranges 4KiB --clients 8 -t 10ms -O 1ms --repeat 1");
+    let disk = disk();
+    let mut options = options(disk.path(), "--file-size 256KiB --ranges 4KiB --clients 8 -t 10ms -O 1ms --repeat 1");
     options.program = Some(program);
     let mut instrument = options.instrument().unwrap();
     let mut measured = 0;
@@ -89,6 +96,5 @@ fn every_server_answers_and_every_upload_arrives() {
     }
     assert!(measured >= 3, "the server's own ways need nothing else");
     drop(instrument);
-    let left = std::fs::read_dir(&options.path).unwrap().flatten();
-    assert!(!left.into_iter().any(|entry| entry.file_name() == *format!("thalweg-serve-{}", std::process::id())));
+    assert_eq!(std::fs::read_dir(disk.path()).unwrap().count(), 0);
 }
