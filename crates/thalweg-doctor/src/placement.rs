@@ -41,11 +41,11 @@ fn judge(allowed: &[u32], interrupts: &[(String, Vec<u32>)], disk: Option<String
     let told: Vec<String> =
         interrupts.iter().map(|(name, cpus)| format!("{name} interrupts processor {}", join(cpus))).collect();
     let (cpus, choice) = if told.is_empty() {
-        (allowed.to_vec(), "nothing that is known to interrupt leads to its clients: all processors serve".to_owned())
+        (allowed.to_vec(), "no network card leads to its clients, it serves on all".to_owned())
     } else if free.is_empty() || free.len() == allowed.len() {
-        (allowed.to_vec(), format!("{}: all that may be used serve", told.join(", ")))
+        (allowed.to_vec(), format!("{}, it serves on all", told.join(", ")))
     } else {
-        (free.clone(), format!("{}: {} serve", told.join(", "), join(&free)))
+        (free.clone(), format!("{}, it serves on {}", told.join(", "), join(&free)))
     };
     Placement { cpus, why: [Some(choice), disk].into_iter().flatten().collect::<Vec<_>>().join("; ") }
 }
@@ -93,7 +93,7 @@ mod tests {
     fn threads_go_where_the_network_does_not_interrupt() {
         let eth0 = |cpus: &[u32]| [("eth0".to_owned(), cpus.to_vec())];
         let placed = judge(&[0, 1], &eth0(&[0]), None);
-        assert_eq!((placed.cpus, placed.why.as_str()), (vec![1], "eth0 interrupts processor 0: 1 serve"));
+        assert_eq!((placed.cpus, placed.why.as_str()), (vec![1], "eth0 interrupts processor 0, it serves on 1"));
         assert_eq!(judge(&[0, 1], &eth0(&[0, 1]), None).cpus, [0, 1], "there is nowhere to go");
         assert_eq!(judge(&[2, 3], &eth0(&[0]), None).cpus, [2, 3], "it interrupts others");
         assert_eq!(judge(&[0, 1], &[], None).cpus, [0, 1]);
@@ -104,6 +104,6 @@ mod tests {
     #[test]
     fn loopback_interrupts_nobody() {
         let placed = placement(IpAddr::from([127, 0, 0, 1]), Path::new("/"));
-        assert!(!placed.cpus.is_empty() && placed.why.contains("all processors serve"), "{placed:?}");
+        assert!(!placed.cpus.is_empty() && placed.why.contains("it serves on all"), "{placed:?}");
     }
 }
