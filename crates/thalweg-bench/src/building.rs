@@ -126,6 +126,7 @@ impl Instrument for Building {
                 process_percent: 100.0 * seconds_per_gigabyte * run.bytes as f64 / 1e9 / run.seconds,
                 system_percent: percent(used.system),
                 seconds_per_gigabyte: Some(seconds_per_gigabyte),
+                ..Cpu::default()
             }),
             seconds: run.seconds,
             steal_percent: percent(used.steal),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
     /// User and system time of the processes that measured, all their threads, in percent of one processor. Time that the
-    /// kernel spends in softirqs it charges to whoever was running.
+    /// kernel spends in softirqs it charges to whoever was running. Of a server that is measured, its processes alone.
     pub process_percent: f64,
     /// Everything that the asking host's processors did but idle (softirqs, steal, and whatever else ran), in percent of
     /// one processor: a host with two can reach 200. From `/proc/stat`, which counts in ticks of 10 ms. With two hosts,
@@ -18,6 +18,12 @@ pub struct Cpu {
     /// The processes' time for 10⁹ payload bytes that arrived, in seconds; none where nothing is carried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_per_gigabyte: Option<f64>,
+    /// As `process_percent`, of the end that sends; none where ends are not told apart.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sender_percent: Option<f64>,
+    /// As `process_percent`, of the end that receives.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub receiver_percent: Option<f64>,
 }
 
 /// One reading of all counters.
@@ -67,6 +73,20 @@ impl Usage {
     }
 }
 
+/// Both, one after the other.
+impl std::ops::Add for Used {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            wall: self.wall + other.wall,
+            process: self.process + other.process,
+            system: self.system + other.system,
+            steal: self.steal + other.steal,
+        }
+    }
+}
+
 impl Used {
     /// Two ends that measured together: processor time adds up, wall time does not. On one host, `/proc/stat` has counted
     /// both of them already.
@@ -93,6 +113,7 @@ impl Used {
             process_percent: percent(self.process),
             system_percent: percent(self.system),
             seconds_per_gigabyte: (bytes > 0).then(|| self.process * 1e9 / bytes as f64),
+            ..Cpu::default()
         }
     }
 }

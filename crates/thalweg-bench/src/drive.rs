@@ -16,6 +16,12 @@ pub(crate) trait Instrument {
     /// Measures one of them once. An error is this point's; the others are still taken.
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError>;
 
+    /// Whether neighbouring points take turns, one repeat of each and then the next: what drifts on a machine that is shared
+    /// then drifts for all of them.
+    fn in_turns(&self, _one: &Key, _next: &Key) -> bool {
+        false
+    }
+
     /// What is to be known of a point after it was measured.
     fn notes(&self, _key: &Key) -> Vec<String> {
         Vec::new()
@@ -71,32 +77,37 @@ pub fn run(
     let keys = instrument.keys();
     let throttled = Throttled::now();
     let mut points = Vec::with_capacity(keys.len());
-    for (done, key) in keys.iter().enumerate() {
-        let mut repeats = Vec::new();
-        let mut error = None;
-        for repeat in 0..timing.repeat {
-            if stop.pressed() {
-                break;
-            }
-            observer.progress(done, keys.len(), key, repeat);
-            match instrument.measure(key, &timing, stop) {
-                // What was stopped in its middle was measured for less long than was asked for.
-                Ok(_) if stop.pressed() => break,
-                Ok(figures) => repeats.push(figures),
-                Err(BenchError::Stopped) => break,
-                Err(failed) if failed.is_usage() => return Err(failed),
-                Err(failed) => {
-                    error = Some(failed.to_string());
-                    break;
+    let groups: Vec<&[Key]> = keys.chunk_by(|one, next| instrument.in_turns(one, next)).collect();
+    for group in groups {
+        let mut taken: Vec<(Vec<Figures>, Option<BenchError>)> = group.iter().map(|_| (Vec::new(), None)).collect();
+        'turns: for repeat in 0..timing.repeat {
+            for (at, (key, (repeats, error))) in group.iter().zip(&mut taken).enumerate() {
+                if stop.pressed() {
+                    break 'turns;
+                }
+                if error.is_some() {
+                    continue;
+                }
+                observer.progress(points.len() + at, keys.len(), key, repeat);
+                match instrument.measure(key, &timing, stop) {
+                    // What was stopped in its middle was measured for less long than was asked for.
+                    Ok(_) if stop.pressed() => break 'turns,
+                    Ok(figures) => repeats.push(figures),
+                    Err(BenchError::Stopped) => break 'turns,
+                    Err(failed) if failed.is_usage() => return Err(failed),
+                    Err(failed) => *error = Some(failed),
                 }
             }
         }
-        if repeats.is_empty() && error.is_none() {
-            break;
+        for (key, (repeats, error)) in group.iter().zip(taken) {
+            if repeats.is_empty() && error.is_none() {
+                break;
+            }
+            let error = error.map(|error| error.to_string());
+            let point = Point::new(key.clone(), repeats, instrument.notes(key), error);
+            observer.point(&point);
+            points.push(point);
         }
-        let point = Point::new(key.clone(), repeats, instrument.notes(key), error);
-        observer.point(&point);
-        points.push(point);
     }
     let mut warnings = warnings(&points, timing.repeat);
     warnings.extend(throttled.since());

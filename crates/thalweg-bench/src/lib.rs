@@ -39,7 +39,9 @@ mod plan;
 mod point;
 pub mod render;
 pub mod reproduce;
+mod serve;
 mod sizes;
+mod transfer;
 
 pub use clock::Clock;
 pub use cpu::{Cpu, Usage};

@@ -42,13 +42,18 @@ pub struct Cpus {
 
 /// Why a pair of processors cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("'{0}': write N for this end, N/M for both, /M for the other alone; processors are counted from 0")]
+#[error(
+    "'{0}': write N for this end, N/M for both, /M for the other alone, none for neither; processors are counted from 0"
+)]
 pub struct CpusError(String);
 
 impl FromStr for Cpus {
     type Err = CpusError;
 
     fn from_str(text: &str) -> Result<Self, CpusError> {
+        if text == "none" {
+            return Ok(Self::default());
+        }
         let (asking, serving) = text.split_once(['/', ',']).unwrap_or((text, ""));
         let number = |text: &str| match text {
             "" => Ok(None),
@@ -64,7 +69,10 @@ impl FromStr for Cpus {
 impl fmt::Display for Cpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |cpu: Option<u32>| cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
-        write!(f, "{}/{}", number(self.asking), number(self.serving))
+        match self {
+            Self { asking: None, serving: None } => f.write_str("none"),
+            Self { asking, serving } => write!(f, "{}/{}", number(*asking), number(*serving)),
+        }
     }
 }
 
@@ -76,6 +84,7 @@ mod tests {
     fn processors_of_both_ends() {
         assert_eq!("1".parse(), Ok(Cpus { asking: Some(1), serving: None }));
         assert_eq!("0/1".parse(), Ok(Cpus { asking: Some(0), serving: Some(1) }));
+        assert_eq!("none".parse(), Ok(Cpus::default()));
         assert_eq!("/3".parse(), Ok(Cpus { asking: None, serving: Some(3) }));
         for nonsense in ["", "/", "a", "1/b", "-1"] {
             assert!(nonsense.parse::<Cpus>().is_err(), "{nonsense}");

@@ -2,7 +2,7 @@
 
 use crate::drive::Instrument;
 use crate::options::Timing;
-use crate::{BenchError, access, building, copy, file, net, pin};
+use crate::{BenchError, access, building, copy, file, net, pin, serve, transfer};
 use clap::Parser;
 
 /// One measurement, as the command line asks for it.
@@ -20,6 +20,10 @@ pub enum Plan {
     Copy(copy::Options),
     /// A disk: sequential and random reads and writes, by block size
     File(file::Options),
+    /// From a file to a socket by each way, by the size of the pieces
+    Transfer(transfer::Options),
+    /// The data server beside nginx, and beside what the disk gives
+    Serve(serve::Options),
     /// Time to find out where memory lies physically, against the time to pin it
     Pin(pin::Options),
     /// One-byte reads of device memory, mapped against through the kernel
@@ -48,6 +52,8 @@ impl Plan {
             Self::Build(_) => "build",
             Self::Copy(_) => "copy",
             Self::File(_) => "file",
+            Self::Transfer(_) => "transfer",
+            Self::Serve(_) => "serve",
             Self::Pin(_) => "pin",
             Self::Access(_) => "access",
         }
@@ -62,6 +68,8 @@ impl Plan {
             Self::Build(options) => options.timing,
             Self::Copy(options) => options.timing,
             Self::File(options) => options.timing,
+            Self::Transfer(options) => options.timing,
+            Self::Serve(options) => options.timing,
             Self::Pin(options) => options.timing,
             Self::Access(options) => options.timing,
         }
@@ -75,6 +83,8 @@ impl Plan {
             Self::Build(options) => options.instrument(),
             Self::Copy(options) => options.instrument(),
             Self::File(options) => options.instrument(),
+            Self::Transfer(options) => options.instrument(),
+            Self::Serve(options) => options.instrument(),
             Self::Pin(options) => options.instrument(),
             Self::Access(options) => options.instrument(),
         }

@@ -36,7 +36,7 @@ impl Report {
 /// What tells a point from the others of its report, and what it is compared by.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
-    /// What carries the bytes: `tcp`, `udp`, `shm`, `memory`, `file`.
+    /// What carries the bytes: `tcp`, `udp`, `shm`, `memory`, `file`, `loopback`, `veth`.
     pub link: String,
     /// By which call or in which way: `write`, `sendfile`, `mlock`, …
     pub method: String,
@@ -110,6 +110,9 @@ pub struct Figures {
     /// What it cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
+    /// The most of the file that was measured that was in the page cache when it was looked, in bytes; where it should not be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_cache_bytes: Option<f64>,
     /// What did not arrive, counted end to end, where a link may lose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
@@ -208,7 +211,10 @@ impl Figures {
                 process_percent: cpu(|c| Some(c.process_percent)).unwrap_or(0.0),
                 system_percent: cpu(|c| Some(c.system_percent)).unwrap_or(0.0),
                 seconds_per_gigabyte: cpu(|c| c.seconds_per_gigabyte),
+                sender_percent: cpu(|c| c.sender_percent),
+                receiver_percent: cpu(|c| c.receiver_percent),
             }),
+            page_cache_bytes: of(&|one| one.page_cache_bytes),
             loss: repeats
                 .iter()
                 .any(|one| one.loss.is_some())

@@ -1,5 +1,6 @@
 //! The record directory.
 
+pub(crate) mod completions;
 mod directory;
 mod place;
 pub(crate) mod space;
@@ -14,5 +15,6 @@ pub(crate) fn examine(needs: &Needs) -> Vec<Finding> {
         true => findings.extend(speed::probe(needs)),
         false => findings.extend(writes::probe(needs)),
     }
+    findings.extend(completions::probe(needs));
     findings
 }

@@ -15,11 +15,13 @@ mod kernel;
 mod memory;
 mod needs;
 mod network;
+mod placement;
 mod read;
 mod userspace;
 
 pub use finding::{Finding, Level, Section};
 pub use needs::{Data, Needs, NodeNeeds};
+pub use placement::{Placement, placement};
 
 /// Everything there is to say about this machine, in the order of [`Section`].
 ///

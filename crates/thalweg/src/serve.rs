@@ -50,7 +50,7 @@ pub(crate) struct Options {
     /// Clients served at once; further ones wait
     #[arg(long, value_name = "N", default_value_t = 512)]
     connections: usize,
-    /// CPUs to serve on, as 0,2,4-7; without it all of them
+    /// CPUs to serve on, as 0,2,4-7; auto: those that the network does not interrupt, if there are such. Without it all
     #[arg(long, value_name = "CPUS", default_value = "")]
     cpus: Cpus,
     /// Forget what was measured of the ways, and measure again
@@ -73,14 +73,20 @@ impl<T: FromStr> FromStr for Choice<T> {
     }
 }
 
-/// CPUs, by their numbers.
-#[derive(Debug, Clone, Default)]
-struct Cpus(Vec<usize>);
+/// CPUs, by their numbers; none are all of them.
+#[derive(Debug, Clone)]
+enum Cpus {
+    Auto,
+    These(Vec<usize>),
+}
 
 impl FromStr for Cpus {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
         let mut cpus = Vec::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -92,7 +98,7 @@ impl FromStr for Cpus {
             }
             cpus.extend(first..=last);
         }
-        Ok(Self(cpus))
+        Ok(Self::These(cpus))
     }
 }
 
@@ -125,7 +131,15 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     if !options.directory.is_dir() {
         return Err(Failure::Usage(format!("{} is not a directory", options.directory.display())));
     }
-    let (ways, why) = ways(options)?;
+    let (ways, mut why) = ways(options)?;
+    let cpus = match &options.cpus {
+        Cpus::These(cpus) => cpus.clone(),
+        Cpus::Auto => {
+            let placed = thalweg_doctor::placement(options.listen.ip(), &options.directory);
+            why.push_str(&format!(" CPUs: {}.", placed.why));
+            placed.cpus.into_iter().filter_map(|cpu| usize::try_from(cpu).ok()).collect()
+        }
+    };
     let settings = Settings {
         directory: options.directory.clone(),
         address: options.listen,
@@ -134,7 +148,7 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         tls,
         connections: options.connections,
         ways,
-        cpus: options.cpus.0.clone(),
+        cpus,
     };
     let stop = stop_on_signals()?;
     let server = Server::bind(settings).map_err(Failure::broken)?;

@@ -256,3 +256,50 @@ fn a_paper_is_measured_again() {
     }
     assert!(read("reproduce-expether/report.html").contains("55.3"));
 }
+
+#[test]
+fn the_data_server_is_measured_beside_nginx_and_what_is_missing_is_said() {
+    let directory = directory();
+    let words = "serve --work cached,upload --file-size 256KiB -t 1ms -O 1ms --repeat 2";
+    let output = bench(&words.split(' ').collect::<Vec<_>>(), directory.path());
+    let told = lines(&output);
+    let report = told.last().unwrap();
+    assert_eq!((&report["type"], &report["instrument"]), (&json!("report"), &json!("serve")), "{}", errors(&output));
+    let points = report["points"].as_array().unwrap();
+    for (work, server) in [("cached", "sendfile"), ("cached", "nginx"), ("upload", "recv"), ("upload", "fio direct")] {
+        let is = |point: &&Value| point["method"] == work && point["settings"]["server"] == server;
+        let point = points.iter().find(is).unwrap();
+        match point["error"].as_str() {
+            // The server is this program, and needs nothing else.
+            Some(error) => {
+                assert!(["nginx", "fio direct"].contains(&server), "{point}");
+                println!("skipped: {error}");
+            }
+            None => {
+                assert!(point["goodput_bits_per_second"].as_f64().unwrap() > 0.0, "{point}");
+                assert_eq!(point["repeats"].as_array().unwrap().len(), 2, "{point}");
+            }
+        }
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "something was left behind");
+}
+
+#[test]
+fn a_file_that_is_there_is_read_and_stays_as_it_was() {
+    let directory = directory();
+    let file = directory.path().join("data");
+    fs::write(&file, vec![7; 256 << 10]).unwrap();
+    let words =
+        "file --read-only data --sizes 64KiB --method buffered --pattern sequential,random -t 1ms -O 1ms --repeat 1";
+    let output = bench(&words.split(' ').collect::<Vec<_>>(), directory.path());
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let told = lines(&output);
+    let access: Vec<_> = told[..2].iter().map(|point| point["settings"]["access"].as_str().unwrap()).collect();
+    assert_eq!(access, ["sequential read", "random read"], "nothing is written");
+    assert_eq!(fs::read(&file).unwrap(), vec![7; 256 << 10]);
+
+    let output = bench(&["file", "--read-only", ".", "--sizes", "4KiB"], directory.path());
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    let output = bench(&["file", "--read-only", "data", "--sizes", "1MiB"], directory.path());
+    assert!(errors(&output).contains("ask for a larger file or smaller --sizes"), "{}", errors(&output));
+}

@@ -1,4 +1,4 @@
-//! Two ends: `thalweg bench serve` on one side, a measurement on the other, as on two hosts; and what happens when one of
+//! Two ends: `thalweg bench listen` on one side, a measurement on the other, as on two hosts; and what happens when one of
 //! them is not there, not willing, or killed.
 
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn points(output: &Output) -> Vec<Value> {
 
 const SHORT: &str = "-t 5ms -O 1ms --repeat 2";
 
-/// `thalweg bench serve`, killed when dropped.
+/// `thalweg bench listen`, killed when dropped.
 struct Serving {
     child: Child,
     said: BufReader<ChildStderr>,
@@ -38,7 +38,7 @@ struct Serving {
 
 impl Serving {
     fn start(options: &str) -> Self {
-        let command = format!("bench serve --listen 127.0.0.1:0 {options}");
+        let command = format!("bench listen 127.0.0.1:0 {options}");
         let mut child = thalweg(&command).stderr(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
@@ -104,7 +104,7 @@ fn nobody_there_is_said_in_every_point() {
     assert_eq!(points.len(), 2);
     for point in points {
         let error = point["error"].as_str().unwrap();
-        assert!(error.contains("refused") && error.contains("thalweg bench serve"), "{error}");
+        assert!(error.contains("refused") && error.contains("thalweg bench listen"), "{error}");
     }
 }
 
@@ -164,10 +164,10 @@ fn whoever_connects_and_talks_nonsense_is_hung_up_on() {
 fn a_port_that_is_taken_or_an_address_that_is_not_ours_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let output = run(&format!("bench serve --listen {address}"));
+    let output = run(&format!("bench listen {address}"));
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains(&format!("listening on {address}")), "{}", errors(&output));
-    let output = run("bench serve --listen 192.0.2.1:5255");
+    let output = run("bench listen 192.0.2.1:5255");
     assert_eq!(output.status.code(), Some(1));
 }
 

@@ -1,7 +1,7 @@
 //! A disk, by block size: sequential and random reads and writes, through the page cache and past it.
 //!
-//! One temporary file without a name serves all points. It is written before it is read, so that no read is of a hole, and
-//! writes go over what is there; reads and writes are of whole blocks, at multiples of their size. *Random* takes every
+//! One temporary file without a name serves all points, or one that is there already (`--read-only`), which is only read. A
+//! temporary one is written before it is read, so that no read is of a hole, and writes go over what is there; reads and writes are of whole blocks, at multiples of their size. *Random* takes every
 //! block once, in an order of no order, before it takes one again.
 //!
 //! - *buffered*: `pread`, `pwrite` through the page cache, one after the other. Reads are *cold* (the file's pages are
@@ -16,7 +16,7 @@
 //!
 //! Latency is the time of one block; messages are blocks.
 
-mod target;
+pub(crate) mod target;
 mod work;
 
 use crate::BenchError;
@@ -42,6 +42,9 @@ pub struct Options {
     /// Directory on the disk, for a temporary file
     #[arg(long, value_name = "DIR", default_value = ".")]
     path: PathBuf,
+    /// Read this file instead, wherever it comes from, and write nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "file_size", "check_data"])]
+    read_only: Option<PathBuf>,
     /// Bytes in that file
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     file_size: ByteSize,
@@ -159,21 +162,28 @@ impl Options {
         if self.sizes.0.contains(&0) {
             return Err(BenchError::Usage("--sizes: a block has at least 1 byte".to_owned()));
         }
-        if self.sizes.largest() > self.file_size.0 {
+        let theirs = self.read_only.as_ref().map(|file| Target::existing(file)).transpose()?;
+        let bytes = theirs.as_ref().map_or(self.file_size.0, Target::size);
+        if self.sizes.largest() > bytes {
             return Err(BenchError::Usage(format!(
-                "a file of {} holds no block of {}; ask for a larger --file-size or smaller --sizes",
-                self.file_size,
-                ByteSize(self.sizes.largest())
+                "a file of {} holds no block of {}; ask for a larger {} or smaller --sizes",
+                ByteSize(bytes),
+                ByteSize(self.sizes.largest()),
+                if theirs.is_some() { "file" } else { "--file-size" }
             )));
         }
-        let target = Target::create(&self.path, self.file_size.0)?;
+        let target = match theirs {
+            Some(theirs) => theirs,
+            None => Target::create(&self.path, bytes)?,
+        };
         Ok(Box::new(Disk { options: self.clone(), target, clock: Clock::new(), notes: BTreeMap::new() }))
     }
 
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &pattern in &self.pattern {
-            for &direction in &self.direction {
+            let directions = if self.read_only.is_some() { &[Direction::Read] } else { &self.direction[..] };
+            for &direction in directions {
                 for &method in &self.method {
                     let both = direction == Direction::Read && method == Method::Buffered;
                     for &cache in if both { &self.cache[..] } else { &[Cache::Cold] } {

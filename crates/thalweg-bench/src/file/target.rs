@@ -3,21 +3,24 @@
 use crate::BenchError;
 use crate::drive::Stop;
 use crate::memory::must_fit;
+use crate::net::bind;
 use rustix::fs::{
     Advice, AtFlags, OFlags, StatxFlags, fadvise, fcntl_getfl, fcntl_setfl, fdatasync, fstatfs, fstatvfs, statx,
 };
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use thalweg_device::ByteSize;
 
-/// A file that nobody else can open, and that is gone when this is dropped or the process ends.
+/// A file of bytes that say where they are.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(crate) struct Target {
     file: File,
     dir: PathBuf,
     size: u64,
@@ -33,17 +36,43 @@ enum Content {
     Pattern,
     /// Something that was written.
     Something,
+    /// What somebody else has written.
+    Theirs,
 }
 
+/// How long others may hold pages that are to leave the page cache.
+const LETTING_GO: Duration = Duration::from_secs(2);
 /// Bytes that are written at once where nobody measures.
 const CHUNK: usize = 4 << 20;
 
 impl Target {
-    /// An empty file in `dir`: without a name (`O_TMPFILE`) where the file system can, otherwise its name is taken away at
-    /// once.
-    pub(super) fn create(dir: &Path, size: u64) -> Result<Self, BenchError> {
+    /// An empty file in `dir` that nobody else can open, and that is gone when this is dropped or the process ends: without a
+    /// name (`O_TMPFILE`) where the file system can, otherwise its name is taken away at once.
+    pub(crate) fn create(dir: &Path, size: u64) -> Result<Self, BenchError> {
         let doing = format!("making a temporary file in {}", dir.display());
         let file = tempfile::tempfile_in(dir).map_err(BenchError::os(doing))?;
+        Self::of(file, dir, size)
+    }
+
+    /// An empty file that others can open, which whoever asked for it deletes.
+    pub(crate) fn named(path: &Path, size: u64) -> Result<Self, BenchError> {
+        let file = File::options().read(true).write(true).create_new(true).open(path);
+        let file = file.map_err(|error| BenchError::File { path: path.to_owned(), error })?;
+        Self::of(file, path.parent().unwrap_or(path), size)
+    }
+
+    /// A file that is there already, to be read.
+    pub(crate) fn existing(path: &Path) -> Result<Self, BenchError> {
+        let failed = |error| BenchError::File { path: path.to_owned(), error };
+        let file = File::open(path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        if !about.is_file() || about.len() == 0 {
+            return Err(BenchError::Usage(format!("{}: there is nothing in it to read", path.display())));
+        }
+        Ok(Self { file, dir: path.to_owned(), size: about.len(), content: Content::Theirs })
+    }
+
+    fn of(file: File, dir: &Path, size: u64) -> Result<Self, BenchError> {
         let target = Self { file, dir: dir.to_owned(), size, content: Content::Nothing };
         let space = fstatvfs(&target.file).map_err(target.error("asking for free space"))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
@@ -57,16 +86,20 @@ impl Target {
     }
 
     /// Bytes in it.
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.size
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
     /// For `map_err`: what was being done to a file where.
-    pub(super) fn error<E: Into<io::Error>>(&self, doing: &str) -> impl FnOnce(E) -> BenchError + use<E> {
+    pub(crate) fn error<E: Into<io::Error>>(&self, doing: &str) -> impl FnOnce(E) -> BenchError + use<E> {
         BenchError::os(format!("{doing} in {}", self.dir.display()))
     }
 
@@ -81,8 +114,11 @@ impl Target {
     }
 
     /// Has every byte written: with the pattern, or with whatever.
-    pub(super) fn fill(&mut self, with_pattern: bool, stop: &Stop) -> Result<(), BenchError> {
-        if self.content == Content::Pattern || (self.content == Content::Something && !with_pattern) {
+    pub(crate) fn fill(&mut self, with_pattern: bool, stop: &Stop) -> Result<(), BenchError> {
+        if self.content == Content::Theirs
+            || self.content == Content::Pattern
+            || (self.content == Content::Something && !with_pattern)
+        {
             return Ok(());
         }
         self.write_all(stop, pattern)?;
@@ -91,7 +127,7 @@ impl Target {
     }
 
     /// Has every byte zero, on disk.
-    pub(super) fn clear(&mut self, stop: &Stop) -> Result<(), BenchError> {
+    pub(crate) fn clear(&mut self, stop: &Stop) -> Result<(), BenchError> {
         let flags = fcntl_getfl(&self.file).map_err(self.error("reading a file's flags"))?;
         self.write_all(stop, |chunk, _| chunk.fill(0))?;
         self.content = Content::Something;
@@ -125,12 +161,15 @@ impl Target {
     }
 
     /// It is written to by others now.
-    pub(super) fn overwritten(&mut self) {
+    pub(crate) fn overwritten(&mut self) {
         self.content = Content::Something;
     }
 
-    /// Reads every byte into the page cache.
-    pub(super) fn warm(&mut self, stop: &Stop) -> Result<(), BenchError> {
+    /// Has every byte in the page cache.
+    pub(crate) fn warm(&mut self, stop: &Stop) -> Result<(), BenchError> {
+        if thalweg_transfer::cached_bytes(&self.file, &(0..self.size)).is_ok_and(|cached| cached >= self.size) {
+            return Ok(());
+        }
         self.set_direct(false)?;
         let mut chunk = vec![0; CHUNK];
         let mut at = 0;
@@ -148,16 +187,25 @@ impl Target {
     }
 
     /// Tells the kernel what comes, so that it reads ahead or does not.
-    pub(super) fn advise(&self, random: bool) -> Result<(), BenchError> {
+    pub(crate) fn advise(&self, random: bool) -> Result<(), BenchError> {
         let advice = if random { Advice::Random } else { Advice::Sequential };
         fadvise(&self.file, 0, None, advice).map_err(self.error("advising about a file"))
     }
 
     /// Has no page of the file in the page cache.
-    pub(super) fn drop_cache(&self) -> Result<(), BenchError> {
+    pub(crate) fn drop_cache(&self) -> Result<(), BenchError> {
         fdatasync(&self.file).map_err(|error| self.not_written(error.into()))?;
-        fadvise(&self.file, 0, None, Advice::DontNeed).map_err(self.error("dropping a file from the page cache"))?;
-        let left = cached_bytes(self.fd()).unwrap_or(0);
+        let begun = Instant::now();
+        let left = loop {
+            fadvise(&self.file, 0, None, Advice::DontNeed)
+                .map_err(self.error("dropping a file from the page cache"))?;
+            // Linux before 6.5 does not say.
+            let left = thalweg_transfer::cached_bytes(&self.file, &(0..self.size)).unwrap_or(0);
+            if left <= self.size / 100 || begun.elapsed() > LETTING_GO || self.memory_is_its_disk() {
+                break left;
+            }
+            let_network_go();
+        };
         if left > self.size / 100 {
             let why = if self.memory_is_its_disk() {
                 format!("{} is on tmpfs, which keeps files in the page cache and nowhere else", self.dir.display())
@@ -170,7 +218,7 @@ impl Target {
     }
 
     /// Past the page cache, or through it.
-    pub(super) fn set_direct(&self, direct: bool) -> Result<(), BenchError> {
+    pub(crate) fn set_direct(&self, direct: bool) -> Result<(), BenchError> {
         let flags = fcntl_getfl(&self.file).map_err(self.error("reading a file's flags"))?;
         let wanted = if direct { flags | OFlags::DIRECT } else { flags - OFlags::DIRECT };
         if wanted == flags {
@@ -183,7 +231,7 @@ impl Target {
     }
 
     /// An error where blocks of `size` cannot go past the page cache.
-    pub(super) fn can_be_direct(&self, size: u64) -> Result<(), BenchError> {
+    pub(crate) fn can_be_direct(&self, size: u64) -> Result<(), BenchError> {
         if self.memory_is_its_disk() {
             return Err(self.never_direct("tmpfs keeps files in the page cache and nowhere else"));
         }
@@ -214,25 +262,46 @@ impl Target {
     }
 }
 
-pub(super) fn misaligned(size: u64, why: &str) -> BenchError {
+/// What was sent out of a file and received on this host, the kernel frees on the processor that sent it, some pieces at a time, and
+/// not before that processor has something to do with the network again (`skb_attempt_defer_free`, net/core/skbuff.c).
+/// A datagram on each of them is something to do.
+fn let_network_go() {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| rustix::thread::CpuSet::new());
+    let cpus = (0..1024).filter(|cpu| allowed.is_set(*cpu as usize));
+    let send = |cpu| {
+        bind(Some(cpu)).ok()?;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+        socket.send_to(&[0], socket.local_addr().ok()?).ok()
+    };
+    // A thread of its own, for what it is bound to. Where it cannot, pages stay where they are, and that is seen.
+    std::thread::scope(|scope| drop(scope.spawn(|| cpus.filter_map(send).count()).join()));
+}
+
+pub(crate) fn misaligned(size: u64, why: &str) -> BenchError {
     BenchError::Unavailable { what: format!("direct access in blocks of {}", ByteSize(size)), why: why.to_owned() }
 }
 
-/// Bytes of the file in the page cache; nothing before Linux 6.5.
-fn cached_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
-    /// cachestat(2), the same number on every architecture but Alpha.
-    const CACHESTAT: libc::c_long = 451;
-    // struct cachestat_range: from byte 0 to the end, which is written 0.
-    let range = [0u64; 2];
-    // struct cachestat: pages in the cache, dirty, under writeback, evicted, recently evicted.
-    let mut pages = [0u64; 5];
-    // SAFETY: the kernel reads `range` and writes `pages`, which have the sizes of its structures, before it returns.
-    let result = unsafe { libc::syscall(CACHESTAT, fd.as_raw_fd(), range.as_ptr(), pages.as_mut_ptr(), 0u32) };
-    (result == 0).then(|| pages[0].saturating_mul(rustix::param::page_size() as u64))
+/// The file system that a directory lies on, and its device, for people: `ext4 on /dev/vda` (proc_pid_mountinfo(5)).
+pub(crate) fn mount(dir: &Path) -> String {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    mounted(&mounts, &dir).unwrap_or_else(|| "a file system that has no name".to_owned())
+}
+
+/// The last of the longest mount points that the directory lies beneath: what is mounted later covers what was there.
+fn mounted(mounts: &str, dir: &Path) -> Option<String> {
+    let lines = mounts.lines().filter_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let point = before.split(' ').nth(4)?.replace("\\040", " ");
+        let mut after = after.split(' ');
+        Some((point, after.next()?, after.next()?))
+    });
+    let covering = lines.filter(|(point, ..)| dir.starts_with(point));
+    covering.max_by_key(|(point, ..)| point.len()).map(|(_, kind, device)| format!("{kind} on {device}"))
 }
 
 /// What the file holds from `offset` on: eight bytes that say where they are, mixed so that no disk can compress them.
-pub(super) fn pattern(bytes: &mut [u8], offset: u64) {
+pub(crate) fn pattern(bytes: &mut [u8], offset: u64) {
     let mut at = offset;
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -246,9 +315,26 @@ pub(super) fn pattern(bytes: &mut [u8], offset: u64) {
 }
 
 /// The finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-pub(super) fn mix(number: u64) -> u64 {
+pub(crate) fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_on_what_is_mounted_closest_to_it() {
+        let mounts = "21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n\
+                      44 21 7:0 / /mnt/a\\040disk rw shared:9 - xfs /dev/loop0 rw\n\
+                      nonsense\n";
+        let on = |dir: &str| mounted(mounts, Path::new(dir));
+        assert_eq!(on("/home/daq").as_deref(), Some("ext4 on /dev/vda"));
+        assert_eq!(on("/mnt/a disk/runs").as_deref(), Some("xfs on /dev/loop0"));
+        assert_eq!(on("/mnt/a diskette").as_deref(), Some("ext4 on /dev/vda"));
+        assert_eq!(mounted("", Path::new("/")), None);
+    }
 }

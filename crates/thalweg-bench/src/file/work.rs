@@ -155,7 +155,7 @@ impl<'a> Work<'a> {
                 tally.nanos += self.clock.nanos(before, self.clock.raw());
                 tally.calls += 1;
             }
-            tally.used = sum(tally.used, usage.used());
+            tally.used = tally.used + usage.used();
         }
         Ok(tally)
     }
@@ -392,16 +392,6 @@ fn compare(bytes: &[u8], expected: &mut [u8], block: u64, size: u64) -> Result<(
     match bytes.iter().zip(expected.iter()).position(|(is, should)| is != should) {
         Some(at) => Err(BenchError::Corrupt { message: block, at }),
         None => Ok(()),
-    }
-}
-
-/// Both, one after the other.
-fn sum(one: Used, other: Used) -> Used {
-    Used {
-        wall: one.wall + other.wall,
-        process: one.process + other.process,
-        system: one.system + other.system,
-        steal: one.steal + other.steal,
     }
 }
 

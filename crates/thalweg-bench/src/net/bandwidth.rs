@@ -60,6 +60,12 @@ impl Instrument for Stream {
         self.net.keys()
     }
 
+    /// Those that differ in where packets are taken in are there to be compared.
+    fn in_turns(&self, one: &Key, next: &Key) -> bool {
+        let steered = |key: &Key| key.settings.contains_key("interrupts");
+        steered(one) && steered(next) && (&one.link, &one.method) == (&next.link, &next.method)
+    }
+
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
         let line_rate = self.line_rate;
         self.net.measure(key, Work::Receive, |other, exchange, job, clock| {

@@ -2,8 +2,9 @@
 
 use super::exchange::Tally;
 use super::session::{Done, Job, Other, Work, bind};
+use super::steered::Steered;
 use super::{Ends, Exchange, Link, Method, Path, Phase, Way, points};
-use crate::cpu::Used;
+use crate::cpu::{Cpu, Used};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
 use crate::point::{Figures, Key, Latency, Loss};
@@ -42,10 +43,12 @@ pub(super) struct Net {
     points: Vec<(Key, Way)>,
     path: Path,
     peer: Option<String>,
-    /// The other end, while it waits for a job.
-    pub(super) other: Option<Other>,
+    /// The other end, while it waits for a job, and where packets are taken in on the way to it.
+    pub(super) other: Option<(Option<u32>, Other)>,
     pub(super) host: Option<Host>,
     pub(super) clock: Clock,
+    /// Where packets were last asked to be taken in.
+    steered: Option<Steered>,
 }
 
 impl Net {
@@ -56,7 +59,15 @@ impl Net {
         }
         // Over the network what cannot be is left out, unless it was all that was asked for.
         let points = points.into_iter().filter(|(_, way)| ends.peer.is_none() || way.link != Link::Shm).collect();
-        Ok(Self { points, path: path.clone(), peer: ends.peer.clone(), other: None, host: None, clock: Clock::new() })
+        Ok(Self {
+            points,
+            path: path.clone(),
+            peer: ends.peer.clone(),
+            other: None,
+            host: None,
+            clock: Clock::new(),
+            steered: None,
+        })
     }
 
     pub(super) fn keys(&self) -> Vec<Key> {
@@ -86,24 +97,34 @@ impl Net {
             listens: None,
         };
         let asking = way.cpu.and_then(|cpu| cpu.asking);
-        let mut other = match self.other.take() {
-            Some(other) => other,
-            None => Other::reach(self.peer.as_deref())?,
-        };
-        self.host = other.host();
-        let clock = &self.clock;
-        let measured = std::thread::scope(|scope| {
+        let interrupts = way.interrupts;
+        let kept = self.other.take().filter(|(on, _)| *on == interrupts).map(|(_, other)| other);
+        if let Some(cpu) = interrupts
+            && self.steered.as_ref().is_none_or(|steered| steered.cpu() != cpu)
+        {
+            self.steered = Some(Steered::to(cpu)?);
+        }
+        let steered = self.steered.as_ref().filter(|_| interrupts.is_some());
+        let (peer, clock) = (self.peer.as_deref(), &self.clock);
+        let (measured, other) = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                bind(asking)?;
-                let mut exchange = other.begin(&job)?;
-                let measured = measure(&mut other, &mut *exchange, &job, clock);
-                // The other end may know better what went wrong: it saw it first.
-                measured.map_err(|error| other.reason(error))
+                // The other end is started where this thread is.
+                steered.map_or(Ok(()), Steered::enter)?;
+                let mut other = kept.map_or_else(|| Other::reach(peer), Ok)?;
+                let measured = (|| {
+                    bind(asking)?;
+                    let mut exchange = other.begin(&job)?;
+                    let measured = measure(&mut other, &mut *exchange, &job, clock);
+                    // The other end may know better what went wrong: it saw it first.
+                    measured.map_err(|error| other.reason(error))
+                })();
+                Ok::<_, BenchError>((measured, other))
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
+        })?;
+        self.host = other.host();
         if measured.is_ok() {
-            self.other = Some(other);
+            self.other = Some((interrupts, other));
         }
         measured
     }
@@ -196,8 +217,9 @@ fn converse(
 
 /// What both ends counted, put together.
 pub(super) fn figures(job: &Job, ours: (Tally, Used), done: Done, same_host: bool, bytes: u64) -> Figures {
-    let (tally, used) = ours;
-    let used = used.with(done.used, same_host);
+    let (tally, asking) = ours;
+    let used = asking.with(done.used, same_host);
+    let percent = |end: Used| (end.wall > 0.0).then(|| 100.0 * end.process / end.wall);
     let per_byte = |count: u64| (bytes > 0).then(|| count as f64 / bytes as f64);
     Figures {
         copies_per_byte: per_byte(tally.copied + done.tally.copied),
@@ -205,7 +227,7 @@ pub(super) fn figures(job: &Job, ours: (Tally, Used), done: Done, same_host: boo
         system_calls_per_megabyte: per_byte(tally.calls + done.tally.calls)
             .map(|calls| calls * 1e6)
             .filter(|_| job.method != Method::Verbs),
-        cpu: Some(used.cpu(bytes)),
+        cpu: Some(Cpu { sender_percent: percent(asking), receiver_percent: percent(done.used), ..used.cpu(bytes) }),
         seconds: used.wall,
         steal_percent: if used.wall > 0.0 { 100.0 * used.steal / used.wall } else { 0.0 },
         ..Figures::default()

@@ -1,7 +1,7 @@
 //! From one process to another: by kernel sockets as programs use them, and by shared memory as Thalweg does.
 //!
 //! One end asks and the other serves. The other end is a second process of this program on the same host, or
-//! `thalweg bench serve` on another; only the asking end chooses options. Over a control connection it sends a [job],
+//! `thalweg bench listen` on another; only the asking end chooses options. Over a control connection it sends a [job],
 //! one for each repeat of each point; the bytes that are measured go over a connection of their own.
 //!
 //! Messages of one size are exchanged ([`Exchange`]); the first byte of each says whether it counts. Before the first
@@ -13,10 +13,11 @@ pub mod bandwidth;
 mod datagram;
 mod exchange;
 pub mod latency;
+pub mod listen;
 pub mod load;
-pub mod serve;
 mod session;
 mod shm;
+mod steered;
 mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -24,6 +25,7 @@ mod uring;
 mod verbs;
 
 pub(crate) use exchange::{Exchange, Phase, Tally};
+pub(crate) use session::bind;
 
 use crate::options::Cpus;
 use crate::point::Key;
@@ -40,12 +42,15 @@ const LONGEST: u64 = 1 << 30;
 /// Where the two ends are.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Ends {
-    /// The other end: a host where `thalweg bench serve` runs. Without it, a second process on this one
+    /// The other end: a host where `thalweg bench listen` runs. Without it, a second process on this one
     #[arg(short = 'c', long, value_name = "HOST[:PORT]")]
     pub peer: Option<String>,
     /// Processors that the two ends are bound to; may be given several times, also as 'none', to compare
     #[arg(short = 'A', long, value_name = "N/M")]
     pub cpu: Vec<Cpus>,
+    /// Processor on which the kernel takes packets in, over a loopback of its own; several, to compare. Needs root
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "peer")]
+    pub interrupts: Vec<u32>,
 }
 
 /// What carries messages.
@@ -160,6 +165,7 @@ struct Way {
     wait: Wait,
     socket_buffer: Option<u32>,
     cpu: Option<Cpus>,
+    interrupts: Option<u32>,
 }
 
 /// Everything that [`Path`], [`Ends`] and sizes ask for: the points, each with what it needs.
@@ -179,6 +185,10 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
         [] => vec![None],
         some => some.iter().copied().map(Some).collect(),
     };
+    let interrupts = match &ends.interrupts[..] {
+        [] => vec![None],
+        some => some.iter().copied().map(Some).collect(),
+    };
     let mut points = Vec::new();
     for link in &path.link {
         let known = link.methods();
@@ -195,11 +205,15 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
         let wait = path.wait.unwrap_or(if *link == Link::Shm { Wait::Poll } else { Wait::Sleep });
         // Only sockets have buffers; a link without is measured once.
         let buffers = if *link == Link::Shm { &[None][..] } else { &buffers[..] };
+        let interrupts = if *link == Link::Shm { &[None][..] } else { &interrupts[..] };
         for method in methods {
             for socket_buffer in buffers {
                 for cpu in &cpus {
-                    let way = Way { link: *link, method, wait, socket_buffer: *socket_buffer, cpu: *cpu };
-                    points.extend(sizes.0.iter().map(|size| (way.key(*size, path), way.clone())));
+                    for interrupts in interrupts {
+                        let (socket_buffer, cpu, interrupts) = (*socket_buffer, *cpu, *interrupts);
+                        let way = Way { link: *link, method, wait, socket_buffer, cpu, interrupts };
+                        points.extend(sizes.0.iter().map(|size| (way.key(*size, path), way.clone())));
+                    }
                 }
             }
         }
@@ -221,6 +235,9 @@ impl Way {
         }
         if let Some(cpu) = self.cpu {
             key = key.with("cpu", cpu);
+        }
+        if let Some(cpu) = self.interrupts {
+            key = key.with("interrupts", cpu);
         }
         if path.check_data {
             key = key.with("check_data", "yes");

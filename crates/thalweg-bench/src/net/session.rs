@@ -205,21 +205,21 @@ pub(crate) struct Other {
     host: Host,
     same_host: bool,
     /// The process that serves, where this one has started it.
-    _child: Option<super::serve::Child>,
+    _child: Option<super::listen::Child>,
 }
 
 impl Other {
-    /// Connects to `thalweg bench serve` at `peer`, or starts a process of this program that serves.
+    /// Connects to `thalweg bench listen` at `peer`, or starts a process of this program that serves.
     pub(crate) fn reach(peer: Option<&str>) -> Result<Self, BenchError> {
         let (control, child) = match peer {
-            Some(peer) => (super::serve::connect(peer)?, None),
-            None => super::serve::start().map(|(control, child)| (control, Some(child)))?,
+            Some(peer) => (super::listen::connect(peer)?, None),
+            None => super::listen::start().map(|(control, child)| (control, Some(child)))?,
         };
         Self::greeted(control, child)
     }
 
     /// Behind a control connection that was just opened.
-    pub(super) fn greeted(mut control: Control, child: Option<super::serve::Child>) -> Result<Self, BenchError> {
+    pub(super) fn greeted(mut control: Control, child: Option<super::listen::Child>) -> Result<Self, BenchError> {
         let greeting = match control.answer()? {
             Answer::Greeting(greeting) if greeting.thalweg_bench == VERSION => greeting,
             Answer::Greeting(greeting) => {
@@ -562,7 +562,7 @@ fn set_buffers(socket: &SockRef<'_>, job: &Job) -> Result<(), BenchError> {
 }
 
 /// Binds the calling thread to a processor.
-pub(super) fn bind(cpu: Option<u32>) -> Result<(), BenchError> {
+pub(crate) fn bind(cpu: Option<u32>) -> Result<(), BenchError> {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let Some(cpu) = cpu else { return Ok(()) };
     let doing = format!("binding to processor {cpu}");

@@ -11,11 +11,11 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
 
 /// What helps where there is none.
-pub(super) const REMEDY: &str = "run as root, or with `unshare --map-root-user` in front";
+pub(crate) const REMEDY: &str = "run as root, or with `unshare --map-root-user` in front";
 
 /// Gives the calling thread, and every process and thread that it starts from now on, a network with only a loopback.
 /// There is no way back: the thread should be one made for this.
-pub(super) fn separate() -> Result<(), BenchError> {
+pub(crate) fn separate() -> Result<(), BenchError> {
     // SAFETY: unshare(2) with CLONE_NEWNET alone leaves this thread's files, memory and file system as they are.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|error| BenchError::Unavailable {
         what: "a network of its own".to_owned(),
@@ -43,7 +43,7 @@ fn raise() -> Result<(), BenchError> {
 }
 
 /// Two different ports of loopback that nobody uses.
-pub(super) fn free_ports() -> Result<[u16; 2], BenchError> {
+pub(crate) fn free_ports() -> Result<[u16; 2], BenchError> {
     let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(BenchError::os("looking for a free port"));
     let port = |listener: &TcpListener| Ok(listener.local_addr().map_err(BenchError::os("getsockname"))?.port());
     let both = [listen()?, listen()?];

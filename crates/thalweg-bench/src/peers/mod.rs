@@ -8,8 +8,8 @@
 //! Everything stays on this host, on a loopback of its own where that is to be had.
 
 mod install;
-mod loopback;
-mod parse;
+pub(crate) mod loopback;
+pub(crate) mod parse;
 pub(crate) mod program;
 mod table;
 
@@ -414,7 +414,7 @@ impl Turns<'_> {
 }
 
 /// The first two processors that this program may run on: none where it has only one.
-fn processors() -> Option<[usize; 2]> {
+pub(crate) fn processors() -> Option<[usize; 2]> {
     let allowed = rustix::thread::sched_getaffinity(None).ok()?;
     let mut allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
     Some([allowed.next()?, allowed.next()?])

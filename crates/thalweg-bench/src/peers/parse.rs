@@ -4,13 +4,13 @@ use serde_json::Value;
 
 /// What a peer says of one turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     /// In bit/s, messages/s or microseconds, as the pairing's figure wants it.
-    pub(super) value: f64,
+    pub(crate) value: f64,
     /// Payload bytes that arrived, where it is known what they cost.
-    pub(super) bytes: Option<f64>,
+    pub(crate) bytes: Option<f64>,
     /// The processor seconds they cost, where the program says so itself and its processes did other things too.
-    pub(super) cpu: Option<f64>,
+    pub(crate) cpu: Option<f64>,
 }
 
 /// Reads one program's output. `None` where there is no figure in it.
@@ -94,7 +94,7 @@ fn column(text: &str, of: usize, at: usize) -> Option<f64> {
 
 /// `fio --output-format=json`: bytes per second and bytes of the one direction its one job went in, and the job's processor
 /// time (percents of `job_runtime`, milliseconds): the program's own would hold the laying out of the file.
-pub(super) fn fio(text: &str) -> Option<Measured> {
+pub(crate) fn fio(text: &str) -> Option<Measured> {
     let output = json(text)?;
     let job = &output["jobs"][0];
     if job["error"].as_i64() != Some(0) {

@@ -68,6 +68,11 @@ impl Program {
         }
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> Pid {
+        self.pid
+    }
+
     /// Waits for its end. It is ended early where `stop` is pressed, or where it takes longer than `patience`.
     pub(crate) fn wait(&mut self, patience: Duration, stop: &Stop) -> Result<Ended, BenchError> {
         let begun = Instant::now();
@@ -101,17 +106,19 @@ impl Program {
     /// Waits until it listens on `port`. That is looked up in its network's tables: connecting would use up a server that
     /// serves once.
     pub(crate) fn listening(&mut self, port: u16, transport: Transport, stop: &Stop) -> Result<(), BenchError> {
+        let tables = transport.tables().map(|table| format!("/proc/{}/net/{table}", self.pid.as_raw_nonzero()));
+        // A kernel without IPv6 has no table for it.
+        let listens = || {
+            let tables = tables.iter().filter_map(|table| fs::read_to_string(table).ok());
+            tables.into_iter().any(|table| has(&table, port, transport))
+        };
+        self.until(listens, &format!("listen on port {port}"), stop)
+    }
+
+    /// Waits until it has come so far.
+    pub(crate) fn until(&mut self, so_far: impl Fn() -> bool, to: &str, stop: &Stop) -> Result<(), BenchError> {
         let begun = Instant::now();
-        loop {
-            let tables = transport.tables().map(|table| format!("/proc/{}/net/{table}", self.pid.as_raw_nonzero()));
-            // A kernel without IPv6 has no table for it.
-            if tables
-                .iter()
-                .filter_map(|table| fs::read_to_string(table).ok())
-                .any(|table| has(&table, port, transport))
-            {
-                return Ok(());
-            }
+        while !so_far() {
             if self.ended_within(KNOCK)? {
                 return Err(self.hear()?.failed(&self.name));
             }
@@ -119,10 +126,11 @@ impl Program {
                 return Err(BenchError::Stopped);
             }
             if begun.elapsed() > PATIENCE {
-                let doing = format!("waiting for {} to listen on port {port}", self.name);
+                let doing = format!("waiting for {} to {to}", self.name);
                 return Err(BenchError::Silent { doing, patience: PATIENCE });
             }
         }
+        Ok(())
     }
 
     fn ended_within(&self, time: Duration) -> Result<bool, BenchError> {

@@ -55,6 +55,8 @@ pub fn columns(instrument: &str) -> Vec<Column> {
         "copy" => vec![SIZE, GBYTES, CPU_PROCESS, SPREAD],
         "file" => vec![SIZE, MBYTES, BLOCKS, P50, P99, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
         "pin" | "access" => vec![SIZE, MEAN, P50, P90, P99, MAX, SPREAD],
+        "serve" => vec![SERVER, SIZE, MBYTES, CPU_COST, P50_MS, P99_MS, PAGE_CACHE, SPREAD],
+        "transfer" => vec![SIZE, MBYTES, CPU_SENDER, CPU_RECEIVER, CPU_COST, SPREAD],
         // Bandwidth, and what a later Thalweg may measure.
         _ => vec![SIZE, GBITS, LINE, COPIES, CALLS, CPU_PROCESS, CPU_SYSTEM, CPU_COST, LOSS, SPREAD],
     }
@@ -96,6 +98,12 @@ const CALLS: Column = column("calls", "/MB", 9, Cell::Figure(|f| f.system_calls_
 const CPU_PROCESS: Column = column("CPU %", "process", 7, Cell::Figure(|f| Some(f.cpu?.process_percent)));
 const CPU_SYSTEM: Column = column("CPU %", "system", 6, Cell::Figure(|f| Some(f.cpu?.system_percent)));
 const CPU_COST: Column = column("CPU", "s/GB", 5, Cell::Figure(|f| f.cpu?.seconds_per_gigabyte));
+const CPU_SENDER: Column = column("CPU %", "sender", 6, Cell::Figure(|f| f.cpu?.sender_percent));
+const CPU_RECEIVER: Column = column("CPU %", "recvr", 6, Cell::Figure(|f| f.cpu?.receiver_percent));
+const SERVER: Column = column("", "server", 17, Cell::Setting(&["server"]));
+const P50_MS: Column = column("p50", "ms", 6, Cell::Figure(|f| Some(f.latency_us?.p50 / 1e3)));
+const P99_MS: Column = column("p99", "ms", 6, Cell::Figure(|f| Some(f.latency_us?.p99 / 1e3)));
+const PAGE_CACHE: Column = column("cached", "MiB", 6, Cell::Figure(|f| Some(f.page_cache_bytes? / f64::from(1 << 20))));
 const LOSS: Column = column("loss", "%", 5, Cell::Figure(|f| Some(f.loss?.percent())));
 const SPREAD: Column = column("spread", "%", 6, Cell::Spread);
 
@@ -106,7 +114,9 @@ mod tests {
 
     #[test]
     fn every_table_fits_a_terminal() {
-        for instrument in ["latency", "bandwidth", "under-load", "build", "copy", "file", "pin", "access", "?"] {
+        for instrument in
+            ["latency", "bandwidth", "under-load", "build", "copy", "file", "serve", "transfer", "pin", "access", "?"]
+        {
             let widths: usize = columns(instrument).iter().map(|column| column.width + 2).sum();
             assert!(widths - 2 <= WIDTH, "{instrument}: {widths}");
         }

@@ -1,7 +1,7 @@
 //! A report as a page that needs nothing else: no server, no scripts, no fonts.
 
 use super::plot::{PlotError, plots};
-use super::sections::{facts, sections, together};
+use super::sections::{Together, facts, sections, together};
 use crate::{Host, Report};
 use std::fmt::Write;
 use thalweg_page::html::{escaped, figure, list, page, paragraph, table};
@@ -41,8 +41,8 @@ pub(crate) fn tables(report: &Report) -> String {
         }
         out.push_str(&list("", section.remarks()));
     }
-    if let Some((headings, rows)) = together(report) {
-        out.push_str("<h2>Page list beside mlock</h2>\n");
+    if let Some(Together { title, headings, rows }) = together(report) {
+        let _ = writeln!(out, "<h2>{title}</h2>");
         out.push_str(&table("figures", &headings, rows));
     }
     out

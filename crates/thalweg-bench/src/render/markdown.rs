@@ -1,6 +1,6 @@
 //! A report in Markdown.
 
-use super::sections::{facts, sections, together};
+use super::sections::{Together, facts, sections, together};
 use crate::{Host, Report};
 use std::fmt::Write;
 use thalweg_page::text::NOTHING;
@@ -35,9 +35,10 @@ pub(crate) fn tables(report: &Report) -> String {
         }
         out.push_str(&list(&section.remarks()));
     }
-    if let Some((headings, rows)) = together(report) {
-        out.push_str("## Page list beside mlock\n\n");
-        out.push_str(&table(&headings.map(str::to_owned), "--:", rows.into_iter().map(Vec::from)));
+    if let Some(Together { title, headings, rows }) = together(report) {
+        let _ = writeln!(out, "## {title}\n");
+        let headings: Vec<String> = headings.into_iter().map(str::to_owned).collect();
+        out.push_str(&table(&headings, "--:", rows.into_iter()));
     }
     out
 }

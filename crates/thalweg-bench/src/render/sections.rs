@@ -54,15 +54,27 @@ impl<'a> Section<'a> {
     }
 }
 
-/// What an instrument has to say of its points together, with the headings of its columns: for `pin`, page lists in percent
-/// of pinning, beside the ExpEther paper's.
-pub(super) fn together(report: &Report) -> Option<([&'static str; 7], Vec<[String; 7]>)> {
-    if report.instrument != "pin" {
-        return None;
-    }
+/// What an instrument has to say of its points together.
+pub(super) struct Together {
+    pub(super) title: &'static str,
+    pub(super) headings: Vec<&'static str>,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+/// For `pin`, page lists in percent of pinning, beside the ExpEther paper's; for `serve`, each way beside nginx or fio.
+pub(super) fn together(report: &Report) -> Option<Together> {
+    let together = match report.instrument.as_str() {
+        "pin" => pinned(report),
+        "serve" => served(report),
+        _ => return None,
+    };
+    Some(together).filter(|together| !together.rows.is_empty())
+}
+
+fn pinned(report: &Report) -> Together {
     let row = |ratio: &crate::pin::Ratio| {
         let before = if ratio.touched { "touched" } else { "untouched" };
-        [
+        vec![
             size(ratio.size),
             ratio.pages.clone(),
             before.to_owned(),
@@ -72,9 +84,24 @@ pub(super) fn together(report: &Report) -> Option<([&'static str; 7], Vec<[Strin
             ratio.paper_percent.map_or_else(|| NOTHING.to_owned(), number),
         ]
     };
-    let rows: Vec<_> = crate::pin::ratios(&report.points).iter().map(row).collect();
-    let headings = ["size", "pages", "before mlock", "page list µs", "mlock µs", "% of it", "paper %"];
-    (!rows.is_empty()).then_some((headings, rows))
+    Together {
+        title: "Page list beside mlock",
+        headings: vec!["size", "pages", "before mlock", "page list µs", "mlock µs", "% of it", "paper %"],
+        rows: crate::pin::ratios(&report.points).iter().map(row).collect(),
+    }
+}
+
+fn served(report: &Report) -> Together {
+    let times = |ratio: Option<f64>| ratio.map_or_else(|| NOTHING.to_owned(), number);
+    let row = |beside: &crate::serve::Beside| {
+        let [goodput, cpu, p99] = [beside.goodput, beside.cpu, beside.p99].map(times);
+        vec![beside.work.clone(), size(beside.size), beside.server.clone(), beside.of.clone(), goodput, cpu, p99]
+    };
+    Together {
+        title: "Beside nginx and fio: so many times theirs, the median over the turns",
+        headings: vec!["", "size", "server", "by that of", "goodput", "CPU s/GB", "p99"],
+        rows: crate::serve::beside(&report.points).iter().map(row).collect(),
+    }
 }
 
 /// What is known of a machine, in words.

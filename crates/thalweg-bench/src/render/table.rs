@@ -1,7 +1,7 @@
 //! A table in a terminal that fills in as points are done.
 
 use super::columns::{Column, columns, group};
-use super::sections::together;
+use super::sections::{Together, together};
 use crate::{Point, Report};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -58,15 +58,10 @@ impl Table {
     /// What follows the rows: what is to be said of all of them, and what makes them less certain.
     pub fn end(report: &Report) -> String {
         let mut out = String::new();
-        if let Some((headings, rows)) = together(report) {
-            let mut line = |cells: [&str; 7]| {
-                let [size, pages, before, a, b, percent, paper] = cells;
-                let _ =
-                    writeln!(out, "{size:>8}  {pages:<11}  {before:<12}  {a:>12}  {b:>9}  {percent:>7}  {paper:>7}");
-            };
-            line(headings);
-            rows.iter().for_each(|row| line(row.each_ref().map(String::as_str)));
-            out.insert(0, '\n');
+        if let Some(Together { title, headings, rows }) = together(report) {
+            out.push('\n');
+            out.push_str(&wrapped("", title));
+            out.push_str(&aligned(&headings, &rows));
         }
         if !report.warnings.is_empty() {
             out.push('\n');
@@ -85,4 +80,26 @@ impl Table {
         out.push('\n');
         out
     }
+}
+
+/// Columns as wide as they have to be: numbers and sizes at the right, words at the left.
+fn aligned(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let of_numbers = |at: usize| {
+        rows.iter().all(|row| row[at] == NOTHING || row[at].starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+    let shape: Vec<(usize, bool)> =
+        (0..headings.len()).map(|at| (width(at).max(headings[at].chars().count()), of_numbers(at))).collect();
+    let mut out = String::new();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> = cells
+            .zip(&shape)
+            .map(|(cell, (width, right))| if *right { format!("{cell:>width$}") } else { format!("{cell:<width$}") })
+            .collect();
+        out.push_str(padded.join("  ").trim_end());
+        out.push('\n');
+    };
+    line(&mut headings.iter().copied());
+    rows.iter().for_each(|row| line(&mut row.iter().map(String::as_str)));
+    out
 }

@@ -37,7 +37,7 @@ fn latency(key: Key, p50: f64) -> Point {
             mean: p50,
             count: 9,
         }),
-        cpu: Some(Cpu { process_percent: 98.76, system_percent: 101.0, seconds_per_gigabyte: None }),
+        cpu: Some(Cpu { process_percent: 98.76, system_percent: 101.0, seconds_per_gigabyte: None, ..Cpu::default() }),
         seconds: 1.0,
         ..Figures::default()
     };
@@ -49,7 +49,12 @@ fn goodput(key: Key, gbps: f64) -> Point {
         goodput_bits_per_second: Some(gbps * 1e9),
         copies_per_byte: Some(2.0),
         system_calls_per_megabyte: Some(31.25),
-        cpu: Some(Cpu { process_percent: 180.0, system_percent: 199.5, seconds_per_gigabyte: Some(0.444) }),
+        cpu: Some(Cpu {
+            process_percent: 180.0,
+            system_percent: 199.5,
+            seconds_per_gigabyte: Some(0.444),
+            ..Cpu::default()
+        }),
         loss: (key.link == "udp").then_some(Loss { sent: 1000, received: 995 }),
         seconds: 1.0,
         ..Figures::default()

@@ -31,6 +31,16 @@ enum Figure {
     PingPong,
     /// 10⁶ payload bytes per second.
     Goodput,
+    /// 10⁶ payload bits per second.
+    Megabits,
+    /// What the sending end's process used, in percent of one processor.
+    SenderCpu,
+    /// What the receiving end's process used, in percent of one processor.
+    ReceiverCpu,
+    /// The sending end's processor seconds for 10⁹ payload bytes.
+    SenderCost,
+    /// The processor seconds of all that was measured, for 10⁹ payload bytes.
+    Cost,
     /// What the interface can carry, 10⁶ bytes per second.
     LineRate,
 }
@@ -282,7 +292,7 @@ impl Selector {
 
 impl Figure {
     fn of(self, point: &Point) -> Option<(f64, &'static str)> {
-        let Figures { latency_us, goodput_bits_per_second, .. } = &point.figures;
+        let Figures { latency_us, goodput_bits_per_second, cpu, .. } = &point.figures;
         match self {
             Self::MeanLatency => Some((latency_us.as_ref()?.mean, "µs")),
             Self::MedianLatency => Some((latency_us.as_ref()?.p50, "µs")),
@@ -292,6 +302,14 @@ impl Figure {
                 (mean > 0.0).then(|| (point.key.size as f64 / mean, "MB/s"))
             }
             Self::Goodput => Some(((*goodput_bits_per_second)? / 8e6, "MB/s")),
+            Self::Megabits => Some(((*goodput_bits_per_second)? / 1e6, "Mbit/s")),
+            Self::SenderCpu => Some((cpu.as_ref()?.sender_percent?, "%")),
+            Self::ReceiverCpu => Some((cpu.as_ref()?.receiver_percent?, "%")),
+            Self::SenderCost => {
+                let goodput = (*goodput_bits_per_second).filter(|goodput| *goodput > 0.0)?;
+                Some((cpu.as_ref()?.sender_percent? / 100.0 * 8e9 / goodput, "s/GB"))
+            }
+            Self::Cost => Some((cpu.as_ref()?.seconds_per_gigabyte?, "s/GB")),
             Self::LineRate => None,
         }
     }

@@ -96,9 +96,10 @@ struct FindingSpec {
 }
 
 /// The experiments there are.
-const EXPERIMENTS: [(&str, &str); 2] = [
+const EXPERIMENTS: [(&str, &str); 3] = [
     ("fc-myrinet", include_str!("../../experiments/fc-myrinet.toml")),
     ("expether", include_str!("../../experiments/expether.toml")),
+    ("olive", include_str!("../../experiments/olive.toml")),
 ];
 
 impl Experiment {

@@ -1,19 +1,11 @@
 //! Where an interface's interrupts are served: not on a hot thread's processor.
 
 use crate::network::Interface;
+use crate::placement::{join, lines};
 use crate::{Finding, Needs, read};
 
 pub(super) fn probe(needs: &Needs, interface: &Interface) -> Finding {
-    let numbers = interface.device_file("msi_irqs").map(read::names).unwrap_or_default();
-    let lines: Vec<(u32, Vec<u32>)> = numbers
-        .iter()
-        .filter_map(|number| number.parse().ok())
-        .filter_map(|number: u32| {
-            let list = |kind: &str| read::text(format!("/proc/irq/{number}/{kind}")).filter(|text| !text.is_empty());
-            let text = list("effective_affinity_list").or_else(|| list("smp_affinity_list"))?;
-            Some((number, read::list(&text)))
-        })
-        .collect();
+    let lines = interface.device_file("msi_irqs").map(|path| lines(&path)).unwrap_or_default();
     let online = read::list(&read::text("/sys/devices/system/cpu/online").unwrap_or_default());
     judge(&interface.name, &lines, &super::bound(needs), &online)
 }
@@ -23,7 +15,6 @@ fn judge(name: &str, lines: &[(u32, Vec<u32>)], bound: &[u32], online: &[u32]) -
     if lines.is_empty() {
         return Finding::new(title, "unknown: the device lists no message-signalled interrupts");
     }
-    let join = |list: &[u32]| list.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let told: Vec<_> = lines.iter().map(|(number, cpus)| format!("{number} on {}", join(cpus))).collect();
     let finding = Finding::new(title, format!("{} (/proc/irq/*/effective_affinity_list)", told.join(", ")));
     let Some((number, _)) = lines.iter().find(|(_, cpus)| cpus.iter().any(|cpu| bound.contains(cpu))) else {

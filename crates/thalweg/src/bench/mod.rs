@@ -25,9 +25,9 @@ pub(crate) struct Options {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     #[command(flatten)]
-    Measure(Plan),
+    Measure(Box<Plan>),
     /// Be the other end of latency, bandwidth and under-load, for other hosts
-    Serve(net::serve::Options),
+    Listen(net::listen::Options),
     /// The same work by Thalweg and by the programs that people use today, in turns
     Peers(thalweg_bench::peers::Options),
     /// What changed between two reports
@@ -45,18 +45,18 @@ impl Options {
 pub(crate) fn bench(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     match &options.command {
         Command::Measure(plan) => measure(plan, &options.files, json),
-        Command::Serve(options) => serve(options),
+        Command::Listen(options) => listen(options),
         Command::Peers(asked) => peers::peers(asked, &options.files, json),
         Command::Compare(compared) => compare::compare(compared, &options.files, json),
     }
 }
 
-fn serve(options: &net::serve::Options) -> Result<ExitCode, Failure> {
+fn listen(options: &net::listen::Options) -> Result<ExitCode, Failure> {
     if options.local {
         // An interrupt from the terminal reaches both ends. The asking one decides, and this one ends with it.
         flag::register(SIGINT, Stop::default().flag()).map_err(Failure::broken)?;
     }
-    net::serve::serve(options, |said| eprintln!("{said}"))?;
+    net::listen::serve(options, |said| eprintln!("{said}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

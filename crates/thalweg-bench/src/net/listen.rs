@@ -1,4 +1,4 @@
-//! `thalweg bench serve`: the other end, on this host or another.
+//! `thalweg bench listen`: the other end, on this host or another.
 
 use super::session::{Control, ControlStream, serve as serve_one};
 use super::{LONGEST, PATIENCE};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Where `thalweg bench serve` listens unless told otherwise.
+/// Where `thalweg bench listen` listens unless told otherwise.
 pub const PORT: u16 = 5255;
 
 /// How long an asking end may say nothing before others get their turn.
@@ -22,13 +22,13 @@ const IDLE: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Address to listen on. Anybody who reaches it may measure: nothing is encrypted, nobody is asked who they are
-    #[arg(long, value_name = "ADDRESS[:PORT]", default_value = "[::]")]
-    pub listen: String,
+    #[arg(value_name = "ADDRESS[:PORT]", default_value = "[::]")]
+    pub address: String,
     /// End after the first asking end has gone
     #[arg(short = '1', long)]
     pub one_off: bool,
     /// Serve the one process that is connected to standard input
-    #[arg(long, hide = true, conflicts_with_all = ["listen", "one_off"])]
+    #[arg(long, hide = true, conflicts_with_all = ["address", "one_off"])]
     pub local: bool,
 }
 
@@ -40,7 +40,7 @@ pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), 
         let control = Control::new(ControlStream::Unix(UnixStream::from(socket)), "the asking process".into(), None)?;
         return serve_one(control, None);
     }
-    let address = resolve(&options.listen)?;
+    let address = resolve(&options.address)?;
     let listener = TcpListener::bind(address).map_err(BenchError::os(format!("listening on {address}")))?;
     let address = listener.local_addr().unwrap_or(address);
     say(&format!("listening on {address}, messages of up to {LONGEST} bytes"));
@@ -102,7 +102,7 @@ pub(super) fn connect(peer: &str) -> Result<Control, BenchError> {
     let address = resolve(peer)?;
     let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(|error| BenchError::Peer {
         peer: address.to_string(),
-        why: format!("{error}; run `thalweg bench serve` there"),
+        why: format!("{error}; run `thalweg bench listen` there"),
     })?;
     Control::new(ControlStream::Tcp(stream), address.to_string(), Some(PATIENCE))
 }
@@ -124,7 +124,7 @@ pub(super) fn start() -> Result<(Control, Child), BenchError> {
     let (ours, theirs) = UnixStream::pair().map_err(failed())?;
     let program = std::env::current_exe().map_err(failed())?;
     let child = Command::new(program)
-        .args(["bench", "serve", "--local"])
+        .args(["bench", "listen", "--local"])
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .spawn()

@@ -1,0 +1,97 @@
+//! A loopback of one's own whose packets are taken in on a chosen processor: what an interrupt's processor is for a network
+//! card.
+//!
+//! Loopback has no interrupts; the kernel takes a packet in on the processor that sent it. With receive packet steering
+//! (Documentation/networking/scaling.rst) it takes all of them in on one processor, TCP included, woken there by an
+//! inter-processor interrupt. That is set for a network namespace that nobody else is in: the host's own settings stay as
+//! they are.
+
+use crate::BenchError;
+use crate::peers::loopback::{REMEDY, separate};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::thread;
+
+/// The namespace.
+#[derive(Debug)]
+pub(super) struct Steered {
+    cpu: u32,
+    space: File,
+}
+
+impl Steered {
+    /// One whose packets are taken in on this processor.
+    pub(super) fn to(cpu: u32) -> Result<Self, BenchError> {
+        // A thread of its own: it does not come back out of what it enters.
+        let make = || {
+            separate()?;
+            let path = "/proc/thread-self/ns/net";
+            let space = File::open(path).map_err(|error| BenchError::File { path: path.into(), error })?;
+            steer(cpu)?;
+            Ok(Self { cpu, space })
+        };
+        thread::scope(|scope| scope.spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+
+    pub(super) fn cpu(&self) -> u32 {
+        self.cpu
+    }
+
+    /// Puts the calling thread, and what it starts from now on, into it: for threads made for this.
+    pub(super) fn enter(&self) -> Result<(), BenchError> {
+        move_into_link_name_space(self.space.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(BenchError::os("entering a network namespace"))
+    }
+}
+
+/// Steers the loopback of this thread's network. Its settings show in a sysfs that is mounted from inside.
+fn steer(cpu: u32) -> Result<(), BenchError> {
+    let doing = format!("having packets taken in on processor {cpu}");
+    // SAFETY: unshare(2) with CLONE_NEWNS gives this thread, which ends soon, mounts and a working directory of its own; files,
+    // memory and the other threads stay as they are.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(|error| BenchError::Unavailable {
+        what: "steering packets".to_owned(),
+        why: format!("{error}; {REMEDY}"),
+    })?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(BenchError::os(&*doing))?;
+    mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None).map_err(BenchError::os(&*doing))?;
+    let mask = mask(cpu);
+    let path = "/sys/class/net/lo/queues/rx-0/rps_cpus";
+    fs::write(path, mask).map_err(BenchError::os(format!("{doing} ({path})")))
+}
+
+/// A set of one processor as the kernel writes such: words of 32 bits, the highest first.
+fn mask(cpu: u32) -> String {
+    let words = (0..cpu / 32).map(|_| ",00000000");
+    format!("{:x}{}", 1_u32 << (cpu % 32), words.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    #[test]
+    fn sets_of_processors_are_written_as_the_kernel_reads_them() {
+        assert_eq!([mask(0), mask(1), mask(31), mask(33)], ["1", "2", "80000000", "2,00000000"]);
+    }
+
+    #[test]
+    fn the_host_keeps_its_settings_and_the_loopback_inside_works() {
+        let setting = || fs::read_to_string("/sys/class/net/lo/queues/rx-0/rps_cpus").ok();
+        let before = setting();
+        match Steered::to(0) {
+            Ok(steered) => thread::scope(|scope| {
+                scope.spawn(|| {
+                    steered.enter().unwrap();
+                    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+                    TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                });
+            }),
+            Err(error) => println!("skipped: {error}"),
+        }
+        assert_eq!(setting(), before);
+    }
+}

@@ -1,0 +1,350 @@
+//! The client, the same for every server: whole files one after the other, ranges asked for by many connections at once,
+//! uploads.
+//!
+//! What comes is counted and thrown away in the kernel (`MSG_TRUNC`, tcp(7)), so that it is the server that is measured and not
+//! the client's memory; the first bytes of each answer are looked at.
+
+use crate::drive::Stop;
+use crate::file::target::{mix, pattern};
+use crate::point::Latency;
+use crate::{BenchError, Clock};
+use hdrhistogram::Histogram;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// One connection, kept from request to request.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: TcpStream,
+    server: SocketAddr,
+    /// Where answers go: nothing is written to it but heads.
+    room: Box<[u8]>,
+    /// The head of the answer that is coming.
+    head: Vec<u8>,
+    /// Bytes of it that are still to come, once its head is there.
+    left: Option<u64>,
+}
+
+/// How far an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coming {
+    /// All of it is there.
+    Whole,
+    /// There is more to come, and nothing here now.
+    Later,
+}
+
+impl Connection {
+    pub(super) fn open(server: SocketAddr) -> Result<Self, BenchError> {
+        let socket = TcpStream::connect_timeout(&server, PATIENCE).map_err(|error| failed(server, error))?;
+        let set = socket.set_nodelay(true).and_then(|()| socket.set_read_timeout(Some(PATIENCE)));
+        set.and_then(|()| socket.set_write_timeout(Some(PATIENCE))).map_err(|error| failed(server, error))?;
+        Ok(Self { socket, server, room: vec![0; ROOM].into(), head: Vec::new(), left: None })
+    }
+
+    /// Asks for a file, or a range of it, whose bytes are those of [`pattern`].
+    fn ask(&mut self, range: Option<&Range<u64>>) -> Result<(), BenchError> {
+        let range = range.map(|range| format!("Range: bytes={}-{}\r\n", range.start, range.end - 1));
+        let text = format!("GET /{DATA} HTTP/1.1\r\nHost: bench\r\n{}\r\n", range.unwrap_or_default());
+        self.say(text.as_bytes())
+    }
+
+    fn say(&mut self, mut text: &[u8]) -> Result<(), BenchError> {
+        while !text.is_empty() {
+            match send(&self.socket, text, SendFlags::NOSIGNAL) {
+                Ok(sent) => text = &text[sent..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failed(self.server, error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what is there of an answer, as much as one system call gives. `wanted` is its status, and its length where it
+    /// has content, which begins at so many bytes of the pattern.
+    fn take(&mut self, wanted: &Wanted) -> Result<Coming, BenchError> {
+        let server = self.server;
+        let (room, flags) = match self.left {
+            None => (HEAD, RecvFlags::empty()),
+            Some(left) => (usize::try_from(left).unwrap_or(ROOM).min(ROOM), RecvFlags::TRUNC),
+        };
+        let got = match recv(&self.socket, &mut self.room[..room], flags) {
+            Ok((_, 0)) => return Err(failed(server, io::ErrorKind::UnexpectedEof.into())),
+            Ok((_, got)) => got,
+            Err(Errno::INTR) => return Ok(Coming::Later),
+            Err(error) => return Err(failed(server, error.into())),
+        };
+        let Some(left) = self.left else {
+            self.head.extend_from_slice(&self.room[..got.min(HEAD)]);
+            return self.look_at_head(wanted);
+        };
+        let left = left.saturating_sub(got as u64);
+        self.left = (left > 0).then_some(left);
+        Ok(if left > 0 { Coming::Later } else { Coming::Whole })
+    }
+
+    fn look_at_head(&mut self, wanted: &Wanted) -> Result<Coming, BenchError> {
+        let wrong = |why: String| BenchError::Peer { peer: self.server.to_string(), why };
+        let mut fields = [httparse::EMPTY_HEADER; 32];
+        let mut reply = httparse::Response::new(&mut fields);
+        let length = match reply.parse(&self.head).map_err(|error| wrong(format!("this is not HTTP: {error}")))? {
+            httparse::Status::Complete(length) => length,
+            httparse::Status::Partial if self.head.len() >= HEAD => {
+                return Err(wrong("its head has no end".to_owned()));
+            }
+            httparse::Status::Partial => return Ok(Coming::Later),
+        };
+        let status = reply.code.unwrap_or_default();
+        if status != wanted.status {
+            return Err(wrong(format!("it answered {status} instead of {}", wanted.status)));
+        }
+        let named = reply.headers.iter().find(|field| field.name.eq_ignore_ascii_case("content-length"));
+        let content = named.and_then(|field| std::str::from_utf8(field.value).ok()?.trim().parse::<u64>().ok());
+        let content = content.unwrap_or(0);
+        let here = &self.head[length..];
+        if let Some(range) = &wanted.content {
+            if content != range.end - range.start {
+                return Err(wrong(format!("it sends {content} bytes, not {}", range.end - range.start)));
+            }
+            let looked = &here[..here.len().min(LOOKED_AT)];
+            let mut should = [0; LOOKED_AT];
+            pattern(&mut should, range.start);
+            if let Some(at) = looked.iter().zip(&should).position(|(is, should)| is != should) {
+                return Err(BenchError::Corrupt { message: range.start, at });
+            }
+        }
+        let Some(left) = content.checked_sub(here.len() as u64) else {
+            return Err(wrong("it sends more than it says".to_owned()));
+        };
+        self.head.clear();
+        self.left = (left > 0).then_some(left);
+        Ok(if left > 0 { Coming::Later } else { Coming::Whole })
+    }
+
+    /// Fetches a file of so many bytes. `seen` hears, about each [`GLANCE`] bytes, that some have come.
+    pub(super) fn fetch(&mut self, bytes: u64, stop: &Stop, mut seen: impl FnMut()) -> Result<(), BenchError> {
+        self.ask(None)?;
+        let wanted = Wanted { status: 200, content: Some(0..bytes) };
+        let mut glance = u64::MAX;
+        while self.take(&wanted)? == Coming::Later {
+            if let Some(left) = self.left.filter(|left| left / GLANCE < glance) {
+                glance = left / GLANCE;
+                seen();
+                if stop.pressed() {
+                    return Err(BenchError::Stopped);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends so many bytes of a file to where nothing is of this name.
+    pub(super) fn put(&mut self, name: &str, from: &File, bytes: u64) -> Result<(), BenchError> {
+        self.say(format!("PUT /{name} HTTP/1.1\r\nHost: bench\r\nContent-Length: {bytes}\r\n\r\n").as_bytes())?;
+        let mut at = 0;
+        while at < bytes {
+            let length = usize::try_from(bytes - at).unwrap_or(1 << 30).min(1 << 30);
+            match rustix::fs::sendfile(&self.socket, from, Some(&mut at), length) {
+                Ok(0) => return Err(failed(self.server, io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(failed(self.server, error.into())),
+            }
+        }
+        let wanted = Wanted { status: 201, content: None };
+        while self.take(&wanted)? == Coming::Later {}
+        Ok(())
+    }
+}
+
+/// What an answer has to be.
+#[derive(Debug)]
+struct Wanted {
+    status: u16,
+    content: Option<Range<u64>>,
+}
+
+/// Connections that each ask for a range, and for the next one when it is there.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    poll: std::os::fd::OwnedFd,
+    clients: Vec<Client>,
+    bytes: u64,
+    size: u64,
+    asked: u64,
+}
+
+#[derive(Debug)]
+struct Client {
+    connection: Connection,
+    wanted: Wanted,
+    since: u64,
+}
+
+/// What came in which time.
+#[derive(Debug)]
+pub(super) struct Came {
+    pub(super) ranges: u64,
+    /// From the question to the last byte, nanoseconds.
+    pub(super) times: Histogram<u64>,
+    pub(super) nanos: u64,
+}
+
+impl Crowd {
+    /// So many clients of a file of `bytes`, who ask for ranges of `size`; all have asked once.
+    pub(super) fn gather(
+        server: SocketAddr,
+        clients: u32,
+        bytes: u64,
+        size: u64,
+        clock: &Clock,
+    ) -> Result<Self, BenchError> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(BenchError::os("making an epoll"))?;
+        let mut crowd = Self { poll, clients: Vec::new(), bytes, size, asked: 0 };
+        for number in 0..clients {
+            let mut connection = Connection::open(server)?;
+            connection.socket.set_nonblocking(true).map_err(|error| failed(server, error))?;
+            let data = epoll::EventData::new_u64(number.into());
+            epoll::add(&crowd.poll, connection.socket.as_fd(), data, epoll::EventFlags::IN)
+                .map_err(BenchError::os("adding to an epoll"))?;
+            let wanted = crowd.next();
+            connection.ask(wanted.content.as_ref())?;
+            crowd.clients.push(Client { connection, wanted, since: clock.raw() });
+        }
+        Ok(crowd)
+    }
+
+    /// Somewhere in the file, at no boundary.
+    fn next(&mut self) -> Wanted {
+        self.asked += 1;
+        let start = mix(self.asked) % (self.bytes - self.size + 1);
+        Wanted { status: 206, content: Some(start..start + self.size) }
+    }
+
+    /// Goes on for so long. What was asked for before counts where it comes now.
+    pub(super) fn run(&mut self, time: Duration, clock: &Clock, stop: &Stop) -> Result<Came, BenchError> {
+        let until = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut came = Came { ranges: 0, times: Latency::histogram(), nanos: 0 };
+        let mut events = Vec::with_capacity(EVENTS);
+        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let begun = clock.raw();
+        while came.nanos < until {
+            if stop.pressed() {
+                return Err(BenchError::Stopped);
+            }
+            events.clear();
+            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&patience)) {
+                Ok(0) => {
+                    return Err(BenchError::Silent { doing: "waiting for ranges".to_owned(), patience: PATIENCE });
+                }
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(BenchError::os("waiting for ranges")(error)),
+            }
+            for event in &events {
+                let number = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
+                let client = &mut self.clients[number];
+                if client.connection.take(&client.wanted)? == Coming::Later {
+                    continue;
+                }
+                let now = clock.raw();
+                came.ranges += 1;
+                came.times.saturating_record(clock.nanos(client.since, now));
+                let wanted = self.next();
+                let client = &mut self.clients[number];
+                client.connection.ask(wanted.content.as_ref())?;
+                (client.wanted, client.since) = (wanted, now);
+            }
+            came.nanos = clock.nanos(begun, clock.raw());
+        }
+        Ok(came)
+    }
+}
+
+/// The file that is fetched.
+pub(super) const DATA: &str = "data";
+/// How often [`Connection::fetch`] looks up.
+const GLANCE: u64 = 32 << 20;
+/// How long nothing may come: a disk that is shared is slow at times.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes that one system call takes at most.
+const ROOM: usize = 1 << 20;
+/// The longest head, and what may come with it.
+const HEAD: usize = 4096;
+/// Bytes of an answer that are compared with what they should be.
+const LOOKED_AT: usize = 256;
+/// Connections that are looked at at once.
+const EVENTS: usize = 64;
+
+fn failed(server: SocketAddr, error: io::Error) -> BenchError {
+    let why = match error.kind() {
+        io::ErrorKind::WouldBlock => format!("nothing moved for {} s", PATIENCE.as_secs()),
+        io::ErrorKind::UnexpectedEof => "it closed the connection in the middle of an answer".to_owned(),
+        _ => error.to_string(),
+    };
+    BenchError::Peer { peer: server.to_string(), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// Answers one request with these bytes, and closes.
+    fn answered(answer: Vec<u8>) -> (SocketAddr, std::thread::JoinHandle<String>) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut request = vec![0; 4096];
+            let length = socket.read(&mut request).unwrap();
+            socket.write_all(&answer).unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        });
+        (address, server)
+    }
+
+    fn fetched(answer: Vec<u8>, bytes: u64) -> Result<(), BenchError> {
+        let (address, server) = answered(answer);
+        let result = Connection::open(address).unwrap().fetch(bytes, &Stop::default(), || {});
+        assert!(server.join().unwrap().starts_with("GET /data HTTP/1.1\r\n"));
+        result
+    }
+
+    fn with_head(head: &str, bytes: usize) -> Vec<u8> {
+        let mut content = vec![0; bytes];
+        pattern(&mut content, 0);
+        [head.as_bytes(), &content].concat()
+    }
+
+    #[test]
+    fn a_file_is_fetched_whole_or_not_at_all() {
+        let ok = "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n";
+        fetched(with_head(ok, 100_000), 100_000).unwrap();
+        let error = |answer, bytes| fetched(answer, bytes).unwrap_err().to_string();
+        assert!(error(with_head(ok, 99_999), 100_000).contains("in the middle of an answer"));
+        assert!(error(with_head(ok, 100_000), 100_001).contains("it sends 100000 bytes, not 100001"));
+        let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+        assert!(error(with_head(missing, 0), 1).contains("it answered 404 instead of 200"));
+        assert!(error(b"SSH-2.0-x\r\n".to_vec(), 1).contains("this is not HTTP"));
+        assert!(error(with_head("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n", 2), 1).contains("more than it says"));
+    }
+
+    #[test]
+    fn bytes_of_another_file_are_found_out() {
+        let mut answer = with_head("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", 100);
+        *answer.last_mut().unwrap() ^= 1;
+        // Where the head comes alone, nothing is compared; it comes with its content here, or the test says nothing.
+        match fetched(answer, 100) {
+            Err(BenchError::Corrupt { at: 99, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}

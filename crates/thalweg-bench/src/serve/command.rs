@@ -1,0 +1,258 @@
+//! Other programs: servers that run while they are measured, and fio.
+
+use crate::BenchError;
+use crate::drive::{PATIENCE, Stop};
+use crate::peers::parse;
+use crate::peers::program::{Ended, Program, Transport};
+use crate::point::{Figures, Point, Report};
+use rustix::process::Pid;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use thalweg_transfer::{Inward, Outward};
+
+/// Who answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Nginx {
+        sendfile: bool,
+    },
+    /// `thalweg serve` by this way, whether the page cache has the file or not.
+    Sends(Outward),
+    /// `thalweg serve` that takes uploads.
+    Takes(Inward),
+    /// `thalweg serve`, and `thalweg mount` in front of it: read as a file.
+    Mounted {
+        random: bool,
+    },
+    /// Nobody: fio reads or writes the same file past the page cache, which is what the disk gives.
+    Fio,
+}
+
+impl Who {
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Nginx { sendfile: true } => "nginx".to_owned(),
+            Self::Nginx { sendfile: false } => "nginx sendfile off".to_owned(),
+            Self::Sends(way) => way.name().to_owned(),
+            Self::Takes(way) => way.name().to_owned(),
+            Self::Mounted { random: false } => "mounted, in order".to_owned(),
+            Self::Mounted { random: true } => "mounted, random".to_owned(),
+            Self::Fio => "fio direct".to_owned(),
+        }
+    }
+}
+
+/// A server under way; dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Server(Program);
+
+impl Server {
+    /// Starts it, on the processors and in the network of this thread, and waits until it listens.
+    pub(super) fn start(
+        who: Who,
+        thalweg: &Path,
+        directory: &Path,
+        address: SocketAddr,
+        stop: &Stop,
+    ) -> Result<Self, BenchError> {
+        let (name, mut command) = match who {
+            Who::Nginx { sendfile } => ("nginx", nginx(sendfile, directory, address)?),
+            Who::Sends(way) => ("thalweg serve", serve(thalweg, directory, address, &["--path", way.name()])),
+            Who::Takes(way) => {
+                let how = ["--path", Outward::Sendfile.name(), "--inward", way.name(), "--write"];
+                ("thalweg serve", serve(thalweg, directory, address, &how))
+            }
+            Who::Mounted { .. } => {
+                ("thalweg serve", serve(thalweg, directory, address, &["--path", Outward::Ahead.name()]))
+            }
+            Who::Fio => return Err(BenchError::Usage("fio serves nothing".to_owned())),
+        };
+        let mut program = Program::start(name, &mut command)?;
+        program.listening(address.port(), Transport::Tcp, stop)?;
+        Ok(Self(program))
+    }
+
+    /// Processor time of its processes so far, all their threads.
+    pub(super) fn cpu(&self) -> Result<Duration, BenchError> {
+        let mut sum = Duration::ZERO;
+        let children = format!("/proc/{0}/task/{0}/children", self.0.id().as_raw_nonzero());
+        let children = fs::read_to_string(children).unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?));
+        for process in [self.0.id()].into_iter().chain(children) {
+            sum += cpu_of(process).map_err(BenchError::os("reading a server's processor time"))?;
+        }
+        Ok(sum)
+    }
+}
+
+/// What a server shows, as files of this host; dropping it takes them away.
+#[derive(Debug)]
+pub(super) struct Mount(Program);
+
+impl Mount {
+    /// By `thalweg mount`, at a directory that is there; waits until the files are.
+    pub(super) fn new(thalweg: &Path, server: SocketAddr, at: &Path, stop: &Stop) -> Result<Self, BenchError> {
+        let mut command = Command::new(thalweg);
+        command.arg("mount").arg(format!("http://{server}/")).arg(at);
+        let mut program = Program::start("thalweg mount", &mut command)?;
+        let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev);
+        let before = device(at);
+        program.until(|| device(at) != before, "mount", stop)?;
+        Ok(Self(program))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Asked, not killed: one that is killed leaves a mount behind that nobody answers for.
+        let _ = self.0.end();
+    }
+}
+
+/// Reads a file in blocks of a size, by `thalweg bench file` in a process of its own.
+pub(super) fn read(
+    thalweg: &Path,
+    file: &Path,
+    size: u64,
+    random: bool,
+    time: Duration,
+    stop: &Stop,
+) -> Result<Figures, BenchError> {
+    let mut command = Command::new(thalweg);
+    command.args(["bench", "file", "--method", "buffered", "--cache", "cold", "--repeat", "1", "--json", "-"]);
+    command.args(["--pattern", if random { "random" } else { "sequential" }, "--warmup", "0", "--read-only"]).arg(file);
+    command.args(["--sizes".to_owned(), size.to_string(), "--min-time".to_owned(), time.as_secs_f64().to_string()]);
+    let ended = Program::start("thalweg bench file", &mut command)?.wait(LONGEST, stop)?;
+    let report = ended.out.lines().last().and_then(|line| serde_json::from_str::<Report>(line).ok());
+    let point = report.and_then(|report| report.points.into_iter().next());
+    match point {
+        Some(Point { error: Some(why), .. }) => {
+            Err(BenchError::Program { program: "thalweg bench file".to_owned(), why })
+        }
+        Some(point) => Ok(point.figures),
+        None => Err(ended.failed("thalweg bench file")),
+    }
+}
+
+fn serve(thalweg: &Path, directory: &Path, address: SocketAddr, how: &[&str]) -> Command {
+    let mut command = Command::new(thalweg);
+    command
+        .args(["serve", "--listen", &address.to_string(), "--open", "--connections", "4096"])
+        .args(how)
+        .arg(directory);
+    command
+}
+
+/// As Debian sets it up, but for what has to do with its directories. One process for each processor that this thread may
+/// use.
+fn nginx(sendfile: bool, directory: &Path, address: SocketAddr) -> Result<Command, BenchError> {
+    let text = directory.to_string_lossy();
+    if text.contains(['"', '\\', '$', '\n']) {
+        return Err(BenchError::Usage(format!("--path {text}: nginx cannot be told of a directory of this name")));
+    }
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let sendfile = if sendfile { "on" } else { "off" };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let config = format!(
+        "daemon off; {user} worker_processes {workers}; pid \"{text}/.nginx.pid\"; error_log stderr warn;\n\
+         events {{ worker_connections 4096; }}\n\
+         http {{ access_log off; sendfile {sendfile}; tcp_nopush on; keepalive_requests 1000000000;\n\
+         client_body_temp_path \"{text}/.body\"; proxy_temp_path \"{text}/.proxy\"; fastcgi_temp_path \"{text}/.fastcgi\";\n\
+         uwsgi_temp_path \"{text}/.uwsgi\"; scgi_temp_path \"{text}/.scgi\";\n\
+         server {{ listen {address}; root \"{text}\"; }} }}\n"
+    );
+    let path = directory.join(".nginx.conf");
+    fs::write(&path, config).map_err(|error| BenchError::File { path: path.clone(), error })?;
+    let mut command = Command::new(found("nginx", &["/usr/sbin/nginx", "/usr/local/sbin/nginx"], "nginx-light")?);
+    command.arg("-c").arg(path).args(["-e", "stderr", "-p"]).arg(directory);
+    Ok(command)
+}
+
+/// What fio has to say of one pass over a file.
+pub(super) struct Pass {
+    pub(super) bytes: f64,
+    pub(super) seconds: f64,
+    /// Processor seconds.
+    pub(super) cpu: f64,
+}
+
+/// One pass over a file past the page cache, 32 pieces of 1 MiB under way; a written file is new, on the disk at the end, and
+/// deleted afterwards.
+pub(super) fn fio(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<Pass, BenchError> {
+    let mut command = Command::new(found("fio", &[], "fio")?);
+    command.args(["--name=peer", "--direct=1", "--ioengine=libaio", "--iodepth=32", "--bs=1M", "--thread"]);
+    // fio splits file names at colons.
+    let name = file.to_string_lossy().replace(':', "\\:");
+    command.args([format!("--filename={name}"), format!("--size={bytes}"), "--output-format=json".to_owned()]);
+    command.args(if write { &["--rw=write", "--end_fsync=1", "--unlink=1"][..] } else { &["--rw=read", "--readonly"] });
+    let ended = Program::start("fio", &mut command)?.wait(LONGEST, stop)?;
+    let measured = parse::fio(&ended.out).filter(|_| ended.status.success()).ok_or_else(|| ended.failed("fio"))?;
+    let (Some(bytes), Some(cpu)) = (measured.bytes, measured.cpu) else { return Err(ended.failed("fio")) };
+    Ok(Pass { bytes, seconds: bytes * 8.0 / measured.value, cpu })
+}
+
+/// Runs a program to its end.
+pub(super) fn run(name: &str, arguments: &[&str], stop: &Stop) -> Result<Ended, BenchError> {
+    let ended = Program::start(name, Command::new(name).args(arguments))?.wait(PATIENCE, stop)?;
+    if ended.status.success() { Ok(ended) } else { Err(ended.failed(name)) }
+}
+
+/// A program by its name, or where it lies for those whose path has no directory for system programs.
+fn found(name: &str, elsewhere: &[&str], package: &str) -> Result<std::path::PathBuf, BenchError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::env::split_paths(&path).map(|directory| directory.join(name));
+    let mut all = all.chain(elsewhere.iter().map(std::path::PathBuf::from));
+    all.find(|file| file.is_file()).ok_or_else(|| BenchError::Unavailable {
+        what: name.to_owned(),
+        why: format!("it is not installed; apt-get install {package}"),
+    })
+}
+
+fn cpu_of(process: Pid) -> io::Result<Duration> {
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: the pointer is to a live clock id, which the call writes.
+    let error = unsafe { libc::clock_getcpuclockid(process.as_raw_nonzero().get(), &raw mut clock) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live time, which the call writes.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let part = |number: i64| u64::try_from(number).unwrap_or(0);
+    Ok(Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec)))
+}
+
+/// How long one pass over a file may take: disks that are shared are slow at times.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_of_a_process_is_read_while_it_runs() {
+        let this = rustix::process::getpid();
+        let before = cpu_of(this).unwrap();
+        let sum = (0..5_000_000u64).fold(0u64, |sum, one| std::hint::black_box(sum ^ one.wrapping_mul(31)));
+        std::hint::black_box(sum);
+        assert!(cpu_of(this).unwrap() > before);
+    }
+
+    #[test]
+    fn what_is_not_installed_is_named_with_its_package() {
+        let error = found("no such program", &[], "nobody-light").unwrap_err().to_string();
+        assert_eq!(error, "no such program cannot be had here: it is not installed; apt-get install nobody-light");
+    }
+
+    #[test]
+    fn a_directory_that_a_configuration_cannot_name_is_refused() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        assert!(nginx(true, Path::new("/a\"; load_module x;"), address).unwrap_err().is_usage());
+    }
+}

@@ -1,0 +1,509 @@
+//! The data server beside nginx and beside the disk: whole files from the page cache, ranges asked for by many, files that are
+//! not in the page cache, uploads.
+//!
+//! Every server is a process of its own, started for each turn on one processor, while the client has another; the processor
+//! time that is counted is the server's alone. Points of one kind take turns. The client is the same for all of them: see
+//! [`client`].
+//!
+//! - *cached*: one connection fetches a file that is in the page cache, again and again.
+//! - *ranges*: many connections each ask for a range of it, somewhere, and for the next one when it has come. Latency is from the
+//!   question to the last byte. One that fails fails the point.
+//! - *uncached*: one connection fetches the file after it was dropped from the page cache; beside it, `fio` reads the same file with
+//!   `O_DIRECT`, 32 pieces of 1 MiB under way. How much of the file the page cache holds is looked up (`cachestat`) whenever
+//!   32 MiB have come, and the most is kept.
+//! - *upload*: one connection sends a file, from the page cache, that is on the disk when the answer comes; beside it, `fio` writes one
+//!   as long with `O_DIRECT` and an `fsync` at the end.
+//! - *mounted*: `thalweg bench file` reads the file in blocks, in order and in no order, where `thalweg mount` shows it. Neither page
+//!   cache has it at the beginning.
+
+mod client;
+mod command;
+mod network;
+
+use crate::building::Scratch;
+use crate::cpu::Used;
+use crate::drive::{Instrument, Stop};
+use crate::file::target::{Target, mount};
+use crate::memory::must_fit;
+use crate::net::bind;
+use crate::options::{Cpus, Timing};
+use crate::peers::processors;
+use crate::point::{Figures, Key, Latency, Point, median};
+use crate::{BenchError, Clock, Sizes, Usage};
+use client::{Connection, Crowd, DATA};
+use command::{Mount, Server, Who, fio, read};
+use network::{End, Network, On};
+use std::fs::File;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+use thalweg_device::ByteSize;
+use thalweg_transfer::{Inward, Outward, cached_bytes};
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) timing: Timing,
+    /// What is done
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Work::Cached, Work::Ranges, Work::Uncached, Work::Upload])]
+    work: Vec<Work>,
+    /// What lies between client and server
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [On::Loopback])]
+    on: Vec<On>,
+    /// Directory on the disk, for temporary files
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    path: PathBuf,
+    /// Bytes in the file that is fetched, and in the one that is sent
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    file_size: ByteSize,
+    /// Bytes in a range
+    #[arg(long, value_name = "SIZES", default_value = "64KiB,1MiB")]
+    ranges: Sizes,
+    /// Bytes in a block that is read through a mount
+    #[arg(long, value_name = "SIZES", default_value = "64KiB,4MiB")]
+    blocks: Sizes,
+    /// Connections that ask for ranges
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=4000))]
+    clients: u32,
+    /// Processors of client and server, or none; without it, the first two there are
+    #[arg(short = 'A', long, value_name = "N/M")]
+    cpu: Option<Cpus>,
+    /// The program that serves
+    #[arg(skip)]
+    program: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Work {
+    /// A file that is in the page cache
+    Cached,
+    /// Ranges of it, asked for by many
+    Ranges,
+    /// A file that is on the disk
+    Uncached,
+    /// A file that comes in
+    Upload,
+    /// A file on the disk, read through `thalweg mount`
+    Mounted,
+}
+
+impl Work {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cached => "cached",
+            Self::Ranges => "ranges",
+            Self::Uncached => "uncached",
+            Self::Upload => "upload",
+            Self::Mounted => "mounted",
+        }
+    }
+
+    /// Who does it, in the order of their turns.
+    fn whos(self) -> Vec<Who> {
+        let nginx = Who::Nginx { sendfile: true };
+        match self {
+            Self::Cached => {
+                let ways = Outward::ALL.into_iter().filter(|way| !way.is_uncached()).map(Who::Sends);
+                [nginx, Who::Nginx { sendfile: false }].into_iter().chain(ways).collect()
+            }
+            Self::Ranges => vec![nginx, Who::Sends(Outward::Sendfile), Who::Sends(Outward::Splice)],
+            Self::Uncached => [Who::Fio, nginx].into_iter().chain(Outward::ALL.map(Who::Sends)).collect(),
+            Self::Upload => [Who::Fio].into_iter().chain(Inward::ALL.map(Who::Takes)).collect(),
+            Self::Mounted => [false, true].map(|random| Who::Mounted { random }).into(),
+        }
+    }
+
+    /// By whom the others are judged: what is usual, and where the disk takes part, what it gives and what the plainest way
+    /// costs.
+    fn yardsticks(self) -> Vec<Who> {
+        match self {
+            Self::Cached | Self::Ranges => vec![Who::Nginx { sendfile: true }],
+            Self::Uncached => vec![Who::Fio, Who::Sends(Outward::Read)],
+            Self::Upload => vec![Who::Fio, Who::Takes(Inward::Recv)],
+            Self::Mounted => vec![],
+        }
+    }
+
+    const ALL: [Self; 5] = [Self::Cached, Self::Ranges, Self::Uncached, Self::Upload, Self::Mounted];
+}
+
+/// A point, as its key says it.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    on: On,
+    work: Work,
+    who: Who,
+    size: u64,
+}
+
+impl Options {
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        let bytes = self.file_size.0;
+        if bytes == 0 {
+            return Err(BenchError::Usage("--file-size: a file has at least 1 byte".to_owned()));
+        }
+        if let Some(range) = self.sizes().find(|range| !(1..=bytes).contains(range)) {
+            return Err(BenchError::Usage(format!(
+                "a file of {} has no piece of {}; ask for a larger --file-size or smaller pieces (--ranges, --blocks)",
+                self.file_size,
+                ByteSize(range)
+            )));
+        }
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().map_err(BenchError::os("finding this program's file"))?,
+        };
+        let path =
+            std::path::absolute(&self.path).map_err(|error| BenchError::File { path: self.path.clone(), error })?;
+        let scratch = Scratch::below(&path, "serve")?;
+        let target = Target::named(&scratch.0.join(DATA), bytes)?;
+        let cpus = self.cpu.unwrap_or_else(|| match processors() {
+            Some([client, server]) => Cpus { asking: u32::try_from(client).ok(), serving: u32::try_from(server).ok() },
+            None => Cpus::default(),
+        });
+        let networks = self.on.iter().map(|_| None).collect();
+        let disk = format!("{} is {}", self.path.display(), mount(&path));
+        Ok(Box::new(Serving {
+            options: self.clone(),
+            program,
+            cpus,
+            target,
+            scratch,
+            networks,
+            clock: Clock::new(),
+            disk,
+        }))
+    }
+
+    /// Those of all that is asked for.
+    fn sizes(&self) -> impl Iterator<Item = u64> {
+        let of = |work: &Work| match work {
+            Work::Ranges => self.ranges.0.clone(),
+            Work::Mounted => self.blocks.0.clone(),
+            _ => vec![self.file_size.0],
+        };
+        self.work.iter().flat_map(of)
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for &on in &self.on {
+            for &work in &self.work {
+                let sizes = match work {
+                    Work::Ranges => &self.ranges.0[..],
+                    Work::Mounted => &self.blocks.0[..],
+                    _ => &[self.file_size.0],
+                };
+                for &size in sizes {
+                    cases.extend(work.whos().into_iter().map(|who| Case { on, work, who, size }));
+                }
+            }
+        }
+        cases
+    }
+
+    fn key(&self, case: &Case) -> Key {
+        let key = Key::new(case.on.name(), case.work.name(), case.size).with("server", case.who.name());
+        if case.work == Work::Ranges { key.with("clients", self.clients) } else { key }
+    }
+}
+
+struct Serving {
+    options: Options,
+    program: PathBuf,
+    cpus: Cpus,
+    target: Target,
+    // Deleted after the file in it is closed.
+    scratch: Scratch,
+    /// Made when they are first needed, in the order of `options.on`.
+    networks: Vec<Option<Network>>,
+    clock: Clock,
+    /// What was measured on.
+    disk: String,
+}
+
+impl Instrument for Serving {
+    fn keys(&self) -> Vec<Key> {
+        self.options.cases().iter().map(|case| self.options.key(case)).collect()
+    }
+
+    fn in_turns(&self, one: &Key, next: &Key) -> bool {
+        (&one.link, &one.method, one.size) == (&next.link, &next.method, next.size)
+    }
+
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let cases = self.options.cases();
+        let case = cases.into_iter().find(|case| self.options.key(case) == *key).expect("a key of ours");
+        self.target.fill(true, stop)?;
+        match case.work {
+            Work::Uncached => self.target.can_be_direct(4096)?,
+            Work::Mounted => {}
+            Work::Cached | Work::Ranges | Work::Upload => {
+                must_fit(self.target.size())?;
+                self.target.warm(stop)?;
+            }
+        }
+        let at = self.options.on.iter().position(|on| *on == case.on).expect("a network of ours");
+        let network = match &mut self.networks[at] {
+            Some(network) => network,
+            network => network.insert(Network::new(case.on, stop)?),
+        };
+        let turn = Turn {
+            case,
+            program: &self.program,
+            scratch: &self.scratch,
+            target: &self.target,
+            cpus: self.cpus,
+            clients: self.options.clients,
+            clock: &self.clock,
+            timing,
+            stop,
+        };
+        // A thread, because of what it is bound to and where it goes.
+        let network = &*network;
+        thread::scope(|scope| {
+            let client = thread::Builder::new().name("client".to_owned());
+            let client =
+                client.spawn_scoped(scope, || turn.take(network)).map_err(BenchError::os("starting a thread"))?;
+            client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    fn notes(&self, key: &Key) -> Vec<String> {
+        let mut notes = Vec::new();
+        if key.method != Work::Cached.name() && key.method != Work::Ranges.name() {
+            notes.push(self.disk.clone());
+        }
+        notes
+    }
+}
+
+/// One turn of one server.
+struct Turn<'a> {
+    case: Case,
+    program: &'a std::path::Path,
+    scratch: &'a Scratch,
+    target: &'a Target,
+    cpus: Cpus,
+    clients: u32,
+    clock: &'a Clock,
+    timing: &'a Timing,
+    stop: &'a Stop,
+}
+
+/// What was done in it.
+#[derive(Debug, Default)]
+struct Done {
+    bytes: u64,
+    used: Used,
+    page_cache: Option<u64>,
+    latency: Option<Latency>,
+    requests: u64,
+}
+
+impl Turn<'_> {
+    fn take(&self, network: &Network) -> Result<Figures, BenchError> {
+        if let Who::Mounted { random } = self.case.who {
+            return self.mounted(network, random);
+        }
+        let done = self.work(network)?;
+        let seconds = done.used.wall;
+        if done.bytes == 0 || seconds <= 0.0 {
+            return Err(BenchError::Stopped);
+        }
+        Ok(Figures {
+            latency_us: done.latency,
+            goodput_bits_per_second: Some(done.bytes as f64 * 8.0 / seconds),
+            messages_per_second: Some(done.requests as f64 / seconds),
+            page_cache_bytes: done.page_cache.map(|bytes| bytes as f64),
+            cpu: Some(done.used.cpu(done.bytes)),
+            seconds,
+            steal_percent: done.used.steal_percent(),
+            ..Figures::default()
+        })
+    }
+
+    fn work(&self, network: &Network) -> Result<Done, BenchError> {
+        // What is started belongs where this thread is.
+        bind(self.cpus.serving)?;
+        network.enter(End::Server)?;
+        if self.case.who == Who::Fio {
+            return self.fio();
+        }
+        let address = network.address()?;
+        let server = Server::start(self.case.who, self.program, &self.scratch.0, address, self.stop)?;
+        network.enter(End::Client)?;
+        bind(self.cpus.asking)?;
+        let (size, min_time) = (self.case.size, self.timing.min_time);
+        let mut done = Done::default();
+        match self.case.work {
+            Work::Cached => {
+                let mut connection = Connection::open(address)?;
+                let warm = self.clock.raw();
+                connection.fetch(size, self.stop, || {})?;
+                while self.since(warm) < self.timing.warmup {
+                    connection.fetch(size, self.stop, || {})?;
+                }
+                self.counted(&server, &mut done, |done| {
+                    let begun = self.clock.raw();
+                    while done.requests == 0 || self.since(begun) < min_time {
+                        connection.fetch(size, self.stop, || {})?;
+                        (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
+                    }
+                    Ok(())
+                })?;
+            }
+            Work::Ranges => {
+                let mut crowd = Crowd::gather(address, self.clients, self.target.size(), size, self.clock)?;
+                crowd.run(self.timing.warmup, self.clock, self.stop)?;
+                self.counted(&server, &mut done, |done| {
+                    let came = crowd.run(min_time, self.clock, self.stop)?;
+                    (done.requests, done.bytes) = (came.ranges, came.ranges * size);
+                    done.latency = Some(Latency::of(&came.times, 1.0));
+                    Ok(())
+                })?;
+            }
+            Work::Uncached => {
+                let mut connection = Connection::open(address)?;
+                let mut most = 0;
+                while done.requests == 0 || done.used.wall < min_time.as_secs_f64() {
+                    self.target.drop_cache()?;
+                    self.counted(&server, &mut done, |done| {
+                        connection.fetch(size, self.stop, || most = most.max(cached(self.target.file())))?;
+                        (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
+                        Ok(())
+                    })?;
+                }
+                done.page_cache = Some(most.max(cached(self.target.file())));
+            }
+            Work::Upload => {
+                let mut connection = Connection::open(address)?;
+                let mut most = 0;
+                while done.requests == 0 || done.used.wall < min_time.as_secs_f64() {
+                    if self.stop.pressed() {
+                        return Err(BenchError::Stopped);
+                    }
+                    let name = format!("upload-{}", done.requests);
+                    self.counted(&server, &mut done, |done| {
+                        connection.put(&name, self.target.file(), size)?;
+                        (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
+                        Ok(())
+                    })?;
+                    let path = self.scratch.0.join(&name);
+                    let failed = |error| BenchError::File { path: path.clone(), error };
+                    let published = File::open(&path).map_err(failed)?;
+                    let length = published.metadata().map_err(failed)?.len();
+                    if length != size {
+                        return Err(failed(std::io::Error::other(format!("{length} bytes are there, not {size}"))));
+                    }
+                    most = most.max(cached(&published));
+                    std::fs::remove_file(&path).map_err(failed)?;
+                }
+                done.page_cache = Some(most);
+            }
+            // Measured by another program: `mounted`.
+            Work::Mounted => {}
+        }
+        Ok(done)
+    }
+
+    /// Adds what `act` takes, and what the server takes meanwhile.
+    fn counted(
+        &self,
+        server: &Server,
+        done: &mut Done,
+        act: impl FnOnce(&mut Done) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
+        let (before, cpu) = (Usage::now(), server.cpu()?);
+        act(done)?;
+        let mut used = before.used();
+        used.process = server.cpu()?.saturating_sub(cpu).as_secs_f64();
+        done.used = done.used + used;
+        Ok(())
+    }
+
+    /// A file that is not in the page cache, neither under its own name nor under the mounted one. The processor time is the
+    /// reader's.
+    fn mounted(&self, network: &Network, random: bool) -> Result<Figures, BenchError> {
+        bind(self.cpus.serving)?;
+        network.enter(End::Server)?;
+        let address = network.address()?;
+        let _server = Server::start(self.case.who, self.program, &self.scratch.0, address, self.stop)?;
+        network.enter(End::Client)?;
+        bind(self.cpus.asking)?;
+        let at = self.scratch.0.join(".mounted");
+        std::fs::create_dir_all(&at).map_err(|error| BenchError::File { path: at.clone(), error })?;
+        let _mount = Mount::new(self.program, address, &at, self.stop)?;
+        self.target.drop_cache()?;
+        read(self.program, &at.join(DATA), self.case.size, random, self.timing.min_time, self.stop)
+    }
+
+    fn fio(&self) -> Result<Done, BenchError> {
+        let write = self.case.work == Work::Upload;
+        let file = self.scratch.0.join(if write { "upload-fio" } else { DATA });
+        let before = Usage::now();
+        let pass = fio(&file, self.case.size, write, self.stop)?;
+        let used = Used { wall: pass.seconds, process: pass.cpu, ..before.used() };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of bytes")]
+        Ok(Done { bytes: pass.bytes as u64, used, requests: 1, ..Done::default() })
+    }
+
+    fn since(&self, raw: u64) -> Duration {
+        Duration::from_nanos(self.clock.nanos(raw, self.clock.raw()))
+    }
+}
+
+/// How much of a file the page cache has; 0 where the kernel does not say (before Linux 6.5).
+fn cached(file: &File) -> u64 {
+    cached_bytes(file, &(0..u64::MAX)).unwrap_or(0)
+}
+
+/// A server beside the one it is judged by: so many times its figures, the median over the turns.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Beside {
+    pub(crate) work: String,
+    pub(crate) size: u64,
+    pub(crate) server: String,
+    pub(crate) of: String,
+    pub(crate) goodput: Option<f64>,
+    pub(crate) cpu: Option<f64>,
+    pub(crate) p99: Option<f64>,
+}
+
+/// All that can be set beside each other.
+pub(crate) fn beside(points: &[Point]) -> Vec<Beside> {
+    let mut all = Vec::new();
+    let server = |point: &Point| point.key.settings.get("server").cloned().unwrap_or_default();
+    for work in Work::ALL {
+        for of in points.iter().filter(|point| point.key.method == work.name()) {
+            if !work.yardsticks().iter().any(|who| who.name() == server(of)) {
+                continue;
+            }
+            let others = points.iter().filter(|point| {
+                (&point.key.link, &point.key.method, point.key.size) == (&of.key.link, &of.key.method, of.key.size)
+                    && !work.yardsticks().iter().any(|who| who.name() == server(point))
+            });
+            all.extend(others.filter(|point| !point.repeats.is_empty() && !of.repeats.is_empty()).map(|point| {
+                let times = |get: &dyn Fn(&Figures) -> Option<f64>| {
+                    let both = point.repeats.iter().zip(&of.repeats);
+                    let ratios = both.filter_map(|(one, of)| Some(get(one)? / get(of)?));
+                    median(ratios.filter(|ratio| ratio.is_finite()).collect())
+                };
+                Beside {
+                    work: format!("{} {}", point.key.link, point.key.method),
+                    size: point.key.size,
+                    server: server(point),
+                    of: server(of),
+                    goodput: times(&|figures| figures.goodput_bits_per_second),
+                    cpu: times(&|figures| figures.cpu?.seconds_per_gigabyte),
+                    p99: times(&|figures| Some(figures.latency_us?.p99)),
+                }
+            }));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests;

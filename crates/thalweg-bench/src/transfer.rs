@@ -1,0 +1,303 @@
+//! From a file to a socket in pieces of one size, by each of the ways there are (`thalweg-transfer`), with what each end costs.
+//!
+//! Two threads of this process and a TCP connection over loopback between them: one sends pieces, one after the other, the other
+//! takes what comes and throws it away in the kernel (`MSG_TRUNC`, tcp(7)). Each has a processor of its own where there are two.
+//!
+//! Files are *warm*, in the page cache, or *cold*: dropped from it before every pass over the file, outside of the time. Ways that
+//! leave the page cache as it was are measured cold.
+
+use crate::drive::{Instrument, Stop};
+use crate::file::target::{Target, mount};
+use crate::memory::must_fit;
+use crate::net::bind;
+use crate::options::{Cpus, Timing};
+use crate::peers::processors;
+use crate::point::{Figures, Key};
+use crate::{BenchError, Clock, Cpu, Sizes, Usage};
+use rustix::net::{RecvFlags, recv};
+use rustix::time::{ClockId, clock_gettime};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+use thalweg_device::ByteSize;
+use thalweg_transfer::{Outward, Sender, Stored};
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub(crate) timing: Timing,
+    /// Directory on the disk, for a temporary file
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    path: PathBuf,
+    /// Bytes in that file
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    file_size: ByteSize,
+    /// Bytes that are sent at a time
+    #[arg(long, value_name = "SIZES", default_value = "4KiB,64KiB,1MiB")]
+    sizes: Sizes,
+    /// By which ways: read, sendfile, splice, ahead, direct, dontcache, uring
+    #[arg(long, value_delimiter = ',', default_values_t = Outward::ALL)]
+    method: Vec<Outward>,
+    /// Whether the file is in the page cache
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Cache::Warm, Cache::Cold])]
+    cache: Vec<Cache>,
+    /// Processors of sender and receiver, or none; without it, the first two there are
+    #[arg(short = 'A', long, value_name = "N/M")]
+    cpu: Option<Cpus>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Cache {
+    Cold,
+    Warm,
+}
+
+/// A point, as its key says it.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    way: Outward,
+    cache: Cache,
+    size: u64,
+}
+
+impl Case {
+    fn key(self) -> Key {
+        let cache = if self.cache == Cache::Warm { "warm" } else { "cold" };
+        Key::new("tcp", self.way.name(), self.size).with("cache", cache)
+    }
+}
+
+impl Options {
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        if self.sizes.0.contains(&0) || self.sizes.largest() > self.file_size.0 {
+            return Err(BenchError::Usage(format!(
+                "--sizes: a piece has at least 1 byte, and no more than the file ({})",
+                self.file_size
+            )));
+        }
+        let target = Target::create(&self.path, self.file_size.0)?;
+        let disk = format!("{} is {}", self.path.display(), mount(&self.path));
+        Ok(Box::new(Transfer { options: self.clone(), target, clock: Clock::new(), disk }))
+    }
+
+    /// Those that are compared with each other stand together.
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for &cache in &self.cache {
+            for &way in self.method.iter().filter(|way| cache == Cache::Cold || !way.is_uncached()) {
+                cases.extend(self.sizes.0.iter().map(|&size| Case { way, cache, size }));
+            }
+        }
+        cases
+    }
+}
+
+struct Transfer {
+    options: Options,
+    target: Target,
+    clock: Clock,
+    disk: String,
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+struct Done {
+    bytes: u64,
+    seconds: f64,
+    /// Processor time, in seconds, of all that is not the receiving thread.
+    sender: f64,
+    receiver: f64,
+    system: f64,
+    steal: f64,
+}
+
+impl Instrument for Transfer {
+    fn keys(&self) -> Vec<Key> {
+        self.options.cases().into_iter().map(Case::key).collect()
+    }
+
+    fn in_turns(&self, one: &Key, next: &Key) -> bool {
+        one.settings == next.settings
+    }
+
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let case = self.options.cases().into_iter().find(|case| case.key() == *key).expect("a key of ours");
+        self.target.fill(true, stop)?;
+        self.target.advise(false)?;
+        if case.cache == Cache::Warm {
+            must_fit(self.target.size())?;
+            self.target.warm(stop)?;
+        } else if case.way.is_uncached() {
+            self.target.can_be_direct(4096)?;
+        }
+        self.passes(case, timing.warmup, stop)?;
+        let done = self.passes(case, timing.min_time.max(Duration::from_nanos(1)), stop)?;
+        if done.bytes == 0 {
+            return Err(BenchError::Stopped);
+        }
+        let percent = |seconds: f64| 100.0 * seconds / done.seconds;
+        let both = done.sender + done.receiver;
+        Ok(Figures {
+            goodput_bits_per_second: Some(done.bytes as f64 * 8.0 / done.seconds),
+            messages_per_second: Some(done.bytes as f64 / case.size as f64 / done.seconds),
+            cpu: Some(Cpu {
+                process_percent: percent(both),
+                system_percent: percent(done.system),
+                seconds_per_gigabyte: Some(both * 1e9 / done.bytes as f64),
+                sender_percent: Some(percent(done.sender)),
+                receiver_percent: Some(percent(done.receiver)),
+            }),
+            seconds: done.seconds,
+            steal_percent: percent(done.steal),
+            ..Figures::default()
+        })
+    }
+
+    fn notes(&self, key: &Key) -> Vec<String> {
+        let cold = key.settings.get("cache").is_some_and(|cache| cache == "cold");
+        if cold { vec![self.disk.clone()] } else { Vec::new() }
+    }
+}
+
+impl Transfer {
+    /// Passes over the file, the last of them broken off when the time is over.
+    fn passes(&self, case: Case, time: Duration, stop: &Stop) -> Result<Done, BenchError> {
+        let mut done = Done::default();
+        while done.seconds < time.as_secs_f64() && !stop.pressed() {
+            if case.cache == Cache::Cold {
+                self.target.drop_cache()?;
+            }
+            let left = time.as_secs_f64() - done.seconds;
+            self.pass(case, Duration::from_secs_f64(left), &mut done, stop)?;
+        }
+        Ok(done)
+    }
+
+    fn pass(&self, case: Case, time: Duration, done: &mut Done, stop: &Stop) -> Result<(), BenchError> {
+        let (sending, receiving) = connection()?;
+        let file = self.target.file().try_clone().map_err(self.target.error("reading a file"))?;
+        let stored = Arc::new(Stored::new(file));
+        let cpus = self.options.cpu.unwrap_or_else(|| match processors() {
+            Some([one, other]) => Cpus { asking: u32::try_from(one).ok(), serving: u32::try_from(other).ok() },
+            None => Cpus::default(),
+        });
+        let (before, begun) = (Usage::now(), self.clock.raw());
+        let until = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let (sent, received) = thread::scope(|scope| {
+            let receiver = scope.spawn(move || {
+                bind(cpus.serving)?;
+                sink(&receiving)
+            });
+            let sender = scope.spawn(|| {
+                // Closed at the end, so that the receiver comes to its end too.
+                let sending = sending;
+                bind(cpus.asking)?;
+                let mut sender = Sender::new();
+                let mut at = 0;
+                while at < self.target.size() && !stop.pressed() {
+                    let piece = at..self.target.size().min(at + case.size);
+                    at = piece.end;
+                    let sent = sender.send(case.way, &stored, piece, sending.as_fd(), false);
+                    sent.map_err(self.target.error(&format!("sending by {}", case.way)))?;
+                    if self.clock.nanos(begun, self.clock.raw()) >= until {
+                        break;
+                    }
+                }
+                Ok(at)
+            });
+            let sent = sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let received = receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (sent, received)
+        });
+        let used = before.used();
+        let (sent, (bytes, receiver)): (u64, (u64, f64)) = (sent?, received?);
+        if sent != bytes {
+            let why = format!("{bytes} bytes came of {sent}");
+            return Err(BenchError::Peer { peer: "on the measured connection".to_owned(), why });
+        }
+        done.bytes += bytes;
+        done.seconds += used.wall;
+        done.sender += (used.process - receiver).max(0.0);
+        done.receiver += receiver;
+        done.system += used.system;
+        done.steal += used.steal;
+        Ok(())
+    }
+}
+
+fn connection() -> Result<(TcpStream, TcpStream), BenchError> {
+    let failed = || BenchError::os("connecting over loopback");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed())?;
+    let sending = TcpStream::connect(listener.local_addr().map_err(failed())?).map_err(failed())?;
+    let (receiving, _) = listener.accept().map_err(failed())?;
+    sending.set_nodelay(true).map_err(failed())?;
+    sending.set_write_timeout(Some(PATIENCE)).map_err(failed())?;
+    receiving.set_read_timeout(Some(PATIENCE)).map_err(failed())?;
+    Ok((sending, receiving))
+}
+
+/// Takes everything; gives the bytes and this thread's processor seconds.
+fn sink(socket: &TcpStream) -> Result<(u64, f64), BenchError> {
+    let mut room = vec![0; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        match recv(socket, &mut room[..], RecvFlags::TRUNC) {
+            Ok((_, 0)) => break,
+            Ok((_, got)) => bytes += got as u64,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(BenchError::os("receiving over TCP")(error)),
+        }
+    }
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Ok((bytes, time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9))
+}
+
+/// How long nothing may move: a disk that is shared is slow at times.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Plan;
+
+    /// On a disk: beside the tests themselves.
+    fn options(words: &str) -> Options {
+        let directory = std::env::current_exe().unwrap().parent().unwrap().display().to_string();
+        let mut line: Vec<String> = ["transfer", "--path", &directory].map(str::to_owned).into();
+        line.extend(words.split_whitespace().map(str::to_owned));
+        match Plan::parse(&line).unwrap() {
+            Plan::Transfer(options) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_way_sends_all_of_a_file_from_the_cache_or_from_the_disk() {
+        let options = options("--file-size 300KiB --sizes 4KiB,64KiB -t 1ms -O 1ms");
+        let mut instrument = options.instrument().unwrap();
+        let keys = instrument.keys();
+        // Three ways through the page cache, warm and cold; four past it, cold.
+        assert_eq!(keys.len(), (3 * 2 + 4) * 2);
+        for key in keys {
+            match instrument.measure(&key, &options.timing, &Stop::default()) {
+                Ok(figures) => {
+                    let cpu = figures.cpu.unwrap();
+                    assert!(figures.goodput_bits_per_second > Some(0.0), "{key:?}");
+                    assert!(cpu.sender_percent.is_some() && cpu.receiver_percent.is_some());
+                }
+                Err(error) => println!("skipped: {key:?}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_that_no_file_has_are_refused() {
+        for words in ["--file-size 4KiB --sizes 64KiB", "--sizes 0"] {
+            assert!(options(words).instrument().err().unwrap().is_usage());
+        }
+    }
+}

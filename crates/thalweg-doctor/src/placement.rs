@@ -1,0 +1,109 @@
+//! Which processors a server's threads are best kept on: not those that the network interrupts, where there are others.
+//!
+//! A program on the processor that takes packets in is stopped for each batch of them (Olive, section 4.1; `thalweg bench bandwidth
+//! --interrupts`). A disk's completions need no place of their own: the kernel takes them back to where the read was asked for
+//! (`rq_affinity`, Documentation/ABI/stable/sysfs-block), and with them comes what the thread wants next.
+
+use crate::network::Interface;
+use crate::{disk, read};
+use rustix::thread::{CpuSet, sched_getaffinity};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Where a server's threads are put.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// Processors, all that may be used where none is better than another.
+    pub cpus: Vec<u32>,
+    /// What was seen, for people.
+    pub why: String,
+}
+
+/// For a server that listens on this address and serves this directory. Looks at where interrupts are taken now, and changes
+/// nothing.
+pub fn placement(listen: IpAddr, directory: &Path) -> Placement {
+    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    let allowed: Vec<u32> = (0..1024).filter(|cpu| allowed.is_set(*cpu as usize)).collect();
+    let interrupts: Vec<(String, Vec<u32>)> = towards(listen)
+        .into_iter()
+        .filter_map(|interface| {
+            let lines = interface.device_file("msi_irqs").map(|path| lines(&path))?;
+            Some((interface.name, union(&lines)))
+        })
+        .collect();
+    let disk = disk::completions::of(directory).map(|completions| completions.told());
+    judge(&allowed, &interrupts, disk)
+}
+
+fn judge(allowed: &[u32], interrupts: &[(String, Vec<u32>)], disk: Option<String>) -> Placement {
+    let taken = |cpu: &u32| interrupts.iter().any(|(_, cpus)| cpus.contains(cpu));
+    let free: Vec<u32> = allowed.iter().copied().filter(|cpu| !taken(cpu)).collect();
+    let told: Vec<String> =
+        interrupts.iter().map(|(name, cpus)| format!("{name} interrupts processor {}", join(cpus))).collect();
+    let (cpus, choice) = if told.is_empty() {
+        (allowed.to_vec(), "no network card leads to its clients, it serves on all".to_owned())
+    } else if free.is_empty() || free.len() == allowed.len() {
+        (allowed.to_vec(), format!("{}, it serves on all", told.join(", ")))
+    } else {
+        (free.clone(), format!("{}, it serves on {}", told.join(", "), join(&free)))
+    };
+    Placement { cpus, why: [Some(choice), disk].into_iter().flatten().collect::<Vec<_>>().join("; ") }
+}
+
+/// The interfaces that packets for an address come in by: those with a device behind them, since the others interrupt nobody.
+fn towards(address: IpAddr) -> Vec<Interface> {
+    let named: Vec<String> = if_addrs::get_if_addrs()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|interface| interface.ip() == address)
+        .map(|interface| interface.name)
+        .collect();
+    let wanted = |interface: &Interface| address.is_unspecified() || named.contains(&interface.name);
+    Interface::all().into_iter().filter(|one| one.up && one.physical() && wanted(one)).collect()
+}
+
+/// A device's message-signalled interrupts and the processors that take them.
+pub(crate) fn lines(msi_irqs: &PathBuf) -> Vec<(u32, Vec<u32>)> {
+    let numbers = read::names(msi_irqs).into_iter().filter_map(|number| number.parse().ok());
+    numbers
+        .filter_map(|number: u32| {
+            let list = |kind: &str| read::text(format!("/proc/irq/{number}/{kind}")).filter(|text| !text.is_empty());
+            let text = list("effective_affinity_list").or_else(|| list("smp_affinity_list"))?;
+            Some((number, read::list(&text)))
+        })
+        .collect()
+}
+
+pub(crate) fn union(lines: &[(u32, Vec<u32>)]) -> Vec<u32> {
+    let mut cpus: Vec<u32> = lines.iter().flat_map(|(_, cpus)| cpus.iter().copied()).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    cpus
+}
+
+pub(crate) fn join(list: &[u32]) -> String {
+    list.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_go_where_the_network_does_not_interrupt() {
+        let eth0 = |cpus: &[u32]| [("eth0".to_owned(), cpus.to_vec())];
+        let placed = judge(&[0, 1], &eth0(&[0]), None);
+        assert_eq!((placed.cpus, placed.why.as_str()), (vec![1], "eth0 interrupts processor 0, it serves on 1"));
+        assert_eq!(judge(&[0, 1], &eth0(&[0, 1]), None).cpus, [0, 1], "there is nowhere to go");
+        assert_eq!(judge(&[2, 3], &eth0(&[0]), None).cpus, [2, 3], "it interrupts others");
+        assert_eq!(judge(&[0, 1], &[], None).cpus, [0, 1]);
+        let told = judge(&[0, 1], &[], Some("vda: rq_affinity 1".to_owned())).why;
+        assert!(told.ends_with("; vda: rq_affinity 1"), "{told}");
+    }
+
+    #[test]
+    fn loopback_interrupts_nobody() {
+        let placed = placement(IpAddr::from([127, 0, 0, 1]), Path::new("/"));
+        assert!(!placed.cpus.is_empty() && placed.why.contains("it serves on all"), "{placed:?}");
+    }
+}
