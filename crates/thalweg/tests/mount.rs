@@ -86,7 +86,6 @@ fn every_program_reads_what_was_recorded() {
     assert_eq!(std::fs::read(mounted.path("empty")).unwrap(), b"");
     assert_same(&recorded, &mounted.path("run-000001"));
     check_intact(&mounted.path("run-000001"));
-    assert_eq!(check_samples(&mounted.path("run-000001")), check_samples(&recorded));
 
     // What `stat` shows, and what `ls -l` prints.
     let (copy, original) = (mounted.path("export.h5").metadata().unwrap(), there.join("export.h5").metadata().unwrap());
@@ -131,7 +130,7 @@ fn threads_that_jump_about_get_their_bytes_and_fetch_little_more() {
 
 #[test]
 fn a_run_that_is_being_recorded_is_seen_to_grow() {
-    let system = System::new(&Plan { source: "rate = 2000.0", ..PLAN });
+    let system = System::new(&Plan { source: "rate = 200.0", ..PLAN });
     let mut recording = system.run();
     recording.wait_for("recording");
     let Machines { here, .. } = &Machines::new();
@@ -146,11 +145,9 @@ fn a_run_that_is_being_recorded_is_seen_to_grow() {
     // A file that is open gets longer, block by block, and what was read stays.
     let mut file = File::open(&segment).unwrap();
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).unwrap();
-    let first = bytes.len();
-    while bytes.len() < 4 * first {
-        assert!(Instant::now() < deadline, "{first} bytes, and then {}", bytes.len());
-        file.read_to_end(&mut bytes).unwrap();
+    while bytes.len() < 8 << 20 {
+        assert!(Instant::now() < deadline, "only {} bytes", bytes.len());
+        file.by_ref().take(1 << 20).read_to_end(&mut bytes).unwrap();
     }
     recording.interrupt();
     recording.finish().report(0);
