@@ -19,7 +19,6 @@ use serde::Serialize;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -28,7 +27,8 @@ use thiserror::Error;
 
 /// A directory that shows what a server has, as long as this lives.
 pub struct Mounted {
-    session: ManuallyDrop<BackgroundSession>,
+    /// Nothing once it is not mounted any more.
+    session: Option<BackgroundSession>,
     directory: PathBuf,
     counters: Arc<Counters>,
     end: Sender<End>,
@@ -143,7 +143,7 @@ pub fn mount(server: &Server, directory: &Path, streams: usize, everybody: bool)
     let files = Files::new(server, streams, Arc::clone(&counters), OnEnd(Mutex::new(end.clone())));
     let files = files.map_err(MountError::Threads)?;
     let session = Session::new(files, &directory, &config).map_err(|error| refused(&directory, &error))?;
-    let session = ManuallyDrop::new(session.spawn().map_err(MountError::Threads)?);
+    let session = Some(session.spawn().map_err(MountError::Threads)?);
     Ok(Mounted { session, directory, counters, end, ended })
 }
 
@@ -163,19 +163,28 @@ impl Mounted {
 
     /// Waits until the directory is unmounted, or unmounts it when it is told to [`Stop`]: also where it is in use, whose
     /// users get errors from then on.
-    pub fn wait(self) -> Used {
-        let Self { session, directory, counters, ended, .. } = self;
-        // There is always a sender: this one's own was moved out of it, `Files` keeps another until it ends.
-        if let Ok(End::Asked) = ended.recv() {
-            match rustix::mount::unmount(&directory, UnmountFlags::DETACH) {
-                // The setuid helper, which the session calls, may.
-                Err(Errno::PERM) => drop(ManuallyDrop::into_inner(session)),
-                Err(error) => tracing::warn!("unmounting {}: {error}", directory.display()),
-                Ok(()) => {}
+    pub fn wait(mut self) -> Used {
+        if self.ended.recv() == Ok(End::Unmounted) {
+            // Left alone, or it would unmount whatever is mounted there by now.
+            std::mem::forget(self.session.take());
+        }
+        self.counters.used()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        match rustix::mount::unmount(&self.directory, UnmountFlags::DETACH) {
+            // The setuid helper, which the session calls, may.
+            Err(Errno::PERM) => drop(session),
+            result => {
+                if let Err(error) = result {
+                    tracing::warn!("unmounting {}: {error}", self.directory.display());
+                }
+                std::mem::forget(session);
             }
         }
-        // Otherwise the session is left alone: it would unmount whatever is mounted there by then.
-        counters.used()
     }
 }
 
