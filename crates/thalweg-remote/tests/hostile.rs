@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
-use thalweg_remote::{Mounted, Options, Progress, RemoteError, Server, mount, pull};
+use thalweg_remote::{Mounted, Options, Progress, RemoteError, Server, mount, open_run, pull};
 
 /// A server that answers each request as it is told: by method, path and `Range`.
 struct Liar {
@@ -189,6 +189,19 @@ fn a_server_that_cannot_now_is_asked_again_and_one_that_will_not_is_not() {
     let liar = Liar::always(&answer("403 Forbidden", "", ""));
     assert!(liar.server.list("").is_err());
     assert_eq!(liar.asked.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn a_run_that_is_none_or_contradicts_itself_is_not_opened() {
+    let info = r#"{"run": 1}"#;
+    for (listed, content) in [("[]", info), ("[]", "{}"), (r#"[{"name": "../a.seg", "kind": "file"}]"#, info)] {
+        let listing = format!("{{\"path\": \"/a/\", \"entries\": {listed}}}");
+        let liar = Liar::new("/a", move |_, path, _| {
+            answer("200 OK", "", if path.ends_with("run.json") { content } else { &listing })
+        });
+        let options = Options { patience: Duration::ZERO, ..Options::default() };
+        assert!(open_run(&liar.server.url(""), &options).is_err(), "{listed} {content}");
+    }
 }
 
 /// What a server says it has, as files.

@@ -11,6 +11,8 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use thalweg_remote::{Options, is_url, open_run};
+use thalweg_store::Run;
 
 /// A stretch of network that stands still when so many bytes have passed in one direction.
 struct Gate {
@@ -140,6 +142,28 @@ fn a_run_is_fetched_whole_and_the_second_time_nothing_is() {
     std::fs::write(here.join("run-000001/00000.seg"), "mine").unwrap();
     pull(&url, here).failed_saying("move it away");
     assert_eq!(std::fs::read(here.join("run-000001/00000.seg")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_run_is_read_where_it_is() {
+    let Machines { there, .. } = &Machines::new();
+    let recorded = Run::open(&record(there)).unwrap();
+    let served = Served::start(there, &[]);
+    let url = served.url("runs/1/");
+    assert!(is_url(&url) && !is_url("runs/1"));
+    let run = open_run(&url, &Options::default()).unwrap();
+    assert_eq!(run.path(), Path::new(url.trim_end_matches('/')));
+    assert_eq!((run.info(), run.len(), run.bytes()), (recorded.info(), recorded.len(), recorded.bytes()));
+    for (one, other) in recorded.events().zip(run.events()) {
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert_eq!((one.id, one.fragments.len()), (other.id, other.fragments.len()));
+        for (one, other) in one.fragments.iter().zip(&other.fragments) {
+            assert_eq!(one.header, other.header);
+            assert!(one.payload() == other.payload());
+        }
+    }
+    let error = open_run(&served.url("runs/7"), &Options::default()).unwrap_err();
+    assert!(error.to_string().contains("is not a run"), "{error}");
 }
 
 #[test]
