@@ -147,7 +147,7 @@ fn a_run_is_fetched_whole_and_the_second_time_nothing_is() {
 #[test]
 fn a_run_is_read_where_it_is() {
     let Machines { there, .. } = &Machines::new();
-    let recorded = Run::open(&record(there)).unwrap();
+    let recorded = Run::open(record(there)).unwrap();
     let served = Served::start(there, &[]);
     let url = served.url("runs/1/");
     assert!(is_url(&url) && !is_url("runs/1"));
