@@ -205,6 +205,14 @@ fn no_reader_gets_bytes_of_two_files() {
     // Who opens it gets the new one, whole.
     assert!(std::fs::read(mounted.path("export.h5")).unwrap() == after);
 
+    // One that was looked at and becomes longer before it is opened is not cut off.
+    std::fs::write(there.join("notes.txt"), "one").unwrap();
+    while mounted.path("notes.txt").metadata().is_err() {
+        thread::yield_now();
+    }
+    std::fs::write(there.join("notes.txt"), "one, and two").unwrap();
+    assert_eq!(std::fs::read(mounted.path("notes.txt")).unwrap(), b"one, and two");
+
     std::fs::remove_file(there.join("export.h5")).unwrap();
     fails_with(File::open(mounted.path("export.h5")), Errno::NOENT);
     mounted.stop().report(0);

@@ -59,8 +59,6 @@ pub(super) struct Content {
     modified: Option<SystemTime>,
     /// It is a segment that is being written: it gets longer, and what is there stays. When it was seen.
     grows: Option<Instant>,
-    /// Somebody has opened it: from now on it is this content and no other.
-    opened: bool,
     /// What tells it from any other content, if the server has such a thing and was asked.
     etag: Option<String>,
     /// It is another one on the server by now, or gone.
@@ -141,7 +139,7 @@ impl Tree {
             return Ok(Arc::clone(listed));
         }
         let listing = self.link.ask(|server| server.list(&node.path));
-        let listed = Arc::new(Listed::new(listing.map_err(|failure| self.errno(failure))?));
+        let listed = Arc::new(Listed::new(listing.map_err(Errno::from)?));
         *kept = Some((Instant::now(), Arc::clone(&listed)));
         Ok(listed)
     }
@@ -158,26 +156,20 @@ impl Tree {
         }
     }
 
-    /// Makes sure that a file is still what the kernel takes it for: what it gets for an `ESTALE` is that it looks again.
+    /// Makes sure that a file is still what the kernel takes it for, to the byte. At an `ESTALE` it looks again, once.
     pub(super) fn open(&self, node: &Node) -> Result<(), Errno> {
         let Is::File(content) = &node.is else { return Err(Errno::EISDIR) };
         if !lock(content).is_growing() {
             let head = match self.link.ask(|server| server.head(&node.path)) {
                 Ok(head) => head,
                 Err(Failure::Gone | Failure::Changed) => return Err(self.is_stale(node)),
-                Err(failure) => return Err(self.errno(failure)),
+                Err(failure) => return Err(failure.into()),
             };
-            let mut content = lock(content);
             let seen = Content { etag: head.etag, ..Content::new(head.length, head.modified) };
-            if !content.opened && !content.stale {
-                // Of which nobody has read anything yet.
-                *content = seen;
-            } else if !content.becomes(&seen) {
-                drop(content);
+            if !node.agrees_with(Some(&seen)) {
                 return Err(self.is_stale(node));
             }
         }
-        lock(content).opened = true;
         Ok(())
     }
 
@@ -194,7 +186,7 @@ impl Tree {
                 Ok(bytes)
             }
             Err(Failure::Gone | Failure::Changed) => Err(self.is_stale(node)),
-            Err(failure) => Err(self.errno(failure)),
+            Err(failure) => Err(failure.into()),
         }
     }
 
@@ -209,7 +201,7 @@ impl Tree {
                 return Ok(content.clone());
             }
         }
-        let head = self.link.ask(|server| server.head(path)).map_err(|failure| self.errno(failure))?;
+        let head = self.link.ask(|server| server.head(path)).map_err(Errno::from)?;
         Ok(Content { grows: Some(Instant::now()), ..Content::new(head.length, head.modified) })
     }
 
@@ -222,15 +214,6 @@ impl Tree {
             *lock(listed) = None;
         }
         Errno::ESTALE
-    }
-
-    fn errno(&self, failure: Failure) -> Errno {
-        match failure {
-            Failure::Gone => Errno::ENOENT,
-            Failure::Changed => Errno::ESTALE,
-            Failure::Forbidden => Errno::EACCES,
-            Failure::Broken => Errno::EIO,
-        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -283,7 +266,7 @@ impl Listed {
 
 impl Content {
     fn new(length: u64, modified: Option<SystemTime>) -> Self {
-        Self { length, modified, grows: None, opened: false, etag: None, stale: false }
+        Self { length, modified, grows: None, etag: None, stale: false }
     }
 
     /// Its length in bytes, and when it was changed last.
@@ -380,6 +363,17 @@ enum Failure {
     Changed,
     Forbidden,
     Broken,
+}
+
+impl From<Failure> for Errno {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Gone => Self::ENOENT,
+            Failure::Changed => Self::ESTALE,
+            Failure::Forbidden => Self::EACCES,
+            Failure::Broken => Self::EIO,
+        }
+    }
 }
 
 impl Link {
