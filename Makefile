@@ -53,6 +53,7 @@ lint: setup ## Clippy, with warnings as errors
 
 .PHONY: test-rust
 test-rust: setup ## Unit, conformance and whole-system tests
+	@scripts/setup.sh clients
 	cargo test --locked
 
 .PHONY: test-loom

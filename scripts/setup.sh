@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh build     a Rust toolchain (asked for, not installed), a C compiler, clang, libelf and zlib
 #   scripts/setup.sh python    these, and .venv with the Python package and what its tests and the demo need
+#   scripts/setup.sh clients   programs that the data server is tested with; tests say 'skipped' for those that cannot be installed
 #
 # Running it again costs little: what is there is only looked at.
 set -euo pipefail
@@ -72,6 +73,15 @@ need_bpf() {
     [ "${#missing[@]}" -eq 0 ] || packages "${missing[@]}"
 }
 
+# What people fetch and mount served runs with. Tests do without those that are not there.
+want_clients() {
+    local missing=() pair
+    for pair in curl:curl wget:wget aria2c:aria2 fusermount3:fuse3; do
+        command -v "${pair%%:*}" >/dev/null 2>&1 || missing+=("${pair#*:}")
+    done
+    [ "${#missing[@]}" -eq 0 ] || (packages "${missing[@]}") || say "without ${missing[*]}, some tests are skipped"
+}
+
 need_python() {
     local ready='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))'
     if ! python3 -c "$ready" 2>/dev/null; then
@@ -122,5 +132,6 @@ case "${1:-}" in
         need_venv
         need_package
         ;;
-    *) stop "usage: scripts/setup.sh build|python" ;;
+    clients) want_clients ;;
+    *) stop "usage: scripts/setup.sh build|python|clients" ;;
 esac

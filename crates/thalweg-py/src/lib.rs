@@ -9,7 +9,6 @@ mod event;
 mod follow;
 mod fragment;
 mod run;
-mod served;
 mod source;
 
 use pyo3::create_exception;

@@ -4,14 +4,13 @@ use crate::event::Event;
 use crate::follow::Follow;
 use crate::fragment::Shapes;
 use crate::run_error;
-use crate::served::{Served, is_url};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_remote::Options;
+use thalweg_remote::{Options, is_url, open_run};
 use thalweg_store::{EventIds, RunState};
 use thalweg_wire::{EventId, SourceId};
 
@@ -34,8 +33,7 @@ pub(crate) fn open(
     let run = py.detach(|| match url {
         Some(url) => {
             let token = token.or_else(|| std::env::var("THALWEG_TOKEN").ok());
-            let served = Served::new(url, &Options { token, ca_file, patience }).map_err(run_error)?;
-            thalweg_store::Run::open_at(Arc::new(served)).map_err(run_error)
+            open_run(url, &Options { token, ca_file, patience }).map_err(run_error)
         }
         // A run that was not closed is read from end to end.
         None => thalweg_store::Run::open(&path).map_err(run_error),

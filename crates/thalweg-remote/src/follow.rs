@@ -1,8 +1,9 @@
 //! Fetches a run while it is being recorded, so that readers here can follow it as if it were recorded here.
 
 use crate::listing::Kind;
+use crate::moved::Moved;
 use crate::part::settle;
-use crate::pull::{Book, Here, Moved, Place, Pull, RUN_JSON, create, fill};
+use crate::pull::{Book, Here, Place, Pull, RUN_JSON, create, fill};
 use crate::{Progress, RemoteError, Server};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;

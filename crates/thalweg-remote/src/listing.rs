@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Deserializer, de::Error};
 use std::borrow::Cow;
+use std::collections::HashSet;
 use thalweg_store::{RunInfo, RunState};
 
 /// A directory or a run, as the server lists it.
@@ -9,7 +10,8 @@ use thalweg_store::{RunInfo, RunState};
 pub struct Listing {
     /// Where it is on the server.
     pub path: String,
-    /// What it holds.
+    /// What it holds. No two have the same name.
+    #[serde(deserialize_with = "entries")]
     pub entries: Vec<Entry>,
     /// The content of `run.json`, of a run.
     #[serde(default)]
@@ -68,6 +70,16 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
     Err(D::Error::custom(format_args!("{name:?} is no name of a file: it would lead somewhere else, or be hidden")))
 }
 
+/// Entries that can lie in one directory here.
+fn entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Entry>, D::Error> {
+    let entries = Vec::<Entry>::deserialize(deserializer)?;
+    let mut names = HashSet::new();
+    match entries.iter().find(|entry| !names.insert(entry.name.as_str())) {
+        Some(Entry { name, .. }) => Err(D::Error::custom(format_args!("{name:?} is there twice"))),
+        None => Ok(entries),
+    }
+}
+
 /// Whether `name` is the name of a single file that is not hidden.
 pub(crate) fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && !name.contains(['/', '\0'])
@@ -110,6 +122,14 @@ mod tests {
         for name in ["a b", "a..b", "é", "00000.seg", "a\\b"] {
             assert_eq!(listing(name).unwrap().entries[0].name, name);
         }
+    }
+
+    #[test]
+    fn a_name_is_there_once() {
+        let entry = serde_json::json!({"name": "a", "kind": "file"});
+        let twice = serde_json::json!({"path": "/", "entries": [entry, entry]});
+        let error = serde_json::from_value::<Listing>(twice).unwrap_err().to_string();
+        assert!(error.contains("there twice"), "{error}");
     }
 
     #[test]

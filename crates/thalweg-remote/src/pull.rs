@@ -1,36 +1,19 @@
 //! Fetches files, runs and whole directories: several ranges at once, resumed, verified, and named only when whole.
 
 use crate::listing::Kind;
+use crate::moved::{Moved, Tally};
 use crate::part::{CHUNK, Content, PIECE, Part, beside, digest_of, seconds, settle};
 use crate::server::Head;
 use crate::{Digest, Entry, Progress, RemoteError, Server};
-use serde::Serialize;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use thalweg_store::{RunInfo, RunState, run_directory_name};
 use thalweg_wire::RunNumber;
-
-/// What was fetched, or sent.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Moved {
-    /// What it is now: a directory or a file here, a URL on a server.
-    pub to: String,
-    /// The runs in it, as far as they are here.
-    pub runs: Vec<PathBuf>,
-    /// Files that were fetched or sent.
-    pub files: u64,
-    /// Files that were there already and are the same.
-    pub same_files: u64,
-    /// Bytes that were fetched or sent.
-    pub bytes: u64,
-    /// Bytes that were there from an earlier try.
-    pub resumed_bytes: u64,
-}
 
 /// Fetches what the server's URL names into the directory `into`, with so many streams: a file under its name, a run under the name of its
 /// directory, a directory with all that is in it.
@@ -66,10 +49,7 @@ pub fn pull(server: &Server, into: &Path, streams: usize, progress: &Progress) -
 pub(crate) struct Pull<'a> {
     streams: usize,
     progress: &'a Progress,
-    files: AtomicU64,
-    same_files: AtomicU64,
-    resumed: AtomicU64,
-    bytes: AtomicU64,
+    tally: Tally,
 }
 
 /// A file that is to be fetched.
@@ -98,19 +78,11 @@ pub(crate) enum Place<'a> {
 
 impl<'a> Pull<'a> {
     pub(crate) fn new(streams: usize, progress: &'a Progress) -> Self {
-        let [files, same_files, resumed, bytes] = Default::default();
-        Self { streams: streams.max(1), progress, files, same_files, resumed, bytes }
+        Self { streams: streams.max(1), progress, tally: Tally::default() }
     }
 
     pub(crate) fn moved(&self, to: String, runs: Vec<PathBuf>) -> Moved {
-        Moved {
-            to,
-            runs,
-            files: self.files.load(Relaxed),
-            same_files: self.same_files.load(Relaxed),
-            bytes: self.bytes.load(Relaxed),
-            resumed_bytes: self.resumed.load(Relaxed),
-        }
+        self.tally.moved(to, runs)
     }
 
     /// Fetches a directory or a run. Returns where it is now, and the runs in it.
@@ -162,11 +134,11 @@ impl<'a> Pull<'a> {
         let jobs: Vec<Job> = segments.map(|entry| self.job(server, entry, &to, grows, here != Here::Same)).collect();
         self.files(&jobs)?;
         if here == Here::Same {
-            self.same_files.fetch_add(1, Relaxed);
+            self.tally.same_file();
         } else {
             book.write(&to)?;
             self.count(book.text.len() as u64);
-            self.files.fetch_add(1, Relaxed);
+            self.tally.file();
         }
         Ok(to)
     }
@@ -179,17 +151,17 @@ impl<'a> Pull<'a> {
 
     /// Bytes that arrived.
     pub(crate) fn count(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Relaxed);
+        self.tally.bytes(bytes);
         self.progress.add(bytes);
     }
 
     pub(crate) fn resumed(&self, bytes: u64) {
-        self.resumed.fetch_add(bytes, Relaxed);
+        self.tally.resumed(bytes);
         self.progress.add(bytes);
     }
 
     pub(crate) fn another_file(&self) {
-        self.files.fetch_add(1, Relaxed);
+        self.tally.file();
     }
 
     /// Fetches files, with all streams.
@@ -239,7 +211,7 @@ impl<'a> Pull<'a> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(RemoteError::io("reading", &job.to)(error)),
             Ok(_) if is_same(&job.to, &head)? => {
-                self.same_files.fetch_add(1, Relaxed);
+                self.tally.same_file();
                 self.progress.add(head.length);
                 return Ok(None);
             }
@@ -292,7 +264,7 @@ impl<'a> Pull<'a> {
     }
 
     fn finish(&self, file: &Fetched) -> Result<(), RemoteError> {
-        self.files.fetch_add(1, Relaxed);
+        self.tally.file();
         file.part.finish(&file.head)
     }
 }

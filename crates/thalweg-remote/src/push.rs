@@ -1,7 +1,8 @@
 //! Sends files and runs: verified by the server, resumed where it broke off, and there under their names only when whole.
 
+use crate::moved::{Moved, Tally};
 use crate::part::digest_of;
-use crate::pull::{Moved, RUN_JSON};
+use crate::pull::RUN_JSON;
 use crate::server::{Question, field, refused};
 use crate::{Head, Progress, RemoteError, Resource, Server, digest};
 use rustix::fs::FlockOperation;
@@ -11,7 +12,7 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_store::{Extent, RunInfo, RunState};
@@ -26,7 +27,7 @@ pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -
     let push = Push::new(streams, progress);
     if path.is_file() {
         push.files(&[Job::new(server, path.to_owned(), name.clone())?])?;
-        return Ok(push.moved(server.url(&name), Vec::new()));
+        return Ok(push.tally.moved(server.url(&name), Vec::new()));
     }
     let info = read_info(path)?;
     if info.state == RunState::Open && is_locked(path)? {
@@ -35,7 +36,7 @@ pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -
     let server = server.beneath(&name);
     push.files(&jobs(&server, path)?)?;
     push.book(&server, path)?;
-    Ok(push.moved(server.url(""), vec![path.to_owned()]))
+    Ok(push.tally.moved(server.url(""), vec![path.to_owned()]))
 }
 
 /// Sends a run while it is being recorded, until it has ended and all of it is there.
@@ -80,7 +81,7 @@ pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &P
         pause = if news { SHORTEST } else { (pause * 2).min(LONGEST) };
     }
     push.book(&server, path)?;
-    Ok(push.moved(server.url(""), vec![path.to_owned()]))
+    Ok(push.tally.moved(server.url(""), vec![path.to_owned()]))
 }
 
 /// Something that is being sent.
@@ -88,10 +89,7 @@ pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &P
 struct Push<'a> {
     streams: usize,
     progress: &'a Progress,
-    files: AtomicU64,
-    same_files: AtomicU64,
-    resumed: AtomicU64,
-    bytes: AtomicU64,
+    tally: Tally,
 }
 
 /// A file that is to be sent.
@@ -142,19 +140,7 @@ impl Job {
 
 impl<'a> Push<'a> {
     fn new(streams: usize, progress: &'a Progress) -> Self {
-        let [files, same_files, resumed, bytes] = Default::default();
-        Self { streams: streams.max(1), progress, files, same_files, resumed, bytes }
-    }
-
-    fn moved(&self, to: String, runs: Vec<PathBuf>) -> Moved {
-        Moved {
-            to,
-            runs,
-            files: self.files.load(Relaxed),
-            same_files: self.same_files.load(Relaxed),
-            bytes: self.bytes.load(Relaxed),
-            resumed_bytes: self.resumed.load(Relaxed),
-        }
+        Self { streams: streams.max(1), progress, tally: Tally::default() }
     }
 
     /// Sends files, with all streams.
@@ -184,7 +170,7 @@ impl<'a> Push<'a> {
             if !job.is_there(job.length, job.crc32c()?)? {
                 return Err(RemoteError::Exists(job.server.url(&job.name)));
             }
-            self.same_files.fetch_add(1, Relaxed);
+            self.tally.same_file();
             self.progress.add(job.length);
             return Ok(());
         }
@@ -203,7 +189,7 @@ impl<'a> Push<'a> {
             let there = server.read(RUN_JSON, 0..LONGEST_BOOK, None)?;
             let reading = RemoteError::io("reading", &job.path);
             if there == std::fs::read(&job.path).map_err(reading)? {
-                self.same_files.fetch_add(1, Relaxed);
+                self.tally.same_file();
                 self.progress.add(job.length);
                 return Ok(());
             }
@@ -225,9 +211,9 @@ impl<'a> Push<'a> {
     }
 
     fn sent(&self, upload: &Upload) {
-        self.files.fetch_add(1, Relaxed);
-        self.resumed.fetch_add(upload.resumed, Relaxed);
-        self.bytes.fetch_add(upload.at - upload.resumed, Relaxed);
+        self.tally.file();
+        self.tally.resumed(upload.resumed);
+        self.tally.bytes(upload.at - upload.resumed);
     }
 }
 
@@ -459,20 +445,20 @@ impl Segment {
                 if self.job.there()?.is_some() {
                     // Sent by an earlier try.
                     self.is_there = self.job.is_there(bytes, crc32c)?;
-                    push.same_files.fetch_add(1, Relaxed);
+                    push.tally.same_file();
                     let url = || self.job.server.url(&self.job.name);
                     return if self.is_there { Ok(true) } else { Err(RemoteError::Exists(url())) };
                 }
                 upload.resume(u64::MAX)?;
-                push.resumed.fetch_add(upload.at, Relaxed);
+                push.tally.resumed(upload.at);
                 *self.sent.insert(upload.at)
             }
         };
         upload.at = sent;
         if closed || ended {
             upload.whole(bytes, crc32c, None)?;
-            push.bytes.fetch_add(bytes - sent.min(bytes), Relaxed);
-            push.files.fetch_add(1, Relaxed);
+            push.tally.bytes(bytes - sent.min(bytes));
+            push.tally.file();
             self.is_there = true;
             return Ok(true);
         }
@@ -486,7 +472,7 @@ impl Segment {
             match upload.put(sent..end, None, None, None) {
                 Ok(Answer::There(there)) => {
                     upload.now_at(there);
-                    push.bytes.fetch_add(there.saturating_sub(sent), Relaxed);
+                    push.tally.bytes(there.saturating_sub(sent));
                     self.sent = Some(there);
                     return Ok(there != sent);
                 }

@@ -92,6 +92,13 @@ impl Server {
         Self { address: self.address.beneath(path), shared: Arc::clone(&self.shared) }
     }
 
+    /// The same server, asked with another patience.
+    pub(crate) fn with_patience(&self, patience: Duration) -> Self {
+        let Shared { agent, authorization, .. } = &*self.shared;
+        let shared = Shared { agent: agent.clone(), authorization: authorization.clone(), patience };
+        Self { address: self.address.clone(), shared: Arc::new(shared) }
+    }
+
     /// The last name in its URL; none where that names a whole server.
     pub fn name(&self) -> Option<String> {
         self.address.name()
@@ -277,6 +284,9 @@ impl Patience {
     /// Waits before the next try; gives the error back where there is to be none.
     pub(crate) fn wait(&mut self, error: RemoteError) -> Result<(), RemoteError> {
         if !error.is_transient() {
+            return Err(error);
+        }
+        if self.limit.is_zero() {
             return Err(error);
         }
         let since = *self.since.get_or_insert_with(|| {

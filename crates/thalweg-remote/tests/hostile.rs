@@ -1,11 +1,13 @@
 //! A server that answers nonsense, or means harm: an error, and nothing on the disk that should not be there.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use thalweg_remote::{Options, Progress, RemoteError, Server, pull};
+use tempfile::TempDir;
+use thalweg_remote::{MountError, Mounted, Options, Progress, RemoteError, Server, mount, open_run, pull};
 
 /// A server that answers each request as it is told: by method, path and `Range`.
 struct Liar {
@@ -187,4 +189,123 @@ fn a_server_that_cannot_now_is_asked_again_and_one_that_will_not_is_not() {
     let liar = Liar::always(&answer("403 Forbidden", "", ""));
     assert!(liar.server.list("").is_err());
     assert_eq!(liar.asked.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn a_run_that_is_none_or_contradicts_itself_is_not_opened() {
+    let info = r#"{"run": 1}"#;
+    for (listed, content) in [("[]", info), ("[]", "{}"), (r#"[{"name": "../a.seg", "kind": "file"}]"#, info)] {
+        let listing = format!("{{\"path\": \"/a/\", \"entries\": {listed}}}");
+        let liar = Liar::new("/a", move |_, path, _| {
+            answer("200 OK", "", if path.ends_with("run.json") { content } else { &listing })
+        });
+        let options = Options { patience: Duration::ZERO, ..Options::default() };
+        assert!(open_run(&liar.server.url(""), &options).is_err(), "{listed} {content}");
+    }
+}
+
+/// What a server says it has, as files.
+struct Shown {
+    _mounted: Mounted,
+    at: TempDir,
+}
+
+impl Shown {
+    /// Nothing where this machine has no FUSE, which it says.
+    fn of(liar: &Liar) -> Option<Self> {
+        if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
+            let _ = writeln!(std::io::stderr(), "skipped: mount: /dev/fuse: {error}");
+            return None;
+        }
+        let at = tempfile::tempdir().unwrap();
+        match mount(&liar.server, at.path(), 2, false) {
+            Ok(mounted) => Some(Self { _mounted: mounted, at }),
+            Err(error @ MountError::NoHelper) => {
+                let _ = writeln!(std::io::stderr(), "skipped: mount: {error}");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.at.path().join(path)
+    }
+}
+
+#[test]
+fn a_mount_shows_no_name_that_leads_elsewhere() {
+    let file = |name: &str| format!("{{\"name\": {name:?}, \"kind\": \"file\", \"bytes\": 4}}");
+    let long = "a".repeat(256);
+    let hostile = ["..", ".", "", "a/b", "/etc", "\0", &long].map(file);
+    let twice = format!("{0}, {0}", file("a"));
+    for entries in hostile.iter().chain([&twice]) {
+        let listed = format!("{{\"path\": \"/d/\", \"entries\": [{entries}]}}");
+        let liar = Liar::new("", move |_, path, _| match path {
+            "/" => answer("200 OK", "", r#"{"path": "/", "entries": [{"name": "d", "kind": "directory"}]}"#),
+            _ => answer("200 OK", "", &listed),
+        });
+        let Some(shown) = Shown::of(&liar) else { return };
+        let names: Vec<_> =
+            std::fs::read_dir(shown.at.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["d"]);
+        assert!(std::fs::read_dir(shown.path("d")).is_err(), "{entries}");
+        assert!(shown.path("d/a").metadata().is_err(), "{entries}");
+    }
+}
+
+#[test]
+fn a_mount_of_directories_in_one_another_has_an_end() {
+    let liar = Liar::new("", |_, _, _| {
+        answer("200 OK", "", r#"{"path": "/", "entries": [{"name": "deeper", "kind": "directory"}]}"#)
+    });
+    let Some(shown) = Shown::of(&liar) else { return };
+    assert!(shown.path(&"deeper/".repeat(60)).is_dir());
+    let error = shown.path(&"deeper/".repeat(80)).metadata().unwrap_err();
+    assert_eq!(rustix::io::Errno::from_io_error(&error), Some(rustix::io::Errno::LOOP), "{error}");
+}
+
+#[test]
+fn a_mount_reads_nothing_that_the_server_contradicts_itself_in() {
+    let listed = |bytes: u64| {
+        let entry = format!("{{\"name\": \"a\", \"kind\": \"file\", \"bytes\": {bytes}}}");
+        answer("200 OK", "", &format!("{{\"path\": \"/\", \"entries\": [{entry}]}}"))
+    };
+    let head = |length: u64| format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    let part = |range, text| answer("206 Partial Content", &format!("Content-Range: bytes {range}\r\n"), text);
+    for (bytes, length, part) in [
+        (4, 4, part("0-3/5", "text")),
+        (4, 4, part("0-1/4", "te")),
+        (4, 4, part("0-1/2", "te")),
+        (4, 4, answer("200 OK", "", "")),
+        (4, 4, answer("404 Not Found", "", "")),
+        (4, 4, answer("412 Precondition Failed", "", "")),
+        (4, 4, "HTTP/1.1 999\r\n\r\n".to_owned()),
+        (u64::MAX, u64::MAX, part("0-3/18446744073709551615", "text")),
+        (1 << 62, 1 << 62, part("0-3/4", "text")),
+    ] {
+        let told = part.clone();
+        let liar = Liar::new("", move |method, path, _| match (method, path) {
+            (_, "/") => listed(bytes),
+            ("HEAD", _) => head(length),
+            _ => told.clone(),
+        });
+        let Some(shown) = Shown::of(&liar) else { return };
+        let result = File::open(shown.path("a")).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut [0; 4]));
+        assert!(result.is_err(), "{bytes} {length} {part}");
+    }
+}
+
+#[test]
+fn what_a_mount_may_not_read_is_not_permitted() {
+    let liar = Liar::new("", |_, path, _| match path {
+        "/" => {
+            let entries = r#"{"name": "a", "kind": "file", "bytes": 4}, {"name": "d", "kind": "directory"}"#;
+            answer("200 OK", "", &format!("{{\"path\": \"/\", \"entries\": [{entries}]}}"))
+        }
+        _ => "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".to_owned(),
+    });
+    let Some(shown) = Shown::of(&liar) else { return };
+    assert_eq!(File::open(shown.path("a")).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    assert_eq!(std::fs::read_dir(shown.path("d")).unwrap_err().kind(), ErrorKind::PermissionDenied);
 }

@@ -7,6 +7,7 @@ mod cc;
 mod demo;
 mod doctor;
 mod lab;
+mod mount;
 mod node;
 mod print;
 mod pull;
@@ -56,6 +57,8 @@ enum Command {
     Serve(Json<serve::Options>),
     /// Fetch a run, a file or a directory from a data server
     Pull(Json<pull::Options>),
+    /// Show what a data server has as files, to any program (FUSE, read-only)
+    Mount(Json<mount::Options>),
     /// Send a run or a file to a data server
     Push(Json<push::Options>),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
@@ -96,6 +99,7 @@ impl Command {
             Self::Doctor(options) => options.json,
             Self::Serve(options) => options.json,
             Self::Pull(options) => options.json,
+            Self::Mount(options) => options.json,
             Self::Push(options) => options.json,
             Self::Show(command) => command.json(),
             Self::Cc(command) => command.json(),
@@ -113,6 +117,8 @@ fn main() -> ExitCode {
         1 => "info",
         _ => "debug",
     };
+    // fuser warns of every question of the kernel's that a file system may leave unanswered.
+    let level = format!("{level},fuser=error");
     let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -133,6 +139,7 @@ fn main() -> ExitCode {
         Command::Cc(command) => cc::cc(command, json),
         Command::Serve(Json { options, .. }) => serve::serve(&options, json),
         Command::Pull(Json { options, .. }) => pull::pull(&options, json),
+        Command::Mount(Json { options, .. }) => mount::mount(&options, json),
         Command::Push(Json { options, .. }) => push::push(&options, json),
         Command::Bench(options) => bench::bench(&options, json),
         Command::Reproduce(options) => bench::reproduce::reproduce(&options, json),

@@ -3,37 +3,16 @@
 
 mod common;
 
+use common::served::{Machines, Served, assert_same, big, record, run, start};
 use common::*;
-use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use tempfile::TempDir;
-
-/// A data server on a directory.
-struct Served {
-    node: Node,
-    address: SocketAddr,
-}
-
-impl Served {
-    fn start(directory: &Path, more: &[&str]) -> Self {
-        let mut command = thalweg();
-        command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--path", "sendfile"]).args(more).arg(directory);
-        let mut node = Node::start("serve", command);
-        let ready: Value = serde_json::from_str(&node.wait_for("\"url\"")).unwrap();
-        let url = ready["url"].as_str().unwrap();
-        let address = url.strip_prefix("http://").unwrap().trim_end_matches('/').parse().unwrap();
-        Self { node, address }
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("http://{}/{path}", self.address)
-    }
-}
+use thalweg_remote::{Options, is_url, open_run};
+use thalweg_store::Run;
 
 /// A stretch of network that stands still when so many bytes have passed in one direction.
 struct Gate {
@@ -129,80 +108,12 @@ impl Inner {
     }
 }
 
-/// Two directories, of two machines.
-struct Machines {
-    _both: TempDir,
-    here: PathBuf,
-    there: PathBuf,
-}
-
-impl Machines {
-    fn new() -> Self {
-        // In the build folder: the disk there knows extended attributes, which /tmp may not.
-        let both = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let [here, there] = ["here", "there"].map(|name| both.path().join(name));
-        for path in [&here, &there] {
-            std::fs::create_dir(path).unwrap();
-        }
-        Self { _both: both, here, there }
-    }
-}
-
-fn start(words: &[&str], more: &[&Path]) -> Node {
-    let mut command = thalweg();
-    command.arg("--json").args(words).args(more);
-    for name in ["THALWEG_TOKEN", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
-        command.env_remove(name);
-    }
-    Node::start(words[0], command)
-}
-
-fn run(words: &[&str], more: &[&Path]) -> common::node::Ended {
-    start(words, more).finish()
-}
-
 fn pull(url: &str, into: &Path) -> common::node::Ended {
     run(&["pull", url], &[into])
 }
 
 fn push(path: &Path, url: &str) -> common::node::Ended {
     run(&["push", path.to_str().unwrap(), url], &[])
-}
-
-/// Records run 1 into a directory: some 20 MB, in two segments or more.
-fn record(directory: &Path) -> PathBuf {
-    let runs = directory.to_str().unwrap();
-    let demo = ["demo", "--size", "64KiB", "--rate", "500", "--duration", "300ms", "--out", runs];
-    run(&demo, &[]).report(0);
-    directory.join("run-000001")
-}
-
-/// A file of so many MiB, no part of which is like another.
-fn big(path: &Path, mebibytes: u64) -> Vec<u8> {
-    let mut state = 1_u64;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 32).to_le_bytes()
-    };
-    let bytes: Vec<u8> = (0..mebibytes << 17).flat_map(next).collect();
-    std::fs::write(path, &bytes).unwrap();
-    bytes
-}
-
-/// Every file of one directory is in the other, and no more.
-#[track_caller]
-fn assert_same(one: &Path, other: &Path) {
-    let names = |path: &Path| {
-        let entries = std::fs::read_dir(path).unwrap();
-        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    };
-    assert_eq!(names(one), names(other));
-    for name in names(one) {
-        let same = std::fs::read(one.join(&name)).unwrap() == std::fs::read(other.join(&name)).unwrap();
-        assert!(same, "{name} is another");
-    }
 }
 
 /// Only hidden files: nothing was published.
@@ -231,6 +142,28 @@ fn a_run_is_fetched_whole_and_the_second_time_nothing_is() {
     std::fs::write(here.join("run-000001/00000.seg"), "mine").unwrap();
     pull(&url, here).failed_saying("move it away");
     assert_eq!(std::fs::read(here.join("run-000001/00000.seg")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_run_is_read_where_it_is() {
+    let Machines { there, .. } = &Machines::new();
+    let recorded = Run::open(record(there)).unwrap();
+    let served = Served::start(there, &[]);
+    let url = served.url("runs/1/");
+    assert!(is_url(&url) && !is_url("runs/1"));
+    let run = open_run(&url, &Options::default()).unwrap();
+    assert_eq!(run.path(), Path::new(url.trim_end_matches('/')));
+    assert_eq!((run.info(), run.len(), run.bytes()), (recorded.info(), recorded.len(), recorded.bytes()));
+    for (one, other) in recorded.events().zip(run.events()) {
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert_eq!((one.id, one.fragments.len()), (other.id, other.fragments.len()));
+        for (one, other) in one.fragments.iter().zip(&other.fragments) {
+            assert_eq!(one.header, other.header);
+            assert!(one.payload() == other.payload());
+        }
+    }
+    let error = open_run(&served.url("runs/7"), &Options::default()).unwrap_err();
+    assert!(error.to_string().contains("is not a run"), "{error}");
 }
 
 #[test]

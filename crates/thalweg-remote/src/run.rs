@@ -1,26 +1,27 @@
-//! Runs on a data server.
+//! Runs on a data server, read as if they were here.
 
+use crate::{Options, RemoteError, Server};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use thalweg_remote::{Options, RemoteError, Server};
-use thalweg_store::RunFiles;
+use std::sync::Arc;
+use thalweg_store::{Run, RunFiles};
 
-/// A run on a data server: its URL is `http://host:port/runs/42`.
-#[derive(Debug)]
-pub(crate) struct Served {
-    server: Server,
-    url: PathBuf,
-}
-
-impl Served {
-    pub(crate) fn new(url: &str, options: &Options) -> Result<Self, RemoteError> {
-        Ok(Self { server: Server::new(url, options)?, url: url.trim_end_matches('/').into() })
-    }
+/// Opens the run that a URL names, `http://host:port/runs/42`: what [`Run::open`] does with a directory.
+pub fn open_run(url: &str, options: &Options) -> Result<Run, RemoteError> {
+    let served = Served { server: Server::new(url, options)?, url: url.trim_end_matches('/').into() };
+    Ok(Run::open_at(Arc::new(served))?)
 }
 
 /// Whether something that names a run names one on a server.
-pub(crate) fn is_url(text: &str) -> bool {
+pub fn is_url(text: &str) -> bool {
     text.starts_with("http://") || text.starts_with("https://")
+}
+
+/// The files of a run on a server.
+#[derive(Debug)]
+struct Served {
+    server: Server,
+    url: PathBuf,
 }
 
 impl RunFiles for Served {

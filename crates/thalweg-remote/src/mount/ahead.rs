@@ -1,0 +1,244 @@
+//! What is fetched before it is asked for: as much again as was read in order so far, so that a program that jumps
+//! about costs little more than what it reads, and one that does not keeps several connections busy.
+//!
+//! The kernel asks for 128 KiB at a time (its own read-ahead), from several threads, so not quite in order.
+
+use fuser::Errno;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// How one open file is read.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    /// One behind the other: those that somebody reads or will read.
+    pieces: VecDeque<Arc<Piece>>,
+    /// Where reading in order began, and where the next piece will.
+    began: u64,
+    next: u64,
+    /// Where the last read ended that was not in order.
+    last: Option<u64>,
+}
+
+/// What a read takes.
+#[derive(Debug)]
+pub(super) enum Plan {
+    /// Just what it asks for: it may be the only one.
+    Alone,
+    /// The first are those it has to wait for, the others are to be fetched.
+    InOrder(Vec<Arc<Piece>>, Vec<Arc<Piece>>),
+}
+
+/// A range of a file on its way.
+#[derive(Debug)]
+pub(super) struct Piece {
+    range: Range<u64>,
+    bytes: Mutex<Option<Result<Arc<Vec<u8>>, Errno>>>,
+    arrived: Condvar,
+    _room: Room,
+}
+
+/// How much memory all pieces of all files may take.
+#[derive(Debug, Default)]
+pub(super) struct Memory(Arc<AtomicU64>);
+
+/// Some of it, as long as this lives.
+#[derive(Debug)]
+struct Room(Arc<AtomicU64>, u64);
+
+impl Ahead {
+    pub(super) fn new() -> Self {
+        Self { pieces: VecDeque::new(), began: 0, next: 0, last: None }
+    }
+
+    /// How to read `range`, which is not empty, of a file of so many bytes, with so many pieces under way at once.
+    pub(super) fn plan(&mut self, range: &Range<u64>, length: u64, streams: u64, memory: &Memory) -> Plan {
+        if !self.goes_on_at(range.start) {
+            if self.last.replace(range.end) != Some(range.start) {
+                return Plan::Alone;
+            }
+            // Two reads one behind the other: whatever was read before was read.
+            self.stop();
+            (self.began, self.next) = (range.start, range.start);
+        }
+        while self.pieces.front().is_some_and(|piece| piece.range.end + SLACK <= range.start) {
+            self.pieces.pop_front();
+        }
+        let wanted = (range.end - self.began.min(range.end)).clamp(SHORTEST, streams * LONGEST);
+        let mut new = Vec::new();
+        while self.next < length.min(range.end + wanted) {
+            let end = length.min(self.next + (wanted / streams).clamp(SHORTEST, LONGEST));
+            let Some(room) = memory.take(end - self.next) else { break };
+            let piece = Arc::new(Piece::new(self.next..end, room));
+            self.pieces.push_back(Arc::clone(&piece));
+            new.push(piece);
+            self.next = end;
+        }
+        if self.next < range.end {
+            // Other files have all the memory. What is under way is for whoever still comes.
+            self.stop();
+            self.last = Some(range.end);
+            return Plan::Alone;
+        }
+        let touched = |piece: &&Arc<Piece>| piece.range.start < range.end && range.start < piece.range.end;
+        Plan::InOrder(self.pieces.iter().filter(touched).cloned().collect(), new)
+    }
+
+    /// Gives up what was fetched ahead, and the memory.
+    pub(super) fn stop(&mut self) {
+        self.pieces.clear();
+        (self.began, self.next) = (0, 0);
+    }
+
+    /// Whether a read that begins here belongs to those in order.
+    fn goes_on_at(&self, start: u64) -> bool {
+        let first = self.pieces.front().map(|piece| piece.range.start);
+        first.is_some_and(|first| (first..=self.next + SLACK).contains(&start))
+    }
+}
+
+impl Piece {
+    fn new(range: Range<u64>, room: Room) -> Self {
+        Self { range, bytes: Mutex::default(), arrived: Condvar::new(), _room: room }
+    }
+
+    /// Has it be what `fetch` gives for its range; unless nobody is left who would want it.
+    pub(super) fn arrive(self: Arc<Self>, fetch: impl FnOnce(Range<u64>) -> Result<Vec<u8>, Errno>) {
+        if Arc::strong_count(&self) > 1 {
+            let bytes = fetch(self.range.clone()).map(Arc::new);
+            *self.bytes.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
+            self.arrived.notify_all();
+        }
+    }
+
+    /// Where in its bytes those of `range` are that it has.
+    pub(super) fn part(&self, range: &Range<u64>) -> Range<usize> {
+        let place = |at: u64| usize::try_from(at.clamp(self.range.start, self.range.end) - self.range.start);
+        place(range.start).unwrap_or(0)..place(range.end).unwrap_or(0)
+    }
+
+    /// Its bytes, once they are there.
+    pub(super) fn wait(&self) -> Result<Arc<Vec<u8>>, Errno> {
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = self.arrived.wait_while(bytes, |bytes| bytes.is_none()).unwrap_or_else(PoisonError::into_inner);
+        bytes.clone().unwrap_or(Err(Errno::EIO))
+    }
+}
+
+impl Memory {
+    fn take(&self, bytes: u64) -> Option<Room> {
+        let add = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= MEMORY);
+        self.0.fetch_update(Relaxed, Relaxed, add).ok()?;
+        Some(Room(Arc::clone(&self.0), bytes))
+    }
+
+    /// Whether so much is taken that files that are not read any more should give back what they have.
+    pub(super) fn is_short(&self) -> bool {
+        self.0.load(Relaxed) > MEMORY - MEMORY / 4
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Relaxed);
+    }
+}
+
+/// Bytes in a piece: the shortest, two of the kernel's reads; and the longest, which a fast link takes milliseconds for.
+const SHORTEST: u64 = 256 << 10;
+const LONGEST: u64 = 4 << 20;
+/// How far reads may be out of order that are in order.
+const SLACK: u64 = 512 << 10;
+/// Bytes in all pieces.
+const MEMORY: u64 = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ: u64 = 128 << 10;
+    const STREAMS: u64 = 4;
+
+    /// Plans reads of this length at these places, and returns how many bytes each has fetched ahead.
+    fn fetched(ahead: &mut Ahead, memory: &Memory, length: u64, places: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let read = |start: u64| match ahead.plan(&(start..length.min(start + READ)), length, STREAMS, memory) {
+            Plan::Alone => 0,
+            Plan::InOrder(waited, new) => {
+                assert!(waited.first().unwrap().range.start <= start, "{waited:?}");
+                assert!(waited.last().unwrap().range.end >= length.min(start + READ), "{waited:?}");
+                assert!(waited.windows(2).all(|pair| pair[0].range.end == pair[1].range.start), "{waited:?}");
+                new.iter().map(|piece| piece.range.end - piece.range.start).sum()
+            }
+        };
+        places.into_iter().map(read).collect()
+    }
+
+    #[test]
+    fn reading_in_order_fetches_each_byte_once_and_never_far_more_than_was_read() {
+        let (memory, length) = (Memory::default(), 256 << 20);
+        let mut ahead = Ahead::new();
+        let fetched = fetched(&mut ahead, &memory, length, (0..length).step_by(READ as usize));
+        assert_eq!(fetched[0], 0, "one read is no order yet");
+        assert_eq!(fetched.iter().sum::<u64>(), length - READ);
+        let mut so_far = 0;
+        for (index, fetched) in fetched.iter().enumerate() {
+            so_far += fetched;
+            let read = (index as u64 + 1) * READ;
+            assert!(so_far <= 2 * read + 2 * SHORTEST + LONGEST.min(read), "{so_far} after {read}");
+        }
+        let most = (STREAMS + 2) * LONGEST + 2 * SLACK;
+        assert!(ahead.pieces.iter().map(|piece| piece.range.end - piece.range.start).sum::<u64>() <= most);
+    }
+
+    #[test]
+    fn a_little_out_of_order_is_in_order() {
+        let (memory, length) = (Memory::default(), 64 << 20);
+        let (mut ahead, pairs) = (Ahead::new(), (0..length).step_by(2 * READ as usize));
+        let places = [0, READ].into_iter().chain(pairs.skip(1).flat_map(|pair| [pair + READ, pair]));
+        let fetched = fetched(&mut ahead, &memory, length, places);
+        assert_eq!(fetched.iter().sum::<u64>(), length - READ);
+    }
+
+    #[test]
+    fn jumps_fetch_nothing_and_do_not_disturb_who_reads_in_order() {
+        let (memory, length) = (Memory::default(), 1 << 30);
+        let mut ahead = Ahead::new();
+        let jumps = (0..100).map(|index| (index * 7_919 * READ * 3) % (length - READ));
+        assert_eq!(fetched(&mut ahead, &memory, length, jumps).iter().sum::<u64>(), 0);
+
+        let order = (2..64).map(|index| index * READ);
+        let places = order.flat_map(|place| [place, (1 << 29) + 5 * place]);
+        let fetched = fetched(&mut ahead, &memory, length, [0, READ].into_iter().chain(places));
+        assert!(fetched.iter().skip(3).step_by(2).all(|fetched| *fetched == 0), "{fetched:?}");
+        assert!(fetched.iter().sum::<u64>() >= 62 * READ, "{fetched:?}");
+    }
+
+    #[test]
+    fn without_memory_it_goes_on_without() {
+        let (memory, length) = (Memory::default(), 64 << 20);
+        let rooms = memory.take(MEMORY).unwrap();
+        let mut ahead = Ahead::new();
+        let places = || (0..length).step_by(READ as usize);
+        assert_eq!(fetched(&mut ahead, &memory, length, places()).iter().sum::<u64>(), 0);
+        drop(rooms);
+        assert_eq!(fetched(&mut ahead, &memory, length, places()).iter().sum::<u64>(), length - READ);
+        drop(ahead);
+        assert_eq!(memory.0.load(Relaxed), 0, "all of it is given back");
+    }
+
+    #[test]
+    fn a_piece_that_nobody_wants_is_not_fetched_and_one_that_fails_says_so() {
+        let memory = Memory::default();
+        let piece = |range: Range<u64>| Arc::new(Piece::new(range, memory.take(4).unwrap()));
+        piece(0..4).arrive(|_| panic!("nobody wants it"));
+        for result in [Ok(vec![1; 4]), Err(Errno::EIO)] {
+            let wanted = piece(4..8);
+            Arc::clone(&wanted).arrive(|range| {
+                assert_eq!(range, 4..8);
+                result.clone()
+            });
+            assert_eq!(wanted.wait().map(|bytes| bytes.to_vec()), result);
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What the kernel asks, answered: the shell between [`fuser`] and the [tree](super::tree).
+
+use super::ahead::{Ahead, Memory, Piece, Plan};
+use super::tree::{Is, Listed, Node, TTL, Tree, lock};
+use super::{Counters, OnEnd};
+use crate::Server;
+use crate::listing::Kind;
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
+};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// A server's files, as the kernel has them.
+#[derive(Debug)]
+pub(super) struct Files {
+    tree: Arc<Tree>,
+    counters: Arc<Counters>,
+    memory: Memory,
+    streams: u64,
+    /// What is to be fetched ahead.
+    wanted: Sender<Wanted>,
+    handles: Mutex<HashMap<u64, Arc<Handle>>>,
+    last_handle: AtomicU64,
+    on_end: OnEnd,
+    owner: (u32, u32),
+}
+
+/// Something that a program has open.
+#[derive(Debug)]
+enum Handle {
+    /// A directory, as it was when it was opened.
+    Directory(Arc<Listed>),
+    File(Arc<Node>, Mutex<Reading>),
+}
+
+/// How a file is being read.
+#[derive(Debug)]
+struct Reading {
+    ahead: Ahead,
+    last: Instant,
+}
+
+/// A piece, and what it is of.
+type Wanted = (Arc<Node>, Arc<Piece>);
+/// Bytes, and those of them that are meant.
+type Part = (Arc<Vec<u8>>, Range<usize>);
+
+impl Files {
+    pub(super) fn new(server: &Server, streams: usize, counters: Arc<Counters>, on_end: OnEnd) -> io::Result<Self> {
+        let tree = Arc::new(Tree::new(server, Arc::clone(&counters)));
+        let (wanted, queue) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        for _ in 0..streams.max(1) {
+            let (tree, queue) = (Arc::clone(&tree), Arc::clone(&queue));
+            std::thread::Builder::new().name("ahead".into()).spawn(move || fetch_ahead(&tree, &queue))?;
+        }
+        let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        Ok(Self {
+            tree,
+            counters,
+            memory: Memory::default(),
+            streams: streams.max(1) as u64,
+            wanted,
+            handles: Mutex::default(),
+            last_handle: AtomicU64::new(0),
+            on_end,
+            owner,
+        })
+    }
+
+    fn find(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
+        // A server's names are UTF-8.
+        let name = name.to_str().ok_or(Errno::ENOENT)?;
+        Ok(self.shown(&*self.tree.lookup(&self.tree.node(parent.0)?, name)?))
+    }
+
+    fn fresh(&self, number: INodeNo) -> Result<FileAttr, Errno> {
+        let node = self.tree.node(number.0)?;
+        if let Is::File(_) = node.is {
+            self.tree.refresh(&node)?;
+        }
+        Ok(self.shown(&node))
+    }
+
+    /// What `stat` shows.
+    fn shown(&self, node: &Node) -> FileAttr {
+        let (kind, perm, (size, modified)) = match &node.is {
+            Is::Directory { modified, .. } => (FileType::Directory, 0o555, (0, *modified)),
+            Is::File(content) => (FileType::RegularFile, 0o444, lock(content).shown()),
+        };
+        let time: SystemTime = modified.unwrap_or(UNIX_EPOCH);
+        let (uid, gid) = self.owner;
+        FileAttr {
+            ino: INodeNo(node.number),
+            size,
+            blocks: size.div_ceil(512),
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind,
+            perm,
+            nlink: 1,
+            uid,
+            gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
+    fn open_file(&self, number: INodeNo) -> Result<u64, Errno> {
+        let node = self.tree.node(number.0)?;
+        self.tree.open(&node)?;
+        self.counters.opened.fetch_add(1, Relaxed);
+        Ok(self.keep(Handle::File(node, Mutex::new(Reading { ahead: Ahead::new(), last: Instant::now() }))))
+    }
+
+    fn open_directory(&self, number: INodeNo) -> Result<u64, Errno> {
+        let listed = self.tree.listed(&*self.tree.node(number.0)?)?;
+        Ok(self.keep(Handle::Directory(listed)))
+    }
+
+    fn keep(&self, handle: Handle) -> u64 {
+        let number = self.last_handle.fetch_add(1, Relaxed);
+        lock(&self.handles).insert(number, Arc::new(handle));
+        number
+    }
+
+    fn handle(&self, handle: FileHandle) -> Result<Arc<Handle>, Errno> {
+        lock(&self.handles).get(&handle.0).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// The bytes of a file from `offset` on, in parts; fewer than asked for only at its end.
+    fn read_at(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Vec<Part>, Errno> {
+        let handle = self.handle(handle)?;
+        let Handle::File(node, reading) = &*handle else { return Err(Errno::EISDIR) };
+        let length = node.length();
+        let range = offset..length.min(offset.saturating_add(size.into()));
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.memory.is_short() {
+            self.take_back();
+        }
+        let plan = {
+            let mut reading = lock(reading);
+            reading.last = Instant::now();
+            reading.ahead.plan(&range, length, self.streams, &self.memory)
+        };
+        let (pieces, new) = match plan {
+            Plan::Alone => {
+                let bytes = self.tree.fetch(node, range)?;
+                let whole = 0..bytes.len();
+                return Ok(vec![(Arc::new(bytes), whole)]);
+            }
+            Plan::InOrder(pieces, new) => (pieces, new),
+        };
+        for piece in new {
+            // They live as long as this does.
+            let _ = self.wanted.send((Arc::clone(node), piece));
+        }
+        let part = |piece: &Arc<Piece>| Ok((piece.wait()?, piece.part(&range)));
+        pieces.iter().map(part).collect::<Result<_, _>>().inspect_err(|_| lock(reading).ahead.stop())
+    }
+
+    /// Has files that nobody reads at the moment give back what was fetched ahead of them.
+    fn take_back(&self) {
+        for handle in lock(&self.handles).values() {
+            if let Handle::File(_, reading) = &**handle
+                && let Ok(mut reading) = reading.try_lock()
+                && reading.last.elapsed() > TTL
+            {
+                reading.ahead.stop();
+            }
+        }
+    }
+
+    /// Fills `reply` with what a directory holds, from the `offset`th name on.
+    fn names(&self, number: INodeNo, handle: FileHandle, offset: u64, reply: &mut ReplyDirectory) -> Result<(), Errno> {
+        let handle = self.handle(handle)?;
+        let Handle::Directory(listed) = &*handle else { return Err(Errno::ENOTDIR) };
+        let parent = self.tree.node(number.0)?.parent_number();
+        let dots = [(number, FileType::Directory, "."), (INodeNo(parent), FileType::Directory, "..")];
+        let entries = listed.entries.iter().map(|entry| {
+            let kind = if entry.kind == Kind::File { FileType::RegularFile } else { FileType::Directory };
+            (UNNUMBERED, kind, entry.name.as_str())
+        });
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        for (place, (number, kind, name)) in dots.into_iter().chain(entries).enumerate().skip(offset) {
+            if reply.add(number, place as u64 + 1, kind, name) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// An error that a program gets.
+    fn failed(&self, errno: Errno) -> Errno {
+        if errno != Errno::ENOENT {
+            self.counters.errors.fetch_add(1, Relaxed);
+        }
+        errno
+    }
+}
+
+impl Filesystem for Files {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Older kernels have less, and do without.
+        let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
+        let _ = config.set_max_background(BACKGROUND);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.on_end.unmounted();
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.find(parent, name) {
+            Ok(shown) => reply.entry(&TTL, &shown, Generation(0)),
+            Err(errno) => reply.error(self.failed(errno)),
+        }
+    }
+
+    fn forget(&self, _: &Request, number: INodeNo, lookups: u64) {
+        self.tree.forget(number.0, lookups);
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.fresh(number) {
+            Ok(shown) => reply.attr(&TTL, &shown),
+            Err(errno) => reply.error(self.failed(errno)),
+        }
+    }
+
+    fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.open_file(number) {
+            // A node is one content: what the kernel has of it is right. Through its cache, and not directly, since only so
+            // it can be mapped, read ahead, and read twice at the price of once.
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
+            Err(errno) => reply.error(self.failed(errno)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.counters.reads.fetch_add(1, Relaxed);
+        match self.read_at(handle, offset, size) {
+            Ok(parts) => {
+                let bytes = parts.iter().map(|(_, part)| part.len() as u64).sum();
+                self.counters.read_bytes.fetch_add(bytes, Relaxed);
+                match &parts[..] {
+                    [(bytes, part)] => reply.data(&bytes[part.clone()]),
+                    parts => {
+                        let slices: Vec<&[u8]> = parts.iter().map(|(bytes, part)| &bytes[part.clone()]).collect();
+                        reply.data(&slices.concat());
+                    }
+                }
+            }
+            Err(errno) => reply.error(self.failed(errno)),
+        }
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        lock(&self.handles).remove(&handle.0);
+        reply.ok();
+    }
+
+    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.open_directory(number) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(errno) => reply.error(self.failed(errno)),
+        }
+    }
+
+    fn readdir(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        match self.names(number, handle, offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(self.failed(errno)),
+        }
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        lock(&self.handles).remove(&handle.0);
+        reply.ok();
+    }
+}
+
+/// Fetches one piece after the other, as long as there is a file system that wants them.
+fn fetch_ahead(tree: &Tree, queue: &Mutex<Receiver<Wanted>>) {
+    loop {
+        let Ok((node, piece)) = lock(queue).recv() else { return };
+        piece.arrive(|range| tree.fetch(&node, range));
+    }
+}
+
+/// The number of what is listed, and was not looked up: libfuse's `FUSE_UNKNOWN_INO`.
+const UNNUMBERED: INodeNo = INodeNo(0xffff_ffff);
+/// Reads under way that nobody waits for yet: the kernel's own read-ahead, of all files together.
+const BACKGROUND: u16 = 64;

@@ -1,0 +1,431 @@
+//! What a server has, as a file system sees it: nodes with numbers, and what is known of each of them for a moment.
+
+use super::Counters;
+use crate::listing::{Kind, Listing};
+use crate::{Entry, RemoteError, Server};
+use fuser::Errno;
+use std::collections::HashMap;
+use std::io::Read;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use thalweg_store::RunState;
+
+/// How long what was seen is believed, here and by the kernel. A run that is being recorded is seen to grow so often.
+pub(super) const TTL: Duration = Duration::from_secs(1);
+
+/// The nodes that the kernel knows.
+#[derive(Debug)]
+pub(super) struct Tree {
+    link: Link,
+    counters: Arc<Counters>,
+    table: Mutex<Table>,
+}
+
+/// A directory, or one content of a file.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) number: u64,
+    /// Where it is on the server; the tree itself is the empty path.
+    path: String,
+    parent: Option<Arc<Node>>,
+    depth: u32,
+    pub(super) is: Is,
+}
+
+#[derive(Debug)]
+pub(super) enum Is {
+    Directory {
+        modified: Option<SystemTime>,
+        /// What it held, and when that was seen.
+        listed: Mutex<Option<(Instant, Arc<Listed>)>>,
+    },
+    File(Mutex<Content>),
+}
+
+/// What a directory holds, in ascending order of names.
+#[derive(Debug)]
+pub(super) struct Listed {
+    pub(super) entries: Vec<Entry>,
+    /// It is a run that is being recorded.
+    is_recorded: bool,
+}
+
+/// What is known of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Content {
+    length: u64,
+    modified: Option<SystemTime>,
+    /// It is a segment that is being written: it gets longer, and what is there stays. When it was seen.
+    grows: Option<Instant>,
+    /// What tells it from any other content, if the server has such a thing and was asked.
+    etag: Option<String>,
+    /// It is another one on the server by now, or gone.
+    stale: bool,
+}
+
+impl Tree {
+    pub(super) fn new(server: &Server, counters: Arc<Counters>) -> Self {
+        let is = Is::Directory { modified: Some(SystemTime::now()), listed: Mutex::default() };
+        let root = Node { number: ROOT, path: String::new(), parent: None, depth: 0, is };
+        let known = HashMap::from([(ROOT, (Arc::new(root), 1))]);
+        let table = Table { known, by_path: HashMap::new(), last: ROOT };
+        Self { link: Link::new(server), counters, table: table.into() }
+    }
+
+    /// The node of this number. The kernel names only those that it was told of.
+    pub(super) fn node(&self, number: u64) -> Result<Arc<Node>, Errno> {
+        self.table().known.get(&number).map(|(node, _)| Arc::clone(node)).ok_or(Errno::ESTALE)
+    }
+
+    /// What is called `name` in a directory. The kernel knows it until it [forgets](Self::forget) it as many times.
+    pub(super) fn lookup(&self, parent: &Arc<Node>, name: &str) -> Result<Arc<Node>, Errno> {
+        // Nobody lists these: they are not asked for either.
+        if !crate::listing::is_plain(name) {
+            return Err(Errno::ENOENT);
+        }
+        let listed = self.listed(parent)?;
+        let entry = listed.entry(name).ok_or(Errno::ENOENT)?;
+        let path = join(&parent.path, name);
+        let before = self.table().named(&path);
+        let seen = match entry.kind {
+            Kind::File => Some(self.seen(&listed, entry, &path, before.as_deref())?),
+            Kind::Directory | Kind::Run => None,
+            Kind::Other => return Err(Errno::ENOENT),
+        };
+        let mut table = self.table();
+        // Another thread may have been faster.
+        if let Some(node) = table.named(&path).filter(|node| node.agrees_with(seen.as_ref())) {
+            table.known.entry(node.number).and_modify(|(_, lookups)| *lookups += 1);
+            return Ok(node);
+        }
+        let is = match seen {
+            Some(content) => Is::File(content.into()),
+            None => Is::Directory { modified: modified(entry), listed: Mutex::default() },
+        };
+        table.last += 1;
+        let (number, depth) = (table.last, parent.depth + 1);
+        let node = Arc::new(Node { number, path: path.clone(), parent: Some(Arc::clone(parent)), depth, is });
+        table.known.insert(number, (Arc::clone(&node), 1));
+        table.by_path.insert(path, number);
+        Ok(node)
+    }
+
+    pub(super) fn forget(&self, number: u64, lookups: u64) {
+        let mut table = self.table();
+        let Some((node, left)) = table.known.get_mut(&number) else { return };
+        *left = left.saturating_sub(lookups);
+        if *left == 0 && number != ROOT {
+            let path = node.path.clone();
+            table.known.remove(&number);
+            if table.by_path.get(&path) == Some(&number) {
+                table.by_path.remove(&path);
+            }
+        }
+    }
+
+    /// What a directory holds.
+    pub(super) fn listed(&self, node: &Node) -> Result<Arc<Listed>, Errno> {
+        let Is::Directory { listed, .. } = &node.is else { return Err(Errno::ENOTDIR) };
+        if node.depth > DEEPEST {
+            return Err(Errno::ELOOP);
+        }
+        // Whoever else wants it waits for the same answer.
+        let mut kept = lock(listed);
+        if let Some((seen, listed)) = kept.as_ref()
+            && seen.elapsed() < TTL
+        {
+            return Ok(Arc::clone(listed));
+        }
+        let listing = self.link.ask(|server| server.list(&node.path));
+        let listed = Arc::new(Listed::new(listing.map_err(Errno::from)?));
+        *kept = Some((Instant::now(), Arc::clone(&listed)));
+        Ok(listed)
+    }
+
+    /// Brings what is known of a file up to date, as far as [`TTL`] says.
+    pub(super) fn refresh(&self, node: &Node) -> Result<(), Errno> {
+        let Some(parent) = &node.parent else { return Ok(()) };
+        let listed = self.listed(parent)?;
+        let entry = listed.entry(node.name()).filter(|entry| entry.kind == Kind::File);
+        match entry.map(|entry| self.seen(&listed, entry, &node.path, Some(node))).transpose() {
+            Ok(Some(seen)) if node.agrees_with(Some(&seen)) => Ok(()),
+            Ok(_) | Err(Errno::ENOENT) => Err(self.is_stale(node)),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Makes sure that a file is still what the kernel takes it for, to the byte. At an `ESTALE` it looks again, once.
+    pub(super) fn open(&self, node: &Node) -> Result<(), Errno> {
+        let Is::File(content) = &node.is else { return Err(Errno::EISDIR) };
+        if !lock(content).is_growing() {
+            let head = match self.link.ask(|server| server.head(&node.path)) {
+                Ok(head) => head,
+                Err(Failure::Gone | Failure::Changed) => return Err(self.is_stale(node)),
+                Err(failure) => return Err(failure.into()),
+            };
+            let seen = Content { etag: head.etag, ..Content::new(head.length, head.modified) };
+            if !node.agrees_with(Some(&seen)) {
+                return Err(self.is_stale(node));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of a file, all of which are there.
+    pub(super) fn fetch(&self, node: &Node, range: Range<u64>) -> Result<Vec<u8>, Errno> {
+        let Is::File(content) = &node.is else { return Err(Errno::EISDIR) };
+        let content = lock(content).clone();
+        if content.stale {
+            return Err(Errno::ESTALE);
+        }
+        match self.link.ask(|server| content.fetch(server, &node.path, range.clone())) {
+            Ok(bytes) => {
+                self.counters.fetched_bytes.fetch_add(bytes.len() as u64, Relaxed);
+                Ok(bytes)
+            }
+            Err(Failure::Gone | Failure::Changed) => Err(self.is_stale(node)),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    /// What a file that is listed is. Of one that grows the listing says too much.
+    fn seen(&self, listed: &Listed, entry: &Entry, path: &str, node: Option<&Node>) -> Result<Content, Errno> {
+        if !listed.is_recorded || !entry.name.ends_with(".seg") {
+            return Ok(Content::new(entry.bytes, modified(entry)));
+        }
+        if let Some(Is::File(content)) = node.map(|node| &node.is) {
+            let content = lock(content);
+            if content.grows.is_some_and(|seen| seen.elapsed() < TTL) && !content.stale {
+                return Ok(content.clone());
+            }
+        }
+        let head = self.link.ask(|server| server.head(path)).map_err(Errno::from)?;
+        Ok(Content { grows: Some(Instant::now()), ..Content::new(head.length, head.modified) })
+    }
+
+    /// The node is of the past: who looks for it finds another.
+    fn is_stale(&self, node: &Node) -> Errno {
+        if let Is::File(content) = &node.is {
+            lock(content).stale = true;
+        }
+        if let Some(Is::Directory { listed, .. }) = node.parent.as_ref().map(|parent| &parent.is) {
+            *lock(listed) = None;
+        }
+        Errno::ESTALE
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+}
+
+impl Node {
+    fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Whether it is what was seen in its place; of a file that grows, takes what was seen over.
+    fn agrees_with(&self, seen: Option<&Content>) -> bool {
+        match (&self.is, seen) {
+            (Is::Directory { .. }, None) => true,
+            (Is::File(content), Some(seen)) => lock(content).becomes(seen),
+            _ => false,
+        }
+    }
+
+    /// The number of the directory that it is in.
+    pub(super) fn parent_number(&self) -> u64 {
+        self.parent.as_ref().map_or(ROOT, |parent| parent.number)
+    }
+
+    /// Its length in bytes, as far as is known.
+    pub(super) fn length(&self) -> u64 {
+        match &self.is {
+            Is::Directory { .. } => 0,
+            Is::File(content) => lock(content).length,
+        }
+    }
+}
+
+impl Listed {
+    fn new(listing: Listing) -> Self {
+        let is_recorded = listing.info.is_some_and(|info| info.state == RunState::Open);
+        let mut entries = listing.entries;
+        entries.retain(|entry| entry.kind != Kind::Other);
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Self { entries, is_recorded }
+    }
+
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        let place = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)).ok()?;
+        self.entries.get(place)
+    }
+}
+
+impl Content {
+    fn new(length: u64, modified: Option<SystemTime>) -> Self {
+        Self { length, modified, grows: None, etag: None, stale: false }
+    }
+
+    /// Its length in bytes, and when it was changed last.
+    pub(super) fn shown(&self) -> (u64, Option<SystemTime>) {
+        (self.length, self.modified)
+    }
+
+    fn is_growing(&self) -> bool {
+        self.grows.is_some()
+    }
+
+    /// Takes over what was seen, where that is the same content.
+    fn becomes(&mut self, seen: &Self) -> bool {
+        let may_differ = |one: &Option<_>, other: &Option<_>| one.is_none() || other.is_none() || one == other;
+        let same = if self.is_growing() {
+            seen.length >= self.length
+        } else {
+            // To the second; the ETag tells what is finer.
+            let is_dated = match (self.modified, seen.modified) {
+                (Some(one), Some(other)) => crate::part::seconds(one) == crate::part::seconds(other),
+                _ => true,
+            };
+            !seen.is_growing() && seen.length == self.length && is_dated && may_differ(&self.etag, &seen.etag)
+        };
+        if self.stale || !same {
+            return false;
+        }
+        self.length = seen.length;
+        self.modified = seen.modified.or(self.modified);
+        self.grows = seen.grows;
+        self.etag = self.etag.take().or_else(|| seen.etag.clone());
+        true
+    }
+
+    fn fetch(&self, server: &Server, path: &str, range: Range<u64>) -> Result<Vec<u8>, RemoteError> {
+        let changed = || RemoteError::Changed(server.url(path));
+        let begun = Instant::now();
+        let mut reader = server.reader(path, range.clone(), self.etag.as_deref())?;
+        let head = Self::new(reader.head().length, reader.head().modified);
+        if !self.is_growing() && !self.clone().becomes(&head) {
+            return Err(changed());
+        }
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
+        let mut there = 0;
+        while there < bytes.len() {
+            match reader.read(&mut bytes[there..]) {
+                Ok(0) => return Err(changed()),
+                Ok(read) => there += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(reader.error(error)),
+            }
+            if begun.elapsed() > SLOWEST {
+                return Err(RemoteError::Answer {
+                    url: server.url(path),
+                    what: "it takes two minutes for a few bytes",
+                });
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// The nodes, by their numbers and paths.
+#[derive(Debug)]
+struct Table {
+    /// Each with how many times the kernel was told of it.
+    known: HashMap<u64, (Arc<Node>, u64)>,
+    /// The newest of each path.
+    by_path: HashMap<String, u64>,
+    last: u64,
+}
+
+impl Table {
+    fn named(&self, path: &str) -> Option<Arc<Node>> {
+        self.known.get(self.by_path.get(path)?).map(|(node, _)| Arc::clone(node))
+    }
+}
+
+/// The server, asked patiently as long as it is there. When it was gone for too long, everybody who asks next is told so
+/// after one try, until it answers again: a program that reads a thousand files does not wait a thousand times.
+#[derive(Debug)]
+struct Link {
+    patient: Server,
+    hasty: Server,
+    is_down: AtomicBool,
+    /// What standard error was told last, so that it is not told the same again and again.
+    said: Mutex<String>,
+}
+
+/// What a program is told of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    Gone,
+    Changed,
+    Forbidden,
+    Broken,
+}
+
+impl From<Failure> for Errno {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Gone => Self::ENOENT,
+            Failure::Changed => Self::ESTALE,
+            Failure::Forbidden => Self::EACCES,
+            Failure::Broken => Self::EIO,
+        }
+    }
+}
+
+impl Link {
+    fn new(server: &Server) -> Self {
+        let (patient, hasty) = (server.clone(), server.with_patience(Duration::ZERO));
+        Self { patient, hasty, is_down: AtomicBool::new(false), said: Mutex::default() }
+    }
+
+    fn ask<T>(&self, act: impl Fn(&Server) -> Result<T, RemoteError>) -> Result<T, Failure> {
+        let server = if self.is_down.load(Relaxed) { &self.hasty } else { &self.patient };
+        let result = act(server);
+        let is_down = result.as_ref().is_err_and(RemoteError::is_transient);
+        if self.is_down.swap(is_down, Relaxed) && !is_down {
+            tracing::warn!("{} answers again", self.patient.url(""));
+        }
+        result.map_err(|error| self.failure(&error))
+    }
+
+    fn failure(&self, error: &RemoteError) -> Failure {
+        let failure = match error {
+            error if error.is_not_found() => Failure::Gone,
+            RemoteError::Changed(_) | RemoteError::Directory(_) => Failure::Changed,
+            RemoteError::Status { status: 401 | 403, .. } => Failure::Forbidden,
+            _ => Failure::Broken,
+        };
+        if failure != Failure::Gone {
+            let text = error.to_string();
+            let mut said = lock(&self.said);
+            if *said != text {
+                tracing::warn!("{}", text.escape_debug());
+                *said = text;
+            }
+        }
+        failure
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn join(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
+}
+
+fn modified(entry: &Entry) -> Option<SystemTime> {
+    humantime::parse_rfc3339(&entry.modified).ok()
+}
+
+/// The number of the tree itself.
+const ROOT: u64 = fuser::INodeNo::ROOT.0;
+/// Directories in one another.
+const DEEPEST: u32 = 64;
+/// How long a range may take that keeps coming: hours of drops of water are no answer.
+const SLOWEST: Duration = Duration::from_secs(120);

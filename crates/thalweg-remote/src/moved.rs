@@ -1,0 +1,62 @@
+//! What was moved, counted while it is.
+
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What was fetched, or sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Moved {
+    /// What it is now: a directory or a file here, a URL on a server.
+    pub to: String,
+    /// The runs in it, as far as they are here.
+    pub runs: Vec<PathBuf>,
+    /// Files that were fetched or sent.
+    pub files: u64,
+    /// Files that were there already and are the same.
+    pub same_files: u64,
+    /// Bytes that were fetched or sent.
+    pub bytes: u64,
+    /// Bytes that were there from an earlier try.
+    pub resumed_bytes: u64,
+}
+
+/// How much it is so far. All streams count in one.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    files: AtomicU64,
+    same_files: AtomicU64,
+    bytes: AtomicU64,
+    resumed_bytes: AtomicU64,
+}
+
+impl Tally {
+    /// Another file was fetched or sent.
+    pub(crate) fn file(&self) {
+        self.files.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn same_file(&self) {
+        self.same_files.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn bytes(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn resumed(&self, bytes: u64) {
+        self.resumed_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// What it has come to.
+    pub(crate) fn moved(&self, to: String, runs: Vec<PathBuf>) -> Moved {
+        Moved {
+            to,
+            runs,
+            files: self.files.load(Relaxed),
+            same_files: self.same_files.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            resumed_bytes: self.resumed_bytes.load(Relaxed),
+        }
+    }
+}

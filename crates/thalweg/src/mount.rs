@@ -1,0 +1,83 @@
+//! `thalweg mount`: recorded runs on a server, as files of this machine.
+
+use crate::Failure;
+use crate::print::Output;
+use crate::print::text::{many, plain, size};
+use crate::pull::Remote;
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use thalweg_remote::{MountError, Stop};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Runs until Ctrl-C, or until somebody unmounts it (`fusermount3 -u DIR`, `umount DIR`).
+Nothing can be written through it. Root can mount; others can where the package fuse3
+is installed.
+
+A file that became another one on the server gives an error (ESTALE) to who has it
+open, and the new one to who opens it. A server that is gone for longer than --patience
+gives EIO.
+
+Exit code: 0 where it was unmounted; 1 where it cannot be mounted; 2 where there is no
+such URL or directory.")]
+pub(crate) struct Options {
+    /// What to show: a whole server, http://host:8042/, a directory on it, or a run
+    url: String,
+    /// The directory that shows it; what is in it itself is hidden meanwhile
+    directory: PathBuf,
+    /// Show it to every user of this machine, not to this one only. Others than root need user_allow_other in
+    /// /etc/fuse.conf
+    #[arg(long)]
+    allow_other: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// What is said when the files are there.
+#[derive(Debug, Serialize)]
+struct Ready<'a> {
+    url: &'a str,
+    directory: &'a std::path::Path,
+}
+
+pub(crate) fn mount(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let Options { url, directory, allow_other, remote } = options;
+    let server = remote.server(url)?;
+    let mounted = thalweg_remote::mount(&server, directory, remote.streams(), *allow_other)?;
+    stop_on_signals(mounted.stop())?;
+    let mut out = Output::new();
+    match json {
+        true => out.json(&Ready { url, directory })?,
+        false => {
+            out.text(&format!("{} is at {}. Ctrl-C ends it.\n", plain(url), plain(&directory.display().to_string())))?
+        }
+    }
+    out.flush()?;
+    let used = mounted.wait();
+    if json {
+        out.json(&used)?;
+    } else {
+        let errors = if used.errors == 0 { String::new() } else { format!("; {}", many(used.errors, "error")) };
+        let (opened, read, fetched) = (many(used.opened, "file"), size(used.read_bytes), size(used.fetched_bytes));
+        out.text(&format!("{opened} opened: {read} read, {fetched} fetched{errors}\n"))?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn stop_on_signals(stop: Stop) -> Result<(), Failure> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::broken)?;
+    let wait = move || signals.forever().for_each(|_| stop.stop());
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(Failure::broken)?;
+    Ok(())
+}
+
+impl From<MountError> for Failure {
+    fn from(error: MountError) -> Self {
+        // A server's words may be anything.
+        let text = plain(&error.to_string()).into_owned();
+        if error.is_usage() { Self::Usage(text) } else { Self::Broken(text) }
+    }
+}
