@@ -886,7 +886,7 @@ impl BuilderNode {
 
 /// What two connections lost.
 fn add(one: Losses, other: Losses) -> Losses {
-    Losses { sent: one.sent.saturating_add(other.sent), again: one.again.saturating_add(other.again), held: 0 }
+    Losses { sent: one.sent.saturating_add(other.sent), again: one.again.saturating_add(other.again) }
 }
 
 /// Whether runs can be written there: found out before any source is kept waiting.
