@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod client;
 mod coding;
 mod condition;
 mod connection;

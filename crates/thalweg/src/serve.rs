@@ -4,6 +4,7 @@ use crate::Failure;
 use crate::print::Output;
 use crate::print::text::wrapped;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::File;
@@ -50,6 +51,9 @@ pub(crate) struct Options {
     /// Clients served at once; further ones wait
     #[arg(long, value_name = "N", default_value_t = 512)]
     connections: usize,
+    /// How long a client may send and take nothing, or fewer than 500 bytes a second of what is under way
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
+    idle_timeout: Duration,
     /// CPUs to serve on, as 0,2,4-7; without it all of them
     #[arg(long, value_name = "CPUS", default_value = "")]
     cpus: Cpus,
@@ -96,6 +100,12 @@ impl FromStr for Cpus {
     }
 }
 
+/// A time; nobody can be served in none.
+fn patience(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time < Duration::from_millis(1) { Err("at least 1ms".to_owned()) } else { Ok(time) }
+}
+
 /// What is said when the server is ready.
 #[derive(Debug, Serialize)]
 struct Ready {
@@ -133,9 +143,11 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         tokens,
         tls,
         connections: options.connections,
+        patience: options.idle_timeout,
         ways,
         cpus: options.cpus.0.clone(),
     };
+    allow_files(options.connections);
     let stop = stop_on_signals()?;
     let server = Server::bind(settings).map_err(Failure::broken)?;
     let ready = Ready {
@@ -183,6 +195,25 @@ fn tokens(path: &Path) -> Result<Tokens, Failure> {
     let in_file = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| in_file(&error))?;
     Tokens::parse(&text).map_err(|error| in_file(&error))
+}
+
+/// Lets the process have as many files open as its clients need, as far as it may.
+fn allow_files(connections: usize) {
+    let needed = (connections as u64).saturating_mul(FILES_EACH).saturating_add(64);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_some_and(|current| current < needed) {
+        let current = Some(maximum.map_or(needed, |maximum| maximum.min(needed)));
+        // As a client that cannot be taken waits, this is only said.
+        if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current, maximum }) {
+            tracing::warn!("RLIMIT_NOFILE stays as it is: {error}");
+        }
+        if current < Some(needed) {
+            tracing::warn!(
+                "{connections} clients at once may need {needed} open files; RLIMIT_NOFILE allows {}",
+                current.unwrap_or(0)
+            );
+        }
+    }
 }
 
 /// Readable once the program is asked to stop.
@@ -284,6 +315,8 @@ impl Known {
     }
 }
 
+/// Files that a client may need: its socket, a file, the same with `O_DIRECT`, a pipe, a ring.
+const FILES_EACH: u64 = 6;
 /// CPUs that a number may name.
 const MOST_CPUS: usize = 1024;
 /// Bytes of the smallest file to measure with.

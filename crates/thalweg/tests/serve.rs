@@ -105,9 +105,10 @@ fn floods_and_nonsense_are_refused_and_the_next_client_is_served() {
     let served = Served::start(&[]);
     let fields = "a: b\r\n".repeat(100);
     served.answers("GET", "/digits", &fields, 431, "64 header fields");
-    served.answers("GET", &format!("/{}", "a".repeat(100_000)), "", 431, "16 KiB");
+    served.answers("GET", &format!("/{}", "a".repeat(100_000)), "", 414, "16 KiB");
     served.answers("GET", "/digits", "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", 400, "both");
-    served.answers("BREW", "/digits", "", 405, "BREW");
+    served.answers("POST", "/digits", "", 405, "POST");
+    served.answers("BREW", "/digits", "", 501, "BREW");
     served.answers("PUT", "/new", "Transfer-Encoding: chunked\r\n", 411, "Content-Length");
     served.answers("PUT", "/digits", "Content-Length: 1\r\n", 409, "If-Match");
     assert!(served.tell(b"\x16\x03\x01\x02\x00\x01").starts_with("HTTP/1.1 400 "));
