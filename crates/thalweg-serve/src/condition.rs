@@ -87,7 +87,7 @@ impl Validators {
     }
 
     /// Whether a `Range` field counts: it does not where `If-Range` names another state (section 13.1.5).
-    fn range_counts(&self, fields: &HeaderMap) -> bool {
+    pub(crate) fn range_counts(&self, fields: &HeaderMap) -> bool {
         let Some(state) = fields.get(IF_RANGE) else { return true };
         let date = || state.to_str().ok().and_then(|text| httpdate::parse_http_date(text).ok());
         state.as_bytes() == self.etag.as_bytes() || self.modified.is_some_and(|modified| date() == Some(modified))

@@ -52,8 +52,11 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refused> {
         Ok(httparse::Status::Partial) => return Err((TOO_LARGE, "the request's head is longer than 16 KiB")),
         Err(httparse::Error::TooManyHeaders) => return Err((TOO_LARGE, "there are more than 64 header fields")),
         Err(httparse::Error::Version) => {
-            let known = with_known_version(bytes).ok_or((UNKNOWN_VERSION, "this server speaks HTTP/1.1"))?;
-            return parse(&known);
+            return match with_known_version(bytes) {
+                Some(known) => parse(&known),
+                None if names_version(bytes) => Err((UNKNOWN_VERSION, "this server speaks HTTP/1.1")),
+                None => Err((BAD, "this is not an HTTP/1.1 request")),
+            };
         }
         Err(_) => return Err((BAD, "this is not an HTTP/1.1 request")),
     };
@@ -95,6 +98,12 @@ fn with_known_version(bytes: &[u8]) -> Option<Vec<u8>> {
         known[minor] = b'1';
         known
     })
+}
+
+/// Whether a version stands where it should: behind method and target.
+fn names_version(bytes: &[u8]) -> bool {
+    let mut words = bytes.split(|byte| *byte == b' ');
+    words.nth(2).is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
 /// Path and query of a request's target (RFC 9112, section 3.2): in origin form, or absolute as through a proxy; of the server as a whole

@@ -11,6 +11,8 @@ mod coding;
 mod condition;
 mod connection;
 mod events;
+#[doc(hidden)]
+pub mod fuzz;
 mod head;
 mod listing;
 mod range;

@@ -12,7 +12,7 @@ use crate::wire::Wire;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustls::ServerConfig;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -35,7 +35,7 @@ pub struct Settings {
     pub tokens: Option<Tokens>,
     /// Certificate and key, for TLS.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Clients served at once.
+    /// Clients served at once; at least one.
     pub connections: usize,
     /// How long a client may send and take nothing, or next to nothing.
     pub patience: Duration,
@@ -153,7 +153,7 @@ impl Server {
             if !both[0].revents().is_empty() {
                 return Ok(());
             }
-            if !self.clients.make_room(self.settings.connections.max(1)) {
+            if !self.clients.make_room(self.settings.connections) {
                 continue;
             }
             let socket = match self.listener.accept() {
@@ -197,6 +197,7 @@ impl Server {
         let patience = self.settings.patience;
         client.socket.set_nonblocking(false)?;
         client.socket.set_nodelay(true)?;
+        SockRef::from(&client.socket).set_tcp_notsent_lowat(MOST_UNSENT)?;
         client.socket.set_read_timeout(Some(patience))?;
         client.socket.set_write_timeout(Some(patience))?;
         let wire = match &self.settings.tls {
@@ -204,7 +205,12 @@ impl Server {
             Some(config) => Wire::tls(Arc::clone(&client), config, Instant::now() + HEAD_TIME.min(patience))?,
         };
         let note = |doing| self.clients.note(&client, doing);
-        Connection::new(wire, &self.site, self.settings.ways, &self.counters, patience, &note).serve()
+        let served = Connection::new(wire, &self.site, self.settings.ways, &self.counters, patience, &note).serve();
+        if served.is_err() {
+            // What it does not take is not kept for it either: the connection is reset.
+            SockRef::from(&client.socket).set_linger(Some(Duration::ZERO))?;
+        }
+        served
     }
 }
 
@@ -219,5 +225,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Of a client's thread. It is touched as far as it is used: about 30 KiB.
 const STACK: usize = 256 << 10;
+/// Bytes that the kernel keeps for a client beyond those that are on their way: a client that takes nothing costs no more.
+const MOST_UNSENT: u32 = 1 << 20;
 /// How long transfers may go on when the server stops.
 const GRACE: Duration = Duration::from_secs(5);

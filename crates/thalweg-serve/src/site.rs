@@ -267,7 +267,9 @@ fn with_slash(head: &Head) -> Answer {
     let query = if head.query.is_empty() { String::new() } else { format!("?{}", head.query) };
     // What a client did not encode, it gets back encoded.
     let place = format!("{}/{query}", utf8_percent_encode(&head.path, CONTROLS));
-    Answer::say(StatusCode::MOVED_PERMANENTLY, format!("it is at {place}")).with(LOCATION, place)
+    Answer::say(StatusCode::MOVED_PERMANENTLY, format!("it is at {place}"))
+        .with(LOCATION, place)
+        .with(CACHE_CONTROL, "no-cache")
 }
 
 pub(crate) fn not_found() -> Answer {

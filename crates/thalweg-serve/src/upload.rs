@@ -222,6 +222,15 @@ pub(crate) fn stored_crc(file: &File, stat: &Stat) -> Option<u32> {
     (of == now).then(|| u32::from_str_radix(crc, 16).ok()).flatten()
 }
 
+/// What holds of the place and the digest of every upload.
+pub(crate) fn fuzz(head: &Head) {
+    if let Ok(place) = place(head) {
+        assert!(place.first.checked_add(place.length).is_some());
+        assert!(place.total.is_none_or(|total| place.first + place.length <= total));
+    }
+    let _ = wanted_crc(&head.fields);
+}
+
 /// The directory that a file is written into, and the file's name in it.
 fn target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String), Answer> {
     let name = site.admit(head, true)?;

@@ -49,7 +49,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "WAY", default_value = "auto")]
     inward: Choice<Inward>,
     /// Clients served at once; further ones wait
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = connections)]
     connections: usize,
     /// How long a client may send and take nothing, or fewer than 500 bytes a second of what is under way
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
@@ -98,6 +98,10 @@ impl FromStr for Cpus {
         }
         Ok(Self(cpus))
     }
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|connections| *connections > 0).ok_or_else(|| "a number from 1 on".to_owned())
 }
 
 /// A time; nobody can be served in none.
@@ -201,18 +205,13 @@ fn tokens(path: &Path) -> Result<Tokens, Failure> {
 fn allow_files(connections: usize) {
     let needed = (connections as u64).saturating_mul(FILES_EACH).saturating_add(64);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current.is_some_and(|current| current < needed) {
-        let current = Some(maximum.map_or(needed, |maximum| maximum.min(needed)));
-        // As a client that cannot be taken waits, this is only said.
-        if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current, maximum }) {
-            tracing::warn!("RLIMIT_NOFILE stays as it is: {error}");
-        }
-        if current < Some(needed) {
-            tracing::warn!(
-                "{connections} clients at once may need {needed} open files; RLIMIT_NOFILE allows {}",
-                current.unwrap_or(0)
-            );
-        }
+    let Some(current) = current.filter(|current| *current < needed) else { return };
+    let allowed = maximum.map_or(needed, |maximum| maximum.min(needed)).max(current);
+    // A client that cannot be taken waits: this is only said.
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum }) {
+        tracing::warn!("RLIMIT_NOFILE stays at {current}: {error}");
+    } else if allowed < needed {
+        tracing::warn!("{connections} clients may need {needed} open files; RLIMIT_NOFILE allows {allowed}");
     }
 }
 

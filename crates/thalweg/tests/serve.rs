@@ -3,62 +3,8 @@
 
 mod common;
 
-use common::*;
-use serde_json::Value;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use common::served::Served;
 use tempfile::TempDir;
-
-struct Served {
-    directory: TempDir,
-    node: Node,
-    address: SocketAddr,
-}
-
-impl Served {
-    /// A directory with `digits`, a file of ten bytes, and a secret beside it.
-    fn start(more: &[&str]) -> Self {
-        let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let root = directory.path().join("root");
-        std::fs::create_dir(&root).unwrap();
-        std::fs::write(root.join("digits"), "0123456789").unwrap();
-        std::fs::write(root.join(".hidden"), "secret").unwrap();
-        std::fs::write(directory.path().join("secret"), "secret").unwrap();
-        std::os::unix::fs::symlink("../secret", root.join("link")).unwrap();
-        let mut command = thalweg();
-        command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--write"]).args(more).arg(&root);
-        let mut node = Node::start("serve", command);
-        let ready: Value = serde_json::from_str(&node.wait_for("\"url\"")).unwrap();
-        let address = ready["url"].as_str().unwrap().strip_prefix("http://").unwrap();
-        let address = address.trim_end_matches('/').parse().unwrap();
-        Self { directory, node, address }
-    }
-
-    /// All that comes back for these bytes, when nothing more is sent.
-    fn tell(&self, bytes: &[u8]) -> String {
-        let mut socket = TcpStream::connect(self.address).unwrap();
-        // Whoever is refused early does not take the rest.
-        let _ = socket.write_all(bytes);
-        let _ = socket.shutdown(Shutdown::Write);
-        let mut answer = Vec::new();
-        let _ = socket.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
-    }
-
-    fn ask(&self, method: &str, path: &str, fields: &str) -> String {
-        // Fields may have a body behind them.
-        let end = if fields.contains("\r\n\r\n") { "" } else { "\r\n" };
-        self.tell(format!("{method} {path} HTTP/1.1\r\nHost: here\r\n{fields}{end}").as_bytes())
-    }
-
-    #[track_caller]
-    fn answers(&self, method: &str, path: &str, fields: &str, status: u16, body: &str) {
-        let answer = self.ask(method, path, fields);
-        let (head, content) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path}: {answer}");
-        assert!(content.contains(body) && (!body.is_empty() || content.is_empty()), "{method} {path}: {answer}");
-    }
-}
 
 #[test]
 fn a_file_is_sent_whole_and_in_parts() {
@@ -119,7 +65,7 @@ fn floods_and_nonsense_are_refused_and_the_next_client_is_served() {
 #[test]
 fn an_upload_appears_when_it_is_whole_and_right() {
     let served = Served::start(&[]);
-    let there = served.directory.path().join("root/new/file");
+    let there = served.path("new/file");
     // 123456789 has the CRC32C e3069283 (RFC 3720's check value).
     let wrong = "Content-Length: 9\r\nRepr-Digest: crc32c=:AAAAAA==:\r\n\r\n123456789";
     served.answers("PUT", "/new/file", wrong, 400, "not 00000000");

@@ -8,6 +8,7 @@ pub(crate) mod disk;
 pub(crate) mod hostile;
 pub(crate) mod node;
 pub(crate) mod proxy;
+pub(crate) mod served;
 
 pub(crate) use node::Node;
 
