@@ -74,7 +74,9 @@ impl Clients {
             return true;
         }
         self.full.store(true, Ordering::SeqCst);
-        if let Some(idle) = connected.values().find(|client| client.rests()) {
+        // A request that has come and was not looked at yet is one.
+        let asks = |client: &Client| progress(client.socket.as_fd()).is_some_and(|progress| progress.holds);
+        if let Some(idle) = connected.values().find(|client| client.rests() && !asks(client)) {
             tracing::info!("a client that asks for nothing goes, another one waits");
             idle.shut_down(Shutdown::Both);
         }

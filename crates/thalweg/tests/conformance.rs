@@ -208,6 +208,9 @@ has, with their values where these matter, `-field` where it must not have one, 
 Requirements on proxies and caches are left out, and so is what this server never does: it sends no `Transfer-Encoding`, trailers, `Upgrade`,
 weak validators or `Content-Location`.
 
+`scripts/http_suites.py` runs what others have written to test servers of HTTP, where it is installed: REDbot (PyPI, `redbot`), and
+slowhttptest (Debian). It ends with 1 where one of them finds something.
+
 | section | | what is required | what the server does | shown by |
 | --- | --- | --- | --- | --- |
 ";
