@@ -91,7 +91,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refused> {
 /// A head of HTTP/1.2 to 1.9, if it is one, as HTTP/1.1 (RFC 9110, section 2.5).
 fn with_known_version(bytes: &[u8]) -> Option<Vec<u8>> {
     let begin = bytes.iter().position(|byte| !b"\r\n".contains(byte))?;
-    let end = begin + bytes[begin..].iter().position(|byte| *byte == b'\r')?;
+    // The line may not have come to its end.
+    let end = bytes[begin..].iter().position(|byte| *byte == b'\r').map_or(bytes.len(), |length| begin + length);
     let minor = end.checked_sub(1).filter(|at| matches!(bytes[*at], b'2'..=b'9'))?;
     bytes[begin..minor].ends_with(b" HTTP/1.").then(|| {
         let mut known = bytes.to_vec();
@@ -215,9 +216,10 @@ mod tests {
 
     #[test]
     fn a_head_may_come_in_pieces() {
-        let text = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-        for length in 0..text.len() {
-            assert!(parse(&text[..length]).unwrap().is_none(), "{length}");
+        for text in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.3\r\nHost: x\r\n\r\n"] {
+            for length in 0..text.len() {
+                assert!(parse(&text[..length]).unwrap().is_none(), "{length}");
+            }
         }
     }
 
