@@ -175,11 +175,12 @@ impl Server {
             let client = self.clients.enter(number, socket);
             let thread = std::thread::Builder::new().name("client".into()).stack_size(STACK);
             let spawned = thread.spawn_scoped(scope, move || {
+                // However it ends.
+                let _leaves = Leaves { clients: &self.clients, number };
                 // Told to the client where that is possible, and of no interest to anybody else.
                 if let Err(error) = self.serve(client) {
                     tracing::debug!("a client is gone: {error}");
                 }
-                self.clients.leave(number);
             });
             if let Err(error) = spawned {
                 tracing::warn!("a client is turned away: {error}");
@@ -211,6 +212,18 @@ impl Server {
             SockRef::from(&client.socket).set_linger(Some(Duration::ZERO))?;
         }
         served
+    }
+}
+
+/// Removes a client from the list when it is dropped.
+struct Leaves<'a> {
+    clients: &'a Clients,
+    number: u64,
+}
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.clients.leave(self.number);
     }
 }
 

@@ -633,6 +633,7 @@ const RULES: &[Rule] = &[
             Case("GET /digits\nIf-None-Match: \"other\"\nIf-None-Match: {etag}", &["304"]),
             Case("GET /digits\nIf-None-Match: *", &["304"]),
             Case("GET /digits\nIf-None-Match: \"other\"", &["200"]),
+            Case("GET /digits\nIf-None-Match: \"no tag\"", &["200"]),
             Case("GET /directory/\nIf-None-Match: {listing}", &["304"]),
             Case("GET /runs/1/events/0-9\nIf-None-Match: {events}", &["304"]),
             Case("PUT /digits\nIf-None-Match: *\nContent-Length: 3\n\nabc", &["412"]),
