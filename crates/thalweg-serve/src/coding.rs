@@ -21,7 +21,8 @@ impl Coding {
         let mut names = Vec::new();
         for element in values.flat_map(|value| value.split(',')) {
             let (name, parameters) = element.split_once(';').unwrap_or((element, ""));
-            let weight = parameters.trim().strip_prefix("q=").map_or(Ok(1.0), str::parse::<f32>);
+            let weight = parameters.trim().strip_prefix(['q', 'Q']).and_then(|weight| weight.strip_prefix('='));
+            let weight = weight.map_or(Ok(1.0), str::parse::<f32>);
             if weight.is_ok_and(|weight| weight > 0.0) {
                 names.push(name.trim().to_ascii_lowercase());
             }
@@ -29,7 +30,7 @@ impl Coding {
         let named = |coding: &str| names.iter().any(|name| name == coding);
         if named("zstd") {
             Some(Self::Zstd)
-        } else if named("gzip") {
+        } else if named("gzip") || named("x-gzip") {
             Some(Self::Gzip)
         } else {
             None
@@ -56,14 +57,12 @@ impl Coding {
     }
 }
 
-/// The answer with these bytes as its content, compressed where that is wanted and makes it shorter.
-pub(crate) fn compressed(answer: Answer, bytes: Vec<u8>, fields: &HeaderMap) -> Answer {
+/// The bytes, compressed where that is wanted and makes them shorter, and the answer that says so.
+pub(crate) fn compressed(answer: Answer, bytes: Vec<u8>, fields: &HeaderMap) -> (Answer, Vec<u8>) {
     let coding = Coding::wanted(fields).filter(|_| bytes.len() > WORTH_IT);
     match coding.and_then(|coding| Some((coding, coding.code(&bytes).ok()?))) {
-        Some((coding, coded)) if coded.len() < bytes.len() => {
-            answer.with(CONTENT_ENCODING, coding.name()).with_bytes(coded)
-        }
-        _ => answer.with_bytes(bytes),
+        Some((coding, coded)) if coded.len() < bytes.len() => (answer.with(CONTENT_ENCODING, coding.name()), coded),
+        _ => (answer, bytes),
     }
 }
 
@@ -79,7 +78,9 @@ mod tests {
         for (field, coding) in [
             ("gzip, deflate, br, zstd", Some(Coding::Zstd)),
             ("GZIP;q=0.5", Some(Coding::Gzip)),
+            ("x-gzip", Some(Coding::Gzip)),
             ("gzip;q=0, identity", None),
+            ("gzip; Q=0.0", None),
             ("*", None),
             ("br", None),
         ] {

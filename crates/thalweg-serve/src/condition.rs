@@ -1,17 +1,24 @@
 //! Conditional requests (RFC 9110, section 13): whether the client has what it asks for, or asks for what is there no more.
 
-use headers::{
-    ETag, HeaderMap, HeaderMapExt, IfMatch, IfModifiedSince, IfNoneMatch, IfRange, IfUnmodifiedSince, LastModified,
+use crate::answer::Answer;
+use crate::head::Head;
+use crate::site::{DIGEST, REPR_DIGEST};
+use crc_fast::{CrcAlgorithm, checksum};
+use http::header::{
+    CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,
+    IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE, VARY,
 };
-use std::time::SystemTime;
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+use rustix::fs::Stat;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What tells one state of a representation from another.
 #[derive(Debug, Clone)]
 pub(crate) struct Validators {
     /// Strong: another state has another one.
-    pub(crate) etag: ETag,
-    /// To the second.
-    pub(crate) modified: SystemTime,
+    etag: String,
+    /// In whole seconds. Nothing where a second state could have the same.
+    modified: Option<SystemTime>,
 }
 
 /// What becomes of a request.
@@ -26,46 +33,128 @@ pub(crate) enum Condition {
 }
 
 impl Validators {
-    /// Evaluates the conditions of a GET or HEAD, in the order of section 13.2.2.
-    pub(crate) fn condition(&self, fields: &HeaderMap) -> Condition {
-        let go = match (fields.typed_get::<IfMatch>(), fields.typed_get::<IfUnmodifiedSince>()) {
-            (Some(condition), _) => condition.precondition_passes(&self.etag),
-            (None, Some(condition)) => condition.precondition_passes(self.modified),
-            (None, None) => true,
-        };
-        let modified = match (fields.typed_get::<IfNoneMatch>(), fields.typed_get::<IfModifiedSince>()) {
-            (Some(condition), _) => condition.precondition_passes(&self.etag),
-            (None, Some(condition)) => condition.is_modified(self.modified),
-            (None, None) => true,
-        };
-        match (go, modified) {
-            (false, _) => Condition::Failed,
-            (true, false) => Condition::NotModified,
-            (true, true) => Condition::Go,
+    /// Those of a file that may be replaced or rewritten.
+    pub(crate) fn of_file(stat: &Stat) -> Self {
+        let modified = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
+        Self::new(format!("{:x}-{:x}-{modified:x}", stat.st_ino, stat.st_size)).modified(stat.st_mtime)
+    }
+
+    /// Those of bytes in memory.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        Self::new(format!("{:016x}", checksum(CrcAlgorithm::Crc64Nvme, bytes)))
+    }
+
+    /// Those of a state with this name, of characters that need no quotes.
+    pub(crate) fn new(state: impl std::fmt::Display) -> Self {
+        Self { etag: format!("\"{state}\""), modified: None }
+    }
+
+    /// With a time of modification, in seconds since 1970. Only one whose second is over tells states apart, and may be sent
+    /// (RFC 9110, sections 8.8.2.1 and 8.8.2.2); the clock of the files lags behind ours by some milliseconds.
+    pub(crate) fn modified(mut self, seconds: i64) -> Self {
+        let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        let over = SystemTime::now().duration_since(modified).is_ok_and(|age| age >= Duration::from_secs(2));
+        self.modified = over.then_some(modified);
+        self
+    }
+
+    /// As they are sent.
+    pub(crate) fn put(&self, answer: Answer) -> Answer {
+        let answer = answer.with(ETAG, &self.etag);
+        match self.modified {
+            Some(modified) => answer.with(LAST_MODIFIED, httpdate::fmt_http_date(modified)),
+            None => answer,
         }
+    }
+
+    /// Evaluates a request's conditions, in the order of section 13.2.2.
+    pub(crate) fn condition(&self, method: &Method, fields: &HeaderMap) -> Condition {
+        let go = match (self.is_among(fields, IF_MATCH, false), date(fields, IF_UNMODIFIED_SINCE), self.modified) {
+            (Some(is_there), ..) => is_there,
+            (None, Some(date), Some(modified)) => modified <= date,
+            (None, ..) => true,
+        };
+        let reads = method == Method::GET || method == Method::HEAD;
+        let changed = match (self.is_among(fields, IF_NONE_MATCH, true), date(fields, IF_MODIFIED_SINCE), self.modified)
+        {
+            (Some(is_there), ..) => !is_there,
+            (None, Some(date), Some(modified)) if reads => modified > date,
+            (None, ..) => true,
+        };
+        match (go, changed) {
+            (true, true) => Condition::Go,
+            (true, false) if reads => Condition::NotModified,
+            _ => Condition::Failed,
+        }
+    }
+
+    /// Whether a field names this state, compared weakly or strongly (section 8.8.3.2); nothing where there is no such field. Ours have no
+    /// commas in them, and are not part of any other.
+    fn is_among(&self, fields: &HeaderMap, name: HeaderName, weakly: bool) -> Option<bool> {
+        let values = fields.get_all(name).iter().map(|value| value.to_str().unwrap_or_default());
+        let mut tags = values.flat_map(|value| value.split(',')).map(str::trim).peekable();
+        tags.peek()?;
+        Some(tags.any(|tag| {
+            let strong = if weakly { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
+            tag == "*" || strong == self.etag
+        }))
     }
 
     /// Whether a `Range` field counts: it does not where `If-Range` names another state (section 13.1.5).
     pub(crate) fn range_counts(&self, fields: &HeaderMap) -> bool {
-        let modified = LastModified::from(self.modified);
-        match fields.get(http::header::IF_RANGE) {
-            None => true,
-            Some(_) => fields
-                .typed_get::<IfRange>()
-                .is_some_and(|condition| !condition.is_modified(Some(&self.etag), Some(&modified))),
+        let Some(state) = fields.get(IF_RANGE) else { return true };
+        state.as_bytes() == self.etag.as_bytes() || self.modified.is_some() && self.modified == date(fields, IF_RANGE)
+    }
+
+    /// The answer to a `GET` or `HEAD` that would be `whole`, but for the request's conditions and its range.
+    pub(crate) fn answer(&self, head: &Head, whole: Answer) -> Answer {
+        match self.condition(&head.method, &head.fields) {
+            Condition::Failed => failed(),
+            // What a cache has to know, and no more (section 15.4.5).
+            Condition::NotModified => {
+                let mut answer = Answer::new(StatusCode::NOT_MODIFIED).with(ETAG, &self.etag);
+                for known in [CACHE_CONTROL, VARY] {
+                    answer.fields.extend(whole.fields.get(&known).cloned().map(|value| (known, value)));
+                }
+                answer
+            }
+            Condition::Go => {
+                // Of a HEAD, a range means nothing (section 14.2).
+                let counts = head.method == Method::GET && self.range_counts(&head.fields);
+                let range = head.fields.get(RANGE).and_then(|value| value.to_str().ok()).filter(|_| counts);
+                let mut answer = self.put(whole).in_part(range);
+                if answer.status == StatusCode::PARTIAL_CONTENT && head.fields.contains_key(IF_RANGE) {
+                    // The client has the rest of it, and these (section 15.3.7).
+                    for known in [LAST_MODIFIED, REPR_DIGEST, DIGEST] {
+                        answer.fields.remove(known);
+                    }
+                    // That of several parts says how they are told apart.
+                    if answer.fields.contains_key(CONTENT_RANGE) {
+                        answer.fields.remove(CONTENT_TYPE);
+                    }
+                }
+                answer
+            }
         }
     }
+}
+
+fn date(fields: &HeaderMap, name: HeaderName) -> Option<SystemTime> {
+    httpdate::parse_http_date(fields.get(name)?.to_str().ok()?).ok()
+}
+
+/// 412.
+pub(crate) fn failed() -> Answer {
+    Answer::say(StatusCode::PRECONDITION_FAILED, "it is not what it was")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, UNIX_EPOCH};
 
     fn validators() -> Validators {
-        // Sun, 06 Nov 1994 08:49:37 GMT, as in the standard, and a part of a second.
-        let modified = UNIX_EPOCH + Duration::from_millis(784_111_777_250);
-        Validators { etag: "\"a-1\"".parse().unwrap(), modified }
+        // Sun, 06 Nov 1994 08:49:37 GMT, as in the standard.
+        Validators::new("a-1").modified(784_111_777)
     }
 
     fn fields(list: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -74,6 +163,7 @@ mod tests {
 
     const THEN: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const BEFORE: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+    const AFTER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
 
     #[test]
     fn a_client_that_has_it_is_told_so() {
@@ -84,14 +174,39 @@ mod tests {
             (&[("if-none-match", "\"b\", \"a-1\"")], Condition::NotModified),
             (&[("if-none-match", "*")], Condition::NotModified),
             (&[("if-none-match", "\"b\"")], Condition::Go),
+            (&[("if-none-match", "\"a b")], Condition::Go),
+            (&[("if-none-match", "")], Condition::Go),
             (&[("if-modified-since", THEN)], Condition::NotModified),
             (&[("if-modified-since", BEFORE)], Condition::Go),
             (&[("if-modified-since", "yesterday")], Condition::Go),
             // The tag counts, not the date.
             (&[("if-none-match", "\"b\""), ("if-modified-since", THEN)], Condition::Go),
         ] {
-            assert_eq!(validators().condition(&fields(list)), condition, "{list:?}");
+            assert_eq!(validators().condition(&Method::GET, &fields(list)), condition, "{list:?}");
         }
+    }
+
+    #[test]
+    fn a_client_that_writes_is_never_told_that_it_has_it() {
+        for (list, condition) in [
+            (&[("if-none-match", "*")][..], Condition::Failed),
+            (&[("if-none-match", "\"b\"")], Condition::Go),
+            (&[("if-modified-since", THEN)], Condition::Go),
+            (&[("if-unmodified-since", BEFORE)], Condition::Failed),
+        ] {
+            assert_eq!(validators().condition(&Method::PUT, &fields(list)), condition, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_counts_once_its_second_is_over() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert_eq!(Validators::new("a").modified(now as i64).modified, None);
+        assert_eq!(Validators::new("a").modified(now as i64 + 1000).modified, None);
+        assert!(Validators::new("a").modified(now as i64 - 2).modified.is_some());
+        let unknown = Validators::new("a");
+        assert_eq!(unknown.condition(&Method::GET, &fields(&[("if-unmodified-since", BEFORE)])), Condition::Go);
+        assert!(!unknown.range_counts(&fields(&[("if-range", THEN)])));
     }
 
     #[test]
@@ -104,15 +219,21 @@ mod tests {
             (&[("if-unmodified-since", BEFORE)], Condition::Failed),
             (&[("if-unmodified-since", THEN)], Condition::Go),
         ] {
-            assert_eq!(validators().condition(&fields(list)), condition, "{list:?}");
+            assert_eq!(validators().condition(&Method::GET, &fields(list)), condition, "{list:?}");
         }
     }
 
     #[test]
     fn a_range_counts_only_of_what_the_client_has_the_rest_of() {
-        for (value, counts) in
-            [("\"a-1\"", true), ("W/\"a-1\"", false), ("\"b\"", false), (THEN, true), (BEFORE, false), ("?", false)]
-        {
+        for (value, counts) in [
+            ("\"a-1\"", true),
+            ("W/\"a-1\"", false),
+            ("\"b\"", false),
+            (THEN, true),
+            (BEFORE, false),
+            (AFTER, false),
+            ("?", false),
+        ] {
             assert_eq!(validators().range_counts(&fields(&[("if-range", value)])), counts, "{value}");
         }
         assert!(validators().range_counts(&HeaderMap::new()));

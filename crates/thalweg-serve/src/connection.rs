@@ -1,6 +1,7 @@
 //! One client: its requests, one after the other.
 
 use crate::answer::{Answer, Content, Piece};
+use crate::client::Doing;
 use crate::head::{self, Body, Head};
 use crate::server::{Counters, Ways};
 use crate::site::Site;
@@ -9,7 +10,6 @@ use crate::wire::Wire;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, SERVER};
 use http::{Method, StatusCode, Version};
 use std::io::{self, Read};
-use std::net::Shutdown;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,12 +17,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 use thalweg_transfer::{Incoming, Outward, Receiver, Sender, Stored, cached_bytes};
 
-/// A client.
+/// A client's requests.
 pub(crate) struct Connection<'a> {
     wire: Wire,
     site: &'a Site,
     ways: Ways,
     counters: &'a Counters,
+    /// How long the client may send nothing.
+    patience: Duration,
+    /// Told what goes on.
+    note: &'a dyn Fn(Doing),
     /// Bytes that came and were not looked at yet.
     ahead: Vec<u8>,
     sender: Sender,
@@ -37,34 +41,41 @@ enum Next {
 }
 
 impl<'a> Connection<'a> {
-    pub(crate) fn new(wire: Wire, site: &'a Site, ways: Ways, counters: &'a Counters) -> Self {
-        Self { wire, site, ways, counters, ahead: Vec::new(), sender: Sender::new(), receiver: Receiver::new() }
+    pub(crate) fn new(
+        wire: Wire,
+        site: &'a Site,
+        ways: Ways,
+        counters: &'a Counters,
+        patience: Duration,
+        note: &'a dyn Fn(Doing),
+    ) -> Self {
+        let (sender, receiver) = (Sender::new(), Receiver::new());
+        Self { wire, site, ways, counters, patience, note, ahead: Vec::new(), sender, receiver }
     }
 
     /// Answers requests until the client goes, or has to.
     pub(crate) fn serve(mut self) -> io::Result<()> {
-        loop {
-            let head = match self.head()? {
-                Some(Ok(head)) => head,
-                Some(Err((status, sentence))) => {
-                    self.send(Answer::say(status, sentence).closing(), None)?;
-                    self.linger();
-                    return Ok(());
-                }
-                None => return Ok(()),
+        while let Some(head) = self.head()? {
+            (self.note)(Doing::Answer);
+            let next = match head {
+                Ok(head) => self.answer(&head)?,
+                Err((status, sentence)) => self.send(Answer::say(status, sentence), None)?,
             };
             self.counters.requests.fetch_add(1, Ordering::Relaxed);
-            if self.answer(&head)? == Next::Close {
-                return Ok(());
+            (self.note)(Doing::Rest);
+            if next == Next::Close {
+                self.wire.close(Instant::now() + LINGER.min(self.patience));
+                break;
             }
         }
+        Ok(())
     }
 
     /// The next request; nothing when the client has gone, or has nothing to ask.
     fn head(&mut self) -> io::Result<Option<Result<Head, head::Refused>>> {
-        let mut began = (!self.ahead.is_empty()).then(Instant::now);
-        let mut late = false;
-        let result = loop {
+        let head_time = HEAD_TIME.min(self.patience);
+        let mut until = Instant::now() + if self.ahead.is_empty() { self.patience } else { head_time };
+        let head = loop {
             match head::parse(&self.ahead) {
                 Ok(Some((head, length))) => {
                     self.ahead.drain(..length);
@@ -73,32 +84,27 @@ impl<'a> Connection<'a> {
                 Ok(None) => {}
                 Err(refused) => break Some(Err(refused)),
             }
-            if let Some(began) = began {
-                // Some of it came: the rest has to come soon.
-                let left = HEAD_TIME.saturating_sub(began.elapsed());
-                if left.is_zero() {
-                    break Some(Err((StatusCode::REQUEST_TIMEOUT, "the request's head took longer than 10 s")));
-                }
-                self.wire.socket().set_read_timeout(Some(left))?;
-                late = true;
-            }
+            self.wire.read_until(Some(until));
             let mut buffer = [0; 4096];
             match self.wire.read(&mut buffer) {
                 Ok(0) => break None,
                 Ok(read) => {
+                    if self.ahead.is_empty() {
+                        // The rest has to come soon.
+                        until = Instant::now() + head_time;
+                    }
                     self.ahead.extend_from_slice(&buffer[..read]);
-                    began.get_or_insert_with(Instant::now);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && began.is_some() => {}
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && !self.ahead.is_empty() => {
+                    break Some(Err((StatusCode::REQUEST_TIMEOUT, "the request's head took too long")));
+                }
                 // Nothing asked for in a long time, or it has gone.
                 Err(_) => break None,
             }
         };
-        if late {
-            self.wire.socket().set_read_timeout(Some(PATIENCE))?;
-        }
-        Ok(result)
+        self.wire.read_until(None);
+        Ok(head)
     }
 
     fn answer(&mut self, head: &Head) -> io::Result<Next> {
@@ -111,21 +117,13 @@ impl<'a> Connection<'a> {
         };
         // A body that nobody wanted is not read.
         let answer = if head.body == Body::Length(0) { answer } else { answer.closing() };
-        let next = self.send(answer, Some(head))?;
-        if head.body != Body::Length(0) {
-            self.linger();
-        }
-        Ok(next)
+        self.send(answer, Some(head))
     }
 
     fn put(&mut self, head: &Head) -> io::Result<Next> {
         let mut upload = match Upload::begin(self.site, head) {
             Ok(upload) => upload,
-            Err(answer) => {
-                self.send(answer.closing(), Some(head))?;
-                self.linger();
-                return Ok(Next::Close);
-            }
+            Err(answer) => return self.send(answer.closing(), Some(head)),
         };
         let expects =
             head.fields.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
@@ -139,12 +137,12 @@ impl<'a> Connection<'a> {
         let received = match &mut self.wire {
             Wire::Plain(socket) => {
                 let mut rest = &*socket;
-                let mut incoming = Incoming { first: ours, rest: &mut rest, socket: Some(socket.as_fd()) };
-                upload.receive(&mut self.receiver, self.ways.inward, &mut incoming)
+                let mut incoming = Incoming { first: ours, rest: &mut rest, socket: Some(socket.stream().as_fd()) };
+                upload.receive(&mut self.receiver, self.ways.inward, &mut incoming, self.note)
             }
             Wire::Tls(stream) => {
                 let mut incoming = Incoming { first: ours, rest: stream, socket: None };
-                upload.receive(&mut self.receiver, self.ways.inward, &mut incoming)
+                upload.receive(&mut self.receiver, self.ways.inward, &mut incoming, self.note)
             }
         };
         match received {
@@ -153,11 +151,7 @@ impl<'a> Connection<'a> {
                 let answer = upload.finish(head);
                 self.send(answer, Some(head))
             }
-            Ok(Err(answer)) => {
-                self.send(answer.closing(), Some(head))?;
-                self.linger();
-                Ok(Next::Close)
-            }
+            Ok(Err(answer)) => self.send(answer.closing(), Some(head)),
             Err(error) => {
                 tracing::info!("an upload of {} broke off: {error}", head.path);
                 Ok(Next::Close)
@@ -222,14 +216,14 @@ impl<'a> Connection<'a> {
     }
 
     fn file(&mut self, file: &Arc<Stored>, range: Range<u64>, more: bool) -> io::Result<()> {
-        if self.wire.plain().is_none() {
+        if self.wire.clear().is_none() {
             return self.through_tls(file, range);
         }
         let mut at = range.start;
         while at < range.end {
             let piece = at..range.end.min(at + PIECE);
             let way = self.way(file, &piece);
-            let Some(socket) = self.wire.plain() else { return Err(io::ErrorKind::NotConnected.into()) };
+            let Some(socket) = self.wire.clear() else { return Err(io::ErrorKind::NotConnected.into()) };
             self.sender.send(way, file, piece.clone(), socket, more || piece.end < range.end)?;
             self.counters.sent.fetch_add(piece.end - piece.start, Ordering::Relaxed);
             at = piece.end;
@@ -263,19 +257,6 @@ impl<'a> Connection<'a> {
         }
         Ok(())
     }
-
-    /// Closing a connection on which bytes wait to be read throws away what was just answered (RFC 9112, section 9.6): so some of
-    /// them are read first.
-    fn linger(&mut self) {
-        let socket = self.wire.socket();
-        let began = Instant::now();
-        let mut buffer = [0; 4096];
-        if socket.shutdown(Shutdown::Write).is_err() || socket.set_read_timeout(Some(LINGER)).is_err() {
-            return;
-        }
-        let mut socket = socket;
-        while began.elapsed() < LINGER && matches!(socket.read(&mut buffer), Ok(1..)) {}
-    }
 }
 
 fn put_field(text: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -285,10 +266,8 @@ fn put_field(text: &mut Vec<u8>, name: &str, value: &[u8]) {
     text.extend_from_slice(b"\r\n");
 }
 
-/// How long a request's head may take from its first byte on.
-const HEAD_TIME: Duration = Duration::from_secs(10);
-/// How long a client may neither take nor send anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a request's head may take from its first byte on, and a TLS handshake.
+pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
 /// How long what a refused client still sends is thrown away.
 const LINGER: Duration = Duration::from_secs(2);
 /// Bytes for which it is decided at once how they are sent.

@@ -1,6 +1,7 @@
 //! Events of a run, as the bytes of their records.
 
 use crate::answer::Content;
+use crc_fast::{CrcAlgorithm, Digest};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fs::File;
@@ -64,10 +65,12 @@ impl Selection {
         Ok(Self { first, last, sources })
     }
 
-    /// Their records, in the files that they are in.
-    pub(crate) fn content(&self, run: &Run) -> Result<Content, EventsError> {
+    /// Their records, in the files that they are in, and a number that others would not have: a checksum of their headers, which hold
+    /// the payloads' checksums.
+    pub(crate) fn content(&self, run: &Run) -> Result<(Content, u64), EventsError> {
         let mut files: HashMap<PathBuf, Arc<Stored>> = HashMap::new();
         let mut content = Content::default();
+        let mut state = Digest::new(CrcAlgorithm::Crc64Nvme);
         self.each(run, |event| {
             for fragment in event.fragments.iter().filter(|fragment| self.wants(fragment.header.source)) {
                 let (mapping, payload) = fragment.position();
@@ -78,12 +81,13 @@ impl Selection {
                         files.entry(mapping.path().to_owned()).or_insert(file)
                     }
                 };
+                state.update(&fragment.header.encode());
                 let start = payload - HEADER_LEN as u64;
                 content.push_file(file, start..start + record_len(fragment.header.piece_length as usize) as u64);
             }
             if content.pieces.len() > MOST { Err(EventsError::TooMany) } else { Ok(()) }
         })?;
-        Ok(content)
+        Ok((content, state.finalize()))
     }
 
     /// What is where in [`content`](Self::content).

@@ -1,6 +1,9 @@
 //! The head of a request: its line and its header fields.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, EXPECT, HOST, IF_MODIFIED_SINCE, IF_RANGE,
+    IF_UNMODIFIED_SINCE, RANGE, TRANSFER_ENCODING,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 /// Bytes that a head may have.
@@ -43,65 +46,123 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refused> {
     let length = match request.parse(bytes) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) if bytes.len() < MOST_BYTES => return Ok(None),
+        Ok(httparse::Status::Partial) if !bytes[..MOST_BYTES].contains(&b'\n') => {
+            return Err((StatusCode::URI_TOO_LONG, "the request's line is longer than 16 KiB"));
+        }
         Ok(httparse::Status::Partial) => return Err((TOO_LARGE, "the request's head is longer than 16 KiB")),
         Err(httparse::Error::TooManyHeaders) => return Err((TOO_LARGE, "there are more than 64 header fields")),
         Err(httparse::Error::Version) => {
-            return Err((StatusCode::HTTP_VERSION_NOT_SUPPORTED, "this server speaks HTTP/1.1"));
+            return match with_known_version(bytes) {
+                Some(known) => parse(&known),
+                None if names_version(bytes) => Err((UNKNOWN_VERSION, "this server speaks HTTP/1.1")),
+                None => Err((BAD, "this is not an HTTP/1.1 request")),
+            };
         }
         Err(_) => return Err((BAD, "this is not an HTTP/1.1 request")),
     };
+    if bytes[..length].iter().zip(&bytes[1..length]).any(|(before, byte)| *byte == b'\n' && *before != b'\r') {
+        return Err((BAD, "a line ends with LF, not with CR LF"));
+    }
     let method = request.method.and_then(|name| Method::from_bytes(name.as_bytes()).ok());
     let method = method.ok_or((BAD, "the method is not a token"))?;
     let version = request.version.unwrap_or(0);
-    let (path, query) = target(request.path.unwrap_or_default())?;
+    let (path, query) = target(request.path.unwrap_or_default(), &method)?;
     let mut map = HeaderMap::with_capacity(request.headers.len());
     for field in request.headers.iter() {
         let name =
             HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| (BAD, "a header field's name is not one"))?;
         let value = HeaderValue::from_bytes(field.value).map_err(|_| (BAD, "a header field's value is not one"))?;
+        if ONCE.contains(&name) && map.contains_key(&name) {
+            return Err((BAD, "a header field that has one value is there twice"));
+        }
         map.append(name, value);
     }
-    let hosts = map.get_all(HOST).iter().count();
-    if hosts > 1 || (hosts == 0 && version > 0) {
-        return Err((BAD, "there must be one Host field"));
+    match map.get(HOST).map(HeaderValue::to_str) {
+        None if version > 0 => return Err((BAD, "there is no Host field")),
+        Some(Ok(host)) if !host.is_empty() && !is_host(host) => return Err((BAD, "the Host field names no host")),
+        Some(Err(_)) => return Err((BAD, "the Host field names no host")),
+        _ => {}
     }
-    let body = body(&map)?;
+    let body = body(&map, version)?;
     let keep = keeps(&map, version);
     Ok(Some((Head { method, path, query, fields: map, body, keep, version }, length)))
 }
 
-/// Path and query of a request's target (RFC 9112, section 3.2): in origin form, or absolute as through a proxy.
-fn target(target: &str) -> Result<(String, String), Refused> {
-    let refused = Err((BAD, "the request's target is not a path"));
+/// A head of HTTP/1.2 to 1.9, if it is one, as HTTP/1.1 (RFC 9110, section 2.5).
+fn with_known_version(bytes: &[u8]) -> Option<Vec<u8>> {
+    let begin = bytes.iter().position(|byte| !b"\r\n".contains(byte))?;
+    // The line may not have come to its end.
+    let end = bytes[begin..].iter().position(|byte| *byte == b'\r').map_or(bytes.len(), |length| begin + length);
+    let minor = end.checked_sub(1).filter(|at| matches!(bytes[*at], b'2'..=b'9'))?;
+    bytes[begin..minor].ends_with(b" HTTP/1.").then(|| {
+        let mut known = bytes.to_vec();
+        known[minor] = b'1';
+        known
+    })
+}
+
+/// Whether a version stands where it should: behind method and target.
+fn names_version(bytes: &[u8]) -> bool {
+    let mut words = bytes.split(|byte| *byte == b' ');
+    words.nth(2).is_some_and(|word| word.starts_with(b"HTTP/"))
+}
+
+/// Path and query of a request's target (RFC 9112, section 3.2): in origin form, or absolute as through a proxy; of the server as a whole
+/// for `OPTIONS *`.
+fn target(target: &str, method: &Method) -> Result<(String, String), Refused> {
+    let refused = (BAD, "the request's target is not a path");
     let origin = match target.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") => {
-            rest.find('/').map_or("/", |slash| &rest[slash..])
+            let (host, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+            if !is_host(host) {
+                return Err(refused);
+            }
+            if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
         }
-        _ if target == "*" => "/",
-        _ => target,
+        _ if target == "*" && method == Method::OPTIONS => "/".to_owned(),
+        _ => target.to_owned(),
     };
-    if !origin.starts_with('/') {
-        return refused;
+    let percent =
+        |at: usize| origin.as_bytes().get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
+    if !origin.starts_with('/') || origin.contains('#') || !origin.match_indices('%').all(|(at, _)| percent(at)) {
+        return Err(refused);
     }
-    let (path, query) = origin.split_once('?').unwrap_or((origin, ""));
+    let (path, query) = origin.split_once('?').unwrap_or((&origin, ""));
     Ok((path.to_owned(), query.to_owned()))
 }
 
+/// `host` or `host:port` (RFC 3986, section 3.2.2). Which one does not matter: this server answers for all of them.
+fn is_host(text: &str) -> bool {
+    let authority: Result<http::uri::Authority, _> = text.parse();
+    authority.is_ok_and(|authority| {
+        let host = authority.host();
+        let port = text.strip_prefix(host).map(|rest| rest.strip_prefix(':').unwrap_or(rest));
+        !host.is_empty() && port.is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
+    })
+}
+
 /// RFC 9112, section 6.3. What two readers could understand in two ways is refused: a proxy in front of us might be the other one.
-fn body(fields: &HeaderMap) -> Result<Body, Refused> {
-    let mut lengths = fields.get_all(CONTENT_LENGTH).iter();
-    let length = match (lengths.next(), lengths.next()) {
-        (None, _) => None,
-        (Some(_), Some(_)) => return Err((BAD, "there is more than one Content-Length")),
-        (Some(length), None) => {
-            let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-            Some(digits.and_then(|text| text.parse().ok()).ok_or((BAD, "Content-Length is not a number"))?)
+fn body(fields: &HeaderMap, version: u8) -> Result<Body, Refused> {
+    let length = fields.get(CONTENT_LENGTH).map(|length| {
+        let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        digits.and_then(|text| text.parse().ok()).ok_or((BAD, "Content-Length is not a number"))
+    });
+    let codings = fields.get_all(TRANSFER_ENCODING).iter().map(|value| value.to_str().unwrap_or("?"));
+    let codings: Vec<_> = codings.flat_map(|value| value.split(',')).map(str::trim).collect();
+    match (codings.split_last(), length.transpose()?) {
+        (None, length) => Ok(Body::Length(length.unwrap_or(0))),
+        (Some(_), Some(_)) => Err((BAD, "there are both Content-Length and Transfer-Encoding")),
+        (Some(_), None) if version == 0 => Err((BAD, "HTTP/1.0 has no Transfer-Encoding")),
+        (Some((last, before)), None) => {
+            let chunked = |coding: &&str| coding.eq_ignore_ascii_case("chunked");
+            if !chunked(last) || before.iter().any(chunked) {
+                Err((BAD, "the body's end cannot be told: its last coding, and no other, has to be chunked"))
+            } else if before.is_empty() {
+                Ok(Body::Chunks)
+            } else {
+                Err((StatusCode::NOT_IMPLEMENTED, "this server knows no transfer coding but chunked"))
+            }
         }
-    };
-    match (fields.contains_key(TRANSFER_ENCODING), length) {
-        (true, Some(_)) => Err((BAD, "there are both Content-Length and Transfer-Encoding")),
-        (true, None) => Ok(Body::Chunks),
-        (false, length) => Ok(Body::Length(length.unwrap_or(0))),
     }
 }
 
@@ -113,7 +174,20 @@ fn keeps(fields: &HeaderMap, version: u8) -> bool {
     if version == 0 { says("keep-alive") && !says("close") } else { !says("close") }
 }
 
+/// Fields that have one value. Of two, another reader might take the other (RFC 9110, section 5.3).
+const ONCE: [HeaderName; 9] = [
+    AUTHORIZATION,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    EXPECT,
+    HOST,
+    IF_MODIFIED_SINCE,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+];
 const BAD: StatusCode = StatusCode::BAD_REQUEST;
+const UNKNOWN_VERSION: StatusCode = StatusCode::HTTP_VERSION_NOT_SUPPORTED;
 const TOO_LARGE: StatusCode = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
 
 #[cfg(test)]
@@ -142,9 +216,10 @@ mod tests {
 
     #[test]
     fn a_head_may_come_in_pieces() {
-        let text = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-        for length in 0..text.len() {
-            assert!(parse(&text[..length]).unwrap().is_none(), "{length}");
+        for text in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.3\r\nHost: x\r\n\r\n"] {
+            for length in 0..text.len() {
+                assert!(parse(&text[..length]).unwrap().is_none(), "{length}");
+            }
         }
     }
 
@@ -152,7 +227,14 @@ mod tests {
     fn targets_may_be_absolute() {
         assert_eq!(head("GET http://a:80/b?c HTTP/1.1\r\nHost: a\r\n\r\n").path, "/b");
         assert_eq!(head("GET http://a HTTP/1.1\r\nHost: a\r\n\r\n").path, "/");
+        assert_eq!(head("GET http://a?c HTTP/1.1\r\nHost: a\r\n\r\n").query, "c");
+        assert_eq!(head("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").path, "/");
+        refused("GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400);
+        refused("GET http:///b HTTP/1.1\r\nHost: a\r\n\r\n", 400);
         refused("GET b HTTP/1.1\r\nHost: a\r\n\r\n", 400);
+        refused("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", 400);
+        refused("GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n", 400);
+        refused("GET /%a HTTP/1.1\r\nHost: a\r\n\r\n", 400);
         refused("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n", 400);
     }
 
@@ -163,16 +245,40 @@ mod tests {
         refused("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n", 400);
         refused("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n", 400);
         refused("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400);
+        refused("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 400);
+        refused("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, chunked\r\n\r\n", 400);
+        refused("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501);
+        refused("PUT / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", 400);
+        refused("GET / HTTP/1.1\r\nHost: a\r\nRange: bytes=0-1\r\nRange: bytes=2-3\r\n\r\n", 400);
+        refused("GET / HTTP/1.1\r\nHost: a\nA: b\r\n\r\n", 400);
+        for host in ["a b", "a/b", "a@b", "a:b", ":80", "a:80:80", "[::1", "\u{e4}"] {
+            refused(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), 400);
+        }
         refused("GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505);
         refused("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505);
         refused("\u{16}\u{3}\u{1}", 400);
     }
 
     #[test]
+    fn a_host_is_a_name_or_an_address_and_a_port() {
+        for host in ["", "a", "a:80", "a:", "1.2.3.4:80", "[::1]", "[::1]:80", "a-b.c_d"] {
+            head(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        }
+    }
+
+    #[test]
+    fn a_later_version_of_http_1_is_taken_for_the_latest_that_is_known() {
+        let later = head("\r\nGET /a HTTP/1.7\r\nHost: a\r\n\r\n");
+        assert_eq!((later.path.as_str(), later.version, later.keep), ("/a", 1, true));
+        refused("GET / HTTP/1.12\r\nHost: a\r\n\r\n", 400);
+    }
+
+    #[test]
     fn floods_are_refused() {
         let many = "a: b\r\n".repeat(65);
         refused(&format!("GET / HTTP/1.1\r\nHost: x\r\n{many}\r\n"), 431);
-        refused(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(MOST_BYTES)), 431);
+        refused(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(MOST_BYTES)), 414);
+        refused(&format!("GET / HTTP/1.1\r\nA: {}\r\n", "a".repeat(MOST_BYTES)), 431);
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! The data server: a directory of runs on the network, by HTTP/1.1.
 //!
-//! What it answers is told in `docs/data-server.md`. The head of a request is read by `httparse` and `headers`; how bytes move is
+//! What it answers is told in `docs/data-server.md`. The head of a request is read by `httparse`; how bytes move is
 //! [`thalweg_transfer`]'s; what is between them is here: what a path means, which bytes are meant, who may have them, and files
 //! that come in.
 #![forbid(unsafe_code)]
 
 mod answer;
+mod client;
 mod coding;
 mod condition;
 mod connection;
 mod events;
+#[doc(hidden)]
+pub mod fuzz;
 mod head;
 mod listing;
 mod range;

@@ -3,23 +3,23 @@
 //! A thread that waits in `sendfile` costs nothing while it waits, and one system call moves as much as the socket takes: that is why there is
 //! no event loop. How many there are is limited; further clients wait in the listen queue.
 
-use crate::connection::{Connection, PATIENCE};
+use crate::client::{Client, Clients};
+use crate::connection::{Connection, HEAD_TIME};
 use crate::site::Site;
 use crate::token::Tokens;
 use crate::tree::{RUNS, Tree};
 use crate::wire::Wire;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use socket2::{Domain, Protocol, Socket, Type};
-use std::collections::HashMap;
+use rustls::ServerConfig;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thalweg_transfer::{Inward, Outward};
 
 /// How a directory is served.
@@ -35,8 +35,10 @@ pub struct Settings {
     pub tokens: Option<Tokens>,
     /// Certificate and key, for TLS.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Clients served at once.
+    /// Clients served at once; at least one.
     pub connections: usize,
+    /// How long a client may send and take nothing, or next to nothing.
+    pub patience: Duration,
     /// How bytes move.
     pub ways: Ways,
     /// CPUs that serve; all where it is empty.
@@ -101,13 +103,6 @@ pub struct Server {
     clients: Clients,
 }
 
-/// Those that are connected.
-#[derive(Debug, Default)]
-struct Clients {
-    sockets: Mutex<HashMap<u64, TcpStream>>,
-    left: Condvar,
-}
-
 impl Server {
     /// Listens.
     pub fn bind(settings: Settings) -> Result<Self, ServeError> {
@@ -135,8 +130,10 @@ impl Server {
     /// Serves until `stop` is readable. Transfers under way then have a few seconds to come to their end.
     pub fn run(&self, stop: impl AsFd) -> Result<(), ServeError> {
         std::thread::scope(|scope| {
+            let watch = std::thread::Builder::new().name("watch".into()).stack_size(STACK);
+            watch.spawn_scoped(scope, || self.clients.watch(self.settings.patience)).map_err(ServeError::Accept)?;
             let taken = self.take_clients(scope, stop.as_fd());
-            self.clients.send_away();
+            self.clients.send_away(GRACE);
             taken
         })
     }
@@ -156,6 +153,9 @@ impl Server {
             if !both[0].revents().is_empty() {
                 return Ok(());
             }
+            if !self.clients.make_room(self.settings.connections) {
+                continue;
+            }
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
                 // It went before it was taken.
@@ -172,79 +172,58 @@ impl Server {
             };
             number += 1;
             self.counters.connections.fetch_add(1, Ordering::Relaxed);
-            self.clients.enter(number, &socket);
+            let client = self.clients.enter(number, socket);
             let thread = std::thread::Builder::new().name("client".into()).stack_size(STACK);
             let spawned = thread.spawn_scoped(scope, move || {
+                // However it ends.
+                let _leaves = Leaves { clients: &self.clients, number };
                 // Told to the client where that is possible, and of no interest to anybody else.
-                if let Err(error) = self.serve(socket) {
+                if let Err(error) = self.serve(client) {
                     tracing::debug!("a client is gone: {error}");
                 }
-                self.clients.leave(number);
             });
             if let Err(error) = spawned {
                 tracing::warn!("a client is turned away: {error}");
                 self.clients.leave(number);
             }
-            self.clients.wait_for_room(self.settings.connections);
         }
     }
 
-    fn serve(&self, socket: TcpStream) -> io::Result<()> {
+    fn serve(&self, client: Arc<Client>) -> io::Result<()> {
         if !self.settings.cpus.is_empty() {
             let mut set = rustix::thread::CpuSet::new();
             self.settings.cpus.iter().for_each(|cpu| set.set(*cpu));
             rustix::thread::sched_setaffinity(None, &set)?;
         }
-        socket.set_nonblocking(false)?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        let patience = self.settings.patience;
+        client.socket.set_nonblocking(false)?;
+        client.socket.set_nodelay(true)?;
+        SockRef::from(&client.socket).set_tcp_notsent_lowat(MOST_UNSENT)?;
+        client.socket.set_read_timeout(Some(patience))?;
+        client.socket.set_write_timeout(Some(patience))?;
         let wire = match &self.settings.tls {
-            None => Wire::Plain(socket),
-            Some(config) => {
-                let tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
-                Wire::Tls(Box::new(StreamOwned::new(tls, socket)))
-            }
+            None => Wire::plain(Arc::clone(&client)),
+            Some(config) => Wire::tls(Arc::clone(&client), config, Instant::now() + HEAD_TIME.min(patience))?,
         };
-        Connection::new(wire, &self.site, self.settings.ways, &self.counters).serve()
+        let note = |doing| self.clients.note(&client, doing);
+        let served = Connection::new(wire, &self.site, self.settings.ways, &self.counters, patience, &note).serve();
+        if served.is_err() {
+            // What it does not take is not kept for it either: the connection is reset.
+            SockRef::from(&client.socket).set_linger(Some(Duration::ZERO))?;
+        }
+        served
     }
 }
 
-impl Clients {
-    fn enter(&self, number: u64, socket: &TcpStream) {
-        // One that cannot be told to go leaves when its time is over.
-        if let Ok(socket) = socket.try_clone() {
-            self.sockets.lock().unwrap_or_else(PoisonError::into_inner).insert(number, socket);
-        }
-    }
+/// Removes a client from the list when it is dropped.
+struct Leaves<'a> {
+    clients: &'a Clients,
+    number: u64,
+}
 
-    fn leave(&self, number: u64) {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
-        self.left.notify_all();
-    }
-
-    fn wait_for_room(&self, most: usize) {
-        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.left.wait_while(sockets, |sockets| sockets.len() >= most.max(1)));
-    }
-
-    fn wait_for_one_to_leave(&self) {
-        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = sockets.len();
-        drop(self.left.wait_timeout_while(sockets, Duration::from_secs(1), |sockets| sockets.len() >= before));
-    }
-
-    fn send_away(&self) {
-        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        for socket in sockets.values() {
-            // No further request; the answer that is under way goes on.
-            let _ = socket.shutdown(Shutdown::Read);
-        }
-        let waited = self.left.wait_timeout_while(sockets, GRACE, |sockets| !sockets.is_empty());
-        let (sockets, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        for socket in sockets.values() {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.clients.leave(self.number);
     }
 }
 
@@ -259,5 +238,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Of a client's thread. It is touched as far as it is used: about 30 KiB.
 const STACK: usize = 256 << 10;
+/// Bytes that the kernel keeps for a client beyond those that are on their way: a client that takes nothing costs no more.
+const MOST_UNSENT: u32 = 1 << 20;
 /// How long transfers may go on when the server stops.
 const GRACE: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! What each request is answered with.
 
 use crate::answer::{Answer, Content};
-use crate::condition::{Condition, Validators};
+use crate::condition::Validators;
 use crate::events::{EventsError, Selection};
 use crate::head::Head;
 use crate::listing::{Format, Listing, parameter};
@@ -10,17 +10,17 @@ use crate::tree::{Name, NoName, Tree};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, LAST_MODIFIED, LOCATION, RANGE, VARY, WWW_AUTHENTICATE,
-    X_CONTENT_TYPE_OPTIONS,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, LOCATION, VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderName, Method, StatusCode};
+use percent_encoding::{CONTROLS, utf8_percent_encode};
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 use thalweg_store::{Extent, Run, RunState, StoreError};
 use thalweg_transfer::Stored;
 
@@ -52,17 +52,26 @@ impl Site {
     pub(crate) fn answer(&self, head: &Head) -> Answer {
         match head.method {
             Method::GET | Method::HEAD => self.get(head),
-            Method::OPTIONS => Answer::new(StatusCode::NO_CONTENT).with(ALLOW, self.allowed()),
-            _ => {
-                let answer =
-                    Answer::say(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not possible here", head.method));
-                answer.with(ALLOW, self.allowed())
+            Method::OPTIONS => Answer::new(StatusCode::NO_CONTENT).with(ALLOW, self.allowed(head)),
+            Method::POST | Method::PUT | Method::DELETE | Method::PATCH | Method::TRACE | Method::CONNECT => {
+                self.not_allowed(head)
             }
+            _ => Answer::say(StatusCode::NOT_IMPLEMENTED, format!("nobody here knows {}", head.method)),
         }
     }
 
-    fn allowed(&self) -> &'static str {
-        if self.write { "GET, HEAD, OPTIONS, PUT, DELETE" } else { "GET, HEAD, OPTIONS" }
+    /// 405, with what is possible instead.
+    pub(crate) fn not_allowed(&self, head: &Head) -> Answer {
+        let answer = Answer::say(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not possible here", head.method));
+        answer.with(ALLOW, self.allowed(head))
+    }
+
+    fn allowed(&self, head: &Head) -> &'static str {
+        match (self.write, crate::upload::is_about_upload(head)) {
+            (false, _) => "GET, HEAD, OPTIONS",
+            (true, false) => "GET, HEAD, OPTIONS, PUT",
+            (true, true) => "GET, HEAD, OPTIONS, DELETE",
+        }
     }
 
     /// What a request names, if whoever sent it may read it, or write it.
@@ -122,42 +131,30 @@ impl Site {
     fn file(&self, head: &Head, path: &Path, file: File, stat: &Stat) -> Result<Answer, Answer> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let segment = is_segment(path).then(|| self.extent(&file, stat, size)).transpose().map_err(broken)?;
-        let (length, crc, tag) = match segment {
+        let (length, crc, validators) = match segment {
             // Its blocks never change: neither does what is told of so many of them.
-            Some(extent) if !extent.closed => {
-                (extent.bytes, Some(extent.crc32c), format!("\"{:x}-{:x}\"", stat.st_ino, extent.bytes))
+            Some(Extent { bytes, crc32c, closed: false, .. }) => {
+                let state = Validators::new(format!("{:x}-{bytes:x}-{crc32c:x}", stat.st_ino));
+                (bytes, Some(crc32c), state.modified(stat.st_mtime))
             }
-            Some(extent) if extent.bytes == size => (size, Some(extent.crc32c), file_tag(stat)),
+            Some(extent) if extent.bytes == size => (size, Some(extent.crc32c), Validators::of_file(stat)),
             // Closed, and damaged since: it is shown as it is.
-            Some(_) => (size, None, file_tag(stat)),
-            None => (size, crate::upload::stored_crc(&file, stat), file_tag(stat)),
+            Some(_) => (size, None, Validators::of_file(stat)),
+            None => (size, crate::upload::stored_crc(&file, stat), Validators::of_file(stat)),
         };
-        let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
-        let etag = tag.parse().map_err(|_| broken("an ETag that is none"))?;
-        let validators = Validators { etag, modified };
-        let mut answer = match validators.condition(&head.fields) {
-            Condition::Failed => Answer::say(StatusCode::PRECONDITION_FAILED, "it is not what it was"),
-            Condition::NotModified => Answer::new(StatusCode::NOT_MODIFIED),
-            Condition::Go => {
-                let mut content = Content::default();
-                content.push_file(&Arc::new(Stored::new(file)), 0..length);
-                let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, content_type(path)).with_content(content);
-                let range = head.fields.get(RANGE).and_then(|value| value.to_str().ok());
-                // Of a HEAD, a range means nothing (RFC 9110, section 14.2).
-                let counts = head.method == Method::GET && validators.range_counts(&head.fields);
-                whole.in_part(range.filter(|_| counts))
-            }
-        };
-        if answer.status != StatusCode::PRECONDITION_FAILED {
-            answer = answer.with(ETAG, tag).with(LAST_MODIFIED, httpdate::fmt_http_date(modified));
-            // It may grow, and be replaced: a cache asks.
-            answer = answer.with(CACHE_CONTROL, "no-cache").with(X_CONTENT_TYPE_OPTIONS, "nosniff");
-            if let Some(crc) = crc {
-                let crc = BASE64.encode(crc.to_be_bytes());
-                answer = answer.with(REPR_DIGEST, format!("crc32c=:{crc}:")).with(DIGEST, format!("crc32c={crc}"));
-            }
+        let mut content = Content::default();
+        content.push_file(&Arc::new(Stored::new(file)), 0..length);
+        // It may grow, and be replaced: a cache asks.
+        let mut whole = Answer::new(StatusCode::OK)
+            .with(CONTENT_TYPE, content_type(path))
+            .with(CACHE_CONTROL, "no-cache")
+            .with(X_CONTENT_TYPE_OPTIONS, "nosniff")
+            .with_content(content);
+        if let Some(crc) = crc {
+            let crc = BASE64.encode(crc.to_be_bytes());
+            whole = whole.with(REPR_DIGEST, format!("crc32c=:{crc}:")).with(DIGEST, format!("crc32c={crc}"));
         }
-        Ok(answer)
+        Ok(validators.answer(head, whole))
     }
 
     /// How much of a segment counts. What was found out is kept, and gone on from.
@@ -195,12 +192,13 @@ impl Site {
             }
             let events = selection.described(&run).map_err(no_events)?;
             let text = serde_json::to_vec(&Events { events }).map_err(broken)?;
-            return Ok(Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/json").with_bytes(text));
+            let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/json");
+            return Ok(Validators::of_bytes(&text).answer(head, whole.with_bytes(text)));
         }
-        let content = selection.content(&run).map_err(no_events)?;
-        let answer = Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/vnd.thalweg.records");
-        let range = head.fields.get(RANGE).and_then(|value| value.to_str().ok()).filter(|_| head.method == Method::GET);
-        Ok(answer.with_content(content).in_part(range))
+        let (content, state) = selection.content(&run).map_err(no_events)?;
+        let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/vnd.thalweg.records");
+        let whole = whole.with(CACHE_CONTROL, "no-cache").with_content(content);
+        Ok(Validators::new(format!("{state:016x}")).answer(head, whole))
     }
 
     /// A run, opened; one that has ended is kept open for the next request.
@@ -226,12 +224,6 @@ impl Site {
         }
         Ok(run)
     }
-}
-
-/// The strong validator of a file that may be replaced or rewritten.
-pub(crate) fn file_tag(stat: &Stat) -> String {
-    let modified = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
-    format!("\"{:x}-{:x}-{modified:x}\"", stat.st_ino, stat.st_size)
 }
 
 /// `run-000042/00000.seg`, by its names alone.
@@ -264,14 +256,20 @@ fn listed(listing: &Listing, head: &Head) -> Answer {
         Format::Html => ("text/html; charset=utf-8", listing.html()),
         Format::Json => ("application/json", listing.json()),
     };
-    let answer = Answer::new(StatusCode::OK).with(CONTENT_TYPE, kind).with(CACHE_CONTROL, "no-cache");
-    crate::coding::compressed(answer, bytes, &head.fields).with(VARY, "accept, accept-encoding")
+    let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, kind).with(CACHE_CONTROL, "no-cache");
+    let (whole, bytes) = crate::coding::compressed(whole, bytes, &head.fields);
+    // Each coding of it is a state of its own (RFC 9110, section 8.8.3.3).
+    let validators = Validators::of_bytes(&bytes);
+    validators.answer(head, whole.with(VARY, "accept, accept-encoding").with_bytes(bytes))
 }
 
 fn with_slash(head: &Head) -> Answer {
     let query = if head.query.is_empty() { String::new() } else { format!("?{}", head.query) };
-    let place = format!("{}/{query}", head.path);
-    Answer::say(StatusCode::MOVED_PERMANENTLY, format!("it is at {place}")).with(LOCATION, place)
+    // What a client did not encode, it gets back encoded.
+    let place = format!("{}/{query}", utf8_percent_encode(&head.path, CONTROLS));
+    Answer::say(StatusCode::MOVED_PERMANENTLY, format!("it is at {place}"))
+        .with(LOCATION, place)
+        .with(CACHE_CONTROL, "no-cache")
 }
 
 pub(crate) fn not_found() -> Answer {

@@ -41,6 +41,9 @@ impl Name {
     pub(crate) fn parse(path: &str) -> Result<Self, NoName> {
         let mut parts = Vec::new();
         let slash = path.ends_with('/');
+        if path.len() > LONGEST {
+            return Err(NoName::None);
+        }
         let inner = path.strip_prefix('/').ok_or(NoName::Bad)?;
         let inner = inner.strip_suffix('/').unwrap_or(inner);
         for part in inner.split('/').filter(|_| path != "/") {
@@ -127,6 +130,9 @@ pub(crate) fn open_beneath(directory: impl AsFd, path: &Path, flags: OFlags, mod
     }
 }
 
+/// Bytes of a path that has a name in the system (`PATH_MAX`), a run's longer name included. One that could only be reached step by step
+/// could be written, and not read.
+const LONGEST: usize = 4000;
 /// The name beneath which a directory's runs are.
 pub(crate) const RUNS: &str = "runs";
 
@@ -169,6 +175,12 @@ mod tests {
         {
             assert_eq!(Name::parse(path), Err(NoName::None), "{path}");
         }
+    }
+
+    #[test]
+    fn a_path_that_the_system_could_not_be_told_names_nothing() {
+        assert!(Name::parse(&"/a".repeat(2000)).is_ok());
+        assert_eq!(Name::parse(&"/a".repeat(2001)), Err(NoName::None));
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! Files that come in: hidden until they are whole, on the disk, and what they should be.
 
 use crate::answer::Answer;
+use crate::client::Doing;
+use crate::condition::{Condition, Validators, failed};
 use crate::head::{Body, Head};
 use crate::listing::parameter;
-use crate::site::{DIGEST, REPR_DIGEST, Site, file_tag, not_found, refused};
+use crate::site::{DIGEST, REPR_DIGEST, Site, not_found, refused};
 use crate::tree::{Name, open_beneath};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
-use http::header::{CONTENT_RANGE, ETAG, IF_MATCH, IF_NONE_MATCH};
-use http::{HeaderMap, HeaderName, StatusCode};
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, Stat, XattrFlags};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, IF_MATCH};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,6 +58,9 @@ impl Upload {
     pub(crate) fn begin(site: &Site, head: &Head) -> Result<Self, Answer> {
         let (directory, name) = target(site, head, true)?;
         let place = place(head)?;
+        if place.first + place.length > LARGEST || place.total.is_some_and(|total| total > LARGEST) {
+            return Err(Answer::say(StatusCode::PAYLOAD_TOO_LARGE, "no file can be that large"));
+        }
         let replace = may_be_there(&directory, &name, &head.fields)?;
         let hidden = hidden(&name);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW;
@@ -104,11 +109,15 @@ impl Upload {
         receiver: &mut Receiver,
         way: Inward,
         from: &mut Incoming<'_>,
+        note: &dyn Fn(Doing),
     ) -> Result<Result<(), Answer>, Interrupted> {
         while self.coming > 0 {
+            note(Doing::Receive);
             let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
             let part = self.coming.min(PART);
             let written = receiver.receive(way, from, &self.file, self.received, part, &mut crc);
+            // The client may wait for the disk now.
+            note(Doing::Answer);
             if let Err(Interrupted::File(error)) = written.end {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                 return Ok(Err(refused(errno)));
@@ -161,7 +170,7 @@ impl Upload {
         sync_directory(&self.directory).map_err(refused)?;
         let crc = BASE64.encode(self.crc.to_be_bytes());
         let answer = Answer::new(if self.replace { StatusCode::NO_CONTENT } else { StatusCode::CREATED });
-        Ok(answer.with(ETAG, file_tag(&stat)).with(REPR_DIGEST, format!("crc32c=:{crc}:")))
+        Ok(Validators::of_file(&stat).put(answer).with(REPR_DIGEST, format!("crc32c=:{crc}:")))
     }
 
     /// Notes how much is there, for a client that comes back. Without attributes it starts over.
@@ -213,11 +222,20 @@ pub(crate) fn stored_crc(file: &File, stat: &Stat) -> Option<u32> {
     (of == now).then(|| u32::from_str_radix(crc, 16).ok()).flatten()
 }
 
+/// What holds of the place and the digest of every upload.
+pub(crate) fn fuzz(head: &Head) {
+    if let Ok(place) = place(head) {
+        assert!(place.first.checked_add(place.length).is_some());
+        assert!(place.total.is_none_or(|total| place.first + place.length <= total));
+    }
+    let _ = wanted_crc(&head.fields);
+}
+
 /// The directory that a file is written into, and the file's name in it.
 fn target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String), Answer> {
     let name = site.admit(head, true)?;
     if !site.write {
-        return Err(Answer::say(StatusCode::FORBIDDEN, "this server takes nothing: it was not started with --write"));
+        return Err(site.not_allowed(head));
     }
     let Name::Entry(path, false) = name else {
         return Err(Answer::say(StatusCode::BAD_REQUEST, "a file is written, not a directory and not events"));
@@ -245,19 +263,19 @@ fn target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String), Ans
 
 /// Whether a file of this name is to be replaced; an error where it is there and must not be, or is not and must be.
 fn may_be_there(directory: &OwnedFd, name: &str, fields: &HeaderMap) -> Result<bool, Answer> {
-    let there = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).ok();
-    let failed = || Answer::say(StatusCode::PRECONDITION_FAILED, "it is not what it was");
-    let condition = fields.get(IF_MATCH).and_then(|value| value.to_str().ok());
-    match (condition, there) {
-        (Some(_), None) => Err(failed()),
-        (Some(condition), Some(stat)) => {
-            let tag = file_tag(&stat);
-            let matches = condition.split(',').any(|element| matches!(element.trim(), "*") || element.trim() == tag);
-            if matches { Ok(true) } else { Err(failed()) }
+    let must_be_there = fields.contains_key(IF_MATCH);
+    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+            match Validators::of_file(&stat).condition(&Method::PUT, fields) {
+                Condition::Go if must_be_there => Ok(true),
+                Condition::Go => Err(exists()),
+                Condition::NotModified | Condition::Failed => Err(failed()),
+            }
         }
-        (None, Some(_)) if fields.contains_key(IF_NONE_MATCH) => Err(failed()),
-        (None, Some(_)) => Err(exists()),
-        (None, None) => Ok(false),
+        // What is no file is not replaced by one.
+        Ok(_) => Err(exists()),
+        Err(_) if must_be_there => Err(failed()),
+        Err(_) => Ok(false),
     }
 }
 
@@ -269,6 +287,11 @@ fn place(head: &Head) -> Result<Place, Answer> {
     let Body::Length(length) = head.body else {
         return Err(Answer::say(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"));
     };
+    if head.fields.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        let answer =
+            Answer::say(StatusCode::UNSUPPORTED_MEDIA_TYPE, "files are kept as they are, without a Content-Encoding");
+        return Err(answer.with(ACCEPT_ENCODING, "identity"));
+    }
     let Some(field) = head.fields.get(CONTENT_RANGE) else {
         return Ok(Place { first: 0, length, total: Some(length) });
     };
@@ -338,6 +361,8 @@ fn hidden(name: &str) -> String {
     format!(".{name}.upload")
 }
 
+/// Bytes of the largest file that the system can address.
+const LARGEST: u64 = i64::MAX as u64;
 /// Bytes after which what is there is brought to the disk and noted.
 const PART: u64 = 256 << 20;
 /// Extended attribute of an upload: bytes received, bytes in all (or `*`), CRC32C of those received.

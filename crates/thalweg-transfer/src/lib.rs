@@ -28,6 +28,7 @@ mod inward;
 mod memory;
 mod outward;
 mod pipe;
+mod progress;
 mod ring;
 mod stored;
 mod way;
@@ -36,6 +37,7 @@ pub use cached::cached_bytes;
 pub use choose::{Cost, Measured, Trial, measure};
 pub use inward::{Incoming, Interrupted, Receiver, Written};
 pub use outward::Sender;
+pub use progress::{Progress, progress};
 pub use stored::Stored;
 pub use way::{Inward, Outward, UnknownWay};
 

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
 
 /// Slots that the disk fills and the network empties, in turn.
 pub(crate) struct ReadRing {
@@ -16,7 +17,7 @@ pub(crate) struct ReadRing {
     slots: Slots,
     /// Sending without a copy: until the kernel says that it copied all the same.
     zero_copy: bool,
-    /// Operations under way, and notifications to come.
+    /// Operations under way.
     pending: usize,
 }
 
@@ -40,7 +41,7 @@ impl ReadRing {
         for piece in 0..pieces {
             let slot = piece as usize % COUNT;
             while lengths[slot].is_none() {
-                let (tag, result, _) = self.wait()?;
+                let (tag, result, _) = self.wait(DISK_PATIENCE)?;
                 lengths[tag as usize % COUNT] = Some(usize::try_from(result).unwrap_or(0));
             }
             let read = lengths[slot].take().unwrap_or(0);
@@ -80,6 +81,9 @@ impl ReadRing {
             return crate::outward::send_all(to, bytes, more);
         }
         let (pointer, mut length) = (bytes.as_ptr(), bytes.len());
+        // io_uring does not look at it.
+        let patience =
+            rustix::net::sockopt::socket_timeout(to, rustix::net::sockopt::Timeout::Send)?.unwrap_or(Duration::MAX);
         let mut sent = 0;
         while length > 0 {
             // SAFETY: `sent` stays below the length of the slice that `pointer` begins.
@@ -96,7 +100,7 @@ impl ReadRing {
             let mut notified = false;
             let mut done = None;
             while done.is_none() || !notified {
-                let (tag, result, flags) = self.wait()?;
+                let (tag, result, flags) = self.wait(patience)?;
                 if tag & SEND == 0 {
                     lengths[tag as usize % COUNT] = Some(usize::try_from(result).unwrap_or(0));
                 } else if cqueue::notif(flags) {
@@ -128,19 +132,18 @@ impl ReadRing {
     }
 
     /// The next completion: its tag, result and flags. An operation that failed is an error.
-    fn wait(&mut self) -> io::Result<(u64, i32, u32)> {
+    fn wait(&mut self, patience: Duration) -> io::Result<(u64, i32, u32)> {
+        let patience = types::Timespec::from(patience.min(Duration::from_secs(1 << 30)));
         loop {
             if let Some(entry) = self.ring.completion().next() {
-                if !cqueue::more(entry.flags()) {
-                    self.pending -= 1;
-                }
-                let failed = entry.result() < 0 && !cqueue::notif(entry.flags());
-                if failed {
+                // A notification is not an operation: what it tells of is done.
+                let notification = cqueue::notif(entry.flags());
+                self.pending -= usize::from(!notification);
+                if entry.result() < 0 && !notification {
                     return Err(io::Error::from_raw_os_error(-entry.result()));
                 }
                 return Ok((entry.user_data(), entry.result(), entry.flags()));
             }
-            let patience = types::Timespec::new().sec(PATIENCE);
             let arguments = types::SubmitArgs::new().timespec(&patience);
             match self.ring.submitter().submit_with_args(1, &arguments) {
                 Err(error) if error.raw_os_error() == Some(libc::ETIME) => return Err(io::ErrorKind::TimedOut.into()),
@@ -153,13 +156,14 @@ impl ReadRing {
 
 impl Drop for ReadRing {
     /// Closing a ring does not wait for what is under way, and the disk would go on writing into memory that is somebody else's by
-    /// then.
+    /// then. What a socket still holds of it is not waited for: a client may never take it, it is only read, and its pages are pinned until
+    /// the kernel has let go of them.
     fn drop(&mut self) {
         let everything = types::CancelBuilder::any();
         // What cannot be stopped ends by itself.
         let _ = self.ring.submitter().register_sync_cancel(None, everything);
         while self.pending > 0 {
-            if self.wait().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+            if self.wait(DISK_PATIENCE).is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
                 // Rather lose the memory than let it be written to.
                 if let Ok(empty) = Slots::new(1, SLOT) {
                     std::mem::forget(std::mem::replace(&mut self.slots, empty));
@@ -184,8 +188,8 @@ fn fd(of: BorrowedFd<'_>) -> RawFd {
 const COUNT: usize = 4;
 /// Bytes of each.
 const SLOT: usize = 1 << 20;
-/// Seconds until a disk that does not read, or a client that does not take, is given up.
-const PATIENCE: u64 = 30;
+/// How long a disk may take to read.
+const DISK_PATIENCE: Duration = Duration::from_secs(30);
 /// In the tag of an operation that sends.
 const SEND: u64 = 1 << 32;
 /// `IORING_SEND_ZC_REPORT_USAGE` (Linux 6.2).

@@ -4,6 +4,7 @@ use crate::Failure;
 use crate::print::Output;
 use crate::print::text::wrapped;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::File;
@@ -48,8 +49,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "WAY", default_value = "auto")]
     inward: Choice<Inward>,
     /// Clients served at once; further ones wait
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = connections)]
     connections: usize,
+    /// How long a client may send and take nothing, or fewer than 500 bytes a second of what is under way
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
+    idle_timeout: Duration,
     /// CPUs to serve on, as 0,2,4-7; auto: those that the network does not interrupt, if there are such. Without it all
     #[arg(long, value_name = "CPUS", default_value = "")]
     cpus: Cpus,
@@ -102,6 +106,16 @@ impl FromStr for Cpus {
     }
 }
 
+fn connections(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|connections| *connections > 0).ok_or_else(|| "a number from 1 on".to_owned())
+}
+
+/// A time; nobody can be served in none.
+fn patience(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time < Duration::from_millis(1) { Err("at least 1ms".to_owned()) } else { Ok(time) }
+}
+
 /// What is said when the server is ready.
 #[derive(Debug, Serialize)]
 struct Ready {
@@ -147,9 +161,11 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         tokens,
         tls,
         connections: options.connections,
+        patience: options.idle_timeout,
         ways,
         cpus,
     };
+    allow_files(options.connections);
     let stop = stop_on_signals()?;
     let server = Server::bind(settings).map_err(Failure::broken)?;
     let ready = Ready {
@@ -197,6 +213,20 @@ fn tokens(path: &Path) -> Result<Tokens, Failure> {
     let in_file = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| in_file(&error))?;
     Tokens::parse(&text).map_err(|error| in_file(&error))
+}
+
+/// Lets the process have as many files open as its clients need, as far as it may.
+fn allow_files(connections: usize) {
+    let needed = (connections as u64).saturating_mul(FILES_EACH).saturating_add(64);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let Some(current) = current.filter(|current| *current < needed) else { return };
+    let allowed = maximum.map_or(needed, |maximum| maximum.min(needed)).max(current);
+    // A client that cannot be taken waits: this is only said.
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum }) {
+        tracing::warn!("RLIMIT_NOFILE stays at {current}: {error}");
+    } else if allowed < needed {
+        tracing::warn!("{connections} clients may need {needed} open files; RLIMIT_NOFILE allows {allowed}");
+    }
 }
 
 /// Readable once the program is asked to stop.
@@ -298,6 +328,8 @@ impl Known {
     }
 }
 
+/// Files that a client may need: its socket, a file, the same with `O_DIRECT`, a pipe, a ring.
+const FILES_EACH: u64 = 6;
 /// CPUs that a number may name.
 const MOST_CPUS: usize = 1024;
 /// Bytes of the smallest file to measure with.

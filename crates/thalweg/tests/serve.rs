@@ -3,66 +3,12 @@
 
 mod common;
 
-use common::*;
-use serde_json::Value;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use common::dialogue::Dialogue;
 use tempfile::TempDir;
-
-struct Served {
-    directory: TempDir,
-    node: Node,
-    address: SocketAddr,
-}
-
-impl Served {
-    /// A directory with `digits`, a file of ten bytes, and a secret beside it.
-    fn start(more: &[&str]) -> Self {
-        let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let root = directory.path().join("root");
-        std::fs::create_dir(&root).unwrap();
-        std::fs::write(root.join("digits"), "0123456789").unwrap();
-        std::fs::write(root.join(".hidden"), "secret").unwrap();
-        std::fs::write(directory.path().join("secret"), "secret").unwrap();
-        std::os::unix::fs::symlink("../secret", root.join("link")).unwrap();
-        let mut command = thalweg();
-        command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--write"]).args(more).arg(&root);
-        let mut node = Node::start("serve", command);
-        let ready: Value = serde_json::from_str(&node.wait_for("\"url\"")).unwrap();
-        let address = ready["url"].as_str().unwrap().strip_prefix("http://").unwrap();
-        let address = address.trim_end_matches('/').parse().unwrap();
-        Self { directory, node, address }
-    }
-
-    /// All that comes back for these bytes, when nothing more is sent.
-    fn tell(&self, bytes: &[u8]) -> String {
-        let mut socket = TcpStream::connect(self.address).unwrap();
-        // Whoever is refused early does not take the rest.
-        let _ = socket.write_all(bytes);
-        let _ = socket.shutdown(Shutdown::Write);
-        let mut answer = Vec::new();
-        let _ = socket.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
-    }
-
-    fn ask(&self, method: &str, path: &str, fields: &str) -> String {
-        // Fields may have a body behind them.
-        let end = if fields.contains("\r\n\r\n") { "" } else { "\r\n" };
-        self.tell(format!("{method} {path} HTTP/1.1\r\nHost: here\r\n{fields}{end}").as_bytes())
-    }
-
-    #[track_caller]
-    fn answers(&self, method: &str, path: &str, fields: &str, status: u16, body: &str) {
-        let answer = self.ask(method, path, fields);
-        let (head, content) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{method} {path}: {answer}");
-        assert!(content.contains(body) && (!body.is_empty() || content.is_empty()), "{method} {path}: {answer}");
-    }
-}
 
 #[test]
 fn a_file_is_sent_whole_and_in_parts() {
-    let served = Served::start(&["--path", "sendfile"]);
+    let served = Dialogue::start(&["--path", "sendfile"]);
     served.answers("GET", "/digits", "", 200, "0123456789");
     served.answers("HEAD", "/digits", "", 200, "");
     served.answers("GET", "/digits", "Range: bytes=2-4\r\n", 206, "234");
@@ -80,7 +26,7 @@ fn a_file_is_sent_whole_and_in_parts() {
 #[test]
 fn every_way_sends_the_same() {
     for way in ["read", "sendfile", "splice", "ahead", "direct", "dontcache", "uring"] {
-        let served = Served::start(&["--path", way]);
+        let served = Dialogue::start(&["--path", way]);
         let answer = served.ask("GET", "/digits", "Range: bytes=1-8\r\n");
         assert!(answer.ends_with("\r\n\r\n12345678"), "{way}: {answer}");
     }
@@ -88,7 +34,7 @@ fn every_way_sends_the_same() {
 
 #[test]
 fn nothing_outside_and_nothing_hidden_is_served() {
-    let served = Served::start(&[]);
+    let served = Dialogue::start(&[]);
     served.answers("GET", "/../secret", "", 400, "not a path");
     served.answers("GET", "/%2e%2e/secret", "", 400, "not a path");
     served.answers("GET", "/a%2f..%2fsecret", "", 400, "not a path");
@@ -102,12 +48,13 @@ fn nothing_outside_and_nothing_hidden_is_served() {
 
 #[test]
 fn floods_and_nonsense_are_refused_and_the_next_client_is_served() {
-    let served = Served::start(&[]);
+    let served = Dialogue::start(&[]);
     let fields = "a: b\r\n".repeat(100);
     served.answers("GET", "/digits", &fields, 431, "64 header fields");
-    served.answers("GET", &format!("/{}", "a".repeat(100_000)), "", 431, "16 KiB");
+    served.answers("GET", &format!("/{}", "a".repeat(100_000)), "", 414, "16 KiB");
     served.answers("GET", "/digits", "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", 400, "both");
-    served.answers("BREW", "/digits", "", 405, "BREW");
+    served.answers("POST", "/digits", "", 405, "POST");
+    served.answers("BREW", "/digits", "", 501, "BREW");
     served.answers("PUT", "/new", "Transfer-Encoding: chunked\r\n", 411, "Content-Length");
     served.answers("PUT", "/digits", "Content-Length: 1\r\n", 409, "If-Match");
     assert!(served.tell(b"\x16\x03\x01\x02\x00\x01").starts_with("HTTP/1.1 400 "));
@@ -117,8 +64,8 @@ fn floods_and_nonsense_are_refused_and_the_next_client_is_served() {
 
 #[test]
 fn an_upload_appears_when_it_is_whole_and_right() {
-    let served = Served::start(&[]);
-    let there = served.directory.path().join("root/new/file");
+    let served = Dialogue::start(&[]);
+    let there = served.path("new/file");
     // 123456789 has the CRC32C e3069283 (RFC 3720's check value).
     let wrong = "Content-Length: 9\r\nRepr-Digest: crc32c=:AAAAAA==:\r\n\r\n123456789";
     served.answers("PUT", "/new/file", wrong, 400, "not 00000000");
@@ -143,7 +90,7 @@ fn a_token_is_asked_for() {
     // Of `reader`.
     let hash = "3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30";
     std::fs::write(&file, format!("[[token]]\nsha256 = \"{hash}\"\npath = \"/\"\n")).unwrap();
-    let served = Served::start(&["--tokens", file.to_str().unwrap()]);
+    let served = Dialogue::start(&["--tokens", file.to_str().unwrap()]);
     served.answers("GET", "/digits", "", 401, "Bearer");
     served.answers("GET", "/digits", "Authorization: Bearer nobody\r\n", 401, "Bearer");
     served.answers("GET", "/digits", "Authorization: Bearer reader\r\n", 200, "0123456789");
@@ -152,7 +99,7 @@ fn a_token_is_asked_for() {
 
 #[test]
 fn when_it_is_told_to_stop_it_says_what_it_did() {
-    let served = Served::start(&[]);
+    let served = Dialogue::start(&[]);
     served.answers("GET", "/digits", "", 200, "0123456789");
     served.node.interrupt();
     let report = served.node.finish().report(0);

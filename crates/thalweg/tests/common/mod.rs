@@ -4,6 +4,7 @@
 //! to end; each of these waits has a deadline, and a test that misses one shows what every process said.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod dialogue;
 pub(crate) mod disk;
 pub(crate) mod hostile;
 pub(crate) mod node;

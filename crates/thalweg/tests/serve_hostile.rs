@@ -1,0 +1,412 @@
+//! What `thalweg serve` does about clients that mean no good, or are very slow: it refuses them, or waits no longer than it said.
+//!
+//! Nothing here is timed: a client waits until the server has had enough of it, however long that takes.
+
+mod common;
+
+use common::dialogue::{Dialogue, all_of};
+use common::{PATIENCE, thalweg};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Clients of these servers are not waited for long.
+const IMPATIENT: [&str; 2] = ["--idle-timeout", "500ms"];
+
+#[test]
+fn no_spelling_of_a_path_leads_out() {
+    let served = Dialogue::start(&[]);
+    let up = [
+        "..",
+        "%2e%2e",
+        "%2E.",
+        ".%2e",
+        "..%2f",
+        "%2e%2e%2f",
+        "..%5c",
+        "..\\",
+        "%252e%252e",
+        "..;",
+        "..%00",
+        "%c0%ae%c0%ae",
+        "%e0%80%ae%e0%80%ae",
+        "%uff0e%uff0e",
+        "....",
+        "..%2f..",
+        ".%00.",
+        "%2e%2e%5c",
+        "..%c0%af",
+        "\u{ff0e}\u{ff0e}",
+    ];
+    let paths = up.iter().flat_map(|up| {
+        [
+            format!("/{up}/secret"),
+            format!("/{up}secret"),
+            format!("//{up}/secret"),
+            format!("/digits/{up}/{up}/secret"),
+            format!("/runs/{up}/{up}/secret"),
+            format!("/runs/1/{up}/{up}/secret"),
+            format!("http://here/{up}/secret"),
+            format!("/{up}/{up}/{up}/{up}/{up}/{up}/{up}/{up}/etc/passwd"),
+        ]
+    });
+    let paths: Vec<String> = paths.collect();
+    let is = |answer: &str, statuses: &[&str]| statuses.contains(&&answer[9..12]);
+    for path in &paths {
+        let answer = served.ask("GET", path, "");
+        assert!(is(&answer, &["400", "403", "404"]), "{path}: {answer}");
+    }
+    for path in &paths {
+        // A name that is merely strange may be written; it is one beneath the root.
+        let answer = served.ask("PUT", path, "Content-Length: 0\r\n");
+        assert!(is(&answer, &["400", "403", "404", "409", "201"]), "{path}: {answer}");
+    }
+    assert_eq!(std::fs::read_to_string(served.directory.path().join("secret")).unwrap(), "secret");
+    let beside: Vec<_> =
+        std::fs::read_dir(served.directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(beside.len(), 2, "{beside:?}");
+}
+
+#[test]
+fn no_link_leads_out_and_nothing_but_files_is_read() {
+    let served = Dialogue::start(&[]);
+    symlink("..", served.path("up")).unwrap();
+    symlink("/", served.path("slash")).unwrap();
+    symlink(served.directory.path().join("secret"), served.path("absolute")).unwrap();
+    symlink("up/secret", served.path("twice")).unwrap();
+    symlink("round", served.path("round")).unwrap();
+    symlink("/proc/self/root/etc", served.path("magic")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, served.path("fifo"), rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
+    for path in ["/link", "/up/secret", "/up/", "/slash/etc/passwd", "/absolute", "/twice", "/round", "/magic/passwd"] {
+        served.answers("GET", path, "", 403, "leads out");
+    }
+    served.answers("GET", "/fifo", "", 404, "nothing here");
+    for path in ["/up/new", "/slash/tmp/new", "/up/root/new"] {
+        served.answers("PUT", path, "Content-Length: 0\r\n", 403, "leads out");
+        served.answers("HEAD", &format!("{path}?upload"), "", 403, "");
+        served.answers("DELETE", &format!("{path}?upload"), "", 403, "leads out");
+    }
+    served.answers("PUT", "/link", "If-Match: *\r\nContent-Length: 0\r\n", 409, "there is a file");
+    let listing = served.ask("GET", "/", "");
+    assert!(
+        ["up", "slash", "absolute", "twice", "round", "magic", "fifo"].iter().all(|name| !listing.contains(name)),
+        "{listing}"
+    );
+}
+
+#[test]
+fn absurd_ranges_cost_no_more_than_the_file() {
+    let served = Dialogue::start(&[]);
+    for list in ["0-,".repeat(5000), "0-0,".repeat(3000), "-1,".repeat(100), ",".repeat(15_000), "9".repeat(10_000)] {
+        let answer = served.ask("GET", "/digits", &format!("Range: bytes={list}\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n0123456789"), "{answer:.300}");
+    }
+    let ten: Vec<String> = (0..10).rev().map(|at| format!("{at}-{at}")).collect();
+    let answer = served.ask("GET", "/digits", &format!("Range: bytes={}\r\n", ten.join(",")));
+    assert!(answer.starts_with("HTTP/1.1 206 ") && answer.len() < 3000, "{answer}");
+}
+
+#[test]
+fn nobody_smuggles_a_request_behind_another() {
+    let served = Dialogue::start(&[]);
+    let hidden = "GET /digits HTTP/1.1\r\nHost: here\r\n\r\n";
+    for fields in [
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+        "Transfer-Encoding:\tchunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        "X: y\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "X: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "X: y\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "X: y\0\r\n\r\n",
+        "X\0: y\r\n\r\n",
+        "Content-Length: 0\r\nContent-Length: 5\r\n\r\n",
+        "Content-Length: 5\r\nContent-Length: 5\r\n\r\nabcde",
+        "Content-Length: 0, 5\r\n\r\n",
+        "Content-Length: +5\r\n\r\nabcde",
+        "Content-Length: 0x5\r\n\r\nabcde",
+        "Content-Length: 5 5\r\n\r\nabcde",
+        "Content-Length:\r\n 5\r\n\r\nabcde",
+        "Content_Length: 5\r\nContent-Length : 5\r\n\r\nabcde",
+        "Host: there\r\n\r\n",
+        " : y\r\n\r\n",
+        ": y\r\n\r\n",
+        "no colon\r\n\r\n",
+    ] {
+        for method in ["GET", "PUT", "POST"] {
+            let answer =
+                served.tell(format!("{method} /smuggler HTTP/1.1\r\nHost: here\r\n{fields}{hidden}").as_bytes());
+            assert_eq!(answer.matches("\r\nserver: ").count(), 1, "{method} {fields:?}: {answer}");
+            assert!(
+                answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 5"),
+                "{method} {fields:?}: {answer}"
+            );
+        }
+    }
+    assert!(!served.path("smuggler").exists());
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_their_order() {
+    let served = Dialogue::start(&["--path", "sendfile"]);
+    let request = |at| format!("GET /digits HTTP/1.1\r\nHost: here\r\nRange: bytes={at}-{at}\r\n\r\n");
+    let requests: String = (0..200).map(|number| request(number % 10)).collect();
+    let answers = served.tell(requests.as_bytes());
+    let digits: String = answers.split("\r\n\r\n").skip(1).filter_map(|after| after.chars().next()).collect();
+    assert_eq!(digits, "0123456789".repeat(20));
+}
+
+#[test]
+fn nothing_behind_a_last_request_is_answered() {
+    let served = Dialogue::start(&[]);
+    let last = "GET /digits HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+    let answer = served.tell(last.repeat(1000).as_bytes());
+    // All of it comes, although much was sent that nobody reads.
+    assert!(answer.ends_with("\r\n\r\n0123456789") && answer.matches("HTTP/1.1 ").count() == 1, "{answer}");
+}
+
+#[test]
+fn a_head_that_trickles_in_is_not_waited_for() {
+    let served = Dialogue::start(&IMPATIENT);
+    let answer = trickle(
+        &mut served.connect(),
+        b"GET /digits HTTP/1.1\r\nHost: here\r\nA: ".iter().copied().chain(std::iter::repeat(b'a')),
+    );
+    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("connection: close"), "{answer}");
+    // Half a head, and nothing more.
+    let mut silent = served.connect();
+    silent.write_all(b"GET /digits HTTP/1.1\r\n").unwrap();
+    assert!(all_of(&mut silent).starts_with("HTTP/1.1 408 "));
+    // Nobody says anything, before or after a request.
+    assert_eq!(all_of(&mut served.connect()), "");
+    let mut quiet = served.connect();
+    quiet.write_all(b"GET /digits HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let answer = all_of(&mut quiet);
+    assert!(answer.ends_with("\r\n\r\n0123456789"), "{answer}");
+}
+
+#[test]
+fn a_body_that_trickles_in_is_not_waited_for_and_what_came_is_kept() {
+    for way in ["recv", "splice", "uring"] {
+        let mut served = Dialogue::start(&[&IMPATIENT[..], &["-v", "--inward", way]].concat());
+        let mut socket = served.connect();
+        socket.write_all(b"PUT /slow HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000\r\n\r\n").unwrap();
+        assert_eq!(trickle(&mut socket, std::iter::repeat(b'a')), "", "{way}");
+        served.node.wait_for("an upload of /slow broke off");
+        let offset = served.ask("HEAD", "/slow?upload", "");
+        let (_, offset) = offset.split_once("upload-offset: ").unwrap();
+        let (offset, _) = offset.split_once("\r\n").unwrap();
+        assert!(offset.parse::<u64>().unwrap() > 0, "{way}");
+        assert!(!served.path("slow").exists());
+    }
+}
+
+#[test]
+fn an_answer_that_is_not_taken_is_not_kept() {
+    for way in ["sendfile", "splice", "read", "uring"] {
+        let served = Dialogue::start(&[&IMPATIENT[..], &["--path", way]].concat());
+        std::fs::File::create(served.path("large")).unwrap().set_len(256 << 20).unwrap();
+        // One that takes nothing, and one that takes a byte now and then.
+        let [deaf, mut slow] = [(); 2].map(|()| {
+            let mut socket = served.connect();
+            socket.write_all(b"GET /large HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+            socket
+        });
+        let began = Instant::now();
+        while !is_reset(&slow, Duration::from_millis(20)) {
+            let _ = slow.read(&mut [0]);
+            assert!(began.elapsed() < PATIENCE, "{way}: it goes on for ever");
+        }
+        assert!(is_reset(&deaf, PATIENCE), "{way}");
+    }
+}
+
+#[test]
+fn a_head_without_an_end_is_cut_off() {
+    let served = Dialogue::start(&IMPATIENT);
+    for line in ["A: b\r\n", "a", "\r\n", "A: b\r\n c\r\n", "\0"] {
+        let mut socket = served.connect();
+        let _ = socket.write_all(b"GET /digits HTTP/1.1\r\nHost: here\r\n");
+        let flood = line.repeat(65536 / line.len());
+        // As much as the server takes; it throws away what it gets for a moment, so that the client can read why.
+        let began = Instant::now();
+        while socket.write_all(flood.as_bytes()).is_ok() {
+            assert!(began.elapsed() < PATIENCE, "{line:?} goes on for ever");
+        }
+    }
+    served.answers("GET", "/digits", "", 200, "0123456789");
+}
+
+#[test]
+fn thousands_who_ask_for_nothing_keep_nobody_out() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let served = Dialogue::start(&["--connections", "16"]);
+    let mut idle = Vec::new();
+    for number in 0..2000 {
+        let mut socket = served.connect();
+        // Some are silent, some say half of something, some ask and stay.
+        let _ = socket.write_all(["", "GET /dig", "GET /digits HTTP/1.1\r\nHost: here\r\n\r\n"][number % 3].as_bytes());
+        idle.push(socket);
+        if number % 400 == 0 {
+            served.answers("GET", "/digits", "", 200, "0123456789");
+        }
+    }
+    served.answers("GET", "/digits", "", 200, "0123456789");
+    assert!(served.node.memory() < 32 << 10, "{} KiB", served.node.memory());
+    drop(idle);
+    served.answers("GET", "/digits", "", 200, "0123456789");
+}
+
+#[test]
+fn a_client_that_says_no_more_still_gets_its_answer() {
+    let served = Dialogue::start(&[]);
+    std::fs::File::create(served.path("large")).unwrap().set_len(16 << 20).unwrap();
+    let mut half = served.connect();
+    half.write_all(b"GET /large HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    half.shutdown(Shutdown::Write).unwrap();
+    let answer = all_of(&mut half);
+    assert!(answer.len() > 16 << 20);
+}
+
+#[test]
+fn no_wrong_token_opens_anything() {
+    let tokens = TempDir::new().unwrap();
+    let file = tokens.path().join("tokens");
+    // Of `reader`.
+    let hash = "3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30";
+    std::fs::write(&file, format!("[[token]]\nsha256 = \"{hash}\"\npath = \"/\"\n")).unwrap();
+    let served = Dialogue::start(&["--tokens", file.to_str().unwrap()]);
+    for field in [
+        "",
+        "Authorization:\r\n",
+        "Authorization: Bearer\r\n",
+        "Authorization: Bearer \r\n",
+        "Authorization: Bearer Reader\r\n",
+        "Authorization: Bearer reader,\r\n",
+        "Authorization: Bearer reader reader\r\n",
+        "Authorization: Bearer \u{e9}\r\n",
+        &format!("Authorization: Bearer {hash}\r\n"),
+        &format!("Authorization: Bearer {}\r\n", "a".repeat(10_000)),
+        "Authorization: Basic cmVhZGVyOnJlYWRlcg==\r\n",
+        "Cookie: Authorization=Bearer reader\r\n",
+        "X-Authorization: Bearer reader\r\n",
+    ] {
+        for path in ["/digits", "/", "/nothing", "/runs/1", "/runs/1/events/0-9", "/digits?token=reader"] {
+            served.answers("GET", path, field, 401, "a token is needed");
+        }
+        served.answers("PUT", "/new", &format!("{field}Content-Length: 0\r\n"), 401, "a token is needed");
+        served.answers("HEAD", "/new?upload", field, 401, "");
+        served.answers("DELETE", "/new?upload", field, 401, "a token is needed");
+    }
+    let twice = "Authorization: Bearer reader\r\nAuthorization: Bearer nobody\r\n";
+    served.answers("GET", "/digits", twice, 400, "twice");
+    served.answers("GET", "/digits", "Authorization: Bearer reader\r\n", 200, "0123456789");
+}
+
+#[test]
+fn tls_ends_with_a_goodbye_and_a_handshake_has_its_time() {
+    let directory = TempDir::new().unwrap();
+    let Some((certificate, key)) = certificate(directory.path()) else {
+        println!("skipped: no openssl to make a certificate with");
+        return;
+    };
+    let tls = ["--certificate", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
+    let served = Dialogue::start(&[&IMPATIENT[..], &tls].concat());
+    let mut client = through_tls(&certificate, served.connect());
+    client.write_all(b"GET /digits HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    // rustls calls an end without a goodbye an error.
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n0123456789"), "{answer}");
+    // A hello that announces 512 bytes, and trickles.
+    let hello = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3].into_iter().chain(std::iter::repeat(0));
+    assert_eq!(trickle(&mut served.connect(), hello), "");
+    // A record behind the handshake that announces 16 KiB, and trickles.
+    let mut client = through_tls(&certificate, served.connect());
+    while client.conn.is_handshaking() {
+        client.conn.complete_io(&mut client.sock).unwrap();
+    }
+    trickle(&mut client.sock, [23, 3, 3, 64, 0].into_iter().chain(std::iter::repeat(0)));
+    // Somebody who speaks no TLS at all.
+    let plain = served.ask("GET", "/digits", "");
+    assert!(!plain.contains("0123456789"), "{plain}");
+}
+
+#[test]
+fn what_cannot_be_asked_for_is_a_wrong_use() {
+    let ended = |words: &[&str]| thalweg().arg("serve").args(words).output().unwrap();
+    assert_eq!(ended(&["--idle-timeout", "0s", "."]).status.code(), Some(2));
+    assert_eq!(ended(&["--connections", "0", "."]).status.code(), Some(2));
+}
+
+/// Sends bytes one by one, each when nothing has come back for a moment, until the server closes. What it said.
+fn trickle(socket: &mut TcpStream, bytes: impl IntoIterator<Item = u8>) -> String {
+    socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let began = Instant::now();
+    let mut answer = Vec::new();
+    for byte in bytes {
+        assert!(began.elapsed() < PATIENCE, "it goes on for ever");
+        // What was said may lie there when nothing is taken any more.
+        let _ = socket.write_all(&[byte]);
+        let mut buffer = [0; 4096];
+        match socket.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => answer.extend_from_slice(&buffer[..read]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Whether the connection is broken off within a time.
+fn is_reset(socket: &TcpStream, within: Duration) -> bool {
+    let within = Timespec::try_from(within).unwrap();
+    // Only errors and the end of both directions are asked for.
+    poll(&mut [PollFd::new(socket, PollFlags::empty())], Some(&within)).unwrap() > 0
+}
+
+fn certificate(directory: &Path) -> Option<(std::path::PathBuf, std::path::PathBuf)> {
+    let (certificate, key) = (directory.join("server.pem"), directory.join("server.key"));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
+    openssl.args([
+        "-subj",
+        "/CN=test",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    ]);
+    openssl.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
+    let made = openssl.output().ok()?;
+    assert!(made.status.success(), "{made:?}");
+    Some((certificate, key))
+}
+
+fn through_tls(certificate: &Path, socket: TcpStream) -> StreamOwned<ClientConnection, TcpStream> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket)
+}
