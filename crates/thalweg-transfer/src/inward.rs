@@ -7,13 +7,14 @@ use crate::stored::{ALIGNMENT, reopen};
 use crate::way::Inward;
 use crc_fast::Digest;
 use io_uring::{IoUring, opcode, types};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 /// Writes what comes from one socket into files.
 #[derive(Debug, Default)]
@@ -57,6 +58,16 @@ impl Receiver {
     /// One that has nothing yet; what a way needs is made when it is first used.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether [`Inward::Uring`] can be had for files of this directory.
+    ///
+    /// # Errors
+    /// Where the kernel or a container's rules have no io_uring for us, or the file system no `O_DIRECT` (or no `O_TMPFILE` to try it with).
+    pub fn try_uring(directory: &Path) -> io::Result<()> {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+        rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;
+        WriteRing::new().map(drop)
     }
 
     /// Writes `length` bytes into the file, from offset `at` on, and adds them to `crc`.

@@ -187,6 +187,16 @@ fn every_way_writes_the_bytes_that_came() {
 }
 
 #[test]
+fn a_directory_that_cannot_be_written_past_the_cache_is_known_before_the_first_upload() {
+    assert!(Receiver::try_uring(std::path::Path::new("/proc")).is_err());
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    match Receiver::try_uring(directory.path()) {
+        Err(error) if unsupported(Inward::Uring, &error) => {}
+        tried => tried.unwrap(),
+    }
+}
+
+#[test]
 fn what_came_before_the_sender_went_is_in_the_file() {
     let bytes = pattern((2 << 20) + 77);
     for way in Inward::ALL {

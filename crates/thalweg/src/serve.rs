@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_serve::{Server, Settings, Tokens, Ways, tls};
-use thalweg_transfer::{Inward, Measured, Outward};
+use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     /// dontcache, uring
     #[arg(long, value_name = "WAY", default_value = "auto")]
     path: Choice<Outward>,
-    /// How bytes go from the network to the disk: auto, recv, splice, dontcache, uring
+    /// How bytes go from the network to the disk: auto (uring where it can be had, otherwise recv), recv, splice, dontcache, uring
     #[arg(long, value_name = "WAY", default_value = "auto")]
     inward: Choice<Inward>,
     /// Clients served at once; further ones wait
@@ -248,6 +248,13 @@ fn stop_on_signals() -> Result<Arc<OwnedFd>, Failure> {
 /// The ways, and a sentence on why these.
 fn ways(options: &Options) -> Result<(Ways, String), Failure> {
     let inward = match options.inward {
+        Choice::Auto if options.write => match Receiver::try_uring(&options.directory) {
+            Ok(()) => Inward::Uring,
+            Err(error) => {
+                tracing::info!("uploads cannot be written by {}: {error}", Inward::Uring);
+                Inward::Recv
+            }
+        },
         Choice::Auto => Inward::Uring,
         Choice::This(way) => way,
     };
