@@ -251,7 +251,11 @@ fn ways(options: &Options) -> Result<(Ways, String), Failure> {
         Choice::Auto if options.write => match Receiver::try_uring(&options.directory) {
             Ok(()) => Inward::Uring,
             Err(error) => {
-                tracing::info!("uploads cannot be written by {}: {error}", Inward::Uring);
+                tracing::warn!(
+                    "uploads are written by {}: {} cannot be had here ({error})",
+                    Inward::Recv,
+                    Inward::Uring
+                );
                 Inward::Recv
             }
         },
