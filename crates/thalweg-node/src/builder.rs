@@ -4,7 +4,7 @@ mod connections;
 mod trigger;
 
 use crate::blocks::{Blocks, Sent};
-use crate::source::bind;
+use crate::source::settle;
 use crate::{
     BuilderNodeConfig, BuilderReport, Calibration, CheckConfig, Completion, CreditReport, NodeError, Progress,
     RunConfig, Snapshot, Steady, Stop, TaiClock, Topology, TriggerReport, Urgency, calibration, clock, now,
@@ -269,7 +269,7 @@ impl BuilderNode {
 
     /// Runs until the run is over and on disk.
     pub fn run(mut self, stop: &Stop, progress: &Progress) -> Result<BuilderReport, NodeError> {
-        bind(self.config.cpu)?;
+        settle(self.config.cpu)?;
         self.poller.add(stop.as_fd(), STOP, Interest::READ)?;
         let mut tokens = Vec::new();
         loop {

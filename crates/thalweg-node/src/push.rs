@@ -1,7 +1,7 @@
 //! A source whose fragments a program pushes, from any thread, while another thread serves the builders.
 
 use crate::slots::PushedFragment;
-use crate::source::{Standing, bind};
+use crate::source::{Standing, settle};
 use crate::{NodeError, Progress, SourceNode, SourceReport, SourceSettings, Stop, now};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,7 +42,7 @@ impl PushSource {
         let thread = std::thread::spawn({
             let (shared, stop) = (Arc::clone(&shared), stop.clone());
             move || {
-                let served = catch_unwind(AssertUnwindSafe(|| bind(cpu).and_then(|()| shared.serve(&poller, &stop))));
+                let served = catch_unwind(AssertUnwindSafe(|| settle(cpu).and_then(|()| shared.serve(&poller, &stop))));
                 // Whatever happened, nobody is to wait for this thread for ever.
                 *shared.state() = State::Over(served.unwrap_or(Err(NodeError::Panicked)).map_err(Arc::new));
                 shared.changed.notify_all();

@@ -209,7 +209,7 @@ impl SourceNode {
 
     /// Runs until the run is over.
     pub fn run(mut self, stop: &Stop, progress: &Progress) -> Result<SourceReport, NodeError> {
-        bind(self.settings.cpu)?;
+        settle(self.settings.cpu)?;
         let poller = self.begin(stop)?;
         let mut tokens = Vec::new();
         while !self.turn(&tokens, stop, progress)? {
@@ -516,8 +516,11 @@ fn session() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// Binds this thread to a processor.
-pub(crate) fn bind(cpu: Option<u32>) -> Result<(), NodeError> {
+/// Makes this thread a node's: woken at the time that it waits for, which is otherwise up to 50 µs late (`timer_slack_ns`, prctl(2)): pace
+/// and rate are made of such times. And, where one is named, bound to a processor.
+pub(crate) fn settle(cpu: Option<u32>) -> Result<(), NodeError> {
+    // A kernel that cannot is late, no more.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let Some(cpu) = cpu else { return Ok(()) };
     let mut set = rustix::thread::CpuSet::new();
     let possible = (cpu as usize) < rustix::thread::CpuSet::MAX_CPU;
