@@ -1,20 +1,21 @@
-//! One client: its requests, one after the other.
+//! One client that has a thread of its own: its requests, one after the other.
 
-use crate::answer::{Answer, Content, Piece};
+use crate::answer::{Answer, Piece};
 use crate::client::Doing;
 use crate::head::{self, Body, Head};
+use crate::outgoing::{Begun, Outgoing};
 use crate::server::{Counters, Ways};
 use crate::site::Site;
 use crate::upload::{self, Upload};
 use crate::wire::Wire;
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, SERVER};
-use http::{Method, StatusCode, Version};
+use http::StatusCode;
+use http::header::EXPECT;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use thalweg_transfer::{Incoming, Outward, Receiver, Sender, Stored, cached_bytes};
 
 /// A client's requests.
@@ -53,22 +54,40 @@ impl<'a> Connection<'a> {
         Self { wire, site, ways, counters, patience, note, ahead: Vec::new(), sender, receiver }
     }
 
-    /// Answers requests until the client goes, or has to.
-    pub(crate) fn serve(mut self) -> io::Result<()> {
-        while let Some(head) = self.head()? {
-            (self.note)(Doing::Answer);
-            let next = match head {
-                Ok(head) => self.answer(&head)?,
-                Err((status, sentence)) => self.send(Answer::say(status, sentence), None)?,
+    /// Goes on with what another thread began, and answers requests until the client goes, or has to, or asks for something that needs no
+    /// thread: that is begun, and to be gone on with elsewhere.
+    pub(crate) fn serve(mut self, begun: Begun) -> io::Result<Option<Begun>> {
+        self.ahead = begun.ahead;
+        let mut next = match begun.answer {
+            Some(answer) => self.answered(|connection| connection.send_rest(answer))?,
+            None => Next::Request,
+        };
+        while next == Next::Request {
+            let Some(head) = self.head()? else { return Ok(None) };
+            next = match head {
+                Err((status, sentence)) => {
+                    self.answered(|connection| connection.send(Answer::say(status, sentence), None))?
+                }
+                Ok(head) if upload::is_one(&head) => self.answered(|connection| connection.put(&head))?,
+                Ok(head) => {
+                    let answer = Outgoing::new(self.site.answer(&head), Some(&head));
+                    if self.wire.clear().is_some() && answer.is_quick(self.ways.cached) {
+                        return Ok(Some(Begun { ahead: self.ahead, answer: Some(answer) }));
+                    }
+                    self.answered(|connection| connection.send_rest(answer))?
+                }
             };
-            self.counters.requests.fetch_add(1, Ordering::Relaxed);
-            (self.note)(Doing::Rest);
-            if next == Next::Close {
-                self.wire.close(Instant::now() + LINGER.min(self.patience));
-                break;
-            }
         }
-        Ok(())
+        self.wire.close(Instant::now() + LINGER.min(self.patience));
+        Ok(None)
+    }
+
+    fn answered(&mut self, answer: impl FnOnce(&mut Self) -> io::Result<Next>) -> io::Result<Next> {
+        (self.note)(Doing::Answer);
+        let next = answer(self)?;
+        self.counters.requests.fetch_add(1, Ordering::Relaxed);
+        (self.note)(Doing::Rest);
+        Ok(next)
     }
 
     /// The next request; nothing when the client has gone, or has nothing to ask.
@@ -105,19 +124,6 @@ impl<'a> Connection<'a> {
         };
         self.wire.read_until(None);
         Ok(head)
-    }
-
-    fn answer(&mut self, head: &Head) -> io::Result<Next> {
-        let about_upload = upload::is_about_upload(head);
-        let answer = match head.method {
-            Method::PUT if !about_upload => return self.put(head),
-            Method::HEAD if about_upload => upload::offset(self.site, head),
-            Method::DELETE if about_upload => upload::discard(self.site, head),
-            _ => self.site.answer(head),
-        };
-        // A body that nobody wanted is not read.
-        let answer = if head.body == Body::Length(0) { answer } else { answer.closing() };
-        self.send(answer, Some(head))
     }
 
     fn put(&mut self, head: &Head) -> io::Result<Next> {
@@ -161,58 +167,18 @@ impl<'a> Connection<'a> {
 
     /// Sends an answer, to a request or to something that is none.
     fn send(&mut self, answer: Answer, to: Option<&Head>) -> io::Result<Next> {
-        let Answer { status, mut fields, content, close } = answer;
-        let keep = to.is_some_and(|head| head.keep) && !close;
-        let bodiless = status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
-        if !bodiless {
-            fields.insert(CONTENT_LENGTH, content.length.into());
-        }
-        let mut text = Vec::with_capacity(512);
-        text.extend_from_slice(
-            format!("{:?} {} {}\r\n", Version::HTTP_11, status.as_str(), status.canonical_reason().unwrap_or(""))
-                .as_bytes(),
-        );
-        for (name, value) in fields.iter() {
-            put_field(&mut text, name.as_str(), value.as_bytes());
-        }
-        put_field(&mut text, DATE.as_str(), httpdate::fmt_http_date(SystemTime::now()).as_bytes());
-        put_field(&mut text, SERVER.as_str(), concat!("thalweg/", env!("CARGO_PKG_VERSION")).as_bytes());
-        if !keep {
-            put_field(&mut text, CONNECTION.as_str(), b"close");
-        } else if to.is_some_and(|head| head.version == 0) {
-            put_field(&mut text, CONNECTION.as_str(), b"keep-alive");
-        }
-        text.extend_from_slice(b"\r\n");
-        if let Some(head) = to {
-            tracing::info!("{} {} {} {}", head.method, head.path, status.as_u16(), content.length);
-        }
-        let without_body = bodiless || to.is_some_and(|head| head.method == Method::HEAD);
-        if without_body || content.length == 0 {
-            self.wire.send(&text, false)?;
-        } else {
-            self.content(text, content)?;
-        }
-        Ok(if keep { Next::Request } else { Next::Close })
+        self.send_rest(Outgoing::new(answer, to))
     }
 
-    /// Sends a head, and the content behind it.
-    fn content(&mut self, mut before: Vec<u8>, content: Content) -> io::Result<()> {
-        let mut left = content.length;
-        for piece in content.pieces {
+    fn send_rest(&mut self, mut answer: Outgoing) -> io::Result<Next> {
+        while let Some(piece) = answer.pieces.pop_front() {
+            let more = !answer.pieces.is_empty();
             match piece {
-                Piece::Bytes(bytes) => {
-                    left -= bytes.len() as u64;
-                    before.extend_from_slice(&bytes);
-                }
-                Piece::File(file, range) => {
-                    left -= range.end - range.start;
-                    self.wire.send(&before, true)?;
-                    before.clear();
-                    self.file(&file, range, left > 0)?;
-                }
+                Piece::Bytes(bytes) => self.wire.send(&bytes, more)?,
+                Piece::File(file, range) => self.file(&file, range, more)?,
             }
         }
-        if before.is_empty() { Ok(()) } else { self.wire.send(&before, false) }
+        Ok(if answer.keep { Next::Request } else { Next::Close })
     }
 
     fn file(&mut self, file: &Arc<Stored>, range: Range<u64>, more: bool) -> io::Result<()> {
@@ -259,17 +225,10 @@ impl<'a> Connection<'a> {
     }
 }
 
-fn put_field(text: &mut Vec<u8>, name: &str, value: &[u8]) {
-    text.extend_from_slice(name.as_bytes());
-    text.extend_from_slice(b": ");
-    text.extend_from_slice(value);
-    text.extend_from_slice(b"\r\n");
-}
-
 /// How long a request's head may take from its first byte on, and a TLS handshake.
 pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
 /// How long what a refused client still sends is thrown away.
-const LINGER: Duration = Duration::from_secs(2);
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 /// Bytes for which it is decided at once how they are sent.
 const PIECE: u64 = 32 << 20;
 /// Bytes that are not worth the question.

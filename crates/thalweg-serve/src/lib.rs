@@ -10,11 +10,13 @@ mod client;
 mod coding;
 mod condition;
 mod connection;
+mod event_loop;
 mod events;
 #[doc(hidden)]
 pub mod fuzz;
 mod head;
 mod listing;
+mod outgoing;
 mod range;
 mod server;
 mod site;

@@ -1,10 +1,11 @@
-//! The listener, and a thread for each client.
+//! The listener, the event loops that clients are given to, and a thread for each client that needs one.
 //!
-//! A thread that waits in `sendfile` costs nothing while it waits, and one system call moves as much as the socket takes: that is why there is
-//! no event loop. How many there are is limited; further clients wait in the listen queue.
+//! How many clients there are is limited; further ones wait in the listen queue.
 
 use crate::client::{Client, Clients};
 use crate::connection::{Connection, HEAD_TIME};
+use crate::event_loop::{Common, EventLoop};
+use crate::outgoing::Begun;
 use crate::site::Site;
 use crate::token::Tokens;
 use crate::tree::{RUNS, Tree};
@@ -101,6 +102,7 @@ pub struct Server {
     settings: Settings,
     counters: Counters,
     clients: Clients,
+    loops: Vec<EventLoop>,
 }
 
 impl Server {
@@ -114,7 +116,13 @@ impl Server {
         let address = settings.address;
         let listener = listen(address).map_err(|error| ServeError::Listen { address, error })?;
         let site = Site::new(tree, settings.tokens.clone(), settings.write);
-        Ok(Self { site, listener, settings, counters: Counters::default(), clients: Clients::default() })
+        let processors = match settings.cpus.len() {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            chosen => chosen,
+        };
+        let loops: io::Result<_> = (0..processors).map(|_| EventLoop::new()).collect();
+        let loops = loops.map_err(ServeError::Accept)?;
+        Ok(Self { site, listener, settings, counters: Counters::default(), clients: Clients::default(), loops })
     }
 
     /// Where clients connect to.
@@ -130,12 +138,32 @@ impl Server {
     /// Serves until `stop` is readable. Transfers under way then have a few seconds to come to their end.
     pub fn run(&self, stop: impl AsFd) -> Result<(), ServeError> {
         std::thread::scope(|scope| {
-            let watch = std::thread::Builder::new().name("watch".into()).stack_size(STACK);
-            watch.spawn_scoped(scope, || self.clients.watch(self.settings.patience)).map_err(ServeError::Accept)?;
-            let taken = self.take_clients(scope, stop.as_fd());
+            let thread = |name: &str| std::thread::Builder::new().name(name.into()).stack_size(STACK);
+            thread("watch")
+                .spawn_scoped(scope, || self.clients.watch(self.settings.patience))
+                .map_err(ServeError::Accept)?;
+            let run = |one| thread("loop").spawn_scoped(scope, move || self.run_loop(one, scope)).map(|_| ());
+            let running = self.loops.iter().try_for_each(run).map_err(ServeError::Accept);
+            let taken = running.and_then(|()| self.take_clients(scope, stop.as_fd()));
             self.clients.send_away(GRACE);
+            self.loops.iter().for_each(EventLoop::stop);
             taken
         })
+    }
+
+    fn run_loop<'scope>(&'scope self, one: &EventLoop, scope: &'scope std::thread::Scope<'scope, '_>) {
+        let common = Common {
+            site: &self.site,
+            counters: &self.counters,
+            clients: &self.clients,
+            patience: self.settings.patience,
+            way: self.settings.ways.cached,
+            hand_over: &|number, client, begun| self.spawn(scope, number, client, begun),
+        };
+        self.settle();
+        if let Err(error) = one.run(&common) {
+            tracing::error!("clients are not served any more: {error}");
+        }
     }
 
     fn take_clients<'scope>(
@@ -173,40 +201,85 @@ impl Server {
             number += 1;
             self.counters.connections.fetch_add(1, Ordering::Relaxed);
             let client = self.clients.enter(number, socket);
-            let thread = std::thread::Builder::new().name("client".into()).stack_size(STACK);
-            let spawned = thread.spawn_scoped(scope, move || {
-                // However it ends.
-                let _leaves = Leaves { clients: &self.clients, number };
-                // Told to the client where that is possible, and of no interest to anybody else.
-                if let Err(error) = self.serve(client) {
-                    tracing::debug!("a client is gone: {error}");
-                }
-            });
-            if let Err(error) = spawned {
-                tracing::warn!("a client is turned away: {error}");
-                self.clients.leave(number);
+            match self.prepare(&client) {
+                Err(error) => self.turn_away(number, &error),
+                Ok(()) if self.settings.tls.is_some() => self.spawn(scope, number, client, Begun::default()),
+                Ok(()) => self.enter_loop(number, client, Begun::default()),
             }
         }
     }
 
-    fn serve(&self, client: Arc<Client>) -> io::Result<()> {
-        if !self.settings.cpus.is_empty() {
-            let mut set = rustix::thread::CpuSet::new();
-            self.settings.cpus.iter().for_each(|cpu| set.set(*cpu));
-            rustix::thread::sched_setaffinity(None, &set)?;
+    /// Gives a client to the loop that has the fewest.
+    fn enter_loop(&self, number: u64, client: Arc<Client>, begun: Begun) {
+        if let Some(emptiest) = self.loops.iter().min_by_key(|one| one.clients())
+            && let Err(error) = emptiest.take(number, client, begun)
+        {
+            self.turn_away(number, &error);
         }
+    }
+
+    fn turn_away(&self, number: u64, why: &io::Error) {
+        tracing::warn!("a client is turned away: {why}");
+        self.clients.leave(number);
+    }
+
+    fn prepare(&self, client: &Client) -> io::Result<()> {
+        let patience = Some(self.settings.patience);
+        client.socket.set_nodelay(true)?;
+        client.socket.set_read_timeout(patience)?;
+        client.socket.set_write_timeout(patience)
+    }
+
+    /// Keeps this thread on the processors that serve.
+    fn settle(&self) {
+        if self.settings.cpus.is_empty() {
+            return;
+        }
+        let mut set = rustix::thread::CpuSet::new();
+        self.settings.cpus.iter().for_each(|cpu| set.set(*cpu));
+        if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+            tracing::warn!("clients are served on other processors than {:?}: {error}", self.settings.cpus);
+        }
+    }
+
+    /// Gives a client a thread of its own.
+    fn spawn<'scope>(
+        &'scope self,
+        scope: &'scope std::thread::Scope<'scope, '_>,
+        number: u64,
+        client: Arc<Client>,
+        begun: Begun,
+    ) {
+        let thread = std::thread::Builder::new().name("client".into()).stack_size(STACK);
+        let spawned = thread.spawn_scoped(scope, move || {
+            // However it ends.
+            let leaves = Leaves { clients: &self.clients, number };
+            match self.serve(&client, begun) {
+                Ok(Some(begun)) => {
+                    std::mem::forget(leaves);
+                    self.enter_loop(number, client, begun);
+                }
+                Ok(None) => {}
+                // Told to the client where that is possible, and of no interest to anybody else.
+                Err(error) => tracing::debug!("a client is gone: {error}"),
+            }
+        });
+        if let Err(error) = spawned {
+            self.turn_away(number, &error);
+        }
+    }
+
+    fn serve(&self, client: &Arc<Client>, begun: Begun) -> io::Result<Option<Begun>> {
+        self.settle();
         let patience = self.settings.patience;
         client.socket.set_nonblocking(false)?;
-        client.socket.set_nodelay(true)?;
-        SockRef::from(&client.socket).set_tcp_notsent_lowat(MOST_UNSENT)?;
-        client.socket.set_read_timeout(Some(patience))?;
-        client.socket.set_write_timeout(Some(patience))?;
         let wire = match &self.settings.tls {
-            None => Wire::plain(Arc::clone(&client)),
-            Some(config) => Wire::tls(Arc::clone(&client), config, Instant::now() + HEAD_TIME.min(patience))?,
+            None => Wire::plain(Arc::clone(client)),
+            Some(config) => Wire::tls(Arc::clone(client), config, Instant::now() + HEAD_TIME.min(patience))?,
         };
-        let note = |doing| self.clients.note(&client, doing);
-        let served = Connection::new(wire, &self.site, self.settings.ways, &self.counters, patience, &note).serve();
+        let note = |doing| self.clients.note(client, doing);
+        let ways = self.settings.ways;
+        let served = Connection::new(wire, &self.site, ways, &self.counters, patience, &note).serve(begun);
         if served.is_err() {
             // What it does not take is not kept for it either: the connection is reset.
             SockRef::from(&client.socket).set_linger(Some(Duration::ZERO))?;
@@ -238,7 +311,5 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Of a client's thread. It is touched as far as it is used: about 30 KiB.
 const STACK: usize = 256 << 10;
-/// Bytes that the kernel keeps for a client beyond those that are on their way: a client that takes nothing costs no more.
-const MOST_UNSENT: u32 = 1 << 20;
 /// How long transfers may go on when the server stops.
 const GRACE: Duration = Duration::from_secs(5);

@@ -3,7 +3,7 @@
 use crate::answer::{Answer, Content};
 use crate::condition::Validators;
 use crate::events::{EventsError, Selection};
-use crate::head::Head;
+use crate::head::{Body, Head};
 use crate::listing::{Format, Listing, parameter};
 use crate::token::{Tokens, Verdict};
 use crate::tree::{Name, NoName, Tree};
@@ -48,16 +48,27 @@ impl Site {
         Self { tree, tokens, write, extents: Mutex::default(), runs: Mutex::default() }
     }
 
-    /// Answers what needs no body. A `HEAD` is answered as a `GET`; its content is not sent.
+    /// Answers what needs no body; one that comes all the same is not read. A `HEAD` is answered as a `GET`; its content is not sent.
     pub(crate) fn answer(&self, head: &Head) -> Answer {
-        match head.method {
+        let about_upload = crate::upload::is_about_upload(head);
+        let answer = match head.method {
+            Method::HEAD if about_upload => crate::upload::offset(self, head),
+            Method::DELETE if about_upload => crate::upload::discard(self, head),
             Method::GET | Method::HEAD => self.get(head),
             Method::OPTIONS => Answer::new(StatusCode::NO_CONTENT).with(ALLOW, self.allowed(head)),
             Method::POST | Method::PUT | Method::DELETE | Method::PATCH | Method::TRACE | Method::CONNECT => {
                 self.not_allowed(head)
             }
             _ => Answer::say(StatusCode::NOT_IMPLEMENTED, format!("nobody here knows {}", head.method)),
-        }
+        };
+        if head.body == Body::Length(0) { answer } else { answer.closing() }
+    }
+
+    /// Whether a request is answered with a file, or with a sentence: both at once.
+    pub(crate) fn is_quick(&self, head: &Head) -> bool {
+        matches!(head.method, Method::GET | Method::HEAD)
+            && !crate::upload::is_about_upload(head)
+            && matches!(Name::parse(&head.path), Ok(Name::Entry(_, false)) | Err(_))
     }
 
     /// 405, with what is possible instead.

@@ -209,6 +209,11 @@ pub(crate) fn discard(site: &Site, head: &Head) -> Answer {
     removed.map_or_else(|answer| answer, |()| Answer::new(StatusCode::NO_CONTENT))
 }
 
+/// Whether a request's body is one.
+pub(crate) fn is_one(head: &Head) -> bool {
+    head.method == Method::PUT && !is_about_upload(head)
+}
+
 /// Whether the request is about an upload, not about a file.
 pub(crate) fn is_about_upload(head: &Head) -> bool {
     parameter(&head.query, "upload").next().is_some()

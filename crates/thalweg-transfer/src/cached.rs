@@ -1,12 +1,37 @@
 //! What of a file is in the page cache.
 
+use rustix::io::{ReadWriteFlags, preadv2};
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 /// How many bytes of a range of a file the page cache holds, in whole pages (`cachestat(2)`, Linux 6.5).
 pub fn cached_bytes(file: &File, range: &Range<u64>) -> io::Result<u64> {
+    if range.is_empty() {
+        return Ok(0);
+    }
+    let page = rustix::param::page_size() as u64;
+    let start = range.start - range.start % page;
+    let cached = cached_pages(file, start..range.end)? * page;
+    if cached >= range.end.saturating_sub(start) {
+        return Ok(cached);
+    }
+    // Of a range that begins inside a folio of 2 MiB the kernel sees that folio and none behind it (Linux 6.18; `mincore` sees them all). It
+    // counts right from where a folio may begin.
+    let folio = start - start % (page << LARGEST_FOLIO);
+    Ok((cached_pages(file, folio..range.end)? - cached_pages(file, folio..start)?) * page)
+}
+
+/// Whether the page cache seems to hold a range of a file, as far as its first byte, its last, and one in every 512 KiB tell: to look at all of
+/// its pages (`cachestat`) costs a twentieth of what it costs to send them. Not where the file system reads nothing without waiting
+/// (`RWF_NOWAIT`, preadv2(2)).
+pub fn seems_cached(file: &File, range: &Range<u64>) -> bool {
+    let mut places = range.clone().step_by(512 << 10).chain((!range.is_empty()).then(|| range.end - 1));
+    places.all(|place| matches!(preadv2(file, &mut [IoSliceMut::new(&mut [0])], place, ReadWriteFlags::NOWAIT), Ok(1)))
+}
+
+fn cached_pages(file: &File, range: Range<u64>) -> io::Result<u64> {
     let mut question = CachestatRange { offset: range.start, length: range.end.saturating_sub(range.start) };
     if question.length == 0 {
         // The system call takes 0 for "to the end".
@@ -18,7 +43,7 @@ pub fn cached_bytes(file: &File, range: &Range<u64>) -> io::Result<u64> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(answer.cached * rustix::param::page_size() as u64)
+    Ok(answer.cached)
 }
 
 #[repr(C)]
@@ -40,3 +65,30 @@ struct Cachestat {
 
 /// The same number on every architecture.
 const CACHESTAT: libc::c_long = 451;
+/// No folio of the page cache has more than so many pages, as a power of two, and each begins at a multiple of its length (`MAX_XAS_ORDER`,
+/// include/linux/pagemap.h).
+const LARGEST_FOLIO: u32 = 11;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn what_was_just_written_is_there_wherever_one_begins() {
+        let page = rustix::param::page_size() as u64;
+        // On a file system that has them, in folios as large as they come.
+        let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let pages = 4096;
+        file.write_all_at(&vec![1; (pages * page) as usize], 0).unwrap();
+        for start in (0..pages).step_by(31) {
+            for end in [start + 1, start + 256, pages].map(|end| end.min(pages)) {
+                let range = start * page..end * page;
+                assert_eq!(cached_bytes(&file, &range).unwrap(), range.end - range.start, "{range:?}");
+            }
+        }
+        assert!(seems_cached(&file, &(1..pages * page)) && !seems_cached(&file, &(1..pages * page + 1)));
+        assert_eq!(cached_bytes(&file, &(5..5)).unwrap(), 0);
+        assert_eq!(cached_bytes(&file, &(pages * page..2 * pages * page)).unwrap(), 0);
+    }
+}

@@ -20,7 +20,8 @@
 //! | `uring`: `recv` into registered slots, `O_DIRECT` writes by io_uring | 1 | yes |
 //!
 //! A [`Sender`] and a [`Receiver`] belong to one connection and keep what the way needs (pipe, buffer, ring) from one transfer
-//! to the next. They wait in blocking system calls: a socket's own timeouts (`SO_SNDTIMEO`, `SO_RCVTIMEO`) bound them.
+//! to the next. They wait in blocking system calls: a socket's own timeouts (`SO_SNDTIMEO`, `SO_RCVTIMEO`) bound them. An event loop, which
+//! waits for many sockets at once, has [`Sender::send_some`].
 
 mod cached;
 mod choose;
@@ -33,7 +34,7 @@ mod ring;
 mod stored;
 mod way;
 
-pub use cached::cached_bytes;
+pub use cached::{cached_bytes, seems_cached};
 pub use choose::{Cost, Measured, Trial, measure};
 pub use inward::{Incoming, Interrupted, Receiver, Written};
 pub use outward::Sender;

@@ -12,7 +12,7 @@ use rustix::net::{SendFlags, send};
 use std::io::{self, IoSliceMut};
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// Sends ranges of files into one socket.
@@ -72,6 +72,50 @@ impl Sender {
             io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
             _ => error,
         })
+    }
+
+    /// Whether [`send_some`](Self::send_some) knows a way.
+    pub fn sends_some(way: Outward) -> bool {
+        matches!(way, Outward::Sendfile | Outward::Splice)
+    }
+
+    /// Sends bytes from the front of a range, and takes them off it: as many as a non-blocking socket takes now, at most `most`. One sender can
+    /// serve many sockets this way. It is for bytes that are in the page cache: the disk is waited for.
+    ///
+    /// # Errors
+    /// `WouldBlock` where the socket takes nothing now, `UnexpectedEof` where the file ends within the range, `Unsupported` for other ways than
+    /// `sendfile` and `splice`, and whatever file and socket say. Nothing was sent then.
+    pub fn send_some(
+        &mut self,
+        way: Outward,
+        from: &Stored,
+        range: &mut Range<u64>,
+        most: u64,
+        to: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        match way {
+            Outward::Sendfile => sendfile_some(from, range, most, to),
+            Outward::Splice => self.splice_some(from, range, most, to),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn splice_some(&mut self, from: &Stored, range: &mut Range<u64>, most: u64, to: BorrowedFd<'_>) -> io::Result<()> {
+        let pipe = self.pipe()?;
+        let wanted = usize::try_from(most.min(range.end - range.start)).unwrap_or(usize::MAX);
+        let filled = match pipe.fill(from.file().as_fd(), Some(&mut range.start.clone()), wanted) {
+            Ok(0) if wanted > 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(filled) => filled,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let sent = pipe.empty_some(to, filled);
+        if !sent.as_ref().is_ok_and(|sent| *sent == filled) {
+            // What the socket does not take now is in the page cache then, too.
+            self.pipe = None;
+        }
+        range.start += sent? as u64;
+        Ok(())
     }
 
     fn read(
@@ -155,18 +199,21 @@ impl Sender {
     }
 }
 
-fn sendfile(from: &Stored, range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
-    let mut at = range.start;
-    while at < range.end {
-        // At most what the kernel takes in one call (MAX_RW_COUNT).
-        let length = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(1 << 30);
-        match rustix::fs::sendfile(to, from.file(), Some(&mut at), length) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+fn sendfile(from: &Stored, mut range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
+    while !range.is_empty() {
+        sendfile_some(from, &mut range, u64::MAX, to)?;
     }
     Ok(())
+}
+
+fn sendfile_some(from: &Stored, range: &mut Range<u64>, most: u64, to: BorrowedFd<'_>) -> io::Result<()> {
+    // At most what the kernel takes in one call (MAX_RW_COUNT).
+    let length = usize::try_from(most.min(range.end - range.start)).unwrap_or(usize::MAX).min(1 << 30);
+    match rustix::fs::sendfile(to, from.file(), Some(&mut range.start), length) {
+        Ok(0) if length > 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Sends a range of a file through a pipe, without its first `skip` bytes. With `O_DIRECT` the range begins at a page, and what the last
@@ -179,7 +226,6 @@ fn through_pipe(
     to: BorrowedFd<'_>,
     more: bool,
 ) -> io::Result<()> {
-    use std::os::fd::AsFd;
     let (mut at, mut skip) = (range.start, usize::try_from(skip).unwrap_or(0));
     while at < range.end {
         let wanted = usize::try_from(range.end - at).unwrap_or(usize::MAX);

@@ -51,6 +51,11 @@ impl Pipe {
         Ok(())
     }
 
+    /// Lets out of its `length` bytes what a non-blocking socket takes now. Says how many.
+    pub(crate) fn empty_some(&self, to: BorrowedFd<'_>, length: usize) -> io::Result<usize> {
+        Ok(splice(&self.read, None, to, None, length, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)?)
+    }
+
     /// Takes `length` bytes out of it and forgets them.
     pub(crate) fn discard(&self, mut length: usize) -> io::Result<()> {
         let mut scratch = [0; 4096];

@@ -59,6 +59,43 @@ fn unsupported(way: impl std::fmt::Display, error: &std::io::Error) -> bool {
 }
 
 #[test]
+fn what_a_socket_does_not_take_now_it_takes_later() {
+    let bytes = pattern((9 << 20) + 12345);
+    let from = stored(&bytes);
+    let whole = 4097..bytes.len() as u64;
+    let mut sender = Sender::new();
+    for way in Outward::ALL.into_iter().filter(|way| Sender::sends_some(*way)) {
+        let (here, mut there) = connection();
+        here.set_nonblocking(true).unwrap();
+        there.set_nonblocking(true).unwrap();
+        let (mut left, mut received, mut waited) = (whole.clone(), Vec::new(), 0);
+        while received.len() as u64 + whole.start < whole.end {
+            if !left.is_empty() {
+                match sender.send_some(way, &from, &mut left, 1 << 20, here.as_fd()) {
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => waited += 1,
+                    result => {
+                        result.unwrap();
+                        continue;
+                    }
+                }
+            }
+            let mut buffer = vec![0; 100_000];
+            if let Ok(read) = there.read(&mut buffer) {
+                received.extend_from_slice(&buffer[..read]);
+            }
+        }
+        assert!(received == bytes[whole.start as usize..], "{way}: {} bytes", received.len());
+        assert!(waited > 0, "{way}: the socket took all of it at once");
+        let mut behind = whole.end..whole.end + 1;
+        let error = sender.send_some(way, &from, &mut behind, 1 << 20, here.as_fd()).unwrap_err();
+        assert_eq!((error.kind(), behind.start), (std::io::ErrorKind::UnexpectedEof, whole.end), "{way}");
+    }
+    let (here, _there) = connection();
+    let error = sender.send_some(Outward::Uring, &from, &mut whole.clone(), 1, here.as_fd()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+}
+
+#[test]
 fn every_way_sends_the_bytes_that_were_asked_for() {
     let bytes = pattern((9 << 20) + 12345);
     let from = stored(&bytes);

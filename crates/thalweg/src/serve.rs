@@ -265,7 +265,7 @@ fn ways(options: &Options) -> Result<(Ways, String), Failure> {
     if let Choice::This(way) = options.path {
         return Ok((Ways { cached: way, uncached: way, inward }, "Asked for with --path.".to_owned()));
     }
-    let usual = Ways { cached: Outward::Sendfile, uncached: Outward::Ahead, inward };
+    let usual = Ways { cached: Outward::Splice, uncached: Outward::Ahead, inward };
     let Some(file) = largest_file(&options.directory) else {
         return Ok((usual, "Not measured: there is no file of 16 MiB or more here yet.".to_owned()));
     };

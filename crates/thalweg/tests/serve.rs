@@ -4,6 +4,8 @@
 mod common;
 
 use common::dialogue::Dialogue;
+use common::served::big;
+use std::io::{Read, Write};
 use tempfile::TempDir;
 
 #[test]
@@ -29,6 +31,51 @@ fn every_way_sends_the_same() {
         let served = Dialogue::start(&["--path", way]);
         let answer = served.ask("GET", "/digits", "Range: bytes=1-8\r\n");
         assert!(answer.ends_with("\r\n\r\n12345678"), "{way}: {answer}");
+    }
+}
+
+#[test]
+fn on_one_connection_all_kinds_of_requests_follow_each_other() {
+    let served = Dialogue::start(&[]);
+    let ask = |what: &str, more: &str| format!("{what} HTTP/1.1\r\nHost: here\r\n{more}\r\n");
+    let digits = ask("GET /digits", "");
+    // A file is sent by an event loop, a listing and an upload need a thread; then it is the loop's turn again.
+    let upload = ask("PUT /new", "Content-Length: 3\r\n") + "abc";
+    let listing = ask("GET /?format=json", "");
+    let about = ask("HEAD /new?upload", "");
+    let all = [&*digits, &listing, &digits, &upload, &ask("GET /new", ""), &about, &upload, &listing, &digits].concat();
+    let told = served.tell(all.as_bytes());
+    let status = |answer: &str| answer.get(..3).map(str::to_owned);
+    let statuses: Vec<_> = told.split("HTTP/1.1 ").skip(1).filter_map(status).collect();
+    assert_eq!(statuses, ["200", "200", "200", "201", "200", "204", "409"], "{told}");
+    assert_eq!(told.matches("0123456789").count(), 2);
+    // Whose upload is refused, its body is not taken for requests.
+    assert!(told.contains("connection: close\r\n"), "{told}");
+}
+
+#[test]
+fn what_is_not_in_the_page_cache_is_sent_all_the_same() {
+    let served = Dialogue::start(&[]);
+    let bytes = big(&served.path("big"), 5);
+    let file = std::fs::File::open(served.path("big")).unwrap();
+    file.sync_all().unwrap();
+    let mut socket = served.connect();
+    // In the cache, from the disk, and in the cache up to its middle.
+    for forgotten in [bytes.len()..bytes.len(), 0..bytes.len(), bytes.len() / 2..bytes.len()] {
+        let length = std::num::NonZeroU64::new(forgotten.len() as u64);
+        if length.is_some() {
+            rustix::fs::fadvise(&file, forgotten.start as u64, length, rustix::fs::Advice::DontNeed).unwrap();
+        }
+        socket.write_all(b"GET /big HTTP/1.1\r\nHost: here\r\nRange: bytes=1-\r\n\r\n").unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            socket.read_exact(&mut byte).unwrap();
+            head.extend(byte);
+        }
+        let mut body = vec![0; bytes.len() - 1];
+        socket.read_exact(&mut body).unwrap();
+        assert!(body == bytes[1..], "{forgotten:?}");
     }
 }
 

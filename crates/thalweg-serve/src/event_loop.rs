@@ -1,0 +1,435 @@
+//! Clients that one thread answers, whichever of them can be read from or written to: those that ask for files that are in the page
+//! cache.
+//!
+//! A system call that sends a megabyte is short beside what it costs to put a thread to sleep until the next one fits, and to wake it in its
+//! turn; with hundreds of clients the order in which threads are woken is what a client waits for. What has to be waited for
+//! otherwise (a disk, TLS, the bytes of an upload, a listing) has no place here: its client is handed over to a thread of its own, until it
+//! asks for something else.
+
+use crate::answer::{Answer, Piece};
+use crate::client::{Client, Clients, Doing};
+use crate::connection::{HEAD_TIME, LINGER};
+use crate::head;
+use crate::outgoing::{Begun, Outgoing, turn};
+use crate::server::Counters;
+use crate::site::Site;
+use http::StatusCode;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use socket2::SockRef;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use thalweg_transfer::{Outward, Sender, seems_cached};
+
+/// One thread's clients.
+#[derive(Debug)]
+pub(crate) struct EventLoop {
+    epoll: OwnedFd,
+    /// Readable when it is over.
+    stop: OwnedFd,
+    stopped: AtomicBool,
+    /// Those that connected and were not looked at yet.
+    coming: Mutex<Vec<(u64, Arc<Client>, Begun)>>,
+    clients: AtomicUsize,
+}
+
+/// What the clients of all loops have in common.
+pub(crate) struct Common<'a> {
+    pub(crate) site: &'a Site,
+    pub(crate) counters: &'a Counters,
+    pub(crate) clients: &'a Clients,
+    /// How long a client may send and take nothing.
+    pub(crate) patience: Duration,
+    /// How what is in the page cache is sent.
+    pub(crate) way: Outward,
+    /// Takes a client that needs a thread of its own.
+    pub(crate) hand_over: &'a dyn Fn(u64, Arc<Client>, Begun),
+}
+
+#[derive(Debug)]
+struct Visitor {
+    client: Arc<Client>,
+    /// Bytes that came and were not looked at yet.
+    ahead: Vec<u8>,
+    /// Whether there may be more of them in the socket. Where there are none, epoll tells of the next.
+    readable: bool,
+    /// Whether it sends no more: epoll does not say so again.
+    ends: bool,
+    state: State,
+    /// When it has to have done something.
+    until: Instant,
+}
+
+#[derive(Debug)]
+enum State {
+    /// A request comes in.
+    Ask,
+    /// An answer goes out.
+    Answer(Going),
+    /// Nothing more will be sent; what it still sends is thrown away until it closes, too (RFC 9112, section 9.6).
+    Leave,
+}
+
+#[derive(Debug)]
+struct Going {
+    answer: Outgoing,
+    /// Bytes sent of the piece in front, where that is in memory.
+    sent: usize,
+    /// Whether the socket is told to send full packets only (`TCP_CORK`, tcp(7)).
+    corked: bool,
+    /// Whether the socket did not take all that it was last given.
+    full: bool,
+}
+
+/// How a turn ended.
+enum Turn {
+    /// Something has to happen first.
+    Wait,
+    /// It could go on, and others have a turn first.
+    Again,
+    /// Another thread has to go on.
+    HandOver,
+    Gone,
+}
+
+impl EventLoop {
+    pub(crate) fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
+        Ok(Self {
+            epoll,
+            stop,
+            stopped: AtomicBool::new(false),
+            coming: Mutex::default(),
+            clients: AtomicUsize::new(0),
+        })
+    }
+
+    /// How many clients it has.
+    pub(crate) fn clients(&self) -> usize {
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    /// Gives it one more.
+    pub(crate) fn take(&self, number: u64, client: Arc<Client>, begun: Begun) -> io::Result<()> {
+        client.socket.set_nonblocking(true)?;
+        // The loop is woken at once, since it can be written to, and finds it when it is let in here.
+        let mut coming = self.coming();
+        let both = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, &client.socket, epoll::EventData::new_u64(number), both)?;
+        coming.push((number, client, begun));
+        self.clients.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends it. Clients that are still there are gone then.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+    }
+
+    /// Serves until [`stop`](Self::stop).
+    pub(crate) fn run(&self, common: &Common<'_>) -> io::Result<()> {
+        let mut visitors: HashMap<u64, Visitor> = HashMap::new();
+        let mut ready: VecDeque<u64> = VecDeque::new();
+        let mut sender = Sender::new();
+        let mut swept = Instant::now();
+        while !self.stopped.load(Ordering::Relaxed) {
+            let timeout = match (ready.is_empty(), visitors.is_empty()) {
+                (false, _) => Some(Timespec::default()),
+                (true, false) => Timespec::try_from(SWEEP).ok(),
+                (true, true) => None,
+            };
+            let again = ready.len();
+            let mut space = [MaybeUninit::uninit(); 512];
+            let events = match epoll::wait(&self.epoll, &mut space, timeout.as_ref()) {
+                Ok((events, _)) => events,
+                Err(Errno::INTR) => &mut [],
+                Err(error) => return Err(error.into()),
+            };
+            for (number, client, begun) in self.coming().drain(..) {
+                visitors.insert(number, Visitor::new(client, begun, common));
+            }
+            for event in events {
+                let (number, flags) = (event.data.u64(), event.flags);
+                let Some(visitor) = visitors.get_mut(&number) else { continue };
+                visitor.readable |= flags != epoll::EventFlags::OUT;
+                visitor.ends |= flags.intersects(ENDS);
+                ready.push_back(number);
+            }
+            // Those who had a turn already come behind those who wait for one.
+            ready.rotate_left(again);
+            for _ in 0..ready.len() {
+                let Some(number) = ready.pop_front() else { break };
+                self.turn(number, &mut visitors, &mut ready, &mut sender, common);
+            }
+            let now = Instant::now();
+            if now.saturating_duration_since(swept) >= SWEEP {
+                swept = now;
+                let late = visitors.iter_mut().filter(|(_, visitor)| visitor.until <= now);
+                for (number, visitor) in late {
+                    visitor.is_late();
+                    ready.push_back(*number);
+                }
+            }
+        }
+        visitors.keys().for_each(|number| common.clients.leave(*number));
+        Ok(())
+    }
+
+    fn turn(
+        &self,
+        number: u64,
+        visitors: &mut HashMap<u64, Visitor>,
+        ready: &mut VecDeque<u64>,
+        sender: &mut Sender,
+        common: &Common<'_>,
+    ) {
+        let Some(visitor) = visitors.get_mut(&number) else { return };
+        // A mistake in here that one client finds costs no other its connection.
+        let turn = catch_unwind(AssertUnwindSafe(|| visitor.turn(common, sender)));
+        let turn = turn.unwrap_or_else(|_| Err(io::Error::other("a panic")));
+        match turn {
+            Ok(Turn::Wait) => return,
+            Ok(Turn::Again) => return ready.push_back(number),
+            Ok(Turn::HandOver | Turn::Gone) => {}
+            Err(ref error) => {
+                // Told to the client where that is possible, and of no interest to anybody else.
+                tracing::debug!("a client is gone: {error}");
+                // What it does not take is not kept for it either: the connection is reset.
+                let _ = SockRef::from(&visitor.client.socket).set_linger(Some(Duration::ZERO));
+            }
+        }
+        let Some(Visitor { client, ahead, state, .. }) = visitors.remove(&number) else { return };
+        self.clients.fetch_sub(1, Ordering::Relaxed);
+        // A socket that is closed leaves by itself.
+        let _ = epoll::delete(&self.epoll, &client.socket);
+        match turn {
+            Ok(Turn::HandOver) => {
+                let answer = if let State::Answer(going) = state { Some(going.rest()) } else { None };
+                (common.hand_over)(number, client, Begun { ahead, answer });
+            }
+            _ => common.clients.leave(number),
+        }
+    }
+
+    fn coming(&self) -> MutexGuard<'_, Vec<(u64, Arc<Client>, Begun)>> {
+        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Visitor {
+    fn new(client: Arc<Client>, begun: Begun, common: &Common<'_>) -> Self {
+        let until = Instant::now() + common.patience;
+        let mut visitor = Self { client, ahead: begun.ahead, readable: true, ends: false, state: State::Ask, until };
+        if let Some(answer) = begun.answer {
+            common.clients.note(&visitor.client, Doing::Answer);
+            visitor.answer(answer, until);
+        }
+        visitor
+    }
+
+    /// Does what can be done now.
+    fn turn(&mut self, common: &Common<'_>, sender: &mut Sender) -> io::Result<Turn> {
+        loop {
+            let now = Instant::now();
+            match &mut self.state {
+                State::Ask => match head::parse(&self.ahead) {
+                    Ok(Some((head, _))) if !common.site.is_quick(&head) => return Ok(Turn::HandOver),
+                    Ok(Some((head, length))) => {
+                        self.ahead.drain(..length);
+                        common.clients.note(&self.client, Doing::Answer);
+                        let answer = Outgoing::new(common.site.answer(&head), Some(&head));
+                        self.answer(answer, now + common.patience);
+                    }
+                    Ok(None) => {
+                        let began = self.ahead.is_empty();
+                        match self.read()? {
+                            None => return Ok(Turn::Wait),
+                            Some(0) => return Ok(Turn::Gone),
+                            // The rest has to come soon.
+                            Some(_) if began => self.until = now + HEAD_TIME.min(common.patience),
+                            Some(_) => {}
+                        }
+                    }
+                    Err((status, sentence)) => {
+                        self.answer(Outgoing::new(Answer::say(status, sentence), None), now + common.patience);
+                    }
+                },
+                State::Answer(going) => {
+                    if going.is_done() {
+                        let keep = going.answer.keep;
+                        common.counters.requests.fetch_add(1, Ordering::Relaxed);
+                        common.clients.note(&self.client, Doing::Rest);
+                        self.answered(keep, common.patience, now);
+                        // Who asks again at once does not do so in front of all others.
+                        return Ok(if self.ahead.is_empty() && !self.readable { Turn::Wait } else { Turn::Again });
+                    }
+                    match going.send_some(&self.client, common, sender)? {
+                        Sent::Some => self.until = now + common.patience,
+                        Sent::Enough => {
+                            self.until = now + common.patience;
+                            return Ok(Turn::Again);
+                        }
+                        Sent::Full => return Ok(Turn::Wait),
+                        Sent::Uncached => {
+                            going.uncork(&self.client)?;
+                            return Ok(Turn::HandOver);
+                        }
+                    }
+                }
+                State::Leave => {
+                    self.ahead.clear();
+                    return Ok(match self.read() {
+                        _ if self.until <= now => Turn::Gone,
+                        Ok(None) => Turn::Wait,
+                        Ok(Some(1..)) => Turn::Again,
+                        Ok(Some(0)) | Err(_) => Turn::Gone,
+                    });
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: Outgoing, until: Instant) {
+        self.state = State::Answer(Going { answer, sent: 0, corked: false, full: false });
+        self.until = until;
+    }
+
+    fn answered(&mut self, keep: bool, patience: Duration, now: Instant) {
+        if keep {
+            self.state = State::Ask;
+            self.until = now + if self.ahead.is_empty() { patience } else { HEAD_TIME.min(patience) };
+        } else {
+            // One that has gone is found out when it is read from.
+            let _ = self.client.socket.shutdown(Shutdown::Write);
+            self.state = State::Leave;
+            self.until = now + LINGER.min(patience);
+        }
+    }
+
+    /// Its time is over: what its next turn finds.
+    fn is_late(&mut self) {
+        self.readable = true;
+        match self.state {
+            State::Ask if !self.ahead.is_empty() => {
+                let late = Answer::say(StatusCode::REQUEST_TIMEOUT, "the request's head took too long");
+                self.answer(Outgoing::new(late, None), Instant::now() + LINGER);
+            }
+            // It has gone then, and is reset where it was sent something.
+            _ => _ = self.client.socket.shutdown(Shutdown::Both),
+        }
+    }
+
+    /// How many bytes it sent, 0 when it said that it sends no more; nothing where none are here.
+    fn read(&mut self) -> io::Result<Option<usize>> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        while self.readable {
+            match recv(&self.client.socket, &mut buffer, RecvFlags::empty()) {
+                Ok(((read, rest), _)) => {
+                    // Fewer than there is room for are all there are (epoll(7), question 9).
+                    self.readable = self.ends || rest.is_empty();
+                    self.ahead.extend_from_slice(read);
+                    return Ok(Some(read.len()));
+                }
+                Err(Errno::AGAIN) => self.readable = false,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What became of an answer's next bytes.
+enum Sent {
+    Some,
+    /// As many as one client gets in a turn.
+    Enough,
+    /// None: the socket takes no more now.
+    Full,
+    /// None: the disk would have to be waited for.
+    Uncached,
+}
+
+impl Going {
+    fn is_done(&self) -> bool {
+        self.answer.pieces.is_empty()
+    }
+
+    /// Sends some of it, and takes it off.
+    fn send_some(&mut self, client: &Client, common: &Common<'_>, sender: &mut Sender) -> io::Result<Sent> {
+        let more = self.answer.pieces.len() > 1;
+        let Some(piece) = self.answer.pieces.front_mut() else { return Ok(Sent::Some) };
+        let (done, enough) = match piece {
+            Piece::Bytes(bytes) => {
+                let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+                match send(&client.socket, &bytes[self.sent..], flags) {
+                    Ok(sent) => self.sent += sent,
+                    Err(Errno::AGAIN) => return Ok(Sent::Full),
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                (self.sent == bytes.len(), false)
+            }
+            Piece::File(file, range) => {
+                let turn = turn(range);
+                if !Sender::sends_some(common.way) || !seems_cached(file.file(), &turn) {
+                    return Ok(Sent::Uncached);
+                }
+                if !self.corked && turn.end - turn.start > SMALL {
+                    // Only full packets, until all of it is on its way.
+                    SockRef::from(&client.socket).set_tcp_cork(true)?;
+                    self.corked = true;
+                }
+                // `splice` fetches as much as a socket that is not full may take; `sendfile` asks how much that is.
+                let way = if self.full { Outward::Sendfile } else { common.way };
+                match sender.send_some(way, file, range, turn.end - turn.start, client.socket.as_fd()) {
+                    Ok(()) => self.full = range.start < turn.end,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Full),
+                    Err(error) => return Err(error),
+                }
+                common.counters.sent.fetch_add(range.start - turn.start, Ordering::Relaxed);
+                (range.is_empty(), range.start == turn.end && !range.is_empty())
+            }
+        };
+        if done {
+            self.answer.pieces.pop_front();
+            self.sent = 0;
+            if self.is_done() {
+                self.uncork(client)?;
+            }
+        }
+        Ok(if enough { Sent::Enough } else { Sent::Some })
+    }
+
+    fn uncork(&mut self, client: &Client) -> io::Result<()> {
+        if std::mem::take(&mut self.corked) { SockRef::from(&client.socket).set_tcp_cork(false) } else { Ok(()) }
+    }
+
+    /// What is not sent yet.
+    fn rest(mut self) -> Outgoing {
+        if let Some(Piece::Bytes(bytes)) = self.answer.pieces.front_mut() {
+            bytes.drain(..self.sent);
+        }
+        self.answer
+    }
+}
+
+/// A client that sends no more, or that has gone.
+const ENDS: epoll::EventFlags = epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
+/// No client has this number.
+const STOP: u64 = u64::MAX;
+/// How often clients that do nothing are looked for.
+const SWEEP: Duration = Duration::from_millis(250);
+/// Bytes that are not worth two system calls more.
+const SMALL: u64 = 128 << 10;

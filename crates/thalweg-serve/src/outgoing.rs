@@ -1,0 +1,92 @@
+//! An answer on its way: what of it is still to be sent.
+
+use crate::answer::{Answer, Piece};
+use crate::head::Head;
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, SERVER};
+use http::{Method, StatusCode, Version};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::SystemTime;
+use thalweg_transfer::{Outward, Sender, seems_cached};
+
+/// What one thread hands over to another with a client.
+#[derive(Debug, Default)]
+pub(crate) struct Begun {
+    /// What the client sent and was not answered yet.
+    pub(crate) ahead: Vec<u8>,
+    /// An answer, or the rest of one.
+    pub(crate) answer: Option<Outgoing>,
+}
+
+/// What is still to be sent of an answer.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// Its head, in front, and its content; no two that are next to each other are both bytes in memory.
+    pub(crate) pieces: VecDeque<Piece>,
+    /// Whether another request may follow.
+    pub(crate) keep: bool,
+}
+
+impl Outgoing {
+    /// An answer to a request, or to something that is none.
+    pub(crate) fn new(answer: Answer, to: Option<&Head>) -> Self {
+        let Answer { status, mut fields, content, close } = answer;
+        let keep = to.is_some_and(|head| head.keep) && !close;
+        let bodiless = status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
+        if !bodiless {
+            fields.insert(CONTENT_LENGTH, content.length.into());
+        }
+        let mut text = Vec::with_capacity(512);
+        text.extend_from_slice(
+            format!("{:?} {} {}\r\n", Version::HTTP_11, status.as_str(), status.canonical_reason().unwrap_or(""))
+                .as_bytes(),
+        );
+        for (name, value) in fields.iter() {
+            put_field(&mut text, name.as_str(), value.as_bytes());
+        }
+        put_field(&mut text, DATE.as_str(), httpdate::fmt_http_date(SystemTime::now()).as_bytes());
+        put_field(&mut text, SERVER.as_str(), concat!("thalweg/", env!("CARGO_PKG_VERSION")).as_bytes());
+        if !keep {
+            put_field(&mut text, CONNECTION.as_str(), b"close");
+        } else if to.is_some_and(|head| head.version == 0) {
+            put_field(&mut text, CONNECTION.as_str(), b"keep-alive");
+        }
+        text.extend_from_slice(b"\r\n");
+        if let Some(head) = to {
+            tracing::info!("{} {} {} {}", head.method, head.path, status.as_u16(), content.length);
+        }
+        let mut pieces = VecDeque::from([Piece::Bytes(text)]);
+        let without_body = bodiless || to.is_some_and(|head| head.method == Method::HEAD);
+        for piece in content.pieces.into_iter().filter(|_| !without_body) {
+            match (pieces.back_mut(), piece) {
+                (Some(Piece::Bytes(before)), Piece::Bytes(bytes)) => before.extend_from_slice(&bytes),
+                (_, Piece::File(_, range)) if range.is_empty() => {}
+                (_, piece) => pieces.push_back(piece),
+            }
+        }
+        Self { pieces, keep }
+    }
+
+    /// Whether an event loop can send it this way: without waiting for the disk, as far as can be seen.
+    pub(crate) fn is_quick(&self, way: Outward) -> bool {
+        self.pieces.iter().all(|piece| match piece {
+            Piece::Bytes(_) => true,
+            Piece::File(file, range) => Sender::sends_some(way) && seems_cached(file.file(), &turn(range)),
+        })
+    }
+}
+
+/// Of some bytes, those that one client gets before others have their turn.
+pub(crate) fn turn(range: &Range<u64>) -> Range<u64> {
+    range.start..range.end.min(range.start + TURN)
+}
+
+/// What one `splice` moves, through a pipe that is as long as it may be.
+const TURN: u64 = 1 << 20;
+
+fn put_field(text: &mut Vec<u8>, name: &str, value: &[u8]) {
+    text.extend_from_slice(name.as_bytes());
+    text.extend_from_slice(b": ");
+    text.extend_from_slice(value);
+    text.extend_from_slice(b"\r\n");
+}
