@@ -238,9 +238,9 @@ impl Visitor {
         visitor
     }
 
-    /// Does what can be done now.
+    /// Does what can be done now, and not too much of it.
     fn turn(&mut self, common: &Common<'_>, sender: &mut Sender) -> io::Result<Turn> {
-        loop {
+        for _ in 0..STEPS {
             let now = Instant::now();
             match &mut self.state {
                 State::Ask => match head::parse(&self.ahead) {
@@ -298,6 +298,7 @@ impl Visitor {
                 }
             }
         }
+        Ok(Turn::Again)
     }
 
     fn answer(&mut self, answer: Outgoing, until: Instant) {
@@ -386,13 +387,14 @@ impl Going {
                 if !Sender::sends_some(common.way) || !seems_cached(file.file(), &turn) {
                     return Ok(Sent::Uncached);
                 }
-                if !self.corked && turn.end - turn.start > SMALL {
+                let small = turn.end - turn.start <= SMALL;
+                if !self.corked && (more || !small) {
                     // Only full packets, until all of it is on its way.
                     SockRef::from(&client.socket).set_tcp_cork(true)?;
                     self.corked = true;
                 }
-                // `splice` fetches as much as a socket that is not full may take; `sendfile` asks how much that is.
-                let way = if self.full { Outward::Sendfile } else { common.way };
+                // `splice` fetches what a socket that is not full may take; `sendfile` asks how much that is, in one system call.
+                let way = if self.full || small { Outward::Sendfile } else { common.way };
                 match sender.send_some(way, file, range, turn.end - turn.start, client.socket.as_fd()) {
                     Ok(()) => self.full = range.start < turn.end,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Full),
@@ -431,5 +433,7 @@ const ENDS: epoll::EventFlags = epoll::EventFlags::RDHUP.union(epoll::EventFlags
 const STOP: u64 = u64::MAX;
 /// How often clients that do nothing are looked for.
 const SWEEP: Duration = Duration::from_millis(250);
-/// Bytes that are not worth two system calls more.
+/// What one client gets done before others have their turn: a request that came in pieces, an answer out of many.
+const STEPS: u32 = 64;
+/// Bytes that are not worth system calls more than one.
 const SMALL: u64 = 128 << 10;

@@ -67,12 +67,13 @@ impl Outgoing {
         Self { pieces, keep }
     }
 
-    /// Whether an event loop can send it this way: without waiting for the disk, as far as can be seen.
+    /// Whether an event loop can begin to send it this way: without waiting for the disk, as far as can be seen.
     pub(crate) fn is_quick(&self, way: Outward) -> bool {
-        self.pieces.iter().all(|piece| match piece {
-            Piece::Bytes(_) => true,
-            Piece::File(file, range) => Sender::sends_some(way) && seems_cached(file.file(), &turn(range)),
-        })
+        let mut files = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Bytes(_) => None,
+            Piece::File(file, range) => Some((file, range)),
+        });
+        files.next().is_none_or(|(file, range)| Sender::sends_some(way) && seems_cached(file.file(), &turn(range)))
     }
 }
 

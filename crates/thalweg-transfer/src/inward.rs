@@ -362,6 +362,6 @@ fn timed_out(error: io::Error) -> io::Error {
 /// Bytes of the buffer that `recv` and `dontcache` copy through.
 const BUFFER: usize = 256 << 10;
 /// Slots of the ring.
-const COUNT: usize = 4;
+const COUNT: usize = 8;
 /// Bytes of each.
 const SLOT: usize = 1 << 20;
