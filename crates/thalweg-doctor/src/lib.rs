@@ -4,7 +4,7 @@
 //! only look: they read `/proc` and `/sys`, ask the kernel over netlink, and try things that leave no trace (a socket
 //! that is bound and closed, a ring that is made and dropped). One file holds one probe, which makes one kind of
 //! [`Finding`]; what is written in `/proc` and `/sys` is read by pure functions, and what cannot be read is said to be
-//! unknown, never guessed.
+//! unknown, never guessed. Nothing is changed, but by [`Steered`], which changes it back.
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -17,11 +17,13 @@ mod needs;
 mod network;
 mod placement;
 mod read;
+mod steering;
 mod userspace;
 
 pub use finding::{Finding, Level, Section};
 pub use needs::{Data, Needs, NodeNeeds};
 pub use placement::{Placement, placement};
+pub use steering::{SteerError, Steered};
 
 /// Everything there is to say about this machine, in the order of [`Section`].
 ///

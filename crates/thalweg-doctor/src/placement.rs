@@ -8,7 +8,7 @@ use crate::network::Interface;
 use crate::{disk, read};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Where a server's threads are put.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +51,7 @@ fn judge(allowed: &[u32], interrupts: &[(String, Vec<u32>)], disk: Option<String
 }
 
 /// The interfaces that packets for an address come in by: those with a device behind them, since the others interrupt nobody.
-fn towards(address: IpAddr) -> Vec<Interface> {
+pub(crate) fn towards(address: IpAddr) -> Vec<Interface> {
     let named: Vec<String> = if_addrs::get_if_addrs()
         .unwrap_or_default()
         .into_iter()
@@ -63,13 +63,17 @@ fn towards(address: IpAddr) -> Vec<Interface> {
 }
 
 /// A device's message-signalled interrupts and the processors that take them.
-pub(crate) fn lines(msi_irqs: &PathBuf) -> Vec<(u32, Vec<u32>)> {
+pub(crate) fn lines(msi_irqs: &Path) -> Vec<(u32, Vec<u32>)> {
     let numbers = read::names(msi_irqs).into_iter().filter_map(|number| number.parse().ok());
     numbers
         .filter_map(|number: u32| {
-            let list = |kind: &str| read::text(format!("/proc/irq/{number}/{kind}")).filter(|text| !text.is_empty());
-            let text = list("effective_affinity_list").or_else(|| list("smp_affinity_list"))?;
-            Some((number, read::list(&text)))
+            let list = |kind: &str| read::text(format!("/proc/irq/{number}/{kind}")).map(|text| read::list(&text));
+            let (possible, now) =
+                (list("smp_affinity_list"), list("effective_affinity_list").filter(|now| !now.is_empty()));
+            // One that was moved goes on where it was until it comes the next time.
+            let stays =
+                |now: &Vec<u32>| possible.as_ref().is_none_or(|possible| now.iter().all(|cpu| possible.contains(cpu)));
+            Some((number, now.filter(stays).or(possible)?))
         })
         .collect()
 }

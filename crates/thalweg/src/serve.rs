@@ -16,6 +16,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use thalweg_doctor::Steered;
 use thalweg_serve::{Server, Settings, Tokens, Ways, tls};
 use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
@@ -57,6 +58,13 @@ pub(crate) struct Options {
     /// CPUs to serve on, as 0,2,4-7; auto: those that the network does not interrupt, if there are such. Without it all
     #[arg(long, value_name = "CPUS", default_value = "")]
     cpus: Cpus,
+    /// CPUs that take the network card's interrupts while it serves; afterwards it is as before. Without it they stay where they are
+    #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
+    network_cpus: Option<Cpus>,
+    /// CPUs that take the disk's interrupts, and on which its reads and writes end, while it serves. Without it they stay where they
+    /// are
+    #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
+    disk_cpus: Option<Cpus>,
     /// Forget what was measured of the ways, and measure again
     #[arg(long)]
     measure: bool,
@@ -84,6 +92,13 @@ enum Cpus {
     These(Vec<usize>),
 }
 
+impl Cpus {
+    fn numbers(&self) -> Vec<u32> {
+        let these = if let Self::These(cpus) = self { &cpus[..] } else { &[] };
+        these.iter().filter_map(|cpu| u32::try_from(*cpu).ok()).collect()
+    }
+}
+
 impl FromStr for Cpus {
     type Err = String;
 
@@ -103,6 +118,13 @@ impl FromStr for Cpus {
             cpus.extend(first..=last);
         }
         Ok(Self::These(cpus))
+    }
+}
+
+fn some_cpus(text: &str) -> Result<Cpus, String> {
+    match text.parse()? {
+        Cpus::These(cpus) if !cpus.is_empty() => Ok(Cpus::These(cpus)),
+        _ => Err("CPUs, as 0,2,4-7".to_owned()),
     }
 }
 
@@ -146,6 +168,10 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         return Err(Failure::Usage(format!("{} is not a directory", options.directory.display())));
     }
     let (ways, mut why) = ways(options)?;
+    // Until the server has come to its end.
+    let network = options.network_cpus.as_ref().map(|cpus| Steered::network(options.listen.ip(), &cpus.numbers()));
+    let disk = options.disk_cpus.as_ref().map(|cpus| Steered::disk(&options.directory, &cpus.numbers()));
+    let _steered = [network.transpose().map_err(Failure::broken)?, disk.transpose().map_err(Failure::broken)?];
     let cpus = match &options.cpus {
         Cpus::These(cpus) => cpus.clone(),
         Cpus::Auto => {

@@ -6,6 +6,7 @@ mod common;
 use common::dialogue::Dialogue;
 use common::served::big;
 use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 #[test]
@@ -151,4 +152,36 @@ fn when_it_is_told_to_stop_it_says_what_it_did() {
     served.node.interrupt();
     let report = served.node.finish().report(0);
     assert_eq!((report["requests"].as_u64(), report["sent_bytes"].as_u64()), (Some(1), Some(10)), "{report:#}");
+}
+
+#[test]
+fn the_disk_interrupts_where_it_is_told_to_while_the_server_is_there() {
+    let served = env!("CARGO_TARGET_TMPDIR");
+    let settings = interrupts_of_the_disk_below(served.as_ref());
+    let read = || settings.iter().map(std::fs::read_to_string).collect::<Result<Vec<_>, _>>().unwrap();
+    let before = read();
+    // To what it is already: then nothing changes.
+    let mut again = settings.iter().zip(&before).map(|(path, list)| std::fs::write(path, list));
+    if settings.is_empty() || again.any(|written| written.is_err()) {
+        println!("skipped: this disk's interrupts cannot be moved here");
+        return;
+    }
+    let mut command = common::thalweg();
+    command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--path", "sendfile", "--disk-cpus", "0", served]);
+    let mut node = common::Node::start("serve", command);
+    node.wait_for("\"url\"");
+    assert!(read().iter().all(|list| list.trim() == "0"), "{:?}", read());
+    node.interrupt();
+    node.finish().report(0);
+    assert_eq!(read(), before);
+}
+
+/// The settings of what interrupts; none where it is not known.
+fn interrupts_of_the_disk_below(directory: &Path) -> Vec<PathBuf> {
+    let device = rustix::fs::stat(directory).unwrap().st_dev;
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let disk = Path::new("/sys/dev/block").join(number).canonicalize().unwrap_or_default();
+    let lists = disk.ancestors().map(|above| above.join("msi_irqs")).find_map(|list| std::fs::read_dir(list).ok());
+    let numbers = lists.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    numbers.map(|number| Path::new("/proc/irq").join(number).join("smp_affinity_list")).collect()
 }

@@ -6,9 +6,12 @@ use crate::{Finding, Needs, read};
 use std::path::{Path, PathBuf};
 
 /// What is known of a directory's disk.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Completions {
     disk: String,
+    /// Where its interrupts are listed, if they are, and the settings of its queue.
+    pub(crate) interrupts: Option<PathBuf>,
+    pub(crate) queue: PathBuf,
     /// Processors that take its interrupts; none where it has none that are listed.
     cpus: Vec<u32>,
     /// 0: where the interrupt was; 1: near whoever asked; 2: on that very processor.
@@ -26,11 +29,14 @@ pub(crate) fn of(directory: &Path) -> Option<Completions> {
     let path = Path::new("/sys/dev/block").join(number).canonicalize().ok()?;
     // A partition lies in its disk's directory.
     let path = if path.join("partition").exists() { path.parent()?.to_owned() } else { path };
-    let device: Option<PathBuf> = path.ancestors().map(|above| above.join("msi_irqs")).find(|file| file.exists());
+    let interrupts: Option<PathBuf> = path.ancestors().map(|above| above.join("msi_irqs")).find(|file| file.exists());
+    let queue = path.join("queue");
     Some(Completions {
         disk: path.file_name()?.to_string_lossy().into_owned(),
-        cpus: device.map(|device| union(&lines(&device))).unwrap_or_default(),
-        rq_affinity: read::number(path.join("queue/rq_affinity")),
+        cpus: interrupts.as_deref().map(|list| union(&lines(list))).unwrap_or_default(),
+        rq_affinity: read::number(queue.join("rq_affinity")),
+        interrupts,
+        queue,
     })
 }
 
@@ -68,7 +74,9 @@ mod tests {
 
     #[test]
     fn a_read_that_ends_where_nobody_waits_is_worth_a_word() {
-        let disk = |rq_affinity| Completions { disk: "vda".into(), cpus: vec![1], rq_affinity };
+        let (interrupts, queue) = (None, PathBuf::new());
+        let vda = Completions { disk: "vda".into(), interrupts, queue, cpus: vec![1], rq_affinity: None };
+        let disk = |rq_affinity| Completions { rq_affinity, ..vda.clone() };
         let told = disk(Some(1)).judge();
         assert_eq!(told.level, Level::Ok);
         assert_eq!(

@@ -1,0 +1,127 @@
+//! Interrupts that other processors take, for as long as somebody wants it.
+
+use crate::disk::completions;
+use crate::placement::{join, lines, towards};
+use crate::read;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Settings of the kernel that are as they were before when this is dropped.
+#[derive(Debug, Default)]
+pub struct Steered {
+    /// Files, and what was in them.
+    before: Vec<(PathBuf, String)>,
+}
+
+/// Why interrupts stay where they are.
+#[derive(Debug, thiserror::Error)]
+pub enum SteerError {
+    /// Nothing interrupts for these packets.
+    #[error("no network card leads to {0}: there are no interrupts to be moved")]
+    NoCard(IpAddr),
+    /// Nothing is known to interrupt for these files.
+    #[error("{}: the interrupts of its disk are not listed", .0.display())]
+    NoDisk(PathBuf),
+    /// The kernel does not do it: for lack of privilege, for a processor that is not there, or because the driver wants them where they
+    /// are.
+    #[error(
+        "cannot write {wanted} to {}: {error}. It takes root, processors that are there, and interrupts that the kernel does not manage \
+         itself, as it does those of most disks with several queues",
+        path.display()
+    )]
+    Refused {
+        /// The setting.
+        path: PathBuf,
+        /// What it should be.
+        wanted: String,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+impl Steered {
+    /// These processors take the interrupts of the network cards that packets for an address come in by
+    /// (`/proc/irq/*/smp_affinity_list`, Documentation/core-api/irq/irq-affinity.rst).
+    pub fn network(address: IpAddr, cpus: &[u32]) -> Result<Self, SteerError> {
+        let interfaces = towards(address).into_iter().filter_map(|interface| interface.device_file("msi_irqs"));
+        let interrupts: Vec<u32> = interfaces.flat_map(|list| numbers(&list)).collect();
+        if interrupts.is_empty() {
+            return Err(SteerError::NoCard(address));
+        }
+        Self::default().with_interrupts(&interrupts, cpus)
+    }
+
+    /// These processors take the interrupts of the disk below a directory, and reads and writes end there (`rq_affinity` 0,
+    /// Documentation/ABI/stable/sysfs-block).
+    pub fn disk(directory: &Path, cpus: &[u32]) -> Result<Self, SteerError> {
+        let nothing = || SteerError::NoDisk(directory.to_owned());
+        let disk = completions::of(directory).ok_or_else(nothing)?;
+        let interrupts = numbers(disk.interrupts.as_deref().ok_or_else(nothing)?);
+        if interrupts.is_empty() {
+            return Err(nothing());
+        }
+        let mut steered = Self::default().with_interrupts(&interrupts, cpus)?;
+        steered.write(disk.queue.join("rq_affinity"), "0".to_owned())?;
+        Ok(steered)
+    }
+
+    fn with_interrupts(mut self, interrupts: &[u32], cpus: &[u32]) -> Result<Self, SteerError> {
+        for number in interrupts {
+            self.write(format!("/proc/irq/{number}/smp_affinity_list").into(), join(cpus))?;
+        }
+        Ok(self)
+    }
+
+    fn write(&mut self, path: PathBuf, wanted: String) -> Result<(), SteerError> {
+        let before = read::text(&path).unwrap_or_default();
+        match std::fs::write(&path, &wanted) {
+            Ok(()) => self.before.push((path, before)),
+            Err(error) => return Err(SteerError::Refused { path, wanted, error }),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Steered {
+    fn drop(&mut self) {
+        for (path, before) in self.before.drain(..).rev() {
+            // What was written can be written again; what is gone meanwhile needs no setting.
+            let _ = std::fs::write(path, before);
+        }
+    }
+}
+
+fn numbers(msi_irqs: &Path) -> Vec<u32> {
+    lines(msi_irqs).into_iter().map(|(number, _)| number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_set_is_as_before_afterwards() {
+        let directory = tempfile::tempdir().unwrap();
+        let [one, two, missing] = ["one", "two", "no/where"].map(|name| directory.path().join(name));
+        std::fs::write(&one, "0-3\n").unwrap();
+        std::fs::write(&two, "1\n").unwrap();
+        let mut steered = Steered::default();
+        steered.write(one.clone(), "2".to_owned()).unwrap();
+        steered.write(two.clone(), "0".to_owned()).unwrap();
+        assert_eq!(std::fs::read_to_string(&one).unwrap(), "2");
+        let refused = steered.write(missing, "0".to_owned()).unwrap_err();
+        assert!(refused.to_string().starts_with("cannot write 0 to /"), "{refused}");
+        drop(steered);
+        assert_eq!([&one, &two].map(|path| std::fs::read_to_string(path).unwrap()), ["0-3", "1"]);
+    }
+
+    #[test]
+    fn what_interrupts_nobody_cannot_be_moved() {
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        let told = Steered::network(loopback, &[0]).unwrap_err().to_string();
+        assert_eq!(told, "no network card leads to 127.0.0.1: there are no interrupts to be moved");
+        let told = Steered::disk(Path::new("/proc"), &[0]).unwrap_err().to_string();
+        assert_eq!(told, "/proc: the interrupts of its disk are not listed");
+    }
+}
