@@ -1,6 +1,6 @@
 //! Those that are connected, and what is done about those that stay and do nothing.
 //!
-//! A connection is in the hands of its thread. From outside only three things happen to it: its socket is shut down where it takes or
+//! A connection is in the hands of an event loop, or of a thread of its own. From outside only three things happen to it: its socket is shut down where it takes or
 //! sends next to nothing of what is under way ([`Clients::watch`]), where it asks for nothing while others wait to get in
 //! ([`Clients::make_room`]), and when the server stops ([`Clients::send_away`]).
 
