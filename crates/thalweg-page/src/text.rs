@@ -39,6 +39,14 @@ fn grouped(digits: &str) -> String {
     out
 }
 
+/// So many of something: `1 block`, `1,069 blocks`.
+pub fn many(number: u64, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{} {what}s", grouped(&number.to_string())),
+    }
+}
+
 /// Bytes as they were chosen: `1 B`, `1,500 B`, `64 KiB`, `1 MiB`.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 5] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")];

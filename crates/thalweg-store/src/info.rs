@@ -211,7 +211,7 @@ impl RunInfo {
 }
 
 /// Whether somebody still writes the run in `directory`: its writer holds a lock (`flock`) on the directory.
-pub(crate) fn writer_life(directory: &Path) -> WriterLife {
+pub fn writer_life(directory: &Path) -> WriterLife {
     let Ok(file) = File::open(directory) else { return WriterLife::Unknown };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => WriterLife::Gone,

@@ -33,6 +33,7 @@ pub use follow::{End, Follow, Followed};
 pub use format::EventStatus;
 pub use info::{
     EventCounts, RecorderInfo, RunInfo, RunState, SourceInfo, Totals, WriterInfo, WriterLife, run_directory_name,
+    writer_life,
 };
 pub use list::{Listed, list};
 pub use mapping::Mapping;

@@ -25,11 +25,11 @@ pub fn cached_bytes(file: &File, range: &Range<u64>) -> io::Result<u64> {
     Ok(whole.saturating_sub(before) * page)
 }
 
-/// Whether the page cache seems to hold a range of a file, as far as its first byte, its last, and one in every 512 KiB tell: to look at all of
-/// its pages (`cachestat`) can be seen beside what it costs to send them. Not where the file system reads nothing without waiting
+/// Whether the page cache seems to hold a range of a file, as far as its last byte and one in every 512 KiB before it tell: to look at all of
+/// its pages (`cachestat`) can be seen beside what it costs to send them, and so can each system call. Not where the file system reads nothing without waiting
 /// (`RWF_NOWAIT`, preadv2(2)).
 pub fn seems_cached(file: &File, range: &Range<u64>) -> bool {
-    let mut places = range.clone().step_by(512 << 10).chain((!range.is_empty()).then(|| range.end - 1));
+    let mut places = range.clone().rev().step_by(512 << 10);
     places.all(|place| matches!(preadv2(file, &mut [IoSliceMut::new(&mut [0])], place, ReadWriteFlags::NOWAIT), Ok(1)))
 }
 

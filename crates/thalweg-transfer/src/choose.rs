@@ -1,11 +1,14 @@
 //! Which way is cheapest here: a few are tried on a file of the very directory, over a connection of this host with itself.
 
 use crate::{Outward, Sender, Stored};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Advice, fadvise};
+use rustix::net::sockopt::set_tcp_cork;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,21 +41,21 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The cheapest way for what is in the page cache.
+    /// The cheapest way for what is in the page cache, of those that an event loop knows ([`Sender::sends_some`]).
     pub fn best_cached(&self) -> Option<Outward> {
-        best(&self.cached)
+        best(self.cached.iter().filter(|trial| Sender::sends_some(trial.way)))
     }
 
     /// The cheapest way for what is not.
     pub fn best_uncached(&self) -> Option<Outward> {
-        best(&self.uncached)
+        best(self.uncached.iter())
     }
 }
 
 /// The one with the least CPU of those that are nearly as fast as the fastest: a network is rarely faster than any of them, and CPU is
 /// what the builder beside the server needs.
-fn best(trials: &[Trial]) -> Option<Outward> {
-    let costs = || trials.iter().filter_map(|trial| Some((trial.way, *trial.cost.as_ref().ok()?)));
+fn best<'a>(trials: impl Iterator<Item = &'a Trial> + Clone) -> Option<Outward> {
+    let costs = || trials.clone().filter_map(|trial| Some((trial.way, *trial.cost.as_ref().ok()?)));
     let fastest = costs().map(|(_, cost)| cost.rate).fold(0.0, f64::max);
     let fast_enough = costs().filter(|(_, cost)| cost.rate >= 0.8 * fastest);
     fast_enough.min_by(|(_, a), (_, b)| a.cpu_per_gib.total_cmp(&b.cpu_per_gib)).map(|(way, _)| way)
@@ -90,6 +93,10 @@ fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, patience: Duration) -> i
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let sending = TcpStream::connect(listener.local_addr()?)?;
     let (mut receiving, _) = listener.accept()?;
+    if Sender::sends_some(way) {
+        sending.set_nonblocking(true)?;
+        set_tcp_cork(&sending, true)?;
+    }
     sending.set_write_timeout(Some(Duration::from_secs(5)))?;
     std::thread::scope(|scope| {
         let sink = scope.spawn(move || {
@@ -103,7 +110,11 @@ fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, patience: Duration) -> i
         while at < bytes && began.elapsed() < patience {
             let piece = at..bytes.min(at + PIECE);
             at = piece.end;
-            result = sender.send(way, stored, piece, sending.as_fd(), at < bytes);
+            result = if Sender::sends_some(way) {
+                send_as_a_loop(&mut sender, way, stored, piece, &sending)
+            } else {
+                sender.send(way, stored, piece, sending.as_fd(), at < bytes)
+            };
             if result.is_err() {
                 break;
             }
@@ -117,10 +128,34 @@ fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, patience: Duration) -> i
     })
 }
 
+/// As an event loop does it: as much as the socket takes, and then something else.
+fn send_as_a_loop(
+    sender: &mut Sender,
+    way: Outward,
+    stored: &Stored,
+    mut range: Range<u64>,
+    to: &TcpStream,
+) -> io::Result<()> {
+    while !range.is_empty() {
+        match sender.send_some(way, stored, &mut range, TURN, to.as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
+                if poll(&mut [PollFd::new(to, PollFlags::OUT)], Some(&patience))? == 0 {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            sent => sent?,
+        }
+    }
+    Ok(())
+}
+
 fn thread_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
+/// Bytes that one client gets in a turn.
+const TURN: u64 = 1 << 20;
 /// Bytes sent before the clock is looked at.
 const PIECE: u64 = 16 << 20;

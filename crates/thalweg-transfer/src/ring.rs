@@ -42,7 +42,7 @@ impl ReadRing {
             let slot = piece as usize % COUNT;
             while lengths[slot].is_none() {
                 let (tag, result, _) = self.wait(DISK_PATIENCE)?;
-                lengths[tag as usize % COUNT] = Some(usize::try_from(result).unwrap_or(0));
+                lengths[tag as usize % COUNT] = Some(moved(result)?);
             }
             let read = lengths[slot].take().unwrap_or(0);
             let offset = start + piece * SLOT as u64;
@@ -76,7 +76,7 @@ impl ReadRing {
         more: bool,
         lengths: &mut [Option<usize>; COUNT],
     ) -> io::Result<()> {
-        let bytes = &self.slots.slot(slot)[range];
+        let bytes = &self.slots.slot(slot)[range.clone()];
         if !self.zero_copy {
             return crate::outward::send_all(to, bytes, more);
         }
@@ -102,7 +102,7 @@ impl ReadRing {
             while done.is_none() || !notified {
                 let (tag, result, flags) = self.wait(patience)?;
                 if tag & SEND == 0 {
-                    lengths[tag as usize % COUNT] = Some(usize::try_from(result).unwrap_or(0));
+                    lengths[tag as usize % COUNT] = Some(moved(result)?);
                 } else if cqueue::notif(flags) {
                     notified = true;
                     // Over loopback and veth it always copies, and waiting to be told so costs more than it saves.
@@ -112,12 +112,19 @@ impl ReadRing {
                     done = Some(result);
                 }
             }
-            let moved = done.and_then(|result| usize::try_from(result).ok()).unwrap_or(0);
-            if moved == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
+            match moved(done.unwrap_or(0)) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(moved) => {
+                    sent += moved;
+                    length -= moved;
+                }
+                // A socket that encrypts.
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                    self.zero_copy = false;
+                    return crate::outward::send_all(to, &self.slots.slot(slot)[range][sent..], more);
+                }
+                Err(error) => return Err(error),
             }
-            sent += moved;
-            length -= moved;
         }
         Ok(())
     }
@@ -131,7 +138,7 @@ impl ReadRing {
         self.ring.submit().map(|_| ())
     }
 
-    /// The next completion: its tag, result and flags. An operation that failed is an error.
+    /// The next completion: its tag, result and flags.
     fn wait(&mut self, patience: Duration) -> io::Result<(u64, i32, u32)> {
         let patience = types::Timespec::from(patience.min(Duration::from_secs(1 << 30)));
         loop {
@@ -139,9 +146,6 @@ impl ReadRing {
                 // A notification is not an operation: what it tells of is done.
                 let notification = cqueue::notif(entry.flags());
                 self.pending -= usize::from(!notification);
-                if entry.result() < 0 && !notification {
-                    return Err(io::Error::from_raw_os_error(-entry.result()));
-                }
                 return Ok((entry.user_data(), entry.result(), entry.flags()));
             }
             let arguments = types::SubmitArgs::new().timespec(&patience);
@@ -178,6 +182,11 @@ impl fmt::Debug for ReadRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ReadRing({} slots of {} bytes)", self.slots.count(), self.slots.slot_bytes())
     }
+}
+
+/// What an operation's result says.
+fn moved(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
 fn fd(of: BorrowedFd<'_>) -> RawFd {

@@ -96,6 +96,39 @@ fn what_a_socket_does_not_take_now_it_takes_later() {
 }
 
 #[test]
+fn what_is_read_to_be_worked_on_comes_whole_and_does_not_stay() {
+    let bytes = pattern((3 << 20) + 12345);
+    let from = stored(&bytes);
+    let length = bytes.len() as u64;
+    let forget = || rustix::fs::fadvise(from.file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    for range in [0..length, 5..6, 4095..1 << 20, 77..77] {
+        forget();
+        let mut read = Vec::new();
+        let each = |bytes: &[u8]| {
+            read.extend_from_slice(bytes);
+            Ok(())
+        };
+        from.read(range.clone(), &mut [0; 70_000], each).unwrap();
+        assert!(read == bytes[range.start as usize..range.end as usize], "{range:?}");
+    }
+    let error = from.read(length - 1..length + 1, &mut [0; 10], |_| Ok(())).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+    forget();
+    let first = from.read(0..length, &mut [0; 10], |_| Err(std::io::Error::other("enough"))).unwrap_err();
+    assert_eq!(first.to_string(), "enough");
+    let (_, result) = sent(Outward::DontCache, &from, &[0..1]);
+    match (result, cached_bytes(from.file(), &(0..length))) {
+        (Err(error), _) if unsupported("dontcache", &error) => {}
+        (Ok(()), Ok(before)) => {
+            from.read(0..length, &mut [0; 70_000], |_| Ok(())).unwrap();
+            let after = cached_bytes(from.file(), &(0..length)).unwrap();
+            assert!(after <= before + (1 << 20), "{before} {after}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn every_way_sends_the_bytes_that_were_asked_for() {
     let bytes = pattern((9 << 20) + 12345);
     let from = stored(&bytes);
