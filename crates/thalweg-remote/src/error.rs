@@ -68,7 +68,9 @@ pub enum RemoteError {
         error: serde_json::Error,
     },
     /// What arrived is not what the server has.
-    #[error("{name}: CRC32C {found:08x} of what is here, {expected:08x} of what the server has")]
+    #[error(
+        "{name}: what came has CRC32C {found:08x}, the server says {expected:08x}: bits were lost on its disk (`thalweg verify` there tells), or on the way"
+    )]
     Digest {
         /// The file.
         name: String,
@@ -83,6 +85,14 @@ pub enum RemoteError {
     /// A file here that is not the server's, which is not overwritten.
     #[error("{} is there already, and is not the one on the server: move it away", .0.display())]
     Here(PathBuf),
+    /// Some of what was asked for, where all else was fetched.
+    #[error("{first}; {}all else was fetched", others(.more))]
+    Partly {
+        /// Why one of them was not.
+        first: Box<RemoteError>,
+        /// How many more were not.
+        more: usize,
+    },
     /// The directory is not a run.
     #[error("{0} is no run: it has no run.json")]
     NotARun(String),
@@ -132,6 +142,11 @@ impl RemoteError {
         )
     }
 
+    /// Whether the server gives this away to nobody, or not to us, while it may give others.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Status { status: 403 | 404 | 410, .. })
+    }
+
     /// Whether the server has no such thing.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Status { status: 404 | 410, .. })
@@ -172,10 +187,29 @@ impl From<RemoteError> for io::Error {
     }
 }
 
+fn others(more: &usize) -> String {
+    match more {
+        0 => String::new(),
+        1 => "and another one; ".to_owned(),
+        more => format!("and {more} others; "),
+    }
+}
+
 fn explain_transport(error: &ureq::Error) -> String {
     match error {
-        ureq::Error::Io(error) if is_distrust(error) => {
-            format!("{error}; --ca-file names certificates that vouch for the server")
+        ureq::Error::Io(error) if is_distrust(error) => match &*error.to_string() {
+            said if said.contains("CaUsedAsEndEntity") => {
+                format!(
+                    "{said}: it is one that vouches for others (CA:TRUE); make the server's with CA:FALSE (docs/how-to.md)"
+                )
+            }
+            said if said.contains("InvalidContentType") => {
+                format!("{said}: this is no TLS; does its URL begin with http://?")
+            }
+            said => format!("{said}; --ca-file names certificates that vouch for the server"),
+        },
+        ureq::Error::Protocol(error) if error.to_string().contains("http parse fail") => {
+            format!("{error}: this is no HTTP; does its URL begin with https://?")
         }
         ureq::Error::Io(error) => error.to_string(),
         error => error.to_string(),
@@ -191,7 +225,7 @@ fn explain(status: u16, says: &str) -> String {
     let meaning = match status {
         400 => "the server does not accept it",
         401 => "the server wants a token that it knows: --token-file, or THALWEG_TOKEN",
-        403 => "the token is not for this, or nothing may be written there",
+        403 => "the server may not read or write it, or not for this token",
         404 | 410 => "there is no such thing on the server",
         405 => "the server does not do that; uploads need `thalweg serve --write`",
         409 => "it is there already",

@@ -1,8 +1,9 @@
 //! What was moved, counted while it is.
 
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// What was fetched, or sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -11,6 +12,8 @@ pub struct Moved {
     pub to: String,
     /// The runs in it, as far as they are here.
     pub runs: Vec<PathBuf>,
+    /// Those of them that had not ended: more of them may be on the server by now.
+    pub unended: Vec<PathBuf>,
     /// Files that were fetched or sent.
     pub files: u64,
     /// Files that were there already and are the same.
@@ -28,6 +31,7 @@ pub(crate) struct Tally {
     same_files: AtomicU64,
     bytes: AtomicU64,
     resumed_bytes: AtomicU64,
+    unended: Mutex<Vec<PathBuf>>,
 }
 
 impl Tally {
@@ -48,11 +52,16 @@ impl Tally {
         self.resumed_bytes.fetch_add(bytes, Relaxed);
     }
 
+    pub(crate) fn unended(&self, run: &Path) {
+        self.unended.lock().unwrap_or_else(PoisonError::into_inner).push(run.to_owned());
+    }
+
     /// What it has come to.
     pub(crate) fn moved(&self, to: String, runs: Vec<PathBuf>) -> Moved {
         Moved {
             to,
             runs,
+            unended: self.unended.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             files: self.files.load(Relaxed),
             same_files: self.same_files.load(Relaxed),
             bytes: self.bytes.load(Relaxed),

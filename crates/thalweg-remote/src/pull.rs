@@ -41,6 +41,10 @@ pub fn pull(server: &Server, into: &Path, streams: usize, progress: &Progress) -
         Err(RemoteError::Directory(_)) => pull.directory(server, Place::In(into), 0)?,
         Err(error) => return Err(error),
     };
+    let mut refused = std::mem::take(&mut *pull.refused()).into_iter();
+    if let Some(first) = refused.next() {
+        return Err(RemoteError::Partly { first: Box::new(first), more: refused.len() });
+    }
     Ok(pull.moved(to.display().to_string(), runs))
 }
 
@@ -50,6 +54,8 @@ pub(crate) struct Pull<'a> {
     streams: usize,
     progress: &'a Progress,
     tally: Tally,
+    /// What the server did not give away, while it gave others.
+    refused: Mutex<Vec<RemoteError>>,
 }
 
 /// A file that is to be fetched.
@@ -78,7 +84,7 @@ pub(crate) enum Place<'a> {
 
 impl<'a> Pull<'a> {
     pub(crate) fn new(streams: usize, progress: &'a Progress) -> Self {
-        Self { streams: streams.max(1), progress, tally: Tally::default() }
+        Self { streams: streams.max(1), progress, tally: Tally::default(), refused: Mutex::default() }
     }
 
     pub(crate) fn moved(&self, to: String, runs: Vec<PathBuf>) -> Moved {
@@ -98,27 +104,49 @@ impl<'a> Pull<'a> {
             let to = self.run(server, place)?;
             return Ok((to.clone(), vec![to]));
         }
+        let by_number = server.name().is_some_and(|name| name == RUNS);
         let to = match (place, server.name()) {
             (Place::As(to), _) => to.to_owned(),
-            (Place::In(into), Some(name)) if crate::listing::is_plain(&name) => into.join(name),
+            // What a server calls `runs` is where its directories of runs are.
+            (Place::In(into), Some(name)) if crate::listing::is_plain(&name) && !by_number => into.join(name),
             (Place::In(into), _) => into.to_owned(),
         };
         create(&to)?;
         let files = listing.entries.iter().filter(|entry| entry.kind == Kind::File);
         let jobs: Vec<Job> = files.map(|entry| self.job(server, entry, &to, false, false)).collect();
-        self.files(&jobs)?;
+        self.pass_over(self.files(&jobs))?;
         let mut runs = Vec::new();
         for entry in &listing.entries {
             match entry.kind {
                 Kind::File | Kind::Other => {}
-                Kind::Run => runs.push(self.run(&server.beneath(&entry.name), Place::In(&to))?),
+                Kind::Run => {
+                    let here = to.join(&entry.name);
+                    let place = if by_number { Place::In(&to) } else { Place::As(&here) };
+                    runs.extend(self.pass_over(self.run(&server.beneath(&entry.name), place))?);
+                }
                 Kind::Directory => {
                     let inner = server.beneath(&entry.name);
-                    runs.extend(self.directory(&inner, Place::As(&to.join(&entry.name)), depth + 1)?.1);
+                    let inner = self.directory(&inner, Place::As(&to.join(&entry.name)), depth + 1);
+                    runs.extend(self.pass_over(inner)?.into_iter().flat_map(|(_, runs)| runs));
                 }
             }
         }
         Ok((to, runs))
+    }
+
+    /// What the server does not give away costs nobody the rest: it is told at the end.
+    fn pass_over<T>(&self, result: Result<T, RemoteError>) -> Result<Option<T>, RemoteError> {
+        match result {
+            Err(error) if error.is_refusal() => {
+                self.refused().push(error);
+                Ok(None)
+            }
+            result => result.map(Some),
+        }
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Vec<RemoteError>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fetches a run: its segments, and then `run.json`, which makes it one.
@@ -133,6 +161,9 @@ impl<'a> Pull<'a> {
         let segments = listing.entries.iter().filter(|entry| entry.kind == Kind::File && entry.name != RUN_JSON);
         let jobs: Vec<Job> = segments.map(|entry| self.job(server, entry, &to, grows, here != Here::Same)).collect();
         self.files(&jobs)?;
+        if grows {
+            self.tally.unended(&to);
+        }
         if here == Here::Same {
             self.tally.same_file();
         } else {
@@ -177,7 +208,7 @@ impl<'a> Pull<'a> {
             }
         });
         let state = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        state.error.map_or(Ok(()), Err)
+        state.error.or(state.refused).map_or(Ok(()), Err)
     }
 
     /// One stream: does what there is to do, until nothing is left or something failed.
@@ -193,8 +224,10 @@ impl<'a> Pull<'a> {
                 }
                 Work::Fetch(file, range) => self.fetch(&file, range, &mut buffer, &queue.failed),
             };
-            if let Err(error) = done {
-                queue.fail(error);
+            match done {
+                Err(error) if error.is_refusal() => queue.refuse(error),
+                Err(error) => queue.fail(error),
+                Ok(()) => {}
             }
         }
     }
@@ -295,6 +328,8 @@ struct Waiting<'a> {
     /// Files with ranges that nobody fetches yet.
     files: VecDeque<Arc<Fetched>>,
     error: Option<RemoteError>,
+    /// Why one of them cannot be fetched; others can.
+    refused: Option<RemoteError>,
 }
 
 #[derive(Debug)]
@@ -341,6 +376,10 @@ impl<'a> Queue<'a> {
         self.failed.store(true, Relaxed);
         self.state().error.get_or_insert(error);
         self.changed.notify_all();
+    }
+
+    fn refuse(&self, error: RemoteError) {
+        self.state().refused.get_or_insert(error);
     }
 
     fn state(&self) -> MutexGuard<'_, Waiting<'a>> {
@@ -460,6 +499,8 @@ pub(crate) fn fill(from: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<st
     (filled, None)
 }
 
+/// Where a server has its runs, by their numbers.
+pub(crate) const RUNS: &str = "runs";
 /// The file that makes a directory a run.
 pub(crate) const RUN_JSON: &str = "run.json";
 /// Bytes in it.

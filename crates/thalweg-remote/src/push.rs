@@ -2,7 +2,7 @@
 
 use crate::moved::{Moved, Tally};
 use crate::part::digest_of;
-use crate::pull::RUN_JSON;
+use crate::pull::{RUN_JSON, RUNS};
 use crate::server::{Question, field, refused};
 use crate::{Head, Progress, RemoteError, Resource, Server, digest};
 use rustix::fs::FlockOperation;
@@ -24,6 +24,7 @@ use ureq::http::{StatusCode, header};
 /// is there and is another is left as it is, which is an error.
 pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let name = name_of(path)?;
+    not_among_runs(server)?;
     let push = Push::new(streams, progress);
     if path.is_file() {
         push.files(&[Job::new(server, path.to_owned(), name.clone())?])?;
@@ -39,11 +40,23 @@ pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -
     Ok(push.tally.moved(server.url(""), vec![path.to_owned()]))
 }
 
+/// A server shows the runs of a directory beneath `runs` in it; there is no such directory.
+fn not_among_runs(server: &Server) -> Result<(), RemoteError> {
+    match server.name() {
+        Some(name) if name == RUNS => Err(RemoteError::Url {
+            url: server.url(""),
+            why: "`runs` only shows the runs of the directory above: leave it away",
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Sends a run while it is being recorded, until it has ended and all of it is there.
 ///
 /// Of the segment that is being written whole blocks are sent as they are written; it appears on the server when it is closed, and
 /// `run.json` at the end.
 pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
+    not_among_runs(server)?;
     let name = name_of(path)?;
     let push = Push::new(streams, progress);
     read_info(path)?;

@@ -14,6 +14,7 @@ mod pull;
 mod push;
 mod serve;
 mod show;
+mod signals;
 mod supervise;
 
 use clap::{Parser, Subcommand};

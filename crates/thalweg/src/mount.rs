@@ -5,7 +5,6 @@ use crate::print::Output;
 use crate::print::text::{many, plain, size};
 use crate::pull::Remote;
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_remote::{MountError, Stop};
@@ -68,7 +67,7 @@ pub(crate) fn mount(options: &Options, json: bool) -> Result<ExitCode, Failure> 
 }
 
 fn stop_on_signals(stop: Stop) -> Result<(), Failure> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::broken)?;
+    let mut signals = crate::signals::ends()?;
     let wait = move || signals.forever().for_each(|_| stop.stop());
     std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(Failure::broken)?;
     Ok(())

@@ -2,7 +2,6 @@
 
 use crate::{Failure, print};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -135,7 +134,7 @@ fn run(
 
 /// The first interrupt ends the run cleanly, the second one at once.
 pub(crate) fn heed_signals(stop: Stop) -> Result<(), Failure> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::broken)?;
+    let mut signals = crate::signals::ends()?;
     thread::spawn(move || {
         for _ in signals.forever() {
             stop.press();

@@ -5,7 +5,6 @@ use crate::print::text::{many, plain, size};
 use crate::print::{Busy, Output};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -135,7 +134,7 @@ pub(crate) fn say(moved: &Moved, seconds: f64, done: &str, json: bool) -> Result
 }
 
 fn text(moved: &Moved, seconds: f64, done: &str) -> String {
-    let Moved { to, files, same_files, bytes, resumed_bytes, .. } = moved;
+    let Moved { to, unended, files, same_files, bytes, resumed_bytes, .. } = moved;
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -152,6 +151,13 @@ fn text(moved: &Moved, seconds: f64, done: &str) -> String {
         let _ = write!(out, "; {} there already", many(*same_files, "file"));
     }
     out.push('\n');
+    for run in unended {
+        let _ = writeln!(
+            out,
+            "  {}: had not ended; --follow fetches the rest until it has",
+            plain(&run.display().to_string())
+        );
+    }
     out
 }
 
@@ -191,7 +197,7 @@ pub(crate) fn watched(
 
 /// An interrupt ends it at once: what was done so far was noted, and is there for the next time.
 fn end_on_signals(json: bool) -> Result<(), Failure> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::broken)?;
+    let mut signals = crate::signals::ends()?;
     let wait = move || {
         if signals.forever().next().is_some() {
             eprintln!("thalweg: interrupted; the same command goes on from here");

@@ -2,7 +2,6 @@
 
 use crate::node::Word;
 use crate::{Failure, print};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -236,7 +235,7 @@ fn start(name: &str, topology: &Topology, verbose: u8, index: usize, news: &Send
 }
 
 fn watch_signals(news: Sender<News>) -> Result<(), Failure> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::broken)?;
+    let mut signals = crate::signals::ends()?;
     thread::spawn(move || {
         for _ in signals.forever() {
             let _ = news.send(News::Signal);

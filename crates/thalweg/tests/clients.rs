@@ -56,6 +56,48 @@ fn curl_goes_on_where_it_was_and_lists_and_fetches_events() {
 }
 
 #[test]
+fn curl_gets_compressed_what_it_asks_for_so_and_nothing_else() {
+    let machines = Machines::new();
+    let here = &machines.here;
+    let segment = std::fs::read(record(&machines.there).join("00000.seg")).unwrap();
+    let served = Served::start(&machines.there, &["--compress"]);
+    let url = served.url("runs/1/00000.seg");
+    let events = served.url("runs/1/events/3-90");
+    let Some(_) = client("curl", &["-sSf", "-o", "stored", &events], here) else { return };
+    let stored = std::fs::read(here.join("stored")).unwrap();
+    for coding in ["gzip", "zstd"] {
+        let field = format!("Accept-Encoding: {coding}");
+        // Twice over one connection, the second one events.
+        let words = ["-sSf", "--compressed", "-H", &field, "-D", "head", "-o", "one", &url, "-o", "two", &events];
+        client("curl", &words, here);
+        let [one, two] = ["one", "two"].map(|name| std::fs::read(here.join(name)).unwrap());
+        assert!(one == segment && two == stored, "{coding}: {} {}", one.len(), two.len());
+        let heads = std::fs::read_to_string(here.join("head")).unwrap();
+        for line in [format!("content-encoding: {coding}\r\n"), "transfer-encoding: chunked\r\n".to_owned()] {
+            assert_eq!(heads.matches(&line).count(), 2, "{heads}");
+        }
+        assert!(!heads.contains("digest") && !heads.contains("content-length"), "{heads}");
+        let sent = client("curl", &["-sSf", "-H", &field, "-o", "one", "-w", "%{size_download}", &url], here).unwrap();
+        assert!(sent.parse::<usize>().unwrap() < segment.len(), "{coding}: {sent}");
+        // A part of it is as it is stored; nothing is sent to who has it.
+        client("curl", &["-sSf", "-H", &field, "-r", "5-99999", "-o", "part", &url], here);
+        assert!(std::fs::read(here.join("part")).unwrap() == segment[5..100_000], "{coding}");
+        let etag = heads.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
+        let known = format!("If-None-Match: {}", etag.trim());
+        let words = ["-sSf", "-H", &field, "-H", &known, "-o", "none", "-w", "%{http_code}", &url];
+        assert_eq!(client("curl", &words, here).unwrap(), "304");
+        let head = client("curl", &["-sSfI", "-H", &field, &url], here).unwrap();
+        assert!(head.contains(&format!("content-encoding: {coding}\r\n")), "{head}");
+    }
+    for words in [&["-H", "If-None-Match: \"x-zstd\""][..], &["--http1.0", "-H", "Accept-Encoding: gzip"]] {
+        let words = [&["-sSf", "-D", "head", "-o", "plain"], words, &[&url]].concat();
+        client("curl", &words, here);
+        let head = std::fs::read_to_string(here.join("head")).unwrap();
+        assert!(std::fs::read(here.join("plain")).unwrap() == segment && head.contains("repr-digest: "), "{head}");
+    }
+}
+
+#[test]
 fn wget_goes_on_where_it_was_and_fetches_a_run_by_its_links() {
     let (machines, served, whole, part) = begun();
     let here = &machines.here;

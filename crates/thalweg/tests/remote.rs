@@ -232,12 +232,69 @@ fn a_run_is_sent_and_becomes_one_when_all_of_it_is_there() {
 
     let report = push(&recorded, &served.url("2026")).report(0);
     assert_eq!((number(&report, "/files"), number(&report, "/same_files")), (0, 2), "{report:#}");
+    let refused = push(&recorded, &served.url("2026/runs")).report(2);
+    assert!(refused["error"].as_str().unwrap().contains("leave it away"), "{refused}");
 
     std::fs::write(here.join("notes.txt"), "one").unwrap();
     push(&here.join("notes.txt"), &served.url("")).report(0);
     std::fs::write(here.join("notes.txt"), "two").unwrap();
     push(&here.join("notes.txt"), &served.url("")).failed_saying("is there already");
     assert_eq!(std::fs::read(there.join("notes.txt")).unwrap(), b"one");
+}
+
+#[test]
+fn runs_keep_the_names_of_their_directories_and_come_without_the_one_for_runs() {
+    let Machines { here, there, .. } = &Machines::new();
+    let recorded = record(there);
+    // Another run of the same number.
+    record(here);
+    std::fs::rename(here.join("run-000001"), there.join("run-000007")).unwrap();
+    let served = Served::start(there, &[]);
+    let report = run(&["pull", &served.url("")], &[&here.join("all")]).report(0);
+    assert_eq!(number(&report, "/files"), 4, "{report:#}");
+    for name in ["run-000001", "run-000007"] {
+        assert_same(&there.join(name), &here.join("all").join(name));
+    }
+    // By its number, a run has the name that it began with.
+    std::fs::remove_dir_all(there.join("run-000007")).unwrap();
+    run(&["pull", &served.url("runs/")], &[&here.join("runs")]).report(0);
+    assert_same(&recorded, &here.join("runs/run-000001"));
+    assert!(!here.join("runs/runs").exists());
+}
+
+#[test]
+fn what_the_server_may_not_read_costs_nobody_the_rest() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let Machines { here, there, .. } = &Machines::new();
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can start a server that is somebody else");
+        return;
+    }
+    record(there);
+    for (name, mode) in [("a", 0o600), ("b", 0o644)] {
+        std::fs::write(there.join(name), name).unwrap();
+        std::fs::set_permissions(there.join(name), PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let everybody = PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(there.parent().unwrap(), everybody).unwrap();
+    let mut command = thalweg();
+    command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--path", "sendfile"]).arg(there);
+    let mut look = std::process::Command::new("sh");
+    look.args(["-c", "test -x \"$0\" && test -r \"$1\""]).arg(command.get_program()).arg(there);
+    if !look.uid(65534).status().unwrap().success() {
+        println!("skipped: nobody but root gets to {}", there.display());
+        return;
+    }
+    let mut nobody = Node::start("serve", {
+        command.uid(65534);
+        command
+    });
+    let ready: serde_json::Value = serde_json::from_str(&nobody.wait_for("\"url\"")).unwrap();
+    let url = ready["url"].as_str().unwrap();
+    run(&["pull", url], &[here]).failed_saying("all else was fetched");
+    assert!(!here.join("a").exists() && std::fs::read(here.join("b")).unwrap() == b"b");
+    assert_same(&there.join("run-000001"), &here.join("run-000001"));
 }
 
 #[test]

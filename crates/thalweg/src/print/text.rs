@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt::{Display, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
+pub(crate) use thalweg_page::text::many;
+
 /// Columns that text is broken at.
 pub(crate) const WIDTH: usize = 80;
 
@@ -22,14 +24,6 @@ pub(crate) fn count(number: impl Display) -> String {
         out.push(digit);
     }
     out
-}
-
-/// So many of something: `1 block`, `69 blocks`.
-pub(crate) fn many(number: u64, what: &str) -> String {
-    match number {
-        1 => format!("1 {what}"),
-        _ => format!("{} {what}s", count(number)),
-    }
 }
 
 /// How often: `never`, `once`, `twice`, `5 times`.
