@@ -1,7 +1,9 @@
 //! What is answered: a status, header fields, and bytes from memory or from files.
 
+use crate::coding::Coding;
 use crate::range::{Part, part};
-use http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE};
+use crate::site::{DIGEST, REPR_DIGEST};
+use http::header::{ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::fmt::Write;
 use std::ops::Range;
@@ -14,6 +16,8 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) fields: Box<HeaderMap>,
     pub(crate) content: Content,
+    /// How the content is coded while it is sent.
+    pub(crate) coding: Option<Coding>,
     /// Nothing more is read from this connection: what the client sends would be taken for a request.
     pub(crate) close: bool,
 }
@@ -34,7 +38,7 @@ pub(crate) enum Piece {
 
 impl Answer {
     pub(crate) fn new(status: StatusCode) -> Self {
-        Self { status, fields: Box::default(), content: Content::default(), close: false }
+        Self { status, fields: Box::default(), content: Content::default(), coding: None, close: false }
     }
 
     /// A sentence for whoever reads it.
@@ -61,6 +65,15 @@ impl Answer {
     pub(crate) fn with_content(mut self, content: Content) -> Self {
         self.content = content;
         self
+    }
+
+    /// Coded while it is sent. What is told of the bytes as they are stored does not hold of these.
+    pub(crate) fn coded(mut self, coding: Coding) -> Self {
+        self.coding = Some(coding);
+        for digest in [REPR_DIGEST, DIGEST] {
+            self.fields.remove(digest);
+        }
+        self.with(CONTENT_ENCODING, coding.name())
     }
 
     pub(crate) fn closing(mut self) -> Self {

@@ -4,13 +4,14 @@
 //! sends next to nothing of what is under way ([`Clients::watch`]), where it asks for nothing while others wait to get in
 //! ([`Clients::make_room`]), and when the server stops ([`Clients::send_away`]).
 
+use crate::kernel_tls::KernelTls;
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use thalweg_transfer::progress;
+use thalweg_transfer::{Progress, progress};
 
 /// Those that are connected, by number: the first that came has the lowest.
 #[derive(Debug, Default)]
@@ -26,6 +27,8 @@ pub(crate) struct Clients {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) socket: TcpStream,
+    /// Where the socket encrypts and decrypts.
+    pub(crate) tls: OnceLock<Mutex<KernelTls>>,
     /// What goes on, in the lowest bits, and above them a number that changes each time.
     doing: AtomicU64,
 }
@@ -44,7 +47,7 @@ pub(crate) enum Doing {
 impl Clients {
     /// Adds one that connected.
     pub(crate) fn enter(&self, number: u64, socket: TcpStream) -> Arc<Client> {
-        let client = Arc::new(Client { socket, doing: AtomicU64::new(0) });
+        let client = Arc::new(Client { socket, tls: OnceLock::new(), doing: AtomicU64::new(0) });
         self.connected().insert(number, Arc::clone(&client));
         client
     }
@@ -75,7 +78,7 @@ impl Clients {
         }
         self.full.store(true, Ordering::SeqCst);
         // A request that has come and was not looked at yet is one.
-        let asks = |client: &Client| progress(client.socket.as_fd()).is_some_and(|progress| progress.holds);
+        let asks = |client: &Client| client.progress().is_some_and(|progress| progress.holds);
         if let Some(idle) = connected.values().find(|client| client.rests() && !asks(client)) {
             tracing::info!("a client that asks for nothing goes, another one waits");
             idle.shut_down(Shutdown::Both);
@@ -108,7 +111,7 @@ impl Clients {
             connected = guard;
             let mut now = BTreeMap::new();
             for (number, client) in connected.iter().filter(|(_, client)| !client.rests()) {
-                let Some(progress) = progress(client.socket.as_fd()) else { continue };
+                let Some(progress) = client.progress() else { continue };
                 let doing = client.doing.load(Ordering::Relaxed);
                 let waited_for = if doing & MASK == Doing::Answer as u64 { progress.owes } else { !progress.holds };
                 match seen.get(number) {
@@ -140,6 +143,32 @@ impl Clients {
 }
 
 impl Client {
+    /// Where the socket encrypts and decrypts.
+    pub(crate) fn tls(&self) -> Option<MutexGuard<'_, KernelTls>> {
+        self.tls.get().map(|tls| tls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes that bytes were sent.
+    pub(crate) fn has_sent(&self, bytes: u64) {
+        if let Some(mut tls) = self.tls() {
+            tls.has_sent(bytes);
+        }
+    }
+
+    /// Says that nothing more will be sent.
+    pub(crate) fn say_goodbye(&self) {
+        if let Some(mut tls) = self.tls() {
+            tls.say_goodbye(&self.socket);
+        }
+        self.shut_down(Shutdown::Write);
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        let progress = progress(self.socket.as_fd())?;
+        // Half a record is nothing that anybody could read.
+        Some(Progress { holds: progress.holds && self.tls.get().is_none(), ..progress })
+    }
+
     fn rests(&self) -> bool {
         self.doing.load(Ordering::SeqCst) & MASK == Doing::Rest as u64
     }

@@ -5,7 +5,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::HeaderMap;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
-use std::io::Write;
+use std::io::{self, Write};
 
 /// How a content may be coded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,12 +45,17 @@ impl Coding {
         }
     }
 
-    fn code(self, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    /// Codes what is fed.
+    pub(crate) fn code<W: Write>(self, into: W, feed: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<W> {
         match self {
-            Self::Zstd => zstd::bulk::compress(bytes, 3),
+            Self::Zstd => {
+                let mut encoder = zstd::Encoder::new(into, ZSTD_LEVEL)?;
+                feed(&mut encoder)?;
+                encoder.finish()
+            }
             Self::Gzip => {
-                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-                encoder.write_all(bytes)?;
+                let mut encoder = GzEncoder::new(into, Compression::fast());
+                feed(&mut encoder)?;
                 encoder.finish()
             }
         }
@@ -60,14 +65,16 @@ impl Coding {
 /// The bytes, compressed where that is wanted and makes them shorter, and the answer that says so.
 pub(crate) fn compressed(answer: Answer, bytes: Vec<u8>, fields: &HeaderMap) -> (Answer, Vec<u8>) {
     let coding = Coding::wanted(fields).filter(|_| bytes.len() > WORTH_IT);
-    match coding.and_then(|coding| Some((coding, coding.code(&bytes).ok()?))) {
+    match coding.and_then(|coding| Some((coding, coding.code(Vec::new(), |encoder| encoder.write_all(&bytes)).ok()?))) {
         Some((coding, coded)) if coded.len() < bytes.len() => (answer.with(CONTENT_ENCODING, coding.name()), coded),
         _ => (answer, bytes),
     }
 }
 
 /// Bytes below which a packet is a packet.
-const WORTH_IT: usize = 1024;
+pub(crate) const WORTH_IT: usize = 1024;
+/// As much as `zstd` does by itself.
+const ZSTD_LEVEL: i32 = 3;
 
 #[cfg(test)]
 mod tests {

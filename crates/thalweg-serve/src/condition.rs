@@ -1,6 +1,7 @@
 //! Conditional requests (RFC 9110, section 13): whether the client has what it asks for, or asks for what is there no more.
 
 use crate::answer::Answer;
+use crate::coding::Coding;
 use crate::head::Head;
 use crate::site::{DIGEST, REPR_DIGEST};
 use crc_fast::{CrcAlgorithm, checksum};
@@ -35,8 +36,8 @@ pub(crate) enum Condition {
 impl Validators {
     /// Those of a file that may be replaced or rewritten.
     pub(crate) fn of_file(stat: &Stat) -> Self {
-        let modified = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
-        Self::new(format!("{:x}-{:x}-{modified:x}", stat.st_ino, stat.st_size)).modified(stat.st_mtime)
+        Self::new(format!("{:x}-{:x}-{:x}.{:x}", stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec))
+            .modified(stat.st_mtime)
     }
 
     /// Those of bytes in memory.
@@ -55,6 +56,14 @@ impl Validators {
         let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         let over = SystemTime::now().duration_since(modified).is_ok_and(|age| age >= Duration::from_secs(2));
         self.modified = over.then_some(modified);
+        self
+    }
+
+    /// Each coding of it is a state of its own (RFC 9110, section 8.8.3.3).
+    pub(crate) fn coded(mut self, coding: Option<Coding>) -> Self {
+        if let Some(coding) = coding {
+            self.etag = format!("{}-{}\"", self.etag.trim_end_matches('"'), coding.name());
+        }
         self
     }
 

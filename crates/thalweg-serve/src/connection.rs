@@ -2,6 +2,7 @@
 
 use crate::answer::{Answer, Piece};
 use crate::client::Doing;
+use crate::coding::Coding;
 use crate::head::{self, Body, Head};
 use crate::outgoing::{Begun, Outgoing};
 use crate::server::{Counters, Ways};
@@ -10,9 +11,9 @@ use crate::upload::{self, Upload};
 use crate::wire::Wire;
 use http::StatusCode;
 use http::header::EXPECT;
-use std::io::{self, Read};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -58,18 +59,29 @@ impl<'a> Connection<'a> {
     /// thread: that is begun, and to be gone on with elsewhere.
     pub(crate) fn serve(mut self, begun: Begun) -> io::Result<Option<Begun>> {
         self.ahead = begun.ahead;
+        let begun_with_nothing = begun.answer.is_none();
         let mut next = match begun.answer {
             Some(answer) => self.answered(|connection| connection.send_rest(answer))?,
             None => Next::Request,
         };
+        if begun_with_nothing && self.waits_elsewhere() && !self.wire.take_in(&mut self.ahead)? {
+            next = Next::Close;
+        }
         while next == Next::Request {
-            let Some(head) = self.head()? else { return Ok(None) };
+            if self.waits_elsewhere() {
+                return Ok(Some(Begun { ahead: self.ahead, answer: None }));
+            }
+            let Some(head) = self.head()? else {
+                self.wire.close(Instant::now());
+                return Ok(None);
+            };
             next = match head {
                 Err((status, sentence)) => {
                     self.answered(|connection| connection.send(Answer::say(status, sentence), None))?
                 }
                 Ok(head) if upload::is_one(&head) => self.answered(|connection| connection.put(&head))?,
                 Ok(head) => {
+                    (self.note)(Doing::Answer);
                     let answer = Outgoing::new(self.site.answer(&head), Some(&head));
                     if self.wire.clear().is_some() && answer.is_quick(self.ways.cached) {
                         return Ok(Some(Begun { ahead: self.ahead, answer: Some(answer) }));
@@ -80,6 +92,11 @@ impl<'a> Connection<'a> {
         }
         self.wire.close(Instant::now() + LINGER.min(self.patience));
         Ok(None)
+    }
+
+    /// Whether no request is here, and it is an event loop that waits for one: only there half a record of TLS costs nothing.
+    fn waits_elsewhere(&self) -> bool {
+        self.wire.by_kernel() && matches!(head::parse(&self.ahead), Ok(None))
     }
 
     fn answered(&mut self, answer: impl FnOnce(&mut Self) -> io::Result<Next>) -> io::Result<Next> {
@@ -140,25 +157,28 @@ impl<'a> Connection<'a> {
         let first = std::mem::take(&mut self.ahead);
         let (ours, rest) = first.split_at(usize::try_from(length).unwrap_or(usize::MAX).min(first.len()));
         self.ahead = rest.to_vec();
+        let before = upload.received();
         let received = match &mut self.wire {
-            Wire::Plain(socket) => {
+            Wire::Socket(socket) => {
                 let mut rest = &*socket;
-                let mut incoming = Incoming { first: ours, rest: &mut rest, socket: Some(socket.stream().as_fd()) };
+                let mut incoming = Incoming { first: ours, rest: &mut rest, socket: socket.carries_nothing_else() };
                 upload.receive(&mut self.receiver, self.ways.inward, &mut incoming, self.note)
             }
-            Wire::Tls(stream) => {
+            Wire::Rustls(stream) => {
                 let mut incoming = Incoming { first: ours, rest: stream, socket: None };
                 upload.receive(&mut self.receiver, self.ways.inward, &mut incoming, self.note)
             }
         };
+        self.counters.received.fetch_add(upload.received() - before, Ordering::Relaxed);
         match received {
             Ok(Ok(())) => {
-                self.counters.received.fetch_add(length, Ordering::Relaxed);
                 let answer = upload.finish(head);
                 self.send(answer, Some(head))
             }
             Ok(Err(answer)) => self.send(answer.closing(), Some(head)),
             Err(error) => {
+                // From now on another connection may go on with it.
+                drop(upload);
                 tracing::info!("an upload of {} broke off: {error}", head.path);
                 Ok(Next::Close)
             }
@@ -171,6 +191,10 @@ impl<'a> Connection<'a> {
     }
 
     fn send_rest(&mut self, mut answer: Outgoing) -> io::Result<Next> {
+        if let Some(coding) = answer.coding {
+            self.send_coded(coding, answer.pieces)?;
+            return Ok(if answer.keep { Next::Request } else { Next::Close });
+        }
         while let Some(piece) = answer.pieces.pop_front() {
             let more = !answer.pieces.is_empty();
             match piece {
@@ -181,9 +205,28 @@ impl<'a> Connection<'a> {
         Ok(if answer.keep { Next::Request } else { Next::Close })
     }
 
+    /// The first piece as it is, all behind it coded.
+    fn send_coded(&mut self, coding: Coding, mut pieces: VecDeque<Piece>) -> io::Result<()> {
+        if let Some(Piece::Bytes(head)) = pieces.pop_front() {
+            self.wire.send(&head, true)?;
+        }
+        let mut buffer = vec![0; CHUNK];
+        let chunks = Chunks { connection: self, bytes: Vec::with_capacity(CHUNK + 2), broken: false };
+        let chunks = coding.code(chunks, |encoder| {
+            for piece in pieces {
+                match piece {
+                    Piece::Bytes(bytes) => encoder.write_all(&bytes)?,
+                    Piece::File(file, range) => file.read(range, &mut buffer, |bytes| encoder.write_all(bytes))?,
+                }
+            }
+            Ok(())
+        })?;
+        chunks.finish()
+    }
+
     fn file(&mut self, file: &Arc<Stored>, range: Range<u64>, more: bool) -> io::Result<()> {
         if self.wire.clear().is_none() {
-            return self.through_tls(file, range);
+            return self.through_rustls(file, range);
         }
         let mut at = range.start;
         while at < range.end {
@@ -191,6 +234,7 @@ impl<'a> Connection<'a> {
             let way = self.way(file, &piece);
             let Some(socket) = self.wire.clear() else { return Err(io::ErrorKind::NotConnected.into()) };
             self.sender.send(way, file, piece.clone(), socket, more || piece.end < range.end)?;
+            self.wire.has_sent(piece.end - piece.start)?;
             self.counters.sent.fetch_add(piece.end - piece.start, Ordering::Relaxed);
             at = piece.end;
         }
@@ -210,17 +254,62 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn through_tls(&mut self, file: &Stored, range: Range<u64>) -> io::Result<()> {
-        use std::os::unix::fs::FileExt;
-        let mut buffer = vec![0; 64 << 10];
-        let mut at = range.start;
-        while at < range.end {
-            let length = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(buffer.len());
-            file.file().read_exact_at(&mut buffer[..length], at)?;
-            self.wire.send(&buffer[..length], false)?;
-            at += length as u64;
-            self.counters.sent.fetch_add(length as u64, Ordering::Relaxed);
+    fn through_rustls(&mut self, file: &Stored, range: Range<u64>) -> io::Result<()> {
+        file.read(range, &mut vec![0; CHUNK], |bytes| {
+            self.wire.send(bytes, false)?;
+            self.counters.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+}
+
+/// What comes in is sent in chunks (RFC 9112, section 7.1).
+struct Chunks<'a, 'b> {
+    connection: &'a mut Connection<'b>,
+    /// Of the next one.
+    bytes: Vec<u8>,
+    /// The last one was not sent: whoever codes tries to end what it began.
+    broken: bool,
+}
+
+impl Chunks<'_, '_> {
+    fn send(&mut self) -> io::Result<()> {
+        let length = self.bytes.len();
+        if std::mem::replace(&mut self.broken, true) {
+            return Err(io::ErrorKind::BrokenPipe.into());
         }
+        if length > 0 {
+            let wire = &mut self.connection.wire;
+            wire.send(format!("{length:x}\r\n").as_bytes(), true)?;
+            self.bytes.extend_from_slice(b"\r\n");
+            wire.send(&self.bytes, true)?;
+            self.bytes.clear();
+            self.connection.counters.sent.fetch_add(length as u64, Ordering::Relaxed);
+        }
+        self.broken = false;
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.send()?;
+        self.connection.wire.send(b"0\r\n\r\n", false)
+    }
+}
+
+impl Write for Chunks<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.broken {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let length = bytes.len().min(CHUNK - self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..length]);
+        if self.bytes.len() == CHUNK {
+            self.send()?;
+        }
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -231,5 +320,7 @@ pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 /// Bytes for which it is decided at once how they are sent.
 const PIECE: u64 = 32 << 20;
+/// Bytes that are read, and then encrypted or coded, at a time.
+const CHUNK: usize = 64 << 10;
 /// Bytes that are not worth the question.
 const SMALL: u64 = 64 << 10;

@@ -66,6 +66,8 @@ struct Visitor {
     state: State,
     /// When it has to have done something.
     until: Instant,
+    /// Whether it waits for a turn.
+    queued: bool,
 }
 
 #[derive(Debug)]
@@ -164,7 +166,7 @@ impl EventLoop {
                 let Some(visitor) = visitors.get_mut(&number) else { continue };
                 visitor.readable |= flags != epoll::EventFlags::OUT;
                 visitor.ends |= flags.intersects(ENDS);
-                ready.push_back(number);
+                visitor.queue(number, &mut ready);
             }
             // Those who had a turn already come behind those who wait for one.
             ready.rotate_left(again);
@@ -178,7 +180,7 @@ impl EventLoop {
                 let late = visitors.iter_mut().filter(|(_, visitor)| visitor.until <= now);
                 for (number, visitor) in late {
                     visitor.is_late();
-                    ready.push_back(*number);
+                    visitor.queue(*number, &mut ready);
                 }
             }
         }
@@ -195,12 +197,13 @@ impl EventLoop {
         common: &Common<'_>,
     ) {
         let Some(visitor) = visitors.get_mut(&number) else { return };
+        visitor.queued = false;
         // A mistake in here that one client finds costs no other its connection.
         let turn = catch_unwind(AssertUnwindSafe(|| visitor.turn(common, sender)));
         let turn = turn.unwrap_or_else(|_| Err(io::Error::other("a panic")));
         match turn {
             Ok(Turn::Wait) => return,
-            Ok(Turn::Again) => return ready.push_back(number),
+            Ok(Turn::Again) => return visitor.queue(number, ready),
             Ok(Turn::HandOver | Turn::Gone) => {}
             Err(ref error) => {
                 // Told to the client where that is possible, and of no interest to anybody else.
@@ -230,12 +233,19 @@ impl EventLoop {
 impl Visitor {
     fn new(client: Arc<Client>, begun: Begun, common: &Common<'_>) -> Self {
         let until = Instant::now() + common.patience;
-        let mut visitor = Self { client, ahead: begun.ahead, readable: true, ends: false, state: State::Ask, until };
+        let mut visitor =
+            Self { client, ahead: begun.ahead, readable: true, ends: false, state: State::Ask, until, queued: false };
         if let Some(answer) = begun.answer {
             common.clients.note(&visitor.client, Doing::Answer);
             visitor.answer(answer, until);
         }
         visitor
+    }
+
+    fn queue(&mut self, number: u64, ready: &mut VecDeque<u64>) {
+        if !std::mem::replace(&mut self.queued, true) {
+            ready.push_back(number);
+        }
     }
 
     /// Does what can be done now, and not too much of it.
@@ -244,21 +254,29 @@ impl Visitor {
             let now = Instant::now();
             match &mut self.state {
                 State::Ask => match head::parse(&self.ahead) {
-                    Ok(Some((head, _))) if !common.site.is_quick(&head) => return Ok(Turn::HandOver),
+                    Ok(Some((head, _))) if !common.site.is_quick(&head) => {
+                        common.clients.note(&self.client, Doing::Answer);
+                        return Ok(Turn::HandOver);
+                    }
                     Ok(Some((head, length))) => {
                         self.ahead.drain(..length);
                         common.clients.note(&self.client, Doing::Answer);
                         let answer = Outgoing::new(common.site.answer(&head), Some(&head));
+                        let hand_over = answer.coding.is_some();
                         self.answer(answer, now + common.patience);
+                        if hand_over {
+                            return Ok(Turn::HandOver);
+                        }
                     }
                     Ok(None) => {
                         let began = self.ahead.is_empty();
                         match self.read()? {
-                            None => return Ok(Turn::Wait),
-                            Some(0) => return Ok(Turn::Gone),
+                            Came::Nothing => return Ok(Turn::Wait),
+                            Came::End => return Ok(self.goes()),
+                            Came::Else => return Ok(Turn::HandOver),
                             // The rest has to come soon.
-                            Some(_) if began => self.until = now + HEAD_TIME.min(common.patience),
-                            Some(_) => {}
+                            Came::Some if began => self.until = now + HEAD_TIME.min(common.patience),
+                            Came::Some => {}
                         }
                     }
                     Err((status, sentence)) => {
@@ -268,6 +286,9 @@ impl Visitor {
                 State::Answer(going) => {
                     if going.is_done() {
                         let keep = going.answer.keep;
+                        if !keep && self.client.tls.get().is_some() {
+                            return Ok(Turn::HandOver);
+                        }
                         common.counters.requests.fetch_add(1, Ordering::Relaxed);
                         common.clients.note(&self.client, Doing::Rest);
                         self.answered(keep, common.patience, now);
@@ -281,7 +302,7 @@ impl Visitor {
                             return Ok(Turn::Again);
                         }
                         Sent::Full => return Ok(Turn::Wait),
-                        Sent::Uncached => {
+                        Sent::Elsewhere => {
                             going.uncork(&self.client)?;
                             return Ok(Turn::HandOver);
                         }
@@ -291,9 +312,9 @@ impl Visitor {
                     self.ahead.clear();
                     return Ok(match self.read() {
                         _ if self.until <= now => Turn::Gone,
-                        Ok(None) => Turn::Wait,
-                        Ok(Some(1..)) => Turn::Again,
-                        Ok(Some(0)) | Err(_) => Turn::Gone,
+                        Ok(Came::Nothing) => Turn::Wait,
+                        Ok(Came::Some) => Turn::Again,
+                        Ok(Came::End | Came::Else) | Err(_) => Turn::Gone,
                     });
                 }
             }
@@ -312,7 +333,7 @@ impl Visitor {
             self.until = now + if self.ahead.is_empty() { patience } else { HEAD_TIME.min(patience) };
         } else {
             // One that has gone is found out when it is read from.
-            let _ = self.client.socket.shutdown(Shutdown::Write);
+            self.client.say_goodbye();
             self.state = State::Leave;
             self.until = now + LINGER.min(patience);
         }
@@ -326,29 +347,52 @@ impl Visitor {
                 let late = Answer::say(StatusCode::REQUEST_TIMEOUT, "the request's head took too long");
                 self.answer(Outgoing::new(late, None), Instant::now() + LINGER);
             }
-            // It has gone then, and is reset where it was sent something.
+            // It has gone then.
+            State::Ask => {
+                self.client.say_goodbye();
+                let _ = self.client.socket.shutdown(Shutdown::Both);
+            }
+            // And is reset where it was sent something.
             _ => _ = self.client.socket.shutdown(Shutdown::Both),
         }
     }
 
-    /// How many bytes it sent, 0 when it said that it sends no more; nothing where none are here.
-    fn read(&mut self) -> io::Result<Option<usize>> {
+    /// It sends no more. One that is to be told goodbye is, by a thread that can wait until all before it was taken.
+    fn goes(&self) -> Turn {
+        if self.client.tls.get().is_some() { Turn::HandOver } else { Turn::Gone }
+    }
+
+    /// Takes in what it sent.
+    fn read(&mut self) -> io::Result<Came> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         while self.readable {
             match recv(&self.client.socket, &mut buffer, RecvFlags::empty()) {
                 Ok(((read, rest), _)) => {
-                    // Fewer than there is room for are all there are (epoll(7), question 9).
-                    self.readable = self.ends || rest.is_empty();
+                    // Fewer than there is room for are all there are (epoll(7), question 9), except that records of TLS come one by one.
+                    self.readable = self.ends || rest.is_empty() || self.client.tls.get().is_some();
                     self.ahead.extend_from_slice(read);
-                    return Ok(Some(read.len()));
+                    return Ok(if read.is_empty() { Came::End } else { Came::Some });
                 }
                 Err(Errno::AGAIN) => self.readable = false,
                 Err(Errno::INTR) => {}
+                Err(Errno::IO) if self.client.tls.get().is_some() => return Ok(Came::Else),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(None)
+        Ok(Came::Nothing)
     }
+}
+
+/// What a client sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    Some,
+    /// None are here now.
+    Nothing,
+    /// It sends no more.
+    End,
+    /// Something that is no data, which TLS has to answer. That may have to be waited for.
+    Else,
 }
 
 /// What became of an answer's next bytes.
@@ -358,8 +402,8 @@ enum Sent {
     Enough,
     /// None: the socket takes no more now.
     Full,
-    /// None: the disk would have to be waited for.
-    Uncached,
+    /// None: the disk would have to be waited for, or new keys.
+    Elsewhere,
 }
 
 impl Going {
@@ -369,13 +413,19 @@ impl Going {
 
     /// Sends some of it, and takes it off.
     fn send_some(&mut self, client: &Client, common: &Common<'_>, sender: &mut Sender) -> io::Result<Sent> {
+        if client.tls().is_some_and(|tls| tls.is_worn()) {
+            return Ok(Sent::Elsewhere);
+        }
         let more = self.answer.pieces.len() > 1;
         let Some(piece) = self.answer.pieces.front_mut() else { return Ok(Sent::Some) };
         let (done, enough) = match piece {
             Piece::Bytes(bytes) => {
                 let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
                 match send(&client.socket, &bytes[self.sent..], flags) {
-                    Ok(sent) => self.sent += sent,
+                    Ok(sent) => {
+                        self.sent += sent;
+                        client.has_sent(sent as u64);
+                    }
                     Err(Errno::AGAIN) => return Ok(Sent::Full),
                     Err(Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
@@ -385,7 +435,7 @@ impl Going {
             Piece::File(file, range) => {
                 let turn = turn(range);
                 if !Sender::sends_some(common.way) || !seems_cached(file.file(), &turn) {
-                    return Ok(Sent::Uncached);
+                    return Ok(Sent::Elsewhere);
                 }
                 let small = turn.end - turn.start <= SMALL;
                 if !self.corked && (more || !small) {
@@ -400,6 +450,7 @@ impl Going {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Full),
                     Err(error) => return Err(error),
                 }
+                client.has_sent(range.start - turn.start);
                 common.counters.sent.fetch_add(range.start - turn.start, Ordering::Relaxed);
                 (range.is_empty(), range.start == turn.end && !range.is_empty())
             }

@@ -15,6 +15,7 @@ mod events;
 #[doc(hidden)]
 pub mod fuzz;
 mod head;
+mod kernel_tls;
 mod listing;
 mod outgoing;
 mod range;
@@ -27,5 +28,5 @@ mod upload;
 mod wire;
 
 pub use server::{Counters, ServeError, Server, Settings, Ways};
-pub use tls::{TlsError, tls};
+pub use tls::{Tls, TlsError};
 pub use token::{TokenError, Tokens, Verdict};

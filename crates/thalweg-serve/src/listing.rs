@@ -8,8 +8,8 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thalweg_page::html::{escaped, page};
-use thalweg_page::text::size;
-use thalweg_store::{Listed, RunInfo, RunState};
+use thalweg_page::text::{many, size};
+use thalweg_store::{Listed, RunInfo, RunState, WriterLife, writer_life};
 
 use crate::tree::Tree;
 
@@ -22,6 +22,9 @@ pub(crate) struct Listing {
     /// Of a run: what its `run.json` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) info: Option<RunInfo>,
+    /// Of a run that is open, whether anybody still writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) writer: Option<WriterLife>,
 }
 
 /// What stands in a directory.
@@ -38,9 +41,24 @@ pub(crate) struct Entry {
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum Kind {
-    File { bytes: u64 },
+    File {
+        bytes: u64,
+    },
     Directory,
-    Run { run: u32, builder: u32, state: Option<RunState>, events: u64, bytes: u64 },
+    Run {
+        run: u32,
+        builder: u32,
+        state: Option<RunState>,
+        /// The name of its directory.
+        #[serde(skip)]
+        directory: String,
+        /// Of one that is open, whether anybody still writes it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        writer: Option<WriterLife>,
+        /// None of one that is open: they are counted when it ends.
+        events: Option<u64>,
+        bytes: u64,
+    },
 }
 
 /// How a listing is written.
@@ -91,8 +109,10 @@ impl Listing {
             }
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        let info = RunInfo::read(&tree.path().join(path)).ok();
-        Ok(Self { path: shown, entries, info })
+        let here = tree.path().join(path);
+        let info = RunInfo::read(&here).ok();
+        let writer = info.as_ref().filter(|info| info.state == RunState::Open).map(|_| writer_life(&here));
+        Ok(Self { path: shown, entries, info, writer })
     }
 
     /// The runs in a directory of the tree, by their numbers.
@@ -103,7 +123,7 @@ impl Listing {
             let several = run.path.file_name().is_some_and(|name| name.to_string_lossy().contains("-b"));
             of_run(run, if several { format!("{}-b{}", run.run, run.builder) } else { run.run.to_string() })
         });
-        Ok(Self { path: shown, entries: entries.collect(), info: None })
+        Ok(Self { path: shown, entries: entries.collect(), info: None, writer: None })
     }
 
     /// As JSON, in one line.
@@ -121,7 +141,11 @@ impl Listing {
         }
         if let Some(info) = &self.info {
             let sources: Vec<&str> = info.sources.iter().map(|source| source.name.as_str()).collect();
-            let told = format!("{}, {} events from {}", state(Some(info.state)), info.events.built, sources.join(", "));
+            let events = match info.state {
+                RunState::Open => String::new(),
+                _ => format!(", {}", many(info.events.built, "event")),
+            };
+            let told = format!("{}{events} from {}", state(Some(info.state), self.writer), sources.join(", "));
             body.push_str(&thalweg_page::html::paragraph("quiet", &told));
         }
         body.push_str("<div class=\"wide\"><table class=\"files\">\n<thead><tr><th>name</th><th>size</th><th>modified</th><th></th></tr></thead>\n<tbody>\n");
@@ -129,8 +153,9 @@ impl Listing {
             let (slash, bytes, more) = match &entry.kind {
                 Kind::File { bytes } => ("", size(*bytes), String::new()),
                 Kind::Directory => ("/", String::new(), String::new()),
-                Kind::Run { state: of, events, bytes, .. } => {
-                    ("/", size(*bytes), format!("{}, {events} events", state(*of)))
+                Kind::Run { state: of, writer, events, bytes, .. } => {
+                    let events = events.map_or(String::new(), |events| format!(", {}", many(events, "event")));
+                    ("/", size(*bytes), format!("{}{events}", state(*of, *writer)))
                 }
             };
             let link = utf8_percent_encode(&entry.name, IN_PATH);
@@ -149,8 +174,9 @@ impl Listing {
     }
 }
 
-fn state(of: Option<RunState>) -> &'static str {
+fn state(of: Option<RunState>, writer: Option<WriterLife>) -> &'static str {
     match of {
+        Some(RunState::Open) if writer == Some(WriterLife::Gone) => "its writer died",
         Some(RunState::Open) => "being recorded",
         Some(RunState::Complete) => "complete",
         Some(RunState::Incomplete) => "INCOMPLETE",
@@ -159,13 +185,16 @@ fn state(of: Option<RunState>) -> &'static str {
 }
 
 fn of_run(run: &Listed, name: String) -> Entry {
+    let directory = run.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let modified = std::fs::metadata(run.path.join("run.json")).ok().and_then(|data| data.modified().ok());
     let info = run.info.as_ref();
     let kind = Kind::Run {
+        directory,
         run: run.run,
         builder: run.builder,
         state: info.map(|info| info.state),
-        events: info.map_or(0, |info| info.events.built),
+        writer: run.writer,
+        events: info.filter(|info| info.state != RunState::Open).map(|info| info.events.built),
         bytes: run.bytes,
     };
     Entry { name, kind, modified: modified.map(shown_time) }

@@ -1,9 +1,10 @@
 //! An answer on its way: what of it is still to be sent.
 
 use crate::answer::{Answer, Piece};
+use crate::coding::Coding;
 use crate::head::Head;
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, SERVER};
-use http::{Method, StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, SERVER, TRANSFER_ENCODING};
+use http::{HeaderValue, Method, StatusCode, Version};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::SystemTime;
@@ -23,6 +24,8 @@ pub(crate) struct Begun {
 pub(crate) struct Outgoing {
     /// Its head, in front, and its content; no two that are next to each other are both bytes in memory.
     pub(crate) pieces: VecDeque<Piece>,
+    /// How all behind the first piece is coded, and sent in chunks.
+    pub(crate) coding: Option<Coding>,
     /// Whether another request may follow.
     pub(crate) keep: bool,
 }
@@ -30,10 +33,12 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// An answer to a request, or to something that is none.
     pub(crate) fn new(answer: Answer, to: Option<&Head>) -> Self {
-        let Answer { status, mut fields, content, close } = answer;
+        let Answer { status, mut fields, content, coding, close } = answer;
         let keep = to.is_some_and(|head| head.keep) && !close;
         let bodiless = status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
-        if !bodiless {
+        if coding.is_some() {
+            fields.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        } else if !bodiless {
             fields.insert(CONTENT_LENGTH, content.length.into());
         }
         let mut text = Vec::with_capacity(512);
@@ -64,7 +69,7 @@ impl Outgoing {
                 (_, piece) => pieces.push_back(piece),
             }
         }
-        Self { pieces, keep }
+        Self { pieces, coding: coding.filter(|_| !without_body), keep }
     }
 
     /// Whether an event loop can begin to send it this way: without waiting for the disk, as far as can be seen.
@@ -73,7 +78,10 @@ impl Outgoing {
             Piece::Bytes(_) => None,
             Piece::File(file, range) => Some((file, range)),
         });
-        files.next().is_none_or(|(file, range)| Sender::sends_some(way) && seems_cached(file.file(), &turn(range)))
+        self.coding.is_none()
+            && files
+                .next()
+                .is_none_or(|(file, range)| Sender::sends_some(way) && seems_cached(file.file(), &turn(range)))
     }
 }
 

@@ -7,16 +7,17 @@ use crate::connection::{Connection, HEAD_TIME};
 use crate::event_loop::{Common, EventLoop};
 use crate::outgoing::Begun;
 use crate::site::Site;
+use crate::tls::Tls;
 use crate::token::Tokens;
 use crate::tree::{RUNS, Tree};
 use crate::wire::Wire;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustls::ServerConfig;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,10 +33,12 @@ pub struct Settings {
     pub address: SocketAddr,
     /// Whether files may be uploaded.
     pub write: bool,
+    /// Whether files and events are compressed for clients that ask for it (`Accept-Encoding`).
+    pub compress: bool,
     /// Who may do what; nothing where everybody may who can connect.
     pub tokens: Option<Tokens>,
     /// Certificate and key, for TLS.
-    pub tls: Option<Arc<ServerConfig>>,
+    pub tls: Option<Tls>,
     /// Clients served at once; at least one.
     pub connections: usize,
     /// How long a client may send and take nothing, or next to nothing.
@@ -66,7 +69,7 @@ pub struct Counters {
     pub requests: AtomicU64,
     /// Bytes of files sent.
     pub sent: AtomicU64,
-    /// Bytes of files received, of uploads that came to their end.
+    /// Bytes of files received.
     pub received: AtomicU64,
 }
 
@@ -115,7 +118,7 @@ impl Server {
         }
         let address = settings.address;
         let listener = listen(address).map_err(|error| ServeError::Listen { address, error })?;
-        let site = Site::new(tree, settings.tokens.clone(), settings.write);
+        let site = Site::new(tree, settings.tokens.clone(), settings.write, settings.compress);
         let processors = match settings.cpus.len() {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             chosen => chosen,
@@ -254,7 +257,9 @@ impl Server {
         let spawned = thread.spawn_scoped(scope, move || {
             // However it ends.
             let leaves = Leaves { clients: &self.clients, number };
-            match self.serve(&client, begun) {
+            // A mistake that one client finds costs no other anything.
+            let served = catch_unwind(AssertUnwindSafe(|| self.serve(&client, begun)));
+            match served.unwrap_or_else(|_| Err(io::Error::other("a panic"))) {
                 Ok(Some(begun)) => {
                     std::mem::forget(leaves);
                     self.enter_loop(number, client, begun);
@@ -274,8 +279,15 @@ impl Server {
         let patience = self.settings.patience;
         client.socket.set_nonblocking(false)?;
         let wire = match &self.settings.tls {
-            None => Wire::plain(Arc::clone(client)),
-            Some(config) => Wire::tls(Arc::clone(client), config, Instant::now() + HEAD_TIME.min(patience))?,
+            Some(tls) if client.tls.get().is_none() => {
+                let wire = Wire::with_tls(Arc::clone(client), tls, Instant::now() + HEAD_TIME.min(patience))?;
+                if wire.clear().is_some() {
+                    // From now on it is as good as one in the clear.
+                    return Ok(Some(begun));
+                }
+                wire
+            }
+            _ => Wire::new(Arc::clone(client)),
         };
         let note = |doing| self.clients.note(client, doing);
         let ways = self.settings.ways;

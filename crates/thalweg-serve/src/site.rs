@@ -1,16 +1,17 @@
 //! What each request is answered with.
 
 use crate::answer::{Answer, Content};
+use crate::coding::{Coding, WORTH_IT, compressed};
 use crate::condition::Validators;
 use crate::events::{EventsError, Selection};
 use crate::head::{Body, Head};
-use crate::listing::{Format, Listing, parameter};
+use crate::listing::{Format, Kind, Listing, parameter};
 use crate::token::{Tokens, Verdict};
 use crate::tree::{Name, NoName, Tree};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, LOCATION, VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, LOCATION, RANGE, VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderName, Method, StatusCode};
 use percent_encoding::{CONTROLS, utf8_percent_encode};
@@ -30,11 +31,21 @@ pub(crate) struct Site {
     pub(crate) tree: Tree,
     pub(crate) tokens: Option<Tokens>,
     pub(crate) write: bool,
+    /// Whether files and events are compressed for who asks for it.
+    compress: bool,
     /// How much of each segment counts, and its checksum.
-    extents: Mutex<HashMap<(u64, u64), KnownExtent>>,
+    extents: Mutex<Known<KnownExtent>>,
+    /// Checksums of other files, and that they have none, as of a time of change.
+    crcs: Mutex<Known<(Changed, Option<u32>)>>,
     /// Runs whose events were asked for lately.
     runs: Mutex<Vec<(PathBuf, SystemTime, Arc<Run>)>>,
 }
+
+/// What was found out about files, by `st_dev` and `st_ino`.
+type Known<T> = HashMap<(u64, u64), T>;
+
+/// `st_ctime` and `st_ctime_nsec`.
+type Changed = (i64, u64);
 
 #[derive(Debug, Clone, Copy)]
 struct KnownExtent {
@@ -44,8 +55,16 @@ struct KnownExtent {
 }
 
 impl Site {
-    pub(crate) fn new(tree: Tree, tokens: Option<Tokens>, write: bool) -> Self {
-        Self { tree, tokens, write, extents: Mutex::default(), runs: Mutex::default() }
+    pub(crate) fn new(tree: Tree, tokens: Option<Tokens>, write: bool, compress: bool) -> Self {
+        Self {
+            tree,
+            tokens,
+            write,
+            compress,
+            extents: Mutex::default(),
+            crcs: Mutex::default(),
+            runs: Mutex::default(),
+        }
     }
 
     /// Answers what needs no body; one that comes all the same is not read. A `HEAD` is answered as a `GET`; its content is not sent.
@@ -116,7 +135,8 @@ impl Site {
                 if !head.path.ends_with('/') {
                     return Ok(with_slash(head));
                 }
-                let listing = Listing::of_runs(&self.tree, &path, head.path.clone()).map_err(refused)?;
+                let mut listing = Listing::of_runs(&self.tree, &path, head.path.clone()).map_err(refused)?;
+                self.without_space_set_aside(&mut listing, &path);
                 Ok(listed(&listing, head))
             }
             Name::Events(path, first, last) => self.events(head, &path, first, last),
@@ -131,7 +151,8 @@ impl Site {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory if !slash => Ok(with_slash(head)),
             FileType::Directory => {
-                let listing = Listing::of_directory(&self.tree, path, head.path.clone()).map_err(refused)?;
+                let mut listing = Listing::of_directory(&self.tree, path, head.path.clone()).map_err(refused)?;
+                self.without_space_set_aside(&mut listing, path);
                 Ok(listed(&listing, head))
             }
             FileType::RegularFile if !slash => self.file(head, path, file, &stat),
@@ -151,7 +172,7 @@ impl Site {
             Some(extent) if extent.bytes == size => (size, Some(extent.crc32c), Validators::of_file(stat)),
             // Closed, and damaged since: it is shown as it is.
             Some(_) => (size, None, Validators::of_file(stat)),
-            None => (size, crate::upload::stored_crc(&file, stat), Validators::of_file(stat)),
+            None => (size, self.stored_crc(&file, stat), Validators::of_file(stat)),
         };
         let mut content = Content::default();
         content.push_file(&Arc::new(Stored::new(file)), 0..length);
@@ -165,7 +186,62 @@ impl Site {
             let crc = BASE64.encode(crc.to_be_bytes());
             whole = whole.with(REPR_DIGEST, format!("crc32c=:{crc}:")).with(DIGEST, format!("crc32c={crc}"));
         }
-        Ok(validators.answer(head, whole))
+        Ok(self.stored(head, validators, whole))
+    }
+
+    /// Bytes as they are stored; or compressed, if that is what is done here, for who wants all of them that way.
+    fn stored(&self, head: &Head, validators: Validators, whole: Answer) -> Answer {
+        if !self.compress {
+            return validators.answer(head, whole);
+        }
+        let can = head.version > 0 && whole.content.length > WORTH_IT as u64 && !head.fields.contains_key(RANGE);
+        let coding = Coding::wanted(&head.fields).filter(|_| can);
+        let answer = validators.coded(coding).answer(head, whole.with(VARY, "accept-encoding"));
+        match coding {
+            Some(coding) if answer.status == StatusCode::OK => answer.coded(coding),
+            _ => answer,
+        }
+    }
+
+    /// A segment that is being written is longer than what is in it: its space is set aside. Makes a listing say what would be served.
+    fn without_space_set_aside(&self, listing: &mut Listing, path: &Path) {
+        let is_open = listing.writer.is_some();
+        for entry in &mut listing.entries {
+            match &mut entry.kind {
+                Kind::File { bytes } if is_open => {
+                    *bytes = self.bytes_in(&path.join(&entry.name)).unwrap_or(*bytes);
+                }
+                Kind::Run { directory, writer: Some(_), bytes, .. } => {
+                    let segments = (0..)
+                        .map_while(|number| self.bytes_in(&path.join(&*directory).join(format!("{number:05}.seg"))));
+                    *bytes = segments.sum();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Bytes that count in a segment; nothing where there is none.
+    fn bytes_in(&self, segment: &Path) -> Option<u64> {
+        let file = self.tree.file(segment).ok().filter(|_| is_segment(segment))?;
+        let stat = rustix::fs::fstat(&file).ok()?;
+        self.extent(&file, &stat, u64::try_from(stat.st_size).ok()?).ok().map(|extent| extent.bytes)
+    }
+
+    /// The checksum of a file that was uploaded. What was found out is kept where a change could be told from it: the clock of the files
+    /// stands still for some milliseconds.
+    fn stored_crc(&self, file: &File, stat: &Stat) -> Option<u32> {
+        let (key, changed) = ((stat.st_dev, stat.st_ino), (stat.st_ctime, stat.st_ctime_nsec));
+        let crcs = || self.crcs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, crc)) = crcs().get(&key).filter(|(of, _)| *of == changed) {
+            return *crc;
+        }
+        let crc = crate::upload::stored_crc(file, stat);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        if i64::try_from(now).is_ok_and(|now| stat.st_ctime + 2 <= now) {
+            keep(&mut crcs(), key, (changed, crc));
+        }
+        crc
     }
 
     /// How much of a segment counts. What was found out is kept, and gone on from.
@@ -183,10 +259,7 @@ impl Site {
         };
         extent.advance(file)?;
         let mut extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
-        if extents.len() >= MOST_EXTENTS {
-            extents.clear();
-        }
-        extents.insert(key, KnownExtent { extent, size, modified });
+        keep(&mut extents, key, KnownExtent { extent, size, modified });
         Ok(extent)
     }
 
@@ -203,13 +276,15 @@ impl Site {
             }
             let events = selection.described(&run).map_err(no_events)?;
             let text = serde_json::to_vec(&Events { events }).map_err(broken)?;
-            let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/json");
+            let whole =
+                Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/json").with(VARY, "accept-encoding");
+            let (whole, text) = compressed(whole, text, &head.fields);
             return Ok(Validators::of_bytes(&text).answer(head, whole.with_bytes(text)));
         }
         let (content, state) = selection.content(&run).map_err(no_events)?;
         let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/vnd.thalweg.records");
         let whole = whole.with(CACHE_CONTROL, "no-cache").with_content(content);
-        Ok(Validators::new(format!("{state:016x}")).answer(head, whole))
+        Ok(self.stored(head, Validators::new(format!("{state:016x}")), whole))
     }
 
     /// A run, opened; one that has ended is kept open for the next request.
@@ -262,13 +337,21 @@ fn content_type(path: &Path) -> &'static str {
     }
 }
 
+/// Keeps what was found out about a file; not of more than there is room for.
+fn keep<T>(known: &mut Known<T>, file: (u64, u64), what: T) {
+    if known.len() >= MOST_FILES {
+        known.clear();
+    }
+    known.insert(file, what);
+}
+
 fn listed(listing: &Listing, head: &Head) -> Answer {
     let (kind, bytes) = match Format::wanted(&head.fields, &head.query) {
         Format::Html => ("text/html; charset=utf-8", listing.html()),
         Format::Json => ("application/json", listing.json()),
     };
     let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, kind).with(CACHE_CONTROL, "no-cache");
-    let (whole, bytes) = crate::coding::compressed(whole, bytes, &head.fields);
+    let (whole, bytes) = compressed(whole, bytes, &head.fields);
     // Each coding of it is a state of its own (RFC 9110, section 8.8.3.3).
     let validators = Validators::of_bytes(&bytes);
     validators.answer(head, whole.with(VARY, "accept, accept-encoding").with_bytes(bytes))
@@ -319,7 +402,7 @@ fn no_events(error: EventsError) -> Answer {
 pub(crate) const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
 /// RFC 3230.
 pub(crate) const DIGEST: HeaderName = HeaderName::from_static("digest");
-/// Segments of which is remembered how much counts.
-const MOST_EXTENTS: usize = 65536;
+/// Files of which is remembered what was found out.
+const MOST_FILES: usize = 65536;
 /// Runs that are kept open.
 const MOST_RUNS: usize = 16;

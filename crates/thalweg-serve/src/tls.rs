@@ -1,5 +1,6 @@
 //! A certificate and its key.
 
+use crate::kernel_tls;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -22,8 +23,29 @@ pub enum TlsError {
     Rustls(#[from] rustls::Error),
 }
 
-/// What a server needs for TLS: the certificate chain in one PEM file, its private key in another or the same.
-pub fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+/// What a server needs for TLS.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    pub(crate) config: Arc<ServerConfig>,
+    kernel: Result<(), String>,
+}
+
+impl Tls {
+    /// With the certificate chain in one PEM file, its private key in another or the same.
+    pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let mut config = config(certificate, key)?;
+        let kernel = kernel_tls::probe();
+        config.enable_secret_extraction = kernel.is_ok();
+        Ok(Self { config: Arc::new(config), kernel })
+    }
+
+    /// Whether the kernel encrypts, once rustls has shaken hands; otherwise rustls does, because of this.
+    pub fn by_kernel(&self) -> Result<(), &str> {
+        self.kernel.as_ref().copied().map_err(String::as_str)
+    }
+}
+
+fn config(certificate: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
     let pem = |path: &Path| {
         let path = path.to_owned();
         move |error| TlsError::Pem { path, error }
@@ -35,5 +57,5 @@ pub fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError
     let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = versions.with_no_client_auth().with_single_cert(chain, key_file)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok(config)
 }

@@ -67,10 +67,10 @@ impl Upload {
         let file = File::from(
             open_beneath(&directory, Path::new(&hidden), flags, Mode::from_bits_retain(0o644)).map_err(refused)?,
         );
-        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
         // Whoever had the lock before may have published it.
-        if locked.is_err() || !is_named(&file, &directory, &hidden) {
-            return Err(Answer::say(StatusCode::LOCKED, "another client writes this file"));
+        if lock.is_err() || !is_named(&file, &directory, &hidden) {
+            return Err(locked());
         }
         let Progress { received, total, crc } = progress(&file).unwrap_or_default();
         let agreed = place.total.is_none() || total.is_none() || place.total == total;
@@ -84,6 +84,11 @@ impl Upload {
             return Err(answer.with(UPLOAD_OFFSET, received.to_string()));
         }
         Ok(upload)
+    }
+
+    /// Bytes that are here, so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
     }
 
     fn start_over(&mut self) -> Result<(), Answer> {
@@ -187,9 +192,13 @@ impl Upload {
 
 /// Answers `HEAD PATH?upload`: how much is there.
 pub(crate) fn offset(site: &Site, head: &Head) -> Answer {
-    let here = target(site, head, false).map(|(directory, name)| {
-        let file = open_beneath(&directory, Path::new(&hidden(&name)), OFlags::RDONLY, Mode::empty());
-        file.ok().and_then(|file| progress(&file)).unwrap_or_default().received
+    let here = target(site, head, false).and_then(|(directory, name)| {
+        let Ok(file) = open_beneath(&directory, Path::new(&hidden(&name)), OFlags::RDONLY, Mode::empty()) else {
+            return Ok(0);
+        };
+        // While somebody writes it, it has no offset that anybody could go on from.
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).map_err(|_| locked())?;
+        Ok(progress(&file).unwrap_or_default().received)
     });
     match here {
         Ok(received) => Answer::new(StatusCode::NO_CONTENT).with(UPLOAD_OFFSET, received.to_string()),
@@ -204,7 +213,12 @@ pub(crate) fn offset(site: &Site, head: &Head) -> Answer {
 /// Answers `DELETE PATH?upload`: an upload that nobody will finish.
 pub(crate) fn discard(site: &Site, head: &Head) -> Answer {
     let removed = target(site, head, false).and_then(|(directory, name)| {
-        rustix::fs::unlinkat(&directory, hidden(&name), AtFlags::empty()).map_err(refused)
+        let hidden = hidden(&name);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
+        let file = open_beneath(&directory, Path::new(&hidden), flags, Mode::empty()).map_err(refused)?;
+        // Whoever writes it has it locked.
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| locked())?;
+        rustix::fs::unlinkat(&directory, hidden, AtFlags::empty()).map_err(refused)
     });
     removed.map_or_else(|answer| answer, |()| Answer::new(StatusCode::NO_CONTENT))
 }
@@ -277,11 +291,17 @@ fn may_be_there(directory: &OwnedFd, name: &str, fields: &HeaderMap) -> Result<b
                 Condition::NotModified | Condition::Failed => Err(failed()),
             }
         }
-        // What is no file is not replaced by one.
-        Ok(_) => Err(exists()),
+        Ok(_) => Err(Answer::say(
+            StatusCode::CONFLICT,
+            "there is something of this name that is no file: it is not replaced by one",
+        )),
         Err(_) if must_be_there => Err(failed()),
         Err(_) => Ok(false),
     }
+}
+
+fn locked() -> Answer {
+    Answer::say(StatusCode::LOCKED, "another client writes this file")
 }
 
 fn exists() -> Answer {

@@ -1,19 +1,25 @@
-//! A connection's bytes, in the clear or through TLS.
+//! A connection's bytes, through the socket alone or through TLS in this program.
 
 use crate::client::Client;
+use crate::connection::LINGER;
+use crate::kernel_tls::KernelTls;
+use crate::tls::Tls;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use rustls::{ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// A connection.
 #[derive(Debug)]
 pub(crate) enum Wire {
-    Plain(Socket),
-    Tls(Box<StreamOwned<ServerConnection, Socket>>),
+    /// What goes into the socket is what the client gets; it may be encrypted on the way.
+    Socket(Socket),
+    Rustls(Box<StreamOwned<ServerConnection, Socket>>),
 }
 
 /// A socket that is waited for until a moment, if there is one: however many reads it takes.
@@ -24,22 +30,58 @@ pub(crate) struct Socket {
 }
 
 impl Wire {
-    pub(crate) fn plain(client: Arc<Client>) -> Self {
-        Self::Plain(Socket { client, until: None })
+    pub(crate) fn new(client: Arc<Client>) -> Self {
+        Self::Socket(Socket { client, until: None })
     }
 
     /// With TLS. The handshake has to be done at a certain moment.
-    pub(crate) fn tls(client: Arc<Client>, config: &Arc<ServerConfig>, until: Instant) -> io::Result<Self> {
-        let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+    pub(crate) fn with_tls(client: Arc<Client>, tls: &Tls, until: Instant) -> io::Result<Self> {
         let mut socket = Socket { client, until: Some(until) };
-        tls.complete_io(&mut socket)?;
-        Ok(Self::Tls(Box::new(StreamOwned::new(tls, socket))))
+        if tls.by_kernel().is_ok() && KernelTls::prepare(&socket) {
+            let accepted = KernelTls::accept(&tls.config, &mut socket);
+            let kernel = accepted.inspect_err(|_| socket.close(Instant::now() + LINGER))?;
+            let _ = socket.client.tls.set(Mutex::new(kernel));
+            return Ok(Self::Socket(socket));
+        }
+        let mut connection = ServerConnection::new(Arc::clone(&tls.config)).map_err(io::Error::other)?;
+        connection.complete_io(&mut socket)?;
+        Ok(Self::Rustls(Box::new(StreamOwned::new(connection, socket))))
+    }
+
+    /// Whether the socket encrypts.
+    pub(crate) fn by_kernel(&self) -> bool {
+        self.socket().client.tls.get().is_some()
+    }
+
+    /// Takes what is here of a socket that encrypts, without waiting for more: bytes, and whatever else comes between them. Says whether the
+    /// client may send more.
+    pub(crate) fn take_in(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
+        let client = &self.socket().client;
+        let mut buffer = [0; 4096];
+        for _ in 0..MESSAGES {
+            match (recv(&client.socket, &mut buffer, RecvFlags::DONTWAIT), client.tls()) {
+                (Ok((0, _)), _) => return Ok(false),
+                (Ok((read, _)), _) => {
+                    bytes.extend_from_slice(&buffer[..read]);
+                    break;
+                }
+                (Err(Errno::AGAIN), _) => break,
+                (Err(Errno::INTR), _) => {}
+                (Err(Errno::IO), Some(mut tls)) => {
+                    if !tls.hear(&client.socket)? {
+                        return Ok(false);
+                    }
+                }
+                (Err(error), _) => return Err(error.into()),
+            }
+        }
+        Ok(true)
     }
 
     fn socket(&self) -> &Socket {
         match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => &stream.sock,
+            Self::Socket(socket) => socket,
+            Self::Rustls(stream) => &stream.sock,
         }
     }
 
@@ -47,59 +89,65 @@ impl Wire {
     /// says (`SO_RCVTIMEO`).
     pub(crate) fn read_until(&mut self, until: Option<Instant>) {
         match self {
-            Self::Plain(socket) => socket.until = until,
-            Self::Tls(stream) => stream.sock.until = until,
+            Self::Socket(socket) => socket.until = until,
+            Self::Rustls(stream) => stream.sock.until = until,
         }
     }
 
-    /// The socket, where what goes into it is what the client gets.
+    /// The socket, where what goes into it is what the client gets. What was sent into it is to be told to [`has_sent`](Self::has_sent).
     pub(crate) fn clear(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Plain(socket) => Some(socket.stream().as_fd()),
-            Self::Tls(_) => None,
+            Self::Socket(socket) => Some(socket.stream().as_fd()),
+            Self::Rustls(_) => None,
         }
+    }
+
+    /// Notes that bytes were sent, and agrees on new keys where the old ones have seen enough of them.
+    pub(crate) fn has_sent(&mut self, bytes: u64) -> io::Result<()> {
+        let Some(mut tls) = self.socket().client.tls() else { return Ok(()) };
+        tls.has_sent(bytes);
+        if tls.is_worn() { tls.renew(self.socket().stream()) } else { Ok(()) }
     }
 
     /// Sends all of it; with `more`, something follows at once.
     pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
         match self {
-            Self::Plain(socket) if more => {
+            Self::Socket(socket) => {
+                let more = if more { rustix::net::SendFlags::MORE } else { rustix::net::SendFlags::empty() };
                 let mut rest = bytes;
                 while !rest.is_empty() {
-                    let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::MORE;
-                    match rustix::net::send(socket.stream(), rest, flags) {
+                    match rustix::net::send(socket.stream(), rest, rustix::net::SendFlags::NOSIGNAL | more) {
                         Ok(sent) => rest = &rest[sent..],
-                        Err(rustix::io::Errno::INTR) => {}
+                        Err(Errno::INTR) => {}
                         Err(error) => return Err(error.into()),
                     }
                 }
-                Ok(())
+                self.has_sent(bytes.len() as u64)
             }
-            Self::Plain(socket) => socket.write_all(bytes),
-            Self::Tls(stream) => stream.write_all(bytes),
+            Self::Rustls(stream) => stream.write_all(bytes),
         }
     }
 
     /// Says that nothing more will be sent, and takes in what the client still sends until it closes too, or the moment comes: who
     /// closes on bytes that were not read takes back what was just answered (RFC 9112, section 9.6).
     pub(crate) fn close(&mut self, until: Instant) {
-        if let Self::Tls(stream) = self {
+        if let Self::Rustls(stream) = self {
             // RFC 9112, section 9.8. A client that does not take it is gone.
             stream.conn.send_close_notify();
             while stream.conn.wants_write() && stream.conn.write_tls(&mut stream.sock).is_ok() {}
         }
-        self.read_until(Some(until));
-        let mut socket = self.socket();
-        let _ = socket.stream().shutdown(Shutdown::Write);
-        while matches!(socket.read(&mut [0; 4096]), Ok(1..)) {}
+        match self {
+            Self::Socket(socket) => socket.close(until),
+            Self::Rustls(stream) => stream.sock.close(until),
+        }
     }
 }
 
 impl Read for Wire {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(socket) => socket.read(into),
-            Self::Tls(stream) => match stream.read(into) {
+            Self::Socket(socket) => socket.read(into),
+            Self::Rustls(stream) => match stream.read(into) {
                 // A client that closes the connection without saying goodbye has said all it wanted.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
                 result => result,
@@ -113,14 +161,50 @@ impl Socket {
         &self.client.socket
     }
 
+    /// The socket, where all that comes out of it are bytes that were sent as such.
+    pub(crate) fn carries_nothing_else(&self) -> Option<BorrowedFd<'_>> {
+        self.client.tls.get().is_none().then(|| self.stream().as_fd())
+    }
+
+    fn close(&mut self, until: Instant) {
+        self.client.say_goodbye();
+        self.until = Some(until);
+        if self.client.tls.get().is_some() {
+            // Half a record is nothing to read, and some kernels wake up for it all the same: only its end is waited for.
+            self.throw_away();
+            let _ = self.wait_for(PollFlags::RDHUP, until);
+            self.throw_away();
+        } else {
+            while matches!(self.read(&mut [0; 4096]), Ok(1..)) {}
+        }
+    }
+
+    /// Takes in what is here, and no more than a client may send in a moment.
+    fn throw_away(&self) {
+        let mut buffer = [0; 4096];
+        for _ in 0..MOST_THROWN_AWAY / buffer.len() {
+            if !matches!(recv(self.stream(), &mut buffer, RecvFlags::DONTWAIT), Ok((1.., _))) {
+                break;
+            }
+        }
+    }
+
     fn wait(&self, until: Instant) -> io::Result<()> {
+        self.wait_for(PollFlags::IN, until)
+    }
+
+    fn wait_for(&self, what: PollFlags, until: Instant) -> io::Result<()> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
+            // Also for somebody who never stops sending.
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
-            match poll(&mut [PollFd::new(self.stream(), PollFlags::IN)], Some(&left)) {
+            match poll(&mut [PollFd::new(self.stream(), what)], Some(&left)) {
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(_) => return Ok(()),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -132,7 +216,16 @@ impl Read for &Socket {
         if let Some(until) = self.until {
             self.wait(until)?;
         }
-        self.stream().read(into)
+        loop {
+            match (self.stream().read(into), self.client.tls()) {
+                (Err(error), Some(mut tls)) if Errno::from_io_error(&error) == Some(Errno::IO) => {
+                    if !tls.hear(self.stream())? {
+                        return Ok(0);
+                    }
+                }
+                (read, _) => return read,
+            }
+        }
     }
 }
 
@@ -151,3 +244,8 @@ impl Write for Socket {
         Ok(())
     }
 }
+
+/// Messages that are no data, one behind the other, before others have their turn.
+const MESSAGES: u32 = 32;
+/// Bytes that are taken in from a client that was answered for the last time.
+const MOST_THROWN_AWAY: usize = 4 << 20;

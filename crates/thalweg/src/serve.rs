@@ -2,13 +2,12 @@
 
 use crate::Failure;
 use crate::print::Output;
-use crate::print::text::wrapped;
+use crate::print::text::{many, wrapped};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_doctor::Steered;
-use thalweg_serve::{Server, Settings, Tokens, Ways, tls};
+use thalweg_serve::{Server, Settings, Tls, Tokens, Ways};
 use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
 #[derive(Debug, clap::Args)]
@@ -25,11 +24,14 @@ pub(crate) struct Options {
     /// The directory: runs, and whatever else lies in it. Hidden files are not served
     directory: PathBuf,
     /// Address and port to listen on; port 0 for any that is free
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8042))]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8042), value_parser = address)]
     listen: SocketAddr,
     /// Take uploads
     #[arg(long)]
     write: bool,
+    /// Compress files and events, too, for clients that ask for it (Accept-Encoding)
+    #[arg(long)]
+    compress: bool,
     /// Who may read and write what: a TOML file of tokens (docs/data-server.md)
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
@@ -132,6 +134,13 @@ fn connections(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|connections| *connections > 0).ok_or_else(|| "a number from 1 on".to_owned())
 }
 
+/// An address, or a name of this host's.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found =
+        text.to_socket_addrs().map_err(|error| format!("{error}; as 127.0.0.1:8042, [::1]:8042 or localhost:8042"))?;
+    found.next().ok_or_else(|| "this name has no address".to_owned())
+}
+
 /// A time; nobody can be served in none.
 fn patience(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
@@ -147,6 +156,9 @@ struct Ready {
     cached: Outward,
     uncached: Outward,
     inward: Inward,
+    /// Who encrypts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<&'static str>,
     why: String,
 }
 
@@ -160,20 +172,30 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         )));
     }
     let tls = match (&options.certificate, &options.key) {
-        (Some(certificate), Some(key)) => Some(tls(certificate, key).map_err(Failure::usage)?),
+        (Some(certificate), Some(key)) => Some(Tls::read(certificate, key).map_err(Failure::usage)?),
         _ => None,
     };
     let scheme = if tls.is_some() { "https" } else { "http" };
+    let encrypts = tls.as_ref().map(|tls| match tls.by_kernel() {
+        Ok(()) => ("kernel", "The kernel encrypts.".to_owned()),
+        Err(why) => ("rustls", format!("Bytes are copied and encrypted in this program, whatever the way: {why}.")),
+    });
     if !options.directory.is_dir() {
         return Err(Failure::Usage(format!("{} is not a directory", options.directory.display())));
     }
     let (ways, mut why) = ways(options)?;
+    if let Some((_, sentence)) = &encrypts {
+        why.push_str(&format!(" {sentence}"));
+    }
     // Until the server has come to its end.
     let network = options.network_cpus.as_ref().map(|cpus| Steered::network(options.listen.ip(), &cpus.numbers()));
     let disk = options.disk_cpus.as_ref().map(|cpus| Steered::disk(&options.directory, &cpus.numbers()));
     let _steered = [network.transpose().map_err(Failure::broken)?, disk.transpose().map_err(Failure::broken)?];
     let cpus = match &options.cpus {
-        Cpus::These(cpus) => cpus.clone(),
+        Cpus::These(cpus) => {
+            can_run_on(cpus)?;
+            cpus.clone()
+        }
         Cpus::Auto => {
             let placed = thalweg_doctor::placement(options.listen.ip(), &options.directory);
             why.push_str(&format!(" CPUs: {}.", placed.why));
@@ -184,6 +206,7 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         directory: options.directory.clone(),
         address: options.listen,
         write: options.write,
+        compress: options.compress,
         tokens,
         tls,
         connections: options.connections,
@@ -201,6 +224,7 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         cached: ways.cached,
         uncached: ways.uncached,
         inward: ways.inward,
+        tls: encrypts.map(|(who, _)| who),
         why,
     };
     let mut out = Output::new();
@@ -221,18 +245,28 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     } else {
         let (sent, received) =
             (thalweg_page::text::size(count(&counters.sent)), thalweg_page::text::size(count(&counters.received)));
-        let (connections, requests) = (count(&counters.connections), count(&counters.requests));
-        out.text(&format!("{requests} requests on {connections} connections: {sent} sent, {received} received\n"))?;
+        let requests = many(count(&counters.requests), "request");
+        let connections = many(count(&counters.connections), "connection");
+        out.text(&format!("{requests} on {connections}: {sent} sent, {received} received\n"))?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn told(ready: &Ready) -> String {
-    let Ready { url, directory, write, cached, uncached, inward, why } = ready;
+    let Ready { url, directory, write, cached, uncached, inward, tls: _, why } = ready;
     let takes = if *write { format!("; uploads are written by {inward}") } else { String::new() };
     let ways = format!("what is in the page cache goes out by {cached}, the rest by {uncached}{takes}. {why}");
     format!("{url} serves {}. Ctrl-C ends it.\n{}\n", directory.display(), wrapped("", &ways))
+}
+
+/// Whether this process may run on each of these CPUs.
+fn can_run_on(cpus: &[usize]) -> Result<(), Failure> {
+    let allowed = rustix::thread::sched_getaffinity(None).map_err(Failure::broken)?;
+    match cpus.iter().find(|cpu| !allowed.is_set(**cpu)) {
+        Some(cpu) => Err(Failure::Usage(format!("there is no CPU {cpu} here that this process may run on"))),
+        None => Ok(()),
+    }
 }
 
 fn tokens(path: &Path) -> Result<Tokens, Failure> {
@@ -258,7 +292,7 @@ fn allow_files(connections: usize) {
 /// Readable once the program is asked to stop.
 fn stop_on_signals() -> Result<Arc<OwnedFd>, Failure> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(Failure::broken)?);
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::broken)?;
+    let mut signals = crate::signals::ends()?;
     let pressed = Arc::clone(&stop);
     std::thread::Builder::new()
         .name("signals".into())
@@ -276,6 +310,12 @@ fn ways(options: &Options) -> Result<(Ways, String), Failure> {
     let inward = match options.inward {
         Choice::Auto if options.write => match Receiver::try_uring(&options.directory) {
             Ok(()) => Inward::Uring,
+            Err(error) if error.raw_os_error().is_some_and(is_read_only) => {
+                return Err(Failure::Usage(format!(
+                    "--write: nothing can be written into {}: {error}",
+                    options.directory.display()
+                )));
+            }
             Err(error) => {
                 tracing::warn!(
                     "uploads are written by {}: {} cannot be had here ({error})",
@@ -336,6 +376,8 @@ struct Known(PathBuf);
 
 #[derive(Serialize, Deserialize)]
 struct Kept {
+    /// How it was measured.
+    method: u32,
     measured: Measured,
 }
 
@@ -350,12 +392,13 @@ impl Known {
 
     fn read(&self) -> Option<Measured> {
         let text = std::fs::read(&self.0).ok()?;
-        serde_json::from_slice::<Kept>(&text).ok().map(|kept| kept.measured)
+        let kept = serde_json::from_slice::<Kept>(&text).ok()?;
+        (kept.method == METHOD).then_some(kept.measured)
     }
 
     /// Where it cannot be kept, it is measured again at the next start.
     fn write(&self, measured: &Measured) {
-        let kept = serde_json::to_vec_pretty(&Kept { measured: measured.clone() });
+        let kept = serde_json::to_vec_pretty(&Kept { method: METHOD, measured: measured.clone() });
         let made = self.0.parent().map(std::fs::create_dir_all);
         if let (Ok(text), Some(Ok(()))) = (kept, made)
             && let Err(error) = std::fs::write(&self.0, text)
@@ -363,6 +406,11 @@ impl Known {
             tracing::info!("{}: {error}", self.0.display());
         }
     }
+}
+
+fn is_read_only(errno: i32) -> bool {
+    let errno = rustix::io::Errno::from_raw_os_error(errno);
+    [rustix::io::Errno::ROFS, rustix::io::Errno::ACCESS, rustix::io::Errno::PERM].contains(&errno)
 }
 
 /// Files that a client may need: its socket, a file, the same with `O_DIRECT`, a pipe, a ring.
@@ -373,5 +421,7 @@ const MOST_CPUS: usize = 1024;
 const SMALLEST: u64 = 16 << 20;
 /// Bytes that are measured with at most, each way.
 const MEASURED: u64 = 256 << 20;
+/// What was measured otherwise does not count.
+const METHOD: u32 = 2;
 /// How long a way is measured.
 const PATIENCE: Duration = Duration::from_millis(300);

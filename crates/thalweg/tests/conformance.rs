@@ -205,7 +205,7 @@ This page is written by a test, `cargo test -p thalweg --test conformance`, whic
 each answer. In the last column ⏎ stands for the end of a line; `Host: here` is left out; behind the arrow stand the status, fields that the answer
 has, with their values where these matter, `-field` where it must not have one, and the body behind `=`. `{etag}` is the file's `ETag`,
 `{then}` its `Last-Modified`, `{before}` and `{after}` a second less and more. `/digits` holds `0123456789`.
-Requirements on proxies and caches are left out, and so is what this server never does: it sends no `Transfer-Encoding`, trailers, `Upgrade`,
+Requirements on proxies and caches are left out, and so is what this server never does: it sends no trailers, `Upgrade`,
 weak validators or `Content-Location`.
 
 `scripts/http_suites.py` runs what others have written to test servers of HTTP, where it is installed: REDbot (PyPI, `redbot`), and
@@ -465,7 +465,7 @@ const RULES: &[Rule] = &[
         level: Must,
         says: "try to exchange closure alerts before a TLS connection is closed",
         does: "sends `close_notify`",
-        shown: &[Test("tests/serve_hostile.rs", "tls_ends_with_a_goodbye_and_a_handshake_has_its_time")],
+        shown: &[Test("tests/serve_tls.rs", "tls_ends_with_a_goodbye_and_a_handshake_has_its_time")],
     },
     // --- RFC 9110: messages and methods
     Rule {
@@ -590,7 +590,7 @@ const RULES: &[Rule] = &[
         section: "9110 §12.5.3",
         level: Must,
         says: "no coding with weight 0; (SHOULD) `x-gzip` is `gzip`",
-        does: "listings in zstd or gzip where these are named, all else as it is",
+        does: "listings, and with `--compress` files and events, in zstd or gzip where these are named; all else as it is",
         shown: &[
             Case("GET /directory/\nAccept-Encoding: zstd;q=0, x-gzip", &["200", "content-encoding: gzip"]),
             Case("GET /directory/\nAccept-Encoding: gzip;q=0", &["200", "-content-encoding"]),
@@ -601,7 +601,7 @@ const RULES: &[Rule] = &[
         section: "9110 §12.5.5",
         level: Should,
         says: "`Vary` where the request's fields decide",
-        does: "with listings",
+        does: "with listings; with `--compress` with files and events, too",
         shown: &[Case("GET /directory/", &["200", "vary: accept, accept-encoding"]), Case("GET /digits", &["-vary"])],
     },
     // --- conditions

@@ -185,3 +185,11 @@ fn interrupts_of_the_disk_below(directory: &Path) -> Vec<PathBuf> {
     let numbers = lists.into_iter().flatten().flatten().map(|entry| entry.file_name());
     numbers.map(|number| Path::new("/proc/irq").join(number).join("smp_affinity_list")).collect()
 }
+
+#[test]
+fn a_closed_terminal_ends_it_in_order() {
+    let served = Dialogue::start(&[]);
+    served.answers("GET", "/digits", "", 200, "0123456789");
+    served.node.signal(rustix::process::Signal::HUP);
+    assert_eq!(served.node.finish().report(0)["requests"], 1);
+}

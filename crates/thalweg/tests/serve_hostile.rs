@@ -4,19 +4,13 @@
 
 mod common;
 
-use common::dialogue::{Dialogue, all_of};
+use common::dialogue::{Dialogue, all_of, trickle};
 use common::{PATIENCE, thalweg};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -96,7 +90,13 @@ fn no_link_leads_out_and_nothing_but_files_is_read() {
         served.answers("HEAD", &format!("{path}?upload"), "", 403, "");
         served.answers("DELETE", &format!("{path}?upload"), "", 403, "leads out");
     }
-    served.answers("PUT", "/link", "If-Match: *\r\nContent-Length: 0\r\n", 409, "there is a file");
+    served.answers(
+        "PUT",
+        "/link",
+        "If-Match: *\r\nContent-Length: 0\r\n",
+        409,
+        "there is something of this name that is no file",
+    );
     let listing = served.ask("GET", "/", "");
     assert!(
         ["up", "slash", "absolute", "twice", "round", "magic", "fifo"].iter().all(|name| !listing.contains(name)),
@@ -254,6 +254,18 @@ fn a_head_without_an_end_is_cut_off() {
 }
 
 #[test]
+fn a_body_that_nobody_wants_is_not_taken_for_ever() {
+    let served = Dialogue::start(&IMPATIENT);
+    let mut socket = served.connect();
+    socket.write_all(b"PUT /digits HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000000000\r\n\r\n").unwrap();
+    let began = Instant::now();
+    while socket.write_all(&[0; 65536]).is_ok() {
+        assert!(began.elapsed() < PATIENCE, "it goes on for ever");
+    }
+    served.answers("GET", "/digits", "", 200, "0123456789");
+}
+
+#[test]
 fn thousands_who_ask_for_nothing_keep_nobody_out() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
@@ -321,59 +333,10 @@ fn no_wrong_token_opens_anything() {
 }
 
 #[test]
-fn tls_ends_with_a_goodbye_and_a_handshake_has_its_time() {
-    let directory = TempDir::new().unwrap();
-    let Some((certificate, key)) = certificate(directory.path()) else {
-        println!("skipped: no openssl to make a certificate with");
-        return;
-    };
-    let tls = ["--certificate", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
-    let served = Dialogue::start(&[&IMPATIENT[..], &tls].concat());
-    let mut client = through_tls(&certificate, served.connect());
-    client.write_all(b"GET /digits HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    // rustls calls an end without a goodbye an error.
-    client.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n0123456789"), "{answer}");
-    // A hello that announces 512 bytes, and trickles.
-    let hello = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3].into_iter().chain(std::iter::repeat(0));
-    assert_eq!(trickle(&mut served.connect(), hello), "");
-    // A record behind the handshake that announces 16 KiB, and trickles.
-    let mut client = through_tls(&certificate, served.connect());
-    while client.conn.is_handshaking() {
-        client.conn.complete_io(&mut client.sock).unwrap();
-    }
-    trickle(&mut client.sock, [23, 3, 3, 64, 0].into_iter().chain(std::iter::repeat(0)));
-    // Somebody who speaks no TLS at all.
-    let plain = served.ask("GET", "/digits", "");
-    assert!(!plain.contains("0123456789"), "{plain}");
-}
-
-#[test]
 fn what_cannot_be_asked_for_is_a_wrong_use() {
     let ended = |words: &[&str]| thalweg().arg("serve").args(words).output().unwrap();
     assert_eq!(ended(&["--idle-timeout", "0s", "."]).status.code(), Some(2));
     assert_eq!(ended(&["--connections", "0", "."]).status.code(), Some(2));
-}
-
-/// Sends bytes one by one, each when nothing has come back for a moment, until the server closes. What it said.
-fn trickle(socket: &mut TcpStream, bytes: impl IntoIterator<Item = u8>) -> String {
-    socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-    let began = Instant::now();
-    let mut answer = Vec::new();
-    for byte in bytes {
-        assert!(began.elapsed() < PATIENCE, "it goes on for ever");
-        // What was said may lie there when nothing is taken any more.
-        let _ = socket.write_all(&[byte]);
-        let mut buffer = [0; 4096];
-        match socket.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(read) => answer.extend_from_slice(&buffer[..read]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => break,
-        }
-    }
-    String::from_utf8_lossy(&answer).into_owned()
 }
 
 /// Whether the connection is broken off within a time.
@@ -381,32 +344,4 @@ fn is_reset(socket: &TcpStream, within: Duration) -> bool {
     let within = Timespec::try_from(within).unwrap();
     // Only errors and the end of both directions are asked for.
     poll(&mut [PollFd::new(socket, PollFlags::empty())], Some(&within)).unwrap() > 0
-}
-
-fn certificate(directory: &Path) -> Option<(std::path::PathBuf, std::path::PathBuf)> {
-    let (certificate, key) = (directory.join("server.pem"), directory.join("server.key"));
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
-    openssl.args([
-        "-subj",
-        "/CN=test",
-        "-addext",
-        "subjectAltName=IP:127.0.0.1",
-        "-addext",
-        "basicConstraints=critical,CA:FALSE",
-    ]);
-    openssl.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
-    let made = openssl.output().ok()?;
-    assert!(made.status.success(), "{made:?}");
-    Some((certificate, key))
-}
-
-fn through_tls(certificate: &Path, socket: TcpStream) -> StreamOwned<ClientConnection, TcpStream> {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = config.with_root_certificates(roots).with_no_client_auth();
-    let name = ServerName::try_from("127.0.0.1").unwrap();
-    StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket)
 }

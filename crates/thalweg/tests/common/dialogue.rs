@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A data server, and talk with it.
@@ -13,6 +14,8 @@ pub(crate) struct Dialogue {
     pub(crate) directory: TempDir,
     pub(crate) node: Node,
     pub(crate) address: SocketAddr,
+    /// What it said when it was ready.
+    pub(crate) ready: Value,
 }
 
 impl Dialogue {
@@ -37,7 +40,7 @@ impl Dialogue {
         let ready: Value = serde_json::from_str(&node.wait_for("\"url\"")).unwrap();
         let (_, address) = ready["url"].as_str().unwrap().split_once("://").unwrap();
         let address = address.trim_end_matches('/').parse().unwrap();
-        Self { directory, node, address }
+        Self { directory, node, address, ready }
     }
 
     /// A path in the directory that is served.
@@ -84,4 +87,24 @@ pub(crate) fn all_of(from: &mut impl Read) -> String {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "it neither answers nor closes");
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Sends bytes one by one, each when nothing has come back for a moment, until the server closes. What it said.
+pub(crate) fn trickle(socket: &mut TcpStream, bytes: impl IntoIterator<Item = u8>) -> String {
+    socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let began = Instant::now();
+    let mut answer = Vec::new();
+    for byte in bytes {
+        assert!(began.elapsed() < PATIENCE, "it goes on for ever");
+        // What was said may lie there when nothing is taken any more.
+        let _ = socket.write_all(&[byte]);
+        let mut buffer = [0; 4096];
+        match socket.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => answer.extend_from_slice(&buffer[..read]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    String::from_utf8_lossy(&answer).into_owned()
 }

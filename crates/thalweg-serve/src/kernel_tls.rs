@@ -1,0 +1,169 @@
+//! TLS whose records the kernel makes: what is sent into such a socket, by `sendfile` as well, goes out encrypted, and what is read from it
+//! is in the clear (`CONFIG_TLS`, Linux's Documentation/networking/tls.rst).
+//!
+//! rustls shakes hands and gives the keys away. What a client sends that is no data (goodbyes, new keys) comes out of the kernel as it is, and
+//! `ktls-core` answers it.
+
+use crate::wire::Socket;
+use ktls_core::{
+    Compatibilities, Context, ExtractedSecrets, TlsCryptoInfoRx, TlsCryptoInfoTx, setup_tls_params, setup_ulp,
+};
+use rustix::io::Errno;
+use rustls::kernel::KernelConnection;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, InsufficientSizeError, UnbufferedStatus};
+use rustls::{ProtocolVersion, ServerConfig, SupportedCipherSuite};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// What is to be known of a connection whose keys the kernel has.
+pub(crate) struct KernelTls {
+    context: Context<KernelConnection<ServerConnectionData>>,
+    version: ProtocolVersion,
+    /// Records that may be sent with one key, and that were.
+    limit: u64,
+    sent: u64,
+}
+
+/// Whether the kernel knows whatever may be agreed with a client; otherwise, why not.
+pub(crate) fn probe() -> Result<(), String> {
+    let absent = "the kernel has no TLS (CONFIG_TLS; `modprobe tls` where it is a module)";
+    let both = Compatibilities::probe().map_err(|error| error.to_string())?.ok_or(absent)?;
+    let knows_all =
+        [both.tls12, both.tls13].iter().all(|one| one.aes_128_gcm() && one.aes_256_gcm() && one.chacha20_poly1305());
+    if knows_all { Ok(()) } else { Err("the kernel's TLS lacks AES-GCM or ChaCha20-Poly1305".to_owned()) }
+}
+
+impl KernelTls {
+    /// Whether a socket can be given keys: not when its client has said that it sends no more.
+    pub(crate) fn prepare(socket: &Socket) -> bool {
+        setup_ulp(socket.stream()).inspect_err(|error| tracing::debug!("{error}")).is_ok()
+    }
+
+    /// Shakes hands, and gives the keys to the socket, which is prepared.
+    pub(crate) fn accept(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<Self> {
+        let connection = shake_hands(config, socket)?;
+        let (secrets, connection) = connection.dangerous_into_kernel_connection().map_err(io::Error::other)?;
+        let secrets = ExtractedSecrets::try_from(secrets).map_err(io::Error::other)?;
+        let version = connection.protocol_version();
+        let ((tx_number, tx), (rx_number, rx)) = (secrets.tx, secrets.rx);
+        let tx = TlsCryptoInfoTx::new(version.into(), tx, tx_number).map_err(io::Error::other)?;
+        let rx = TlsCryptoInfoRx::new(version.into(), rx, rx_number).map_err(io::Error::other)?;
+        setup_tls_params(socket.stream(), &tx, &rx).map_err(io::Error::other)?;
+        let limit = match connection.negotiated_cipher_suite() {
+            SupportedCipherSuite::Tls13(suite) => suite.common.confidentiality_limit,
+            SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit,
+        };
+        Ok(Self { context: Context::new(connection, None), version, limit, sent: 0 })
+    }
+
+    /// Takes what is no data, and does what it asks for; the socket waits. The kernel says `EIO` to whoever reads data when it comes next. Says
+    /// whether the client will send more.
+    ///
+    /// # Errors
+    /// What it is not to send, or new keys that a kernel before 6.14 cannot take: the client was told, and the connection is over.
+    pub(crate) fn hear(&mut self, socket: impl AsFd) -> io::Result<bool> {
+        self.context.handle_io_error(&socket, Errno::IO.into())?;
+        if !self.context.buffer().unread().is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "data in place of a message"));
+        }
+        Ok(!self.context.state().is_read_closed())
+    }
+
+    /// Notes that bytes were sent, in one go.
+    pub(crate) fn has_sent(&mut self, bytes: u64) {
+        // The last record before and the last one of these may be short.
+        self.sent = self.sent.saturating_add(bytes / RECORD + 2);
+    }
+
+    /// Whether its key has encrypted half of what one key may (RFC 8446, section 5.5). Nobody counts in the kernel.
+    pub(crate) fn is_worn(&self) -> bool {
+        self.sent >= self.limit / 2
+    }
+
+    /// Agrees on new keys (RFC 8446, section 4.6.3). The socket waits.
+    ///
+    /// # Errors
+    /// With TLS 1.2, and a kernel before 6.14: the connection is over.
+    pub(crate) fn renew(&mut self, socket: impl AsFd) -> io::Result<()> {
+        if self.version != ProtocolVersion::TLSv1_3 {
+            self.context.shutdown(&socket);
+            return Err(io::Error::other("all was sent that may be with the keys of one TLS 1.2 connection"));
+        }
+        self.context.refresh_traffic_keys(&socket).map_err(io::Error::other)?;
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Says that nothing more will be sent (RFC 9112, section 9.8), behind all that was: a record that the kernel has taken may be with it in part, and
+    /// goes to waste where the socket is closed before. The socket waits, therefore. A client that does not take it is gone.
+    pub(crate) fn say_goodbye(&mut self, socket: impl AsFd) {
+        self.context.shutdown(&socket);
+    }
+}
+
+impl fmt::Debug for KernelTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KernelTls({:?}, {} of {} records)", self.version, self.sent, self.limit)
+    }
+}
+
+/// Reads no further than the handshake goes: what comes behind it is the kernel's to decrypt.
+fn shake_hands(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<UnbufferedServerConnection> {
+    let mut connection = UnbufferedServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+    let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
+    // Of the record that comes in, whether its head is here.
+    let mut in_body = false;
+    loop {
+        let UnbufferedStatus { discard, state } = connection.process_tls_records(&mut incoming);
+        match state {
+            Err(error) => {
+                incoming.drain(..discard);
+                // What the client is to be told of it comes next, in one piece, and in front of another look at what came.
+                if let Ok(ConnectionState::EncodeTlsData(record)) = connection.process_tls_records(&mut incoming).state
+                {
+                    encode(record, &mut outgoing)?;
+                    socket.write_all(&outgoing)?;
+                }
+                return Err(io::Error::other(error));
+            }
+            Ok(ConnectionState::EncodeTlsData(record)) => encode(record, &mut outgoing)?,
+            Ok(ConnectionState::TransmitTlsData(sent)) => {
+                socket.write_all(&outgoing)?;
+                outgoing.clear();
+                sent.done();
+            }
+            Ok(ConnectionState::WriteTraffic(_)) => return Ok(connection),
+            Ok(ConnectionState::BlockedHandshake) => {
+                incoming.drain(..discard);
+                let missing = match incoming.last_chunk::<2>() {
+                    Some(length) if in_body => usize::from(u16::from_be_bytes(*length)),
+                    _ => HEAD,
+                };
+                in_body = !in_body;
+                let from = incoming.len();
+                incoming.resize(from + missing, 0);
+                socket.read_exact(&mut incoming[from..])?;
+                continue;
+            }
+            Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        incoming.drain(..discard);
+    }
+}
+
+/// Appends what is to be sent.
+fn encode(mut record: EncodeTlsData<'_, ServerConnectionData>, to: &mut Vec<u8>) -> io::Result<()> {
+    let from = to.len();
+    if let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) = record.encode(&mut []) {
+        to.resize(from + required_size, 0);
+    }
+    record.encode(&mut to[from..]).map(drop).map_err(io::Error::other)
+}
+
+/// Bytes of data in a record, at most (RFC 8446, section 5.1).
+const RECORD: u64 = 1 << 14;
+/// Bytes in front of a record; the last two are its length.
+const HEAD: usize = 5;
