@@ -54,7 +54,7 @@ lint: setup ## Clippy, with warnings as errors
 .PHONY: test-rust
 test-rust: setup ## Unit, conformance and whole-system tests
 	@scripts/setup.sh clients
-	cargo test --locked
+	cargo test --locked --no-fail-fast
 
 .PHONY: test-loom
 test-loom: setup ## Every interleaving of the shared-memory rings

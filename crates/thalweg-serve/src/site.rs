@@ -126,6 +126,9 @@ impl Site {
         name.map_err(|error| match error {
             NoName::Bad => Answer::say(StatusCode::BAD_REQUEST, "this is not a path"),
             NoName::None => not_found(),
+            NoName::Events => {
+                Answer::say(StatusCode::NOT_FOUND, "events are named FIRST-LAST, or NUMBER: as in events/1000-2000")
+            }
         })
     }
 

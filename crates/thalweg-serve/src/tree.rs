@@ -34,6 +34,8 @@ pub(crate) enum NoName {
     Bad,
     /// It is hidden, or of a form that nothing has.
     None,
+    /// It says `events`, and not which.
+    Events,
 }
 
 impl Name {
@@ -67,7 +69,7 @@ impl Name {
             entry.push(run_directory(&run).ok_or(NoName::None)?);
             if parts.peek().is_some_and(|part| part == "events") {
                 parts.next();
-                let (first, last) = parts.next().as_deref().and_then(event_range).ok_or(NoName::None)?;
+                let (first, last) = parts.next().as_deref().and_then(event_range).ok_or(NoName::Events)?;
                 return if parts.next().is_none() { Ok(Self::Events(entry, first, last)) } else { Err(NoName::None) };
             }
         }
@@ -170,10 +172,11 @@ mod tests {
         for path in ["", "a", "/..", "/a/../b", "/%2e%2e/etc", "/a%2fb", "/%00", "/%ff"] {
             assert_eq!(Name::parse(path), Err(NoName::Bad), "{path}");
         }
-        for path in
-            ["//", "/a//b", "/.", "/.a", "/a/.b", "/runs/x", "/runs/42/events/5-4", "/runs/42/events/", "/runs/+1"]
-        {
+        for path in ["//", "/a//b", "/.", "/.a", "/a/.b", "/runs/x", "/runs/42/events/4-5/6", "/runs/+1"] {
             assert_eq!(Name::parse(path), Err(NoName::None), "{path}");
+        }
+        for events in ["", "/", "/5-4", "/x", "/1-", "/-1", "/99999999999999999999"] {
+            assert_eq!(Name::parse(&format!("/runs/42/events{events}")), Err(NoName::Events), "{events}");
         }
     }
 

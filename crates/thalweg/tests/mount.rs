@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A directory that shows what a server has, as long as this lives.
 struct Mounted {
@@ -164,6 +164,8 @@ fn a_run_that_is_being_recorded_is_seen_to_grow() {
         assert!(Instant::now() < deadline, "only {} bytes", bytes.len());
         file.by_ref().take(1 << 20).read_to_end(&mut bytes).unwrap();
     }
+    let age = segment.metadata().unwrap().modified().unwrap().elapsed();
+    assert!(age.as_ref().is_ok_and(|age| *age < Duration::from_secs(3600)), "{age:?}");
     recording.interrupt();
     recording.finish().report(0);
     let recorded = std::fs::read(system.run_directory().join("00000.seg")).unwrap();

@@ -25,7 +25,7 @@ mod uring;
 mod verbs;
 
 pub(crate) use exchange::{Exchange, Phase, Tally};
-pub(crate) use session::bind;
+pub(crate) use session::{bind, set_congestion};
 
 use crate::options::Cpus;
 use crate::point::Key;

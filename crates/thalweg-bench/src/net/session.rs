@@ -523,12 +523,16 @@ fn tcp_socket(address: &SocketAddr, job: &Job) -> Result<Socket, BenchError> {
         .map_err(BenchError::os("making a TCP socket"))?;
     set_buffers(&SockRef::from(&socket), job)?;
     if let Some(name) = &job.congestion {
-        let doing = format!(
-            "TCP congestion control '{name}' (/proc/sys/net/ipv4/tcp_available_congestion_control lists those there are)"
-        );
-        socket.set_tcp_congestion(name.as_bytes()).map_err(BenchError::os(doing))?;
+        set_congestion(&SockRef::from(&socket), name)?;
     }
     Ok(socket)
+}
+
+/// Has a TCP socket send with this congestion control.
+pub(crate) fn set_congestion(socket: &SockRef, name: &str) -> Result<(), BenchError> {
+    socket.set_tcp_congestion(name.as_bytes()).map_err(BenchError::os(format!(
+        "TCP congestion control '{name}' (/proc/sys/net/ipv4/tcp_available_congestion_control lists those there are)"
+    )))
 }
 
 fn udp_socket(address: &SocketAddr, job: &Job) -> Result<UdpSocket, BenchError> {

@@ -6,12 +6,14 @@
 
 use crate::drive::Stop;
 use crate::file::target::{mix, pattern};
+use crate::net::set_congestion;
 use crate::point::Latency;
 use crate::{BenchError, Clock};
 use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use socket2::SockRef;
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -47,6 +49,11 @@ impl Connection {
         let set = socket.set_nodelay(true).and_then(|()| socket.set_read_timeout(Some(PATIENCE)));
         set.and_then(|()| socket.set_write_timeout(Some(PATIENCE))).map_err(|error| failed(server, error))?;
         Ok(Self { socket, server, room: vec![0; ROOM].into(), head: Vec::new(), left: None })
+    }
+
+    /// Sends with this TCP congestion control, or with the `system`'s.
+    pub(super) fn control(&self, congestion: &str) -> Result<(), BenchError> {
+        if congestion == "system" { Ok(()) } else { set_congestion(&SockRef::from(&self.socket), congestion) }
     }
 
     /// Asks for a file, or a range of it, whose bytes are those of [`pattern`].

@@ -66,6 +66,10 @@ pub struct Options {
     /// Connections that ask for ranges
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=4000))]
     clients: u32,
+    /// TCP congestion control of the client that sends files, or 'system' for the system's default. Servers send with the
+    /// system's
+    #[arg(short = 'C', long, value_name = "NAME", default_value = "cubic")]
+    congestion: String,
     /// Processors of client and server, or none; without it, the first two there are
     #[arg(short = 'A', long, value_name = "N/M")]
     cpu: Option<Cpus>,
@@ -205,7 +209,11 @@ impl Options {
 
     fn key(&self, case: &Case) -> Key {
         let key = Key::new(case.on.name(), case.work.name(), case.size).with("server", case.who.name());
-        if case.work == Work::Ranges { key.with("clients", self.clients) } else { key }
+        match (case.work, case.who) {
+            (Work::Ranges, _) => key.with("clients", self.clients),
+            (Work::Upload, Who::Takes(_)) => key.with("congestion", &self.congestion),
+            _ => key,
+        }
     }
 }
 
@@ -256,6 +264,7 @@ impl Instrument for Serving {
             target: &self.target,
             cpus: self.cpus,
             clients: self.options.clients,
+            congestion: &self.options.congestion,
             clock: &self.clock,
             timing,
             stop,
@@ -287,6 +296,7 @@ struct Turn<'a> {
     target: &'a Target,
     cpus: Cpus,
     clients: u32,
+    congestion: &'a str,
     clock: &'a Clock,
     timing: &'a Timing,
     stop: &'a Stop,
@@ -379,6 +389,7 @@ impl Turn<'_> {
             }
             Work::Upload => {
                 let mut connection = Connection::open(address)?;
+                connection.control(self.congestion)?;
                 let mut most = 0;
                 while done.requests == 0 || done.used.wall < min_time.as_secs_f64() {
                     if self.stop.pressed() {

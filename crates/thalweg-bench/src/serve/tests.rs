@@ -39,6 +39,9 @@ fn every_way_has_its_turn_beside_what_it_is_judged_by() {
         ["fio direct", "nginx", "read", "sendfile", "splice", "ahead", "direct", "dontcache", "uring"]
     );
     assert_eq!(servers("loopback", "upload", 65536), ["fio direct", "recv", "splice", "dontcache", "uring"]);
+    // It is the client that sends there.
+    let congestions = keys.iter().filter(|key| key.method == "upload").map(|key| key.settings.get("congestion"));
+    assert!(congestions.flatten().filter(|name| *name == "cubic").count() == 8);
 }
 
 #[test]

@@ -202,7 +202,9 @@ impl Tree {
             }
         }
         let head = self.link.ask(|server| server.head(path)).map_err(Errno::from)?;
-        Ok(Content { grows: Some(Instant::now()), ..Content::new(head.length, head.modified) })
+        // Servers do not date what may change within the second.
+        let modified = head.modified.or_else(|| modified(entry));
+        Ok(Content { grows: Some(Instant::now()), ..Content::new(head.length, modified) })
     }
 
     /// The node is of the past: who looks for it finds another.
