@@ -78,7 +78,7 @@ impl Clients {
         }
         self.full.store(true, Ordering::SeqCst);
         // A request that has come and was not looked at yet is one.
-        let asks = |client: &Client| client.progress().is_some_and(|progress| progress.holds);
+        let asks = |client: &Client| progress(client.socket.as_fd()).is_some_and(|progress| client.holds(&progress));
         if let Some(idle) = connected.values().find(|client| client.rests() && !asks(client)) {
             tracing::info!("a client that asks for nothing goes, another one waits");
             idle.shut_down(Shutdown::Both);
@@ -111,9 +111,10 @@ impl Clients {
             connected = guard;
             let mut now = BTreeMap::new();
             for (number, client) in connected.iter().filter(|(_, client)| !client.rests()) {
-                let Some(progress) = client.progress() else { continue };
+                let Some(progress) = progress(client.socket.as_fd()) else { continue };
                 let doing = client.doing.load(Ordering::Relaxed);
-                let waited_for = if doing & MASK == Doing::Answer as u64 { progress.owes } else { !progress.holds };
+                let waited_for =
+                    if doing & MASK == Doing::Answer as u64 { progress.owes } else { !client.holds(&progress) };
                 match seen.get(number) {
                     Some((before, moved)) if *before == doing && progress.moved < moved + least && waited_for => {
                         tracing::info!("a client that moves fewer than {SLOWEST} bytes a second goes");
@@ -163,10 +164,10 @@ impl Client {
         self.shut_down(Shutdown::Write);
     }
 
-    fn progress(&self) -> Option<Progress> {
-        let progress = progress(self.socket.as_fd())?;
+    /// Whether it has sent something that can be read.
+    fn holds(&self, progress: &Progress) -> bool {
         // Half a record is nothing that anybody could read.
-        Some(Progress { holds: progress.holds && self.tls.get().is_none(), ..progress })
+        progress.holds >= if self.tls.get().is_some() { RECORD } else { 1 }
     }
 
     fn rests(&self) -> bool {
@@ -181,6 +182,8 @@ impl Client {
 
 /// Bytes a second that a client has to take, or send, while something is under way.
 pub(crate) const SLOWEST: u64 = 500;
+/// Bytes of the longest record of TLS (RFC 5246, section 6.2.3; those of RFC 8446 are shorter).
+const RECORD: u64 = 5 + (16 << 10) + 2048;
 /// How long somebody is waited for before the server looks around.
 const A_WHILE: Duration = Duration::from_secs(1);
 /// Of [`Client::doing`], those that say what goes on.

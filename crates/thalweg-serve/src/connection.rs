@@ -249,7 +249,7 @@ impl<'a> Connection<'a> {
         }
         // A kernel without `cachestat` does not say: then it is as if it were there.
         match cached_bytes(file.file(), piece) {
-            Ok(cached) if cached < length / 2 => self.ways.uncached,
+            Ok(cached) if cached < length / 2 && Sender::can_send(self.ways.uncached, file) => self.ways.uncached,
             _ => self.ways.cached,
         }
     }

@@ -64,7 +64,8 @@ struct Visitor {
     /// Whether it sends no more: epoll does not say so again.
     ends: bool,
     state: State,
-    /// When it has to have done something.
+    /// When it has to have done something, unless it is being answered: how much of that it takes is
+    /// [watched](Clients::watch).
     until: Instant,
     /// Whether it waits for a turn.
     queued: bool,
@@ -177,7 +178,7 @@ impl EventLoop {
             let now = Instant::now();
             if now.saturating_duration_since(swept) >= SWEEP {
                 swept = now;
-                let late = visitors.iter_mut().filter(|(_, visitor)| visitor.until <= now);
+                let late = visitors.iter_mut().filter(|(_, visitor)| visitor.until <= now && !visitor.is_answered());
                 for (number, visitor) in late {
                     visitor.is_late();
                     visitor.queue(*number, &mut ready);
@@ -237,7 +238,7 @@ impl Visitor {
             Self { client, ahead: begun.ahead, readable: true, ends: false, state: State::Ask, until, queued: false };
         if let Some(answer) = begun.answer {
             common.clients.note(&visitor.client, Doing::Answer);
-            visitor.answer(answer, until);
+            visitor.answer(answer);
         }
         visitor
     }
@@ -254,16 +255,13 @@ impl Visitor {
             let now = Instant::now();
             match &mut self.state {
                 State::Ask => match head::parse(&self.ahead) {
-                    Ok(Some((head, _))) if !common.site.is_quick(&head) => {
-                        common.clients.note(&self.client, Doing::Answer);
-                        return Ok(Turn::HandOver);
-                    }
                     Ok(Some((head, length))) => {
-                        self.ahead.drain(..length);
                         common.clients.note(&self.client, Doing::Answer);
-                        let answer = Outgoing::new(common.site.answer(&head), Some(&head));
+                        let Some(answer) = common.site.answer_at_once(&head) else { return Ok(Turn::HandOver) };
+                        self.ahead.drain(..length);
+                        let answer = Outgoing::new(answer, Some(&head));
                         let hand_over = answer.coding.is_some();
-                        self.answer(answer, now + common.patience);
+                        self.answer(answer);
                         if hand_over {
                             return Ok(Turn::HandOver);
                         }
@@ -280,7 +278,7 @@ impl Visitor {
                         }
                     }
                     Err((status, sentence)) => {
-                        self.answer(Outgoing::new(Answer::say(status, sentence), None), now + common.patience);
+                        self.answer(Outgoing::new(Answer::say(status, sentence), None));
                     }
                 },
                 State::Answer(going) => {
@@ -296,11 +294,8 @@ impl Visitor {
                         return Ok(if self.ahead.is_empty() && !self.readable { Turn::Wait } else { Turn::Again });
                     }
                     match going.send_some(&self.client, common, sender)? {
-                        Sent::Some => self.until = now + common.patience,
-                        Sent::Enough => {
-                            self.until = now + common.patience;
-                            return Ok(Turn::Again);
-                        }
+                        Sent::Some => {}
+                        Sent::Enough => return Ok(Turn::Again),
                         Sent::Full => return Ok(Turn::Wait),
                         Sent::Elsewhere => {
                             going.uncork(&self.client)?;
@@ -322,9 +317,8 @@ impl Visitor {
         Ok(Turn::Again)
     }
 
-    fn answer(&mut self, answer: Outgoing, until: Instant) {
+    fn answer(&mut self, answer: Outgoing) {
         self.state = State::Answer(Going { answer, sent: 0, corked: false, full: false });
-        self.until = until;
     }
 
     fn answered(&mut self, keep: bool, patience: Duration, now: Instant) {
@@ -339,21 +333,24 @@ impl Visitor {
         }
     }
 
+    fn is_answered(&self) -> bool {
+        matches!(self.state, State::Answer(_))
+    }
+
     /// Its time is over: what its next turn finds.
     fn is_late(&mut self) {
         self.readable = true;
         match self.state {
             State::Ask if !self.ahead.is_empty() => {
                 let late = Answer::say(StatusCode::REQUEST_TIMEOUT, "the request's head took too long");
-                self.answer(Outgoing::new(late, None), Instant::now() + LINGER);
+                self.answer(Outgoing::new(late, None));
             }
             // It has gone then.
             State::Ask => {
                 self.client.say_goodbye();
                 let _ = self.client.socket.shutdown(Shutdown::Both);
             }
-            // And is reset where it was sent something.
-            _ => _ = self.client.socket.shutdown(Shutdown::Both),
+            State::Answer(_) | State::Leave => _ = self.client.socket.shutdown(Shutdown::Both),
         }
     }
 

@@ -15,7 +15,7 @@ use http::header::{
 };
 use http::{HeaderName, Method, StatusCode};
 use percent_encoding::{CONTROLS, utf8_percent_encode};
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
@@ -51,7 +51,11 @@ type Changed = (i64, u64);
 struct KnownExtent {
     extent: Extent,
     size: u64,
-    modified: (i64, i64),
+    changed: Changed,
+    /// `stx_btime`: another file may get the number of one that is gone.
+    born: Option<(i64, u32)>,
+    /// Whether it holds as long as size and time of change are these.
+    sure: bool,
 }
 
 impl Site {
@@ -73,7 +77,7 @@ impl Site {
         let answer = match head.method {
             Method::HEAD if about_upload => crate::upload::offset(self, head),
             Method::DELETE if about_upload => crate::upload::discard(self, head),
-            Method::GET | Method::HEAD => self.get(head),
+            Method::GET | Method::HEAD => self.get(head, true).unwrap_or_else(not_found),
             Method::OPTIONS => Answer::new(StatusCode::NO_CONTENT).with(ALLOW, self.allowed(head)),
             Method::POST | Method::PUT | Method::DELETE | Method::PATCH | Method::TRACE | Method::CONNECT => {
                 self.not_allowed(head)
@@ -83,11 +87,14 @@ impl Site {
         if head.body == Body::Length(0) { answer } else { answer.closing() }
     }
 
-    /// Whether a request is answered with a file, or with a sentence: both at once.
-    pub(crate) fn is_quick(&self, head: &Head) -> bool {
-        matches!(head.method, Method::GET | Method::HEAD)
+    /// Answers with a file, or with a sentence. Nothing for what takes longer: listings, events, uploads, and a segment of which is not
+    /// known how much of it counts.
+    pub(crate) fn answer_at_once(&self, head: &Head) -> Option<Answer> {
+        let is_quick = matches!(head.method, Method::GET | Method::HEAD)
             && !crate::upload::is_about_upload(head)
-            && matches!(Name::parse(&head.path), Ok(Name::Entry(_, false)) | Err(_))
+            && matches!(Name::parse(&head.path), Ok(Name::Entry(_, false)) | Err(_));
+        let answer = if is_quick { self.get(head, false)? } else { return None };
+        Some(if head.body == Body::Length(0) { answer } else { answer.closing() })
     }
 
     /// 405, with what is possible instead.
@@ -132,40 +139,46 @@ impl Site {
         })
     }
 
-    fn get(&self, head: &Head) -> Answer {
+    /// Nothing where a disk would have to be waited for, and must not be.
+    fn get(&self, head: &Head, wait: bool) -> Option<Answer> {
         let answer = self.admit(head, false).and_then(|name| match name {
             Name::Runs(path) => {
                 if !head.path.ends_with('/') {
-                    return Ok(with_slash(head));
+                    return Ok(Some(with_slash(head)));
                 }
                 let mut listing = Listing::of_runs(&self.tree, &path, head.path.clone()).map_err(refused)?;
                 self.without_space_set_aside(&mut listing, &path);
-                Ok(listed(&listing, head))
+                Ok(Some(listed(&listing, head)))
             }
-            Name::Events(path, first, last) => self.events(head, &path, first, last),
-            Name::Entry(path, slash) => self.entry(head, &path, slash),
+            Name::Events(path, first, last) => self.events(head, &path, first, last).map(Some),
+            Name::Entry(path, slash) => self.entry(head, &path, slash, wait),
         });
-        answer.unwrap_or_else(|answer| answer)
+        answer.unwrap_or_else(Some)
     }
 
-    fn entry(&self, head: &Head, path: &Path, slash: bool) -> Result<Answer, Answer> {
+    fn entry(&self, head: &Head, path: &Path, slash: bool, wait: bool) -> Result<Option<Answer>, Answer> {
         let file = self.tree.file(path).map_err(refused)?;
         let stat = rustix::fs::fstat(&file).map_err(refused)?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory if !slash => Ok(with_slash(head)),
+            FileType::Directory if !slash => Ok(Some(with_slash(head))),
             FileType::Directory => {
                 let mut listing = Listing::of_directory(&self.tree, path, head.path.clone()).map_err(refused)?;
                 self.without_space_set_aside(&mut listing, path);
-                Ok(listed(&listing, head))
+                Ok(Some(listed(&listing, head)))
             }
-            FileType::RegularFile if !slash => self.file(head, path, file, &stat),
+            FileType::RegularFile if !slash => self.file(head, path, file, &stat, wait),
             _ => Err(not_found()),
         }
     }
 
-    fn file(&self, head: &Head, path: &Path, file: File, stat: &Stat) -> Result<Answer, Answer> {
+    fn file(&self, head: &Head, path: &Path, file: File, stat: &Stat, wait: bool) -> Result<Option<Answer>, Answer> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let segment = is_segment(path).then(|| self.extent(&file, stat, size)).transpose().map_err(broken)?;
+        let segment = match self.known_extent(stat, size).filter(|_| is_segment(path)) {
+            None if !is_segment(path) => None,
+            None if !wait => return Ok(None),
+            None => Some(self.extent(&file, stat, size).map_err(broken)?),
+            known => known,
+        };
         let (length, crc, validators) = match segment {
             // Its blocks never change: neither does what is told of so many of them.
             Some(Extent { bytes, crc32c, closed: false, .. }) => {
@@ -189,7 +202,7 @@ impl Site {
             let crc = BASE64.encode(crc.to_be_bytes());
             whole = whole.with(REPR_DIGEST, format!("crc32c=:{crc}:")).with(DIGEST, format!("crc32c={crc}"));
         }
-        Ok(self.stored(head, validators, whole))
+        Ok(Some(self.stored(head, validators, whole)))
     }
 
     /// Bytes as they are stored; or compressed, if that is what is done here, for who wants all of them that way.
@@ -231,38 +244,49 @@ impl Site {
         self.extent(&file, &stat, u64::try_from(stat.st_size).ok()?).ok().map(|extent| extent.bytes)
     }
 
-    /// The checksum of a file that was uploaded. What was found out is kept where a change could be told from it: the clock of the files
-    /// stands still for some milliseconds.
+    /// The checksum of a file that was uploaded.
     fn stored_crc(&self, file: &File, stat: &Stat) -> Option<u32> {
-        let (key, changed) = ((stat.st_dev, stat.st_ino), (stat.st_ctime, stat.st_ctime_nsec));
+        let key = (stat.st_dev, stat.st_ino);
         let crcs = || self.crcs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, crc)) = crcs().get(&key).filter(|(of, _)| *of == changed) {
+        if let Some((_, crc)) = crcs().get(&key).filter(|(of, _)| *of == changed(stat)) {
             return *crc;
         }
         let crc = crate::upload::stored_crc(file, stat);
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        if i64::try_from(now).is_ok_and(|now| stat.st_ctime + 2 <= now) {
-            keep(&mut crcs(), key, (changed, crc));
+        if would_be_seen(stat) {
+            keep(&mut crcs(), key, (changed(stat), crc));
         }
         crc
     }
 
+    /// How much of a segment counts, where that is known and nothing has changed since.
+    fn known_extent(&self, stat: &Stat, size: u64) -> Option<Extent> {
+        let extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = extents.get(&(stat.st_dev, stat.st_ino))?;
+        let same = known.size == size && known.changed == changed(stat);
+        (same && known.sure).then_some(known.extent)
+    }
+
     /// How much of a segment counts. What was found out is kept, and gone on from.
     fn extent(&self, file: &File, stat: &Stat, size: u64) -> std::io::Result<Extent> {
+        if let Some(extent) = self.known_extent(stat, size) {
+            return Ok(extent);
+        }
         let key = (stat.st_dev, stat.st_ino);
-        let modified = (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
+        let born = born(file);
         let known = self.extents.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
         let mut extent = match known {
-            Some(known) if known.size == size && known.modified == modified && known.extent.closed => {
-                return Ok(known.extent);
+            // A segment grows, and is cut off behind its last block when it is closed.
+            Some(known)
+                if !known.extent.closed && known.extent.bytes <= size && born.is_some() && born == known.born =>
+            {
+                known.extent
             }
-            // A segment grows, and is cut off behind its last block when it is closed; another file begins anew.
-            Some(known) if !known.extent.closed && known.extent.bytes <= size => known.extent,
             _ => Extent::nothing(),
         };
         extent.advance(file)?;
         let mut extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
-        keep(&mut extents, key, KnownExtent { extent, size, modified });
+        let sure = extent.closed || would_be_seen(stat);
+        keep(&mut extents, key, KnownExtent { extent, size, changed: changed(stat), born, sure });
         Ok(extent)
     }
 
@@ -272,7 +296,10 @@ impl Site {
         let run = self.run(path)?;
         let sources: Vec<String> = parameter(&head.query, "source").collect();
         let selection = Selection::new(&run, first, last, &sources).map_err(no_events)?;
-        if parameter(&head.query, "format").any(|format| format == "json") {
+        if let Some(format) = parameter(&head.query, "format").find(|format| format != "json") {
+            return Err(Answer::say(StatusCode::BAD_REQUEST, format!("there is no format {format:?} here, only json")));
+        }
+        if parameter(&head.query, "format").next().is_some() {
             #[derive(serde::Serialize)]
             struct Events {
                 events: Vec<crate::events::Described>,
@@ -338,6 +365,24 @@ fn content_type(path: &Path) -> &'static str {
         Some("png") => "image/png",
         _ => "application/octet-stream",
     }
+}
+
+fn changed(stat: &Stat) -> Changed {
+    (stat.st_ctime, stat.st_ctime_nsec)
+}
+
+/// Whether a change of a file since then would have changed its time of change: the clock of the files stands still for some
+/// milliseconds.
+fn would_be_seen(stat: &Stat) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    i64::try_from(now).is_ok_and(|now| stat.st_ctime + 2 <= now)
+}
+
+/// When a file was made, where the file system keeps that.
+fn born(file: &File) -> Option<(i64, u32)> {
+    let known = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
+    let is_there = StatxFlags::from_bits_retain(known.stx_mask).contains(StatxFlags::BTIME);
+    is_there.then_some((known.stx_btime.tv_sec, known.stx_btime.tv_nsec))
 }
 
 /// Keeps what was found out about a file; not of more than there is room for.

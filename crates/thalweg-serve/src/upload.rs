@@ -58,6 +58,7 @@ impl Upload {
     pub(crate) fn begin(site: &Site, head: &Head) -> Result<Self, Answer> {
         let (directory, name) = target(site, head, true)?;
         let place = place(head)?;
+        wanted_crc(&head.fields)?;
         if place.first + place.length > LARGEST || place.total.is_some_and(|total| total > LARGEST) {
             return Err(Answer::say(StatusCode::PAYLOAD_TOO_LARGE, "no file can be that large"));
         }
@@ -70,6 +71,11 @@ impl Upload {
         let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
         // Whoever had the lock before may have published it.
         if lock.is_err() || !is_named(&file, &directory, &hidden) {
+            return Err(locked());
+        }
+        // A publisher that was killed between two names: this one is left over.
+        if rustix::fs::fstat(&file).map_err(refused)?.st_nlink > 1 {
+            rustix::fs::unlinkat(&directory, &hidden, AtFlags::empty()).map_err(refused)?;
             return Err(locked());
         }
         let Progress { received, total, crc } = progress(&file).unwrap_or_default();
@@ -92,6 +98,10 @@ impl Upload {
     }
 
     fn start_over(&mut self) -> Result<(), Answer> {
+        // First, and on the disk: nobody may go on from what is not there any more.
+        if rustix::fs::fremovexattr(&self.file, PROGRESS).is_ok() {
+            rustix::fs::fsync(&self.file).map_err(refused)?;
+        }
         rustix::fs::ftruncate(&self.file, 0).map_err(refused)?;
         (self.received, self.crc) = (0, 0);
         if let Some(total) = self.total {
@@ -148,41 +158,57 @@ impl Upload {
             return answer.with(UPLOAD_OFFSET, self.received.to_string());
         };
         match wanted_crc(&head.fields) {
-            Err(()) => return Answer::say(StatusCode::BAD_REQUEST, "the digest is not a crc32c in base64"),
             Ok(Some(wanted)) if wanted != self.crc => {
                 self.discard();
                 let text = format!("its crc32c is {:08x}, not {wanted:08x}: nothing was kept", self.crc);
-                return Answer::say(StatusCode::BAD_REQUEST, text);
+                Answer::say(StatusCode::BAD_REQUEST, text)
             }
-            Ok(_) => {}
+            Ok(_) => self.publish(total, &head.fields).unwrap_or_else(|answer| answer),
+            Err(answer) => answer,
         }
-        self.publish(total).unwrap_or_else(|answer| answer)
     }
 
-    fn publish(&self, total: u64) -> Result<Answer, Answer> {
+    fn publish(&self, total: u64, fields: &HeaderMap) -> Result<Answer, Answer> {
         rustix::fs::ftruncate(&self.file, total).map_err(refused)?;
-        let _ = rustix::fs::fremovexattr(&self.file, PROGRESS);
         let stat = rustix::fs::fstat(&self.file).map_err(refused)?;
         let known = format!("{:08x} {} {}.{}", self.crc, stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
         // A file system without attributes only loses the digest.
         let _ = rustix::fs::fsetxattr(&self.file, CRC, known.as_bytes(), XattrFlags::empty());
         rustix::fs::fsync(&self.file).map_err(refused)?;
-        let flags = if self.replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        match rustix::fs::renameat_with(&self.directory, hidden(&self.name), &self.directory, &self.name, flags) {
-            Err(Errno::EXIST) => return Err(exists()),
-            result => result.map_err(refused)?,
+        may_be_written(&self.directory)?;
+        if self.replace {
+            // It is still the one that the client means to replace.
+            may_be_there(&self.directory, &self.name, fields)?;
         }
+        self.rename().map_err(|error| if error == Errno::EXIST { exists() } else { refused(error) })?;
+        let _ = rustix::fs::fremovexattr(&self.file, PROGRESS);
         sync_directory(&self.directory).map_err(refused)?;
         let crc = BASE64.encode(self.crc.to_be_bytes());
         let answer = Answer::new(if self.replace { StatusCode::NO_CONTENT } else { StatusCode::CREATED });
         Ok(Validators::of_file(&stat).put(answer).with(REPR_DIGEST, format!("crc32c=:{crc}:")))
     }
 
+    /// Gives the file its name.
+    fn rename(&self) -> Result<(), Errno> {
+        let (directory, hidden) = (&self.directory, hidden(&self.name));
+        let flags = if self.replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        match rustix::fs::renameat_with(directory, &hidden, directory, &self.name, flags) {
+            // A file system that cannot be told to replace nothing, as NFS: a link does not.
+            Err(Errno::INVAL | Errno::NOSYS) if !self.replace => {
+                rustix::fs::linkat(directory, &hidden, directory, &self.name, AtFlags::empty())?;
+                rustix::fs::unlinkat(directory, &hidden, AtFlags::empty())
+            }
+            result => result,
+        }
+    }
+
     /// Notes how much is there, for a client that comes back. Without attributes it starts over.
     fn note(&self) {
         let total = self.total.map_or("*".to_owned(), |total| total.to_string());
         let text = format!("{} {total} {:08x}", self.received, self.crc);
-        let _ = rustix::fs::fsetxattr(&self.file, PROGRESS, text.as_bytes(), XattrFlags::empty());
+        if rustix::fs::fsetxattr(&self.file, PROGRESS, text.as_bytes(), XattrFlags::empty()).is_err() {
+            let _ = rustix::fs::fremovexattr(&self.file, PROGRESS);
+        }
     }
 
     fn discard(&self) {
@@ -198,7 +224,7 @@ pub(crate) fn offset(site: &Site, head: &Head) -> Answer {
         };
         // While somebody writes it, it has no offset that anybody could go on from.
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).map_err(|_| locked())?;
-        Ok(progress(&file).unwrap_or_default().received)
+        Ok(progress(&file.into()).unwrap_or_default().received)
     });
     match here {
         Ok(received) => Answer::new(StatusCode::NO_CONTENT).with(UPLOAD_OFFSET, received.to_string()),
@@ -277,7 +303,20 @@ fn target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String), Ans
             next => next.map_err(refused)?,
         };
     }
+    may_be_written(&directory)?;
     Ok((directory, name))
+}
+
+/// Nothing is put among the files of a run that is being recorded here: the recorder would stumble over it. What makes a directory one is
+/// its writer's lock.
+fn may_be_written(directory: &OwnedFd) -> Result<(), Answer> {
+    match rustix::fs::flock(directory, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => Err(Answer::say(StatusCode::LOCKED, "this run is being recorded here")),
+        _ => {
+            let _ = rustix::fs::flock(directory, FlockOperation::Unlock);
+            Ok(())
+        }
+    }
 }
 
 /// Whether a file of this name is to be replaced; an error where it is there and must not be, or is not and must be.
@@ -341,14 +380,15 @@ fn content_range(field: &str) -> Option<Place> {
 }
 
 /// The CRC32C that the client says the file has (RFC 9530, RFC 3230). Other algorithms are not looked at.
-fn wanted_crc(fields: &HeaderMap) -> Result<Option<u32>, ()> {
+fn wanted_crc(fields: &HeaderMap) -> Result<Option<u32>, Answer> {
     for name in [REPR_DIGEST, DIGEST] {
         let values = fields.get_all(&name).iter().filter_map(|value| value.to_str().ok());
         for element in values.flat_map(|value| value.split(',')) {
             if let Some(value) = element.trim().strip_prefix("crc32c=") {
                 let text = value.trim_matches(':');
                 let bytes: Option<[u8; 4]> = BASE64.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
-                return bytes.map(|bytes| Some(u32::from_be_bytes(bytes))).ok_or(());
+                let what_it_is = || Answer::say(StatusCode::BAD_REQUEST, "the digest is not a crc32c in base64");
+                return bytes.map(|bytes| Some(u32::from_be_bytes(bytes))).ok_or_else(what_it_is);
             }
         }
     }
@@ -361,7 +401,8 @@ fn is_named(file: &File, directory: &OwnedFd, name: &str) -> bool {
     matches!((rustix::fs::fstat(file), named), (Ok(open), Ok(named)) if same(&open, &named))
 }
 
-fn progress(file: impl AsFd) -> Option<Progress> {
+/// What is noted of an upload, and there.
+fn progress(file: &File) -> Option<Progress> {
     let text = attribute(file, PROGRESS)?;
     let mut numbers = text.split(' ');
     let received = numbers.next()?.parse().ok()?;
@@ -369,7 +410,9 @@ fn progress(file: impl AsFd) -> Option<Progress> {
         "*" => None,
         total => Some(total.parse().ok()?),
     };
-    Some(Progress { received, total, crc: u32::from_str_radix(numbers.next()?, 16).ok()? })
+    let crc = u32::from_str_radix(numbers.next()?, 16).ok()?;
+    let is_there = |progress: &Progress| file.metadata().is_ok_and(|data| progress.received <= data.len());
+    Some(Progress { received, total, crc }).filter(is_there)
 }
 
 fn attribute(file: impl AsFd, name: &str) -> Option<String> {
@@ -416,10 +459,11 @@ mod tests {
     fn a_digest_is_found_among_others() {
         let fields =
             |name: HeaderName, value: &'static str| HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
-        assert_eq!(wanted_crc(&fields(REPR_DIGEST, "sha-256=:AAAA:, crc32c=:4waSgw==:")), Ok(Some(0xe306_9283)));
-        assert_eq!(wanted_crc(&fields(DIGEST, "crc32c=4waSgw==")), Ok(Some(0xe306_9283)));
-        assert_eq!(wanted_crc(&fields(DIGEST, "md5=AAAA")), Ok(None));
-        assert_eq!(wanted_crc(&fields(DIGEST, "crc32c=AAAAAAAA")), Err(()));
-        assert_eq!(wanted_crc(&HeaderMap::new()), Ok(None));
+        let wanted = |fields: &HeaderMap| wanted_crc(fields).unwrap();
+        assert_eq!(wanted(&fields(REPR_DIGEST, "sha-256=:AAAA:, crc32c=:4waSgw==:")), Some(0xe306_9283));
+        assert_eq!(wanted(&fields(DIGEST, "crc32c=4waSgw==")), Some(0xe306_9283));
+        assert_eq!(wanted(&fields(DIGEST, "md5=AAAA")), None);
+        assert!(wanted_crc(&fields(DIGEST, "crc32c=AAAAAAAA")).is_err());
+        assert_eq!(wanted(&HeaderMap::new()), None);
     }
 }

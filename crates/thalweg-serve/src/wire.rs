@@ -113,15 +113,7 @@ impl Wire {
     pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
         match self {
             Self::Socket(socket) => {
-                let more = if more { rustix::net::SendFlags::MORE } else { rustix::net::SendFlags::empty() };
-                let mut rest = bytes;
-                while !rest.is_empty() {
-                    match rustix::net::send(socket.stream(), rest, rustix::net::SendFlags::NOSIGNAL | more) {
-                        Ok(sent) => rest = &rest[sent..],
-                        Err(Errno::INTR) => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                }
+                thalweg_transfer::send_all(socket.stream().as_fd(), bytes, more)?;
                 self.has_sent(bytes.len() as u64)
             }
             Self::Rustls(stream) => stream.write_all(bytes),
@@ -237,7 +229,7 @@ impl Read for Socket {
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream().write(bytes)
+        thalweg_transfer::while_it_moves(self.stream().as_fd(), || self.stream().write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {

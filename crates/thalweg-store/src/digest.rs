@@ -5,6 +5,7 @@ use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use thalweg_wire::Crc32c;
 
 /// What of a segment file counts: its bytes up to the last whole block, and their CRC32C.
 ///
@@ -34,7 +35,7 @@ impl Extent {
     pub fn advance(&mut self, file: &File) -> io::Result<()> {
         let length = file.metadata()?.len();
         let trusted = is_closed(file, length)?;
-        let mut body = Vec::new();
+        let mut buffer = Vec::new();
         while self.bytes + BLOCK_HEADER_LEN as u64 <= length {
             let mut head = [0; BLOCK_HEADER_LEN];
             if !is_there(file, &mut head, self.bytes)? {
@@ -46,8 +47,19 @@ impl Extent {
                 break;
             }
             if !trusted {
-                body.resize(header.length as usize, 0);
-                if !is_there(file, &mut body, self.bytes)? || header.check_body(&body).is_err() {
+                // What is written past the page cache is not brought there by being looked at.
+                let mut body = Crc32c::new();
+                buffer.resize(CHUNK, 0);
+                let from = self.bytes + BLOCK_HEADER_LEN as u64;
+                let read = thalweg_transfer::read(file, from..end, &mut buffer, |bytes| {
+                    body.update(bytes);
+                    Ok(())
+                });
+                match read {
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                    read => read?,
+                }
+                if body.value() != header.body_crc {
                     break;
                 }
             }
@@ -93,6 +105,9 @@ fn is_there(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
         result => result.map(|()| true),
     }
 }
+
+/// Bytes that are read at a time.
+const CHUNK: usize = 256 << 10;
 
 /// The CRC of two runs of bytes, one behind the other, from theirs. Of nothing it is 0.
 fn combine(first: u64, second: u64, second_length: u64) -> u64 {

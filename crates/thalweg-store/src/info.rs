@@ -210,15 +210,25 @@ impl RunInfo {
     }
 }
 
-/// Whether somebody still writes the run in `directory`: its writer holds a lock (`flock`) on the directory.
+/// Whether somebody still writes the run in `directory`: its writer holds a lock (`flock`) on the directory. Of a directory that other
+/// machines have too, that nobody has locked it here says nothing.
 pub fn writer_life(directory: &Path) -> WriterLife {
     let Ok(file) = File::open(directory) else { return WriterLife::Unknown };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) if is_shared(&file) => WriterLife::Unknown,
         Ok(()) => WriterLife::Gone,
         Err(Errno::WOULDBLOCK) => WriterLife::Writing,
         Err(_) => WriterLife::Unknown,
     }
 }
+
+/// Whether the file system is one that other machines may write to, or a program such as `thalweg mount`.
+fn is_shared(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|about| SHARED.contains(&(about.f_type as u32)))
+}
+
+/// FUSE, NFS, SMB (two of them), 9P, Ceph, AFS (`include/uapi/linux/magic.h`).
+const SHARED: [u32; 7] = [0x6573_5546, 0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
 
 /// The next `run.json`: a file beside it whose space is set aside, and that takes its place in one step.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use crate::cached::cached_bytes;
 use crate::memory::Slots;
 use crate::pipe::Pipe;
+use crate::progress::while_it_moves;
 use crate::ring::ReadRing;
 use crate::stored::{ALIGNMENT, Stored};
 use crate::way::Outward;
@@ -72,6 +73,11 @@ impl Sender {
             io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
             _ => error,
         })
+    }
+
+    /// Whether this file can be sent that way: not every file system has `O_DIRECT`.
+    pub fn can_send(way: Outward, from: &Stored) -> bool {
+        !matches!(way, Outward::Direct | Outward::Uring) || from.direct().is_ok()
     }
 
     /// Whether [`send_some`](Self::send_some) knows a way.
@@ -201,7 +207,7 @@ impl Sender {
 
 fn sendfile(from: &Stored, mut range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
     while !range.is_empty() {
-        sendfile_some(from, &mut range, u64::MAX, to)?;
+        while_it_moves(to, || sendfile_some(from, &mut range, u64::MAX, to))?;
     }
     Ok(())
 }
@@ -248,13 +254,17 @@ fn through_pipe(
     Ok(())
 }
 
-pub(crate) fn send_all(to: BorrowedFd<'_>, mut bytes: &[u8], more: bool) -> io::Result<()> {
+/// Sends all of it, with `more` if something follows at once.
+///
+/// # Errors
+/// `WouldBlock` where the other end took nothing for as long as the socket's `SO_SNDTIMEO`, and whatever the socket says.
+pub fn send_all(to: BorrowedFd<'_>, mut bytes: &[u8], more: bool) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     while !bytes.is_empty() {
-        match send(to, bytes, flags) {
+        match while_it_moves(to, || Ok(send(to, bytes, flags)?)) {
             Ok(sent) => bytes = &bytes[sent..],
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! A pipe that pages are spliced through.
 
+use crate::progress::while_it_moves;
 use rustix::pipe::{PipeFlags, SpliceFlags, splice};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,11 +42,11 @@ impl Pipe {
     ) -> io::Result<()> {
         let flags = SpliceFlags::MOVE | if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
         while length > 0 {
-            match splice(&self.read, None, to, offset.as_deref_mut(), length, flags) {
+            match while_it_moves(to, || Ok(splice(&self.read, None, to, offset.as_deref_mut(), length, flags)?)) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(moved) => length -= moved,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

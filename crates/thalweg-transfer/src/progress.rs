@@ -1,5 +1,6 @@
 //! How far a connection is, seen from outside the thread that moves its bytes (`TCP_INFO`, tcp(7)).
 
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -10,8 +11,8 @@ pub struct Progress {
     pub moved: u64,
     /// Bytes wait for the other end to take them.
     pub owes: bool,
-    /// Bytes wait for this end to read them.
-    pub holds: bool,
+    /// Bytes that wait for this end to read them.
+    pub holds: u64,
 }
 
 /// How far a connection is; nothing for a socket that is not TCP, or has gone.
@@ -36,8 +37,28 @@ pub fn progress(socket: BorrowedFd<'_>) -> Option<Progress> {
     Some(Progress {
         moved: info.tcpi_bytes_acked + info.tcpi_bytes_received,
         owes: info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0,
-        holds: rustix::io::ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0),
+        holds: rustix::io::ioctl_fionread(socket).unwrap_or(0),
     })
+}
+
+/// Sends again when the socket's `SO_SNDTIMEO` is over, as long as the other end has taken something meanwhile. The kernel lets who waits
+/// go on when a third of the send buffer is free (`sk_stream_write_space`), and that may be megabytes.
+///
+/// # Errors
+/// As `send`; `WouldBlock` where a time-out passed in which the other end took nothing, or the socket is not TCP.
+pub fn while_it_moves<T>(to: BorrowedFd<'_>, mut send: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut moved = 0;
+    loop {
+        match send() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                match progress(to).filter(|progress| progress.moved > moved) {
+                    Some(progress) => moved = progress.moved,
+                    None => return Err(error),
+                }
+            }
+            sent => return sent,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -51,14 +72,14 @@ mod tests {
         let mut here = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut there, _) = listener.accept().unwrap();
         let before = progress(here.as_fd()).unwrap();
-        assert!(!before.owes && !before.holds, "{before:?}");
+        assert_eq!((before.owes, before.holds), (false, 0));
         there.write_all(b"12345").unwrap();
         // It is here when it can be read.
         here.peek(&mut [0; 5]).unwrap();
         let after = progress(here.as_fd()).unwrap();
-        assert_eq!((after.moved - before.moved, after.holds), (5, true));
+        assert_eq!((after.moved - before.moved, after.holds), (5, 5));
         here.read_exact(&mut [0; 5]).unwrap();
-        assert!(!progress(here.as_fd()).unwrap().holds);
+        assert_eq!(progress(here.as_fd()).unwrap().holds, 0);
         // More than the two sockets take: the rest waits here.
         here.set_nonblocking(true).unwrap();
         while here.write(&[0; 65536]).is_ok() {}

@@ -1,8 +1,10 @@
 //! Reads past the page cache with io_uring, several under way, and sends from the same memory.
 
 use crate::memory::Slots;
+use crate::progress::while_it_moves;
 use crate::stored::ALIGNMENT;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::net::sockopt::{Timeout, socket_timeout};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -15,50 +17,65 @@ pub(crate) struct ReadRing {
     // In front of the memory it refers to: dropped first.
     ring: IoUring,
     slots: Slots,
-    /// Sending without a copy: until the kernel says that it copied all the same.
-    zero_copy: bool,
+    /// Bytes that the disk brought into each slot, and that were not sent yet.
+    filled: [Option<usize>; COUNT],
+    /// Whether the network still has to do with a slot: so many notifications are to come.
+    held: [u32; COUNT],
+    zero_copy: ZeroCopy,
     /// Operations under way.
     pending: usize,
 }
 
+/// Whether the network takes bytes from where they are (`SEND_ZC`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ZeroCopy {
+    /// A few are sent, to hear whether they were copied all the same.
+    Untried,
+    Yes,
+    No,
+}
+
 impl ReadRing {
     pub(crate) fn new() -> io::Result<Self> {
-        let ring = IoUring::builder().setup_clamp().build(2 * COUNT as u32)?;
+        let ring = IoUring::builder().setup_clamp().build(4 * COUNT as u32)?;
         let mut slots = Slots::new(COUNT, SLOT)?;
         // SAFETY: the memory stays mapped as long as the ring is there.
         unsafe { ring.submitter().register_buffers(&slots.vectors()) }?;
-        Ok(Self { ring, slots, zero_copy: true, pending: 0 })
+        let (filled, held) = ([None; COUNT], [0; COUNT]);
+        Ok(Self { ring, slots, filled, held, zero_copy: ZeroCopy::Untried, pending: 0 })
     }
 
-    /// Sends a range of a file that was opened with `O_DIRECT`.
+    /// Sends a range of a file that was opened with `O_DIRECT`. After an error, what is under way is not known: the ring is of no more use.
     pub(crate) fn send(&mut self, file: &File, range: Range<u64>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
         let start = range.start - range.start % ALIGNMENT;
         let pieces = (range.end - start).div_ceil(SLOT as u64);
-        let mut lengths = [None; COUNT];
-        for piece in 0..pieces.min(COUNT as u64) {
-            self.read(file, start, piece)?;
-        }
+        // Pieces that the disk was asked for.
+        let mut asked = 0;
         for piece in 0..pieces {
             let slot = piece as usize % COUNT;
-            while lengths[slot].is_none() {
-                let (tag, result, _) = self.wait(DISK_PATIENCE)?;
-                lengths[tag as usize % COUNT] = Some(moved(result)?);
-            }
-            let read = lengths[slot].take().unwrap_or(0);
+            let read = loop {
+                while asked < pieces.min(piece + COUNT as u64) && self.held[asked as usize % COUNT] == 0 {
+                    self.read(file, start, asked)?;
+                    asked += 1;
+                }
+                if let Some(read) = self.filled[slot].take_if(|_| asked > piece) {
+                    break read;
+                }
+                let completion = if asked > piece { self.wait(DISK_PATIENCE)? } else { self.wait_for(to)? };
+                self.complete(completion)?;
+            };
             let offset = start + piece * SLOT as u64;
             let from = usize::try_from(range.start.saturating_sub(offset)).unwrap_or(0);
             let until = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(SLOT);
             if read < until {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            self.send_slot(slot, from..until, to, more || piece + 1 < pieces, &mut lengths)?;
-            if piece + (COUNT as u64) < pieces {
-                self.read(file, start, piece + COUNT as u64)?;
-            }
+            self.send_slot(slot, from..until, to, more || piece + 1 < pieces)?;
         }
         Ok(())
     }
 
+    /// Has the disk fill a slot that nobody holds.
     fn read(&mut self, file: &File, start: u64, piece: u64) -> io::Result<()> {
         let slot = piece as usize % COUNT;
         let memory = self.slots.slot(slot);
@@ -68,65 +85,67 @@ impl ReadRing {
         unsafe { self.push(&entry) }
     }
 
-    fn send_slot(
-        &mut self,
-        slot: usize,
-        range: Range<usize>,
-        to: BorrowedFd<'_>,
-        more: bool,
-        lengths: &mut [Option<usize>; COUNT],
-    ) -> io::Result<()> {
-        let bytes = &self.slots.slot(slot)[range.clone()];
-        if !self.zero_copy {
-            return crate::outward::send_all(to, bytes, more);
-        }
-        let (pointer, mut length) = (bytes.as_ptr(), bytes.len());
-        // io_uring does not look at it.
-        let patience =
-            rustix::net::sockopt::socket_timeout(to, rustix::net::sockopt::Timeout::Send)?.unwrap_or(Duration::MAX);
-        let mut sent = 0;
-        while length > 0 {
-            // SAFETY: `sent` stays below the length of the slice that `pointer` begins.
-            let rest = unsafe { pointer.add(sent) };
+    /// Gives what is in a slot to the network, which may hold it for some time.
+    fn send_slot(&mut self, slot: usize, mut range: Range<usize>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
+        while !range.is_empty() {
+            let length = match self.zero_copy {
+                ZeroCopy::No => return crate::outward::send_all(to, &self.slots.slot(slot)[range], more),
+                ZeroCopy::Yes => range.len(),
+                ZeroCopy::Untried => range.len().min(TRIED),
+            };
+            let bytes = &self.slots.slot(slot)[range.start..range.start + length];
+            // What is waited for goes out at once.
+            let more = more && self.zero_copy == ZeroCopy::Yes;
             let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | if more { libc::MSG_MORE } else { 0 };
-            let entry = opcode::SendZc::new(types::Fd(fd(to)), rest, length as u32)
+            let entry = opcode::SendZc::new(types::Fd(fd(to)), bytes.as_ptr(), length as u32)
                 .buf_index(Some(slot as u16))
                 .flags(flags)
                 .zc_flags(REPORT_USAGE)
                 .build()
                 .user_data(SEND | slot as u64);
-            // SAFETY: the slot is not written to before the notification has come, for which the loop below waits.
+            // SAFETY: the slot is not written to, and the disk not asked to, before the notification has come: it counts as held.
             unsafe { self.push(&entry) }?;
-            let mut notified = false;
-            let mut done = None;
-            while done.is_none() || !notified {
-                let (tag, result, flags) = self.wait(patience)?;
-                if tag & SEND == 0 {
-                    lengths[tag as usize % COUNT] = Some(moved(result)?);
-                } else if cqueue::notif(flags) {
-                    notified = true;
-                    // Over loopback and veth it always copies, and waiting to be told so costs more than it saves.
-                    self.zero_copy &= (result as u32) & NOTIF_COPIED == 0;
-                } else {
-                    notified |= !cqueue::more(flags);
-                    done = Some(result);
+            self.held[slot] += 1;
+            let sent = loop {
+                let completion = self.wait_for(to)?;
+                if let Some(sent) = self.complete(completion)? {
+                    break sent;
                 }
-            }
-            match moved(done.unwrap_or(0)) {
+            };
+            match moved(sent) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(moved) => {
-                    sent += moved;
-                    length -= moved;
-                }
+                Ok(moved) => range.start += moved,
                 // A socket that encrypts.
-                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                    self.zero_copy = false;
-                    return crate::outward::send_all(to, &self.slots.slot(slot)[range][sent..], more);
-                }
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => self.zero_copy = ZeroCopy::No,
                 Err(error) => return Err(error),
+            }
+            while self.zero_copy == ZeroCopy::Untried {
+                let completion = self.wait_for(to)?;
+                self.complete(completion)?;
             }
         }
         Ok(())
+    }
+
+    /// Takes note of a completion. What it says of a send is given back.
+    fn complete(&mut self, (tag, result, flags): (u64, i32, u32)) -> io::Result<Option<i32>> {
+        let slot = tag as usize % COUNT;
+        if tag & SEND == 0 {
+            self.filled[slot] = Some(moved(result)?);
+            return Ok(None);
+        }
+        if cqueue::notif(flags) {
+            self.held[slot] -= 1;
+            // Over loopback and veth it is always copied, and in pieces for which a receiver with little room has no use.
+            let copied = (result as u32) & NOTIF_COPIED != 0;
+            self.zero_copy = if copied || self.zero_copy == ZeroCopy::No { ZeroCopy::No } else { ZeroCopy::Yes };
+            return Ok(None);
+        }
+        if !cqueue::more(flags) {
+            self.held[slot] -= 1;
+            self.zero_copy = ZeroCopy::No;
+        }
+        Ok(Some(result))
     }
 
     /// # Safety
@@ -136,6 +155,16 @@ impl ReadRing {
         unsafe { self.ring.submission().push(entry) }.map_err(|_| io::ErrorKind::OutOfMemory)?;
         self.pending += 1;
         self.ring.submit().map(|_| ())
+    }
+
+    /// The next completion, as long as the other end of a socket takes something.
+    fn wait_for(&mut self, to: BorrowedFd<'_>) -> io::Result<(u64, i32, u32)> {
+        // io_uring does not look at it.
+        let patience = socket_timeout(to, Timeout::Send)?.unwrap_or(Duration::MAX);
+        while_it_moves(to, || match self.wait(patience) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(io::ErrorKind::WouldBlock.into()),
+            completion => completion,
+        })
     }
 
     /// The next completion: its tag, result and flags.
@@ -199,6 +228,8 @@ const COUNT: usize = 4;
 const SLOT: usize = 1 << 20;
 /// How long a disk may take to read.
 const DISK_PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes that are sent to find out whether they are copied.
+const TRIED: usize = 4096;
 /// In the tag of an operation that sends.
 const SEND: u64 = 1 << 32;
 /// `IORING_SEND_ZC_REPORT_USAGE` (Linux 6.2).

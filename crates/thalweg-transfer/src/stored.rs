@@ -33,33 +33,46 @@ impl Stored {
         self.direct.get_or_init(open).as_ref().map_err(|error| (*error).into())
     }
 
-    /// Gives out a range of it, as much at a time as fits into the buffer, for whoever has to do something with the bytes. What was not in the
-    /// page cache does not stay there, where kernel and file system know how to (`RWF_DONTCACHE`, Linux 6.14).
+    /// [Reads](read) a range of it.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the file ends within the range, and whatever the file and `each` say.
+    /// As those.
     pub fn read(
         &self,
-        mut range: Range<u64>,
+        range: Range<u64>,
         buffer: &mut [u8],
-        mut each: impl FnMut(&[u8]) -> io::Result<()>,
+        each: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut how = DONTCACHE;
-        while !range.is_empty() {
-            let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(buffer.len());
-            match preadv2(&self.file, &mut [IoSliceMut::new(&mut buffer[..length])], range.start, how) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => {
-                    range.start += read as u64;
-                    each(&buffer[..read])?;
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::INVAL) if how == DONTCACHE => how = ReadWriteFlags::empty(),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        read(&self.file, range, buffer, each)
     }
+}
+
+/// Gives out a range of a file, as much at a time as fits into the buffer, for whoever has to do something with the bytes. What was not in
+/// the page cache does not stay there, where kernel and file system know how to (`RWF_DONTCACHE`, Linux 6.14).
+///
+/// # Errors
+/// `UnexpectedEof` where the file ends within the range, and whatever the file and `each` say.
+pub fn read(
+    file: &File,
+    mut range: Range<u64>,
+    buffer: &mut [u8],
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut how = DONTCACHE;
+    while !range.is_empty() {
+        let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(buffer.len());
+        match preadv2(file, &mut [IoSliceMut::new(&mut buffer[..length])], range.start, how) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                range.start += read as u64;
+                each(&buffer[..read])?;
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::INVAL) if how == DONTCACHE => how = ReadWriteFlags::empty(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// The same file once more, with other flags. Its name is not looked up again: what it is called now does not matter.

@@ -129,6 +129,17 @@ fn what_is_read_to_be_worked_on_comes_whole_and_does_not_stay() {
 }
 
 #[test]
+fn a_file_system_that_cannot_go_past_the_cache_is_found_out_before() {
+    let here = stored(b"1");
+    let of_the_kernel = Stored::new(std::fs::File::open("/proc/self/status").unwrap());
+    for way in Outward::ALL {
+        let needs = matches!(way, Outward::Direct | Outward::Uring);
+        assert_eq!(Sender::can_send(way, &of_the_kernel), !needs, "{way:?}");
+        assert!(Sender::can_send(way, &here) || needs, "{way:?}");
+    }
+}
+
+#[test]
 fn every_way_sends_the_bytes_that_were_asked_for() {
     let bytes = pattern((9 << 20) + 12345);
     let from = stored(&bytes);

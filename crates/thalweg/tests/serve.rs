@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::dialogue::Dialogue;
-use common::served::big;
+use common::dialogue::{Dialogue, all_of};
+use common::served::{big, record};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -130,6 +130,91 @@ fn an_upload_appears_when_it_is_whole_and_right() {
     assert_eq!(std::fs::read_to_string(&there).unwrap(), "123456789");
     let head = served.ask("HEAD", "/new/file", "");
     assert!(head.contains("repr-digest: crc32c=:4waSgw==:\r\n"), "{head}");
+}
+
+#[test]
+fn nobody_goes_on_from_what_is_not_there_any_more() {
+    let served = Dialogue::start(&[]);
+    served.answers("PUT", "/file", "Content-Length: 4\r\nContent-Range: bytes 0-3/9\r\n\r\n1234", 202, "4 bytes");
+    // As after a server was killed in the middle of beginning anew.
+    std::fs::File::options().write(true).open(served.path(".file.upload")).unwrap().set_len(0).unwrap();
+    let offset = served.ask("HEAD", "/file?upload", "");
+    assert!(offset.contains("upload-offset: 0\r\n"), "{offset}");
+    let rest = "Content-Length: 5\r\nContent-Range: bytes 4-8/9\r\n\r\n56789";
+    served.answers("PUT", "/file", rest, 409, "0 bytes are here");
+    // What is asked for wrongly is refused before anything comes, and leaves nothing.
+    served.answers("PUT", "/file", "Content-Length: 9\r\nDigest: crc32c=A\r\n\r\n123456789", 400, "not a crc32c");
+    let offset = served.ask("HEAD", "/file?upload", "");
+    assert!(offset.contains("upload-offset: 0\r\n"), "{offset}");
+    served.answers("PUT", "/file", "Content-Length: 9\r\n\r\n123456789", 201, "");
+}
+
+#[test]
+fn what_was_published_is_replaced_by_nobody_who_has_not_seen_it() {
+    let served = Dialogue::start(&[]);
+    let head = served.ask("HEAD", "/digits", "");
+    let etag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
+    // Somebody is faster, while it comes in.
+    let mut socket = served.connect();
+    write!(socket, "PUT /digits HTTP/1.1\r\nHost: here\r\nIf-Match: {etag}\r\nContent-Length: 3\r\n").unwrap();
+    write!(socket, "Expect: 100-continue\r\n\r\n").unwrap();
+    let mut go_on = [0; 25];
+    socket.read_exact(&mut go_on).unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    std::fs::rename(served.path(".hidden"), served.path("digits")).unwrap();
+    write!(socket, "abc").unwrap();
+    socket.shutdown(std::net::Shutdown::Write).unwrap();
+    let answer = all_of(&mut socket);
+    assert!(answer.starts_with("HTTP/1.1 412 "), "{answer}");
+    served.answers("GET", "/digits", "", 200, "secret");
+    // A publisher was killed between the two names that one file has, where a rename cannot be told to replace nothing.
+    std::fs::remove_file(served.path(".digits.upload")).unwrap();
+    std::fs::hard_link(served.path("digits"), served.path(".digits.upload")).unwrap();
+    let head = served.ask("HEAD", "/digits", "");
+    let etag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
+    let put = format!("If-Match: {etag}\r\nContent-Length: 3\r\n\r\nabc");
+    served.answers("PUT", "/digits", &put, 423, "writes this file");
+    served.answers("GET", "/digits", "", 200, "secret");
+}
+
+#[test]
+fn nothing_is_put_among_the_files_of_a_run_that_is_being_recorded() {
+    let served = Dialogue::start(&[]);
+    let run = served.path("run-000001");
+    std::fs::create_dir(&run).unwrap();
+    // As its recorder does.
+    let lock = std::fs::File::open(&run).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let put = "Content-Length: 3\r\n\r\nabc";
+    served.answers("PUT", "/runs/1/00001.seg", put, 423, "being recorded");
+    served.answers("PUT", "/run-000001/notes", put, 423, "being recorded");
+    assert_eq!(std::fs::read_dir(&run).unwrap().count(), 0);
+    drop(lock);
+    served.answers("PUT", "/run-000001/notes", put, 201, "");
+}
+
+#[test]
+fn a_segment_is_not_taken_for_one_that_had_its_number() {
+    let served = Dialogue::start(&[]);
+    let elsewhere = TempDir::new().unwrap();
+    let whole = std::fs::read(record(elsewhere.path()).join("00000.seg")).unwrap();
+    let segment = served.path("run-000001/00000.seg");
+    std::fs::create_dir(segment.parent().unwrap()).unwrap();
+    let digest = |served: &Dialogue| {
+        let head = served.ask("HEAD", "/runs/1/00000.seg", "");
+        head.lines().find_map(|line| line.strip_prefix("repr-digest: ").map(str::to_owned)).unwrap()
+    };
+    // Its recorder died. The file system gives the number of its file to the next one at once.
+    std::fs::write(&segment, &whole[..whole.len() / 2]).unwrap();
+    let of_half = digest(&served);
+    std::fs::remove_file(&segment).unwrap();
+    std::fs::write(&segment, &whole).unwrap();
+    let of_whole = digest(&served);
+    assert_ne!(of_half, of_whole);
+    assert_eq!(of_whole, digest(&Dialogue::start(&[]).with_file("run-000001/00000.seg", &whole)));
+    // And what was cut off is found out, too.
+    std::fs::write(&segment, &whole[..whole.len() / 2]).unwrap();
+    assert_eq!(digest(&served), of_half);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod common;
 
 use common::dialogue::{Dialogue, all_of, trickle};
+use common::served::big;
 use common::{PATIENCE, thalweg};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -234,6 +235,31 @@ fn an_answer_that_is_not_taken_is_not_kept() {
             assert!(began.elapsed() < PATIENCE, "{way}: it goes on for ever");
         }
         assert!(is_reset(&deaf, PATIENCE), "{way}");
+    }
+}
+
+#[test]
+fn who_takes_little_but_steadily_gets_all_of_it() {
+    for way in ["splice", "uring", "read"] {
+        let served = Dialogue::start(&[&IMPATIENT[..], &["--path", way]].concat());
+        let bytes = big(&served.path("big"), 16);
+        let mut socket = served.connect();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 64 << 10).unwrap();
+        socket.write_all(b"GET /big HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+        // Nobody says anything on this one: to listen to it takes a moment.
+        let silent = served.connect();
+        silent.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut answer = Vec::new();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(3) {
+            let mut some = [0; 16 << 10];
+            let read =
+                socket.read(&mut some).unwrap_or_else(|error| panic!("{way}: {error} after {} bytes", answer.len()));
+            answer.extend_from_slice(&some[..read]);
+            let _ = (&silent).read(&mut some);
+        }
+        let end = socket.read_to_end(&mut answer);
+        assert!(end.is_ok() && answer.ends_with(&bytes), "{way}: {end:?}: {} bytes", answer.len());
     }
 }
 

@@ -48,6 +48,13 @@ impl Dialogue {
         self.directory.path().join("root").join(name)
     }
 
+    /// With one more file there.
+    pub(crate) fn with_file(self, name: &str, bytes: &[u8]) -> Self {
+        std::fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        std::fs::write(self.path(name), bytes).unwrap();
+        self
+    }
+
     pub(crate) fn connect(&self) -> TcpStream {
         let socket = TcpStream::connect(self.address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
