@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(url, "http://[::1]:8080/2026%20a/x/events/1-2?source=adc%200%261&upload");
         assert_eq!(server.name().as_deref(), Some("x"));
         assert_eq!(server.beneath("b/").url("c".into()), "http://[::1]:8080/2026%20a/x/b/c");
-        for url in ["http://h", "http://h/"] {
+        for url in ["http://h", "http://h/", "HTTP://h"] {
             let server = Address::parse(url).unwrap();
             assert_eq!((server.url("".into()).as_str(), server.name()), ("http://h/", None));
             assert_eq!(server.url("a".into()), "http://h/a");

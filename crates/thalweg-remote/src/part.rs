@@ -73,7 +73,9 @@ impl Content {
     /// Whether what was fetched of `other` is also in this.
     fn continues(&self, other: &Self) -> bool {
         let grew = self.version.is_none() && other.length <= self.length;
-        self.url == other.url && self.version == other.version && (grew || self.length == other.length)
+        // Where the server says nothing that tells contents from one another, they may be two.
+        let is_known = self.version.as_deref() != Some("");
+        is_known && self.url == other.url && self.version == other.version && (grew || self.length == other.length)
     }
 }
 
@@ -363,6 +365,9 @@ mod tests {
             let (_directory, path) = begun();
             assert_eq!(Part::open(&path, &other).unwrap().there(), 0, "{other:?}");
         }
+        // Nothing tells whether it is another.
+        let unknown = Content::new("http://h/a".into(), &Head { etag: None, modified: None, ..head(9, "") }, false);
+        assert!(!unknown.continues(&unknown));
     }
 
     #[test]
