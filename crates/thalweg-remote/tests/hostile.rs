@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -278,6 +279,84 @@ fn there(method: &str, content: &str) -> String {
     }
 }
 
+/// Sends a file `a` of four bytes.
+fn send(liar: &Liar) -> Result<(), RemoteError> {
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("a"), "text").unwrap();
+    push(&liar.server, &here.path().join("a"), 1, &Progress::default()).map(drop)
+}
+
+#[test]
+fn an_upload_that_is_whole_and_has_no_name_is_begun_anew() {
+    let thrown_away = AtomicBool::new(false);
+    let liar = Liar::new("", move |method, path, range| match (method, path, range) {
+        ("HEAD", "/a?upload", _) => answer("204 No Content", "Upload-Offset: 4\r\n", ""),
+        ("DELETE", "/a?upload", _) => {
+            thrown_away.store(true, Relaxed);
+            answer("204 No Content", "", "")
+        }
+        ("PUT", "/a", "") if thrown_away.load(Relaxed) => answer("201 Created", "", ""),
+        ("PUT", ..) => answer("400 Bad Request", "", ""),
+        _ => none(),
+    });
+    send(&liar).unwrap();
+}
+
+#[test]
+fn an_upload_of_which_the_server_loses_some_goes_on_and_one_that_comes_no_further_ends() {
+    let liar = |at_two: &'static str| {
+        Liar::new("", move |method, path, range| match (method, path, range) {
+            ("HEAD", "/a?upload", _) => answer("204 No Content", "Upload-Offset: 0\r\n", ""),
+            ("PUT", _, "") => answer("202 Accepted", "Upload-Offset: 2\r\n", ""),
+            ("PUT", _, "bytes 2-3/4") => answer("409 Conflict", "Upload-Offset: 1\r\n", ""),
+            ("PUT", _, "bytes 1-3/4") => answer(at_two, "Upload-Offset: 2\r\n", ""),
+            _ => none(),
+        })
+    };
+    send(&liar("201 Created")).unwrap();
+    let endless = liar("202 Accepted");
+    let error = send(&endless).unwrap_err();
+    assert!(matches!(error, RemoteError::Answer { .. }), "{error}");
+}
+
+#[test]
+fn nothing_is_sent_to_where_another_run_is() {
+    let here = tempfile::tempdir().unwrap();
+    let run = here.path().join("run-000001");
+    std::fs::create_dir(&run).unwrap();
+    std::fs::write(run.join("run.json"), book(1, 0, 0)).unwrap();
+    for name in ["00000.seg", "00001.seg"] {
+        std::fs::write(run.join(name), name).unwrap();
+    }
+    let open = book(1, 0, 0).replace("COMPLETE", "OPEN");
+    for (book, first, fits) in [
+        (Some(book(2, 0, 0)), None, false),
+        (Some(open.replace("\"began\": 1", "\"began\": 2")), None, false),
+        (Some("{".to_owned()), None, false),
+        (None, Some("another"), false),
+        (Some(open), None, true),
+        (None, None, true),
+    ] {
+        let told = format!("{book:?} {first:?}");
+        let liar = Liar::new("", move |method, path, _| match (method, path, &book) {
+            ("HEAD" | "GET", "/run-000001/run.json", Some(book)) => there(method, book),
+            ("HEAD", "/run-000001/00000.seg", _) if first.is_some() => there(method, first.unwrap_or_default()),
+            ("HEAD", path, _) if path.ends_with("?upload") => answer("204 No Content", "Upload-Offset: 0\r\n", ""),
+            ("PUT", ..) => answer("201 Created", "", ""),
+            _ => none(),
+        });
+        let result = push(&liar.server, &run, 2, &Progress::default());
+        let sent = liar.asked.lock().unwrap().iter().filter(|asked| asked.starts_with("PUT")).count();
+        match fits {
+            true => assert_eq!((result.map(|moved| moved.files).ok(), sent), (Some(3), 3), "{told}"),
+            false => {
+                assert!(matches!(result, Err(RemoteError::Exists(_))), "{told}: {result:?}");
+                assert_eq!(sent, 0, "{told}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_run_of_which_some_is_missing_is_told() {
     for (events, blocks, whole) in [(0, 0, true), (400, 0, false), (0, 20, false)] {
@@ -294,6 +373,11 @@ fn a_run_of_which_some_is_missing_is_told() {
         assert_eq!((result.is_ok(), missing(&result)), (whole, !whole), "{result:?}");
         let run = here.path().join("run-000001");
         assert_eq!(std::fs::read_to_string(run.join("run.json")).unwrap(), info);
+        if !whole {
+            let liar = Liar::always(&none());
+            assert!(missing(&push(&liar.server, &run, 1, &Progress::default())));
+            assert!(liar.asked.lock().unwrap().is_empty());
+        }
     }
 }
 

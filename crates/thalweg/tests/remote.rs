@@ -180,7 +180,7 @@ fn a_run_in_the_place_of_another_is_not_read_as_if_it_were_the_other() {
 }
 
 #[test]
-fn a_run_of_which_some_is_missing_is_told() {
+fn a_run_of_which_some_is_missing_is_told_on_either_way() {
     let Machines { here, there, .. } = &Machines::new();
     let recorded = record(there);
     let segment = File::options().write(true).open(recorded.join("00000.seg")).unwrap();
@@ -190,6 +190,8 @@ fn a_run_of_which_some_is_missing_is_told() {
         pull(&served.url("runs/1"), here).failed_saying("its run.json tells of");
     }
     assert!(!Run::open(here.join("run-000001")).unwrap().is_empty(), "what there is was fetched");
+    push(&recorded, &served.url("archive")).failed_saying("its run.json tells of");
+    assert!(!there.join("archive").exists());
 }
 
 #[test]
