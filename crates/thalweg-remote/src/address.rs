@@ -47,7 +47,9 @@ impl Address {
         let authority = uri.authority().filter(|authority| !authority.host().is_empty());
         let authority = authority.ok_or(wrong("it names no host"))?;
         if authority.as_str().contains('@') {
-            return Err(wrong("a user in front of the host is not understood; tokens come from --token-file"));
+            return Err(wrong(
+                "a user in front of the host is not understood; tokens are given apart (--token-file, THALWEG_TOKEN; token= in Python)",
+            ));
         }
         if uri.query().is_some() || url.contains('#') {
             return Err(wrong("it must be a path only, without ? and #"));
