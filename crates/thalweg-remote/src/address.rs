@@ -47,7 +47,9 @@ impl Address {
         let authority = uri.authority().filter(|authority| !authority.host().is_empty());
         let authority = authority.ok_or(wrong("it names no host"))?;
         if authority.as_str().contains('@') {
-            return Err(wrong("a user in front of the host is not understood; tokens come from --token-file"));
+            return Err(wrong(
+                "a user in front of the host is not understood; tokens are given apart (--token-file, THALWEG_TOKEN; token= in Python)",
+            ));
         }
         if uri.query().is_some() || url.contains('#') {
             return Err(wrong("it must be a path only, without ? and #"));
@@ -120,7 +122,7 @@ mod tests {
         assert_eq!(url, "http://[::1]:8080/2026%20a/x/events/1-2?source=adc%200%261&upload");
         assert_eq!(server.name().as_deref(), Some("x"));
         assert_eq!(server.beneath("b/").url("c".into()), "http://[::1]:8080/2026%20a/x/b/c");
-        for url in ["http://h", "http://h/"] {
+        for url in ["http://h", "http://h/", "HTTP://h"] {
             let server = Address::parse(url).unwrap();
             assert_eq!((server.url("".into()).as_str(), server.name()), ("http://h/", None));
             assert_eq!(server.url("a".into()), "http://h/a");

@@ -48,7 +48,7 @@ pub enum RemoteError {
     #[error("{0} is a directory")]
     Directory(String),
     /// The file is another one than it was.
-    #[error("{0} has changed while it was fetched")]
+    #[error("{0} has changed on the server meanwhile")]
     Changed(String),
     /// An answer that does not belong to what was asked.
     #[error("{url}: the server's answer makes no sense: {what}")]
@@ -58,8 +58,8 @@ pub enum RemoteError {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// A listing that cannot be read.
-    #[error("{url}: the server's listing cannot be read: {error}")]
+    /// A listing, or a `run.json`, that cannot be read.
+    #[error("{url}: what the server sends cannot be read: {error}")]
     Json {
         /// What was asked for.
         url: String,
@@ -92,6 +92,22 @@ pub enum RemoteError {
         first: Box<RemoteError>,
         /// How many more were not.
         more: usize,
+    },
+    /// A run that has ended, of which some is missing.
+    #[error(
+        "{name} has {events} of the {of_events} events and {blocks} of the {of_blocks} blocks that its run.json tells of: `thalweg verify` says more"
+    )]
+    NotWhole {
+        /// Its URL, or its directory.
+        name: String,
+        /// Closed events that there are.
+        events: u64,
+        /// Those that were written.
+        of_events: u64,
+        /// Data blocks that there are.
+        blocks: u64,
+        /// Those that were written.
+        of_blocks: u64,
     },
     /// The directory is not a run.
     #[error("{0} is no run: it has no run.json")]
@@ -142,9 +158,9 @@ impl RemoteError {
         )
     }
 
-    /// Whether the server gives this away to nobody, or not to us, while it may give others.
+    /// Whether the server has no more of this, or gives it away to nobody, or not to us, while it may give others.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Self::Status { status: 403 | 404 | 410, .. })
+        matches!(self, Self::Status { status: 403 | 404 | 410, .. } | Self::NotWhole { .. })
     }
 
     /// Whether the server has no such thing.
@@ -206,7 +222,7 @@ fn explain_transport(error: &ureq::Error) -> String {
             said if said.contains("InvalidContentType") => {
                 format!("{said}: this is no TLS; does its URL begin with http://?")
             }
-            said => format!("{said}; --ca-file names certificates that vouch for the server"),
+            said => format!("{said}; --ca-file (ca_file= in Python) names certificates that vouch for the server"),
         },
         ureq::Error::Protocol(error) if error.to_string().contains("http parse fail") => {
             format!("{error}: this is no HTTP; does its URL begin with https://?")
@@ -224,7 +240,7 @@ fn is_distrust(error: &io::Error) -> bool {
 fn explain(status: u16, says: &str) -> String {
     let meaning = match status {
         400 => "the server does not accept it",
-        401 => "the server wants a token that it knows: --token-file, or THALWEG_TOKEN",
+        401 => "the server wants a token that it knows (--token-file, THALWEG_TOKEN; token= in Python)",
         403 => "the server may not read or write it, or not for this token",
         404 | 410 => "there is no such thing on the server",
         405 => "the server does not do that; uploads need `thalweg serve --write`",

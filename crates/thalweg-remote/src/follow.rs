@@ -3,7 +3,7 @@
 use crate::listing::Kind;
 use crate::moved::Moved;
 use crate::part::settle;
-use crate::pull::{Book, Here, Place, Pull, RUN_JSON, create, fill};
+use crate::pull::{Book, Here, Place, Pull, RUN_JSON, create, fill, none_missing};
 use crate::{Progress, RemoteError, Server};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -152,7 +152,8 @@ impl Replica<'_> {
             self.pull.another_file();
         }
         self.pull.another_file();
-        self.book.write(self.to)
+        self.book.write(self.to)?;
+        none_missing(self.server.url(""), self.to, &self.book.info)
     }
 }
 

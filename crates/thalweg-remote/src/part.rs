@@ -3,17 +3,18 @@
 //! The journal `.NAME.part.journal` has a line of JSON, which says what is being fetched, and then a line for each piece that was
 //! written: its offset, its length, and the CRC32C of what arrived. A piece is noted after it was written, so a process that is
 //! killed leaves a journal that is right. The disk may get both in another order: after the machine was started again the pieces are
-//! read back and compared before they are believed. The journal is a cache: where it cannot be read the file is fetched anew.
+//! read back and compared before they are believed. Of a journal whose file is gone nothing is believed. The journal is a cache:
+//! where it cannot be read the file is fetched anew.
 
 use crate::server::Head;
 use crate::{Digest, RemoteError};
 use rustix::fs::{FallocateFlags, FlockOperation, Timespec, Timestamps};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -72,7 +73,9 @@ impl Content {
     /// Whether what was fetched of `other` is also in this.
     fn continues(&self, other: &Self) -> bool {
         let grew = self.version.is_none() && other.length <= self.length;
-        self.url == other.url && self.version == other.version && (grew || self.length == other.length)
+        // Where the server says nothing that tells contents from one another, they may be two.
+        let is_known = self.version.as_deref() != Some("");
+        is_known && self.url == other.url && self.version == other.version && (grew || self.length == other.length)
     }
 }
 
@@ -89,6 +92,11 @@ impl Part {
             Err(Errno::WOULDBLOCK) => return Err(RemoteError::InUse(at)),
             result => result.map_err(|error| RemoteError::io("locking", &at)(error.into()))?,
         }
+        let metadata = file.metadata().map_err(RemoteError::io("reading", &at))?;
+        // Whoever had the lock may have given the file its name since it was opened here.
+        if !is_named(&metadata, &at) {
+            return Err(RemoteError::InUse(at));
+        }
         let mut journal = open(&journal_at)?;
         let boot = boot();
         let mut pieces = Vec::new();
@@ -98,6 +106,8 @@ impl Part {
             && content.continues(&begin.content)
         {
             pieces = noted;
+            // The journal may be older than the file: what lies behind its end never was in it.
+            pieces.retain(|piece| piece.end().is_some_and(|end| end <= metadata.len()));
             if begin.boot != boot || boot.is_empty() {
                 pieces.retain(|piece| piece.is_in(&file));
             }
@@ -162,8 +172,10 @@ impl Part {
             let name = self.path.display().to_string();
             return Err(RemoteError::Digest { name, found: found.crc32c, expected });
         }
-        settle(&self.file, &part, &self.path, head.modified)?;
-        std::fs::remove_file(&journal).map_err(RemoteError::io("removing", &journal))
+        // The journal goes before the file has its name, and never tells of another file. Interrupted in between, it is fetched again.
+        self.file.sync_all().map_err(RemoteError::io("bringing to the disk", &part))?;
+        std::fs::remove_file(&journal).map_err(RemoteError::io("removing", &journal))?;
+        settle(&self.file, &part, &self.path, head.modified)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -205,6 +217,12 @@ pub(crate) fn settle(file: &File, from: &Path, to: &Path, modified: Option<Syste
     let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(RemoteError::io("bringing to the disk", directory))
+}
+
+/// Whether a file that was opened as `path` is still the one of that name.
+fn is_named(opened: &Metadata, path: &Path) -> bool {
+    let named = std::fs::metadata(path);
+    named.is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino()))
 }
 
 /// `.NAME.part` beside `NAME`.
@@ -347,6 +365,9 @@ mod tests {
             let (_directory, path) = begun();
             assert_eq!(Part::open(&path, &other).unwrap().there(), 0, "{other:?}");
         }
+        // Nothing tells whether it is another.
+        let unknown = Content::new("http://h/a".into(), &Head { etag: None, modified: None, ..head(9, "") }, false);
+        assert!(!unknown.continues(&unknown));
     }
 
     #[test]
@@ -380,6 +401,40 @@ mod tests {
         let _first = Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap();
         let second = Part::open(&path, &content(3 * PIECE, "\"1\""));
         assert!(matches!(second, Err(RemoteError::InUse(_))), "{second:?}");
+    }
+
+    #[test]
+    fn a_journal_of_a_file_that_is_gone_counts_for_nothing() {
+        let (_directory, path) = begun();
+        std::fs::remove_file(beside(&path, ".part")).unwrap();
+        let part = Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap();
+        assert_eq!((part.there(), part.take(1)), (0, Some(0..2 * PIECE)));
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_is_known_to_be_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let [part, path] = ["part", "path"].map(|name| directory.path().join(name));
+        let opened = File::create(&part).unwrap().metadata().unwrap();
+        assert!(is_named(&opened, &part));
+        std::fs::rename(&part, &path).unwrap();
+        assert!(!is_named(&opened, &part));
+        File::create(&part).unwrap();
+        assert!(!is_named(&opened, &part));
+    }
+
+    #[test]
+    fn a_file_gets_its_name_after_its_journal_went() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        let part = Part::open(&path, &content(4, "\"1\"")).unwrap();
+        assert!(fill(&part, 0..4, 1));
+        let journal = beside(&path, ".part.journal");
+        // It cannot be removed: what happens up to then leaves the file without its name.
+        std::fs::remove_file(&journal).unwrap();
+        std::fs::create_dir(&journal).unwrap();
+        assert!(part.finish(&head(4, "\"1\"")).is_err());
+        assert!(!path.exists() && beside(&path, ".part").exists());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use thalweg_store::{RunInfo, RunState, run_directory_name};
+use thalweg_store::{Run, RunInfo, RunState, run_directory_name};
 use thalweg_wire::RunNumber;
 
 /// Fetches what the server's URL names into the directory `into`, with so many streams: a file under its name, a run under the name of its
@@ -104,6 +104,10 @@ impl<'a> Pull<'a> {
             let to = self.run(server, place)?;
             return Ok((to.clone(), vec![to]));
         }
+        if depth == 0 && listing.entries.iter().any(|entry| entry.kind == Kind::File && entry.name == RUN_JSON) {
+            // The server could not read it either; the error says why.
+            Book::read(server)?;
+        }
         let by_number = server.name().is_some_and(|name| name == RUNS);
         let to = match (place, server.name()) {
             (Place::As(to), _) => to.to_owned(),
@@ -171,6 +175,7 @@ impl<'a> Pull<'a> {
             self.count(book.text.len() as u64);
             self.tally.file();
         }
+        none_missing(server.url(""), &to, &book.info)?;
         Ok(to)
     }
 
@@ -234,12 +239,8 @@ impl<'a> Pull<'a> {
 
     /// Looks at a file here and there. Nothing where it needs no fetching.
     fn begin(&self, job: &Job) -> Result<Option<Arc<Fetched>>, RemoteError> {
-        let mut head = job.server.head(&job.name)?;
+        let head = job.server.head(&job.name)?;
         self.progress.expect_instead(job.listed, head.length);
-        if job.grows {
-            // It may be another one with the next request, and yet have all that it has now.
-            head.etag = None;
-        }
         match std::fs::metadata(&job.to) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(RemoteError::io("reading", &job.to)(error)),
@@ -253,7 +254,7 @@ impl<'a> Pull<'a> {
         }
         let part = Part::open(&job.to, &Content::new(job.server.url(&job.name), &head, job.grows))?;
         self.resumed(part.there());
-        let file = Fetched { server: job.server.clone(), name: job.name.clone(), head, part };
+        let file = Fetched { server: job.server.clone(), name: job.name.clone(), head, grows: job.grows, part };
         if file.part.is_whole() {
             self.finish(&file)?;
             return Ok(None);
@@ -269,7 +270,9 @@ impl<'a> Pull<'a> {
         buffer: &mut [u8],
         failed: &AtomicBool,
     ) -> Result<(), RemoteError> {
-        let mut reader = file.server.reader(&file.name, range.clone(), file.head.etag.as_deref())?;
+        // What grows may be another one with each request, and yet have all that it had at first.
+        let same = (!file.grows).then_some(&file.head);
+        let mut reader = file.server.reader(&file.name, range.clone(), same)?;
         let mut at = range.start;
         while at < range.end && !failed.load(Relaxed) {
             let end = (at + 1).next_multiple_of(PIECE).min(range.end);
@@ -308,6 +311,7 @@ struct Fetched {
     server: Server,
     name: String,
     head: Head,
+    grows: bool,
     part: Part,
 }
 
@@ -408,24 +412,29 @@ pub(crate) enum Here {
 
 impl Book {
     pub(crate) fn read(server: &Server) -> Result<Self, RemoteError> {
-        // It is replaced once, when the run ends; so at most one of these tries finds it changed.
-        let mut tries = 0..3;
-        let (head, text) = loop {
-            let head = match server.head(RUN_JSON) {
-                Err(error) if error.is_not_found() => return Err(RemoteError::NotARun(server.url(""))),
-                head => head?,
-            };
-            if head.length > LONGEST_BOOK {
-                return Err(RemoteError::Answer { url: server.url(RUN_JSON), what: "a run.json of more than 256 MiB" });
-            }
-            match server.read(RUN_JSON, 0..head.length, head.etag.as_deref()) {
-                Err(RemoteError::Changed(_)) if tries.next().is_some() => {}
-                text => break (head, text?),
-            }
-        };
+        let (head, text) = Self::fetch(server).map_err(|error| match error {
+            error if error.is_not_found() => RemoteError::NotARun(server.url("")),
+            error => error,
+        })?;
         let json = |error| RemoteError::Json { url: server.url(RUN_JSON), error };
         let info = serde_json::from_slice(&text).map_err(json)?;
         Ok(Self { text, info, head })
+    }
+
+    /// Its text, all of one state.
+    pub(crate) fn fetch(server: &Server) -> Result<(Head, Vec<u8>), RemoteError> {
+        // It is replaced once, when the run ends; so at most one of these tries finds it changed.
+        let mut tries = 0..3;
+        loop {
+            let head = server.head(RUN_JSON)?;
+            if head.length > LONGEST_BOOK {
+                return Err(RemoteError::Answer { url: server.url(RUN_JSON), what: "a run.json of more than 256 MiB" });
+            }
+            match server.read(RUN_JSON, 0..head.length, Some(&head)) {
+                Err(RemoteError::Changed(_)) if tries.next().is_some() => {}
+                text => return Ok((head, text?)),
+            }
+        }
     }
 
     /// Where the run goes.
@@ -466,6 +475,22 @@ impl Book {
 
 pub(crate) fn create(directory: &Path) -> Result<(), RemoteError> {
     std::fs::create_dir_all(directory).map_err(RemoteError::io("creating", directory))
+}
+
+/// An error where a run that has ended, and is here in `directory`, holds less than its `run.json` says was written. Errors call it
+/// `name`.
+pub(crate) fn none_missing(name: String, directory: &Path, info: &RunInfo) -> Result<(), RemoteError> {
+    // What newer formats count is not known here.
+    if info.state == RunState::Open || info.version != RunInfo::VERSION {
+        return Ok(());
+    }
+    let run = Run::open(directory)?;
+    let (events, blocks) = (run.len(), run.blocks().len() as u64);
+    let (of_events, of_blocks) = (info.totals.events, info.totals.blocks);
+    if events < of_events || blocks < of_blocks {
+        return Err(RemoteError::NotWhole { name, events, of_events, blocks, of_blocks });
+    }
+    Ok(())
 }
 
 /// Whether a file here is the one on the server: as long, and of the same date (which is what a fetched file gets) or checksum.

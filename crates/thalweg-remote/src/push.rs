@@ -2,7 +2,7 @@
 
 use crate::moved::{Moved, Tally};
 use crate::part::digest_of;
-use crate::pull::{RUN_JSON, RUNS};
+use crate::pull::{Book, RUN_JSON, RUNS, none_missing};
 use crate::server::{Question, field, refused};
 use crate::{Head, Progress, RemoteError, Resource, Server, digest};
 use rustix::fs::FlockOperation;
@@ -35,7 +35,10 @@ pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -
         return Err(RemoteError::BeingWritten(path.to_owned()));
     }
     let server = server.beneath(&name);
-    push.files(&jobs(&server, path)?)?;
+    let jobs = jobs(&server, path)?;
+    none_missing(path.display().to_string(), path, &info)?;
+    no_other_run(&server, path, jobs.first())?;
+    push.files(&jobs)?;
     push.book(&server, path)?;
     Ok(push.tally.moved(server.url(""), vec![path.to_owned()]))
 }
@@ -68,6 +71,7 @@ pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &P
             closed.push(job);
         }
     }
+    no_other_run(&server, path, closed.first())?;
     push.files(&closed)?;
 
     let mut segments: Vec<Segment> = Vec::new();
@@ -93,6 +97,7 @@ pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &P
         }
         pause = if news { SHORTEST } else { (pause * 2).min(LONGEST) };
     }
+    none_missing(path.display().to_string(), path, &read_info(path)?)?;
     push.book(&server, path)?;
     Ok(push.tally.moved(server.url(""), vec![path.to_owned()]))
 }
@@ -149,6 +154,12 @@ impl Job {
         let there = self.there()?;
         Ok(there.is_some_and(|head| (head.length, head.crc32c) == (length, Some(crc32c))))
     }
+
+    /// An error where the file that the server has is not this one.
+    fn is_this(&self) -> Result<(), RemoteError> {
+        let same = self.is_there(self.length, self.crc32c()?)?;
+        if same { Ok(()) } else { Err(RemoteError::Exists(self.server.url(&self.name))) }
+    }
 }
 
 impl<'a> Push<'a> {
@@ -180,9 +191,7 @@ impl<'a> Push<'a> {
     /// Sends a file, unless it is there.
     fn file(&self, job: &Job, stop: &AtomicBool) -> Result<(), RemoteError> {
         if job.there()?.is_some() {
-            if !job.is_there(job.length, job.crc32c()?)? {
-                return Err(RemoteError::Exists(job.server.url(&job.name)));
-            }
+            job.is_this()?;
             self.tally.same_file();
             self.progress.add(job.length);
             return Ok(());
@@ -197,25 +206,15 @@ impl<'a> Push<'a> {
     fn book(&self, server: &Server, directory: &Path) -> Result<(), RemoteError> {
         let job = Job::new(server, directory.join(RUN_JSON), RUN_JSON.to_owned())?;
         self.progress.expect(job.length);
-        let mut replaced = None;
-        if let Some(head) = job.there()? {
-            let there = server.read(RUN_JSON, 0..LONGEST_BOOK, None)?;
-            let reading = RemoteError::io("reading", &job.path);
-            if there == std::fs::read(&job.path).map_err(reading)? {
+        let replaced = match BookThere::look(server, directory)? {
+            BookThere::Nothing => None,
+            BookThere::Open(head) => head.etag,
+            BookThere::Same => {
                 self.tally.same_file();
                 self.progress.add(job.length);
                 return Ok(());
             }
-            let here = read_info(directory)?;
-            let open = serde_json::from_slice::<RunInfo>(&there).is_ok_and(|there| {
-                let same = (there.run, there.builder, there.began) == (here.run, here.builder, here.began);
-                there.state == RunState::Open && same
-            });
-            if !open {
-                return Err(RemoteError::Exists(server.url(RUN_JSON)));
-            }
-            replaced = head.etag;
-        }
+        };
         let stop = AtomicBool::new(false);
         let mut upload = Upload::new(&job, self.progress, &stop);
         upload.whole(job.length, job.crc32c()?, replaced.as_deref())?;
@@ -227,6 +226,47 @@ impl<'a> Push<'a> {
         self.tally.file();
         self.tally.resumed(upload.resumed);
         self.tally.bytes(upload.at - upload.resumed);
+    }
+}
+
+/// What the server has as the `run.json` of a run.
+#[derive(Debug)]
+enum BookThere {
+    /// None.
+    Nothing,
+    /// An earlier state of it, from when the run was still open.
+    Open(Head),
+    /// The same, byte by byte.
+    Same,
+}
+
+impl BookThere {
+    /// Compares it with the one in `directory`; an error where it is that of another run.
+    fn look(server: &Server, directory: &Path) -> Result<Self, RemoteError> {
+        let (head, there) = match Book::fetch(server) {
+            Err(error) if error.is_not_found() => return Ok(Self::Nothing),
+            fetched => fetched?,
+        };
+        let path = directory.join(RUN_JSON);
+        if there == std::fs::read(&path).map_err(RemoteError::io("reading", &path))? {
+            return Ok(Self::Same);
+        }
+        let here = read_info(directory)?;
+        let earlier = serde_json::from_slice::<RunInfo>(&there).is_ok_and(|there| {
+            let same = (there.run, there.builder, there.began) == (here.run, here.builder, here.began);
+            there.state == RunState::Open && same
+        });
+        if earlier { Ok(Self::Open(head)) } else { Err(RemoteError::Exists(server.url(RUN_JSON))) }
+    }
+}
+
+/// An error where the server has another run in this place, as its `run.json` or its first segment tells: none of this one would
+/// belong there.
+fn no_other_run(server: &Server, directory: &Path, first: Option<&Job>) -> Result<(), RemoteError> {
+    let book = BookThere::look(server, directory)?;
+    match first {
+        Some(job) if matches!(book, BookThere::Nothing) && job.there()?.is_some() => job.is_this(),
+        _ => Ok(()),
     }
 }
 
@@ -262,6 +302,8 @@ impl<'a> Upload<'a> {
         self.resumed = self.at;
         let mut began_anew = false;
         let mut patience = self.job.server.patience();
+        // The most that the server ever had, and whether it fell back behind that.
+        let (mut most, mut fell_back) = (self.at, false);
         loop {
             let from = self.at;
             let result = self.put(from..length, Some(length), Some(crc32c), replaced);
@@ -270,9 +312,16 @@ impl<'a> Upload<'a> {
                     self.now_at(length);
                     return Ok(());
                 }
-                Ok(Answer::There(there)) if there < length && there != from => {
+                Ok(Answer::There(there)) if there < length && there > most => {
                     self.now_at(there);
+                    (most, fell_back) = (there, false);
                     patience.renew();
+                    continue;
+                }
+                // It may have lost some, as servers that are killed do; but not again and again.
+                Ok(Answer::There(there)) if there < length && there != from && !fell_back => {
+                    self.now_at(there);
+                    fell_back = true;
                     continue;
                 }
                 // What was there from an earlier try is of a file of another length.
@@ -280,6 +329,7 @@ impl<'a> Upload<'a> {
                     began_anew = true;
                     self.resumed = 0;
                     self.now_at(0);
+                    most = 0;
                     continue;
                 }
                 Ok(Answer::There(_)) => self.nonsense("it neither goes on with the upload nor ends it"),
@@ -297,17 +347,20 @@ impl<'a> Upload<'a> {
                 // What was there from an earlier try was of another file. The server has thrown it away.
                 began_anew = true;
                 self.resumed = 0;
+                most = 0;
             } else {
                 patience.wait(error)?;
             }
             self.resume(length)?;
-            if self.at > from {
+            if self.at > most {
+                most = self.at;
                 patience.renew();
             }
         }
     }
 
-    /// Asks how much the server has. What is more than there is to send is thrown away.
+    /// Asks how much the server has. What is more than there is to send is thrown away, and so is what leaves nothing to send:
+    /// only with some of the file can it be given its name.
     fn resume(&mut self, length: u64) -> Result<(), RemoteError> {
         let question = self.question();
         let server = &self.job.server;
@@ -321,10 +374,15 @@ impl<'a> Upload<'a> {
                 _ => Err(refused(&question.url, response)),
             }
         })?;
-        if there > length {
-            server.patiently(|| server.delete(&question))?;
+        let leaves_nothing = there > 0 && there >= length;
+        if leaves_nothing {
+            match server.patiently(|| server.delete(&question)) {
+                // It was published meanwhile.
+                Err(error) if error.is_not_found() => {}
+                done => done?,
+            }
         }
-        self.now_at(if there > length { 0 } else { there });
+        self.now_at(if leaves_nothing { 0 } else { there });
         Ok(())
     }
 
@@ -487,7 +545,7 @@ impl Segment {
                     upload.now_at(there);
                     push.tally.bytes(there.saturating_sub(sent));
                     self.sent = Some(there);
-                    return Ok(there != sent);
+                    return Ok(there > sent);
                 }
                 Ok(Answer::Published) => {
                     return Err(upload.nonsense("a file of which more will come is said to be whole"));
@@ -560,5 +618,3 @@ const LONGEST: Duration = Duration::from_secs(1);
 const KEPT_BACK: u64 = 4096;
 /// Bytes above which the server is asked before they are sent.
 const EXPECT: u64 = 1 << 20;
-/// Bytes in `run.json`.
-const LONGEST_BOOK: u64 = 256 << 20;

@@ -12,8 +12,8 @@ use ureq::{Body, BodyReader};
 pub struct Reader {
     server: Server,
     url: String,
-    /// The file has to have this one.
-    etag: Option<String>,
+    /// What every answer has to be of, where the file must not change.
+    same: Option<Head>,
     head: Head,
     /// The next byte.
     at: u64,
@@ -28,13 +28,13 @@ impl Reader {
         server: Server,
         url: String,
         range: Range<u64>,
-        etag: Option<&str>,
+        same: Option<&Head>,
     ) -> Result<Self, RemoteError> {
         let mut patience = server.patience();
         let head = Head { length: 0, etag: None, modified: None, crc32c: None };
-        let etag = etag.map(str::to_owned);
         let Range { start: at, end } = range;
-        let mut reader = Self { patience: server.patience(), server, url, etag, head, at, end, answer: None };
+        let mut reader =
+            Self { patience: server.patience(), server, url, same: same.cloned(), head, at, end, answer: None };
         while let Err(error) = reader.ask() {
             patience.wait(error)?;
         }
@@ -62,8 +62,12 @@ impl Reader {
             };
             question = question.with(header::RANGE, format!("bytes={}-{last}", self.at));
         }
-        if let Some(etag) = &self.etag {
-            question = question.with(header::IF_MATCH, etag);
+        match &self.same {
+            Some(Head { etag: Some(etag), .. }) => question = question.with(header::IF_MATCH, etag),
+            Some(Head { modified: Some(modified), .. }) => {
+                question = question.with(header::IF_UNMODIFIED_SINCE, httpdate::fmt_http_date(*modified));
+            }
+            _ => {}
         }
         let response = self.server.get(&question)?;
         let nonsense = |what| RemoteError::Answer { url: self.url.clone(), what };
@@ -94,6 +98,9 @@ impl Reader {
             return Err(nonsense("another part than was asked for"));
         }
         self.head = Head::with_length(&response, total);
+        if self.same.as_ref().is_some_and(|same| same.contradicts(&self.head)) {
+            return Err(RemoteError::Changed(self.url.clone()));
+        }
         self.end = self.end.min(range.end);
         self.answer = (range.end > range.start).then(|| response.into_body().into_reader());
         Ok(())
@@ -144,10 +151,10 @@ impl Read for Reader {
 
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, etag, head, at, end, .. } = self;
+        let Self { url, same, head, at, end, .. } = self;
         f.debug_struct("Reader")
             .field("url", url)
-            .field("etag", etag)
+            .field("same", same)
             .field("head", head)
             .field("at", at)
             .field("end", end)

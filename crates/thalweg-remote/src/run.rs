@@ -1,20 +1,24 @@
 //! Runs on a data server, read as if they were here.
 
-use crate::{Options, RemoteError, Server};
+use crate::pull::{Book, RUN_JSON};
+use crate::{Head, Options, RemoteError, Server};
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use thalweg_store::{Run, RunFiles};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use thalweg_store::{Run, RunFiles, RunInfo, RunState};
 
 /// Opens the run that a URL names, `http://host:port/runs/42`: what [`Run::open`] does with a directory.
 pub fn open_run(url: &str, options: &Options) -> Result<Run, RemoteError> {
-    let served = Served { server: Server::new(url, options)?, url: url.trim_end_matches('/').into() };
+    let server = Server::new(url, options)?;
+    let served = Served { server, url: url.trim_end_matches('/').into(), known: Mutex::default() };
     Ok(Run::open_at(Arc::new(served))?)
 }
 
 /// Whether something that names a run names one on a server.
 pub fn is_url(text: &str) -> bool {
-    text.starts_with("http://") || text.starts_with("https://")
+    let begins = |with: &str| text.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with));
+    begins("http://") || begins("https://")
 }
 
 /// The files of a run on a server.
@@ -22,6 +26,74 @@ pub fn is_url(text: &str) -> bool {
 struct Served {
     server: Server,
     url: PathBuf,
+    known: Mutex<Known>,
+}
+
+/// What was seen of a run. Another one in its place is told from it.
+#[derive(Debug, Default)]
+struct Known {
+    /// Its number, builder and begin.
+    run: Option<(u32, u32, u64)>,
+    has_ended: bool,
+    segments: HashMap<String, Segment>,
+}
+
+/// What was seen of a segment last.
+#[derive(Debug, Clone)]
+struct Segment {
+    head: Head,
+    /// It was being written: it may be longer by now.
+    grows: bool,
+}
+
+impl Served {
+    /// Takes in what its `run.json` says; an error where that is another run's.
+    fn is(&self, info: &RunInfo) -> Result<(), RemoteError> {
+        let mut known = self.known();
+        let run = (info.run, info.builder, info.began);
+        if *known.run.get_or_insert(run) != run {
+            return Err(RemoteError::Changed(self.server.url("")));
+        }
+        known.has_ended |= info.state != RunState::Open;
+        Ok(())
+    }
+
+    fn read(&self, file: &str, offset: u64, into: &mut [u8]) -> Result<usize, RemoteError> {
+        let (before, grows) = {
+            let known = self.known();
+            (known.segments.get(file).cloned(), !known.has_ended)
+        };
+        let same = before.as_ref().filter(|segment| !segment.grows).map(|segment| &segment.head);
+        // Blocks never change: of a segment that grows too, parts that are asked for at any time belong together.
+        let mut reader = self.server.reader(file, offset..offset.saturating_add(into.len() as u64), same)?;
+        let head = reader.head().clone();
+        if before.as_ref().is_some_and(|before| head.length < before.head.length) {
+            return Err(RemoteError::Changed(self.server.url(file)));
+        }
+        if same.is_none() {
+            self.known().segments.insert(file.to_owned(), Segment { head, grows });
+        }
+        let mut there = 0;
+        while there < into.len() {
+            match reader.read(&mut into[there..]) {
+                Ok(0) => break,
+                Ok(read) => there += read,
+                Err(error) => return Err(reader.error(error)),
+            }
+        }
+        Ok(there)
+    }
+
+    /// The error, for who says where it happened.
+    fn error(&self, file: &str, error: RemoteError) -> io::Error {
+        let text = error.to_string();
+        let what = text.strip_prefix(&self.server.url(file)).map(|what| what.trim_start_matches([':', ' ']).to_owned());
+        io::Error::new(io::Error::from(error).kind(), what.unwrap_or(text))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl RunFiles for Served {
@@ -30,24 +102,110 @@ impl RunFiles for Served {
     }
 
     fn info(&self) -> io::Result<Vec<u8>> {
-        Ok(self.server.read("run.json", .., None)?)
+        let (_, text) = Book::fetch(&self.server).map_err(|error| self.error(RUN_JSON, error))?;
+        // What cannot be understood is told by who asked.
+        if let Ok(info) = serde_json::from_slice(&text) {
+            self.is(&info).map_err(|error| self.error("", error))?;
+        }
+        Ok(text)
     }
 
     fn files(&self) -> io::Result<Vec<(String, u64)>> {
-        let listing = self.server.list("")?;
+        let listing = self.server.list("").map_err(|error| self.error("/", error))?;
+        if let Some(info) = &listing.info {
+            self.is(info).map_err(|error| self.error("", error))?;
+        }
         Ok(listing.entries.into_iter().map(|entry| (entry.name, entry.bytes)).collect())
     }
 
     fn read_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        // Blocks never change: parts of them, asked for at any time, belong together.
-        let mut reader = self.server.reader(file, offset..offset.saturating_add(into.len() as u64), None)?;
-        let mut there = 0;
-        while there < into.len() {
-            match reader.read(&mut into[there..])? {
-                0 => break,
-                read => there += read,
+        self.read(file, offset, into).map_err(|error| self.error(file, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+
+    /// A run on a server that gives these answers, one for each request.
+    fn served(answers: Vec<String>) -> Served {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/1", door.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for (client, answer) in door.incoming().map_while(Result::ok).zip(answers) {
+                let lines = BufReader::new(&client).lines().map_while(Result::ok);
+                lines.take_while(|line| !line.is_empty()).for_each(drop);
+                let _ = (&client).write_all(answer.as_bytes());
             }
+        });
+        let options = Options { patience: std::time::Duration::ZERO, ..Options::default() };
+        Served { server: Server::new(&url, &options).unwrap(), url: url.into(), known: Mutex::default() }
+    }
+
+    /// The first byte of a segment, which is so long.
+    fn part(etag: u32, length: u64) -> String {
+        format!(
+            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nContent-Length: 1\r\nETag: \"{etag}\"\r\n\
+             Content-Range: bytes 0-0/{length}\r\n\r\n1"
+        )
+    }
+
+    fn info(state: RunState, began: u64) -> RunInfo {
+        let info = serde_json::json!({
+            "format": "thalweg-run", "version": 1, "run": 1, "builder": 0, "builders": 1, "state": state, "began": began,
+            "writer": {}, "recorder": {},
+        });
+        serde_json::from_value(info).unwrap()
+    }
+
+    /// Whether each of these reads in turn is answered, and what the last says where it is not.
+    fn reads(served: &Served, count: usize) -> (Vec<bool>, String) {
+        let results: Vec<_> = (0..count).map(|_| served.read_at("00000.seg", 0, &mut [0])).collect();
+        let said = results.last().and_then(|last| last.as_ref().err()).map(ToString::to_string);
+        (results.iter().map(Result::is_ok).collect(), said.unwrap_or_default())
+    }
+
+    #[test]
+    fn a_run_that_has_ended_does_not_change() {
+        for other in [part(2, 9), part(1, 10)] {
+            let served = served(vec![part(1, 9), part(1, 9), other]);
+            served.is(&info(RunState::Complete, 1)).unwrap();
+            let changed = "has changed on the server meanwhile".to_owned();
+            assert_eq!(reads(&served, 3), (vec![true, true, false], changed));
         }
-        Ok(there)
+    }
+
+    #[test]
+    fn a_run_that_is_recorded_only_grows_until_it_has_ended() {
+        let served = served(vec![part(1, 9), part(2, 10), part(3, 9), part(3, 10), part(4, 11)]);
+        served.is(&info(RunState::Open, 1)).unwrap();
+        assert_eq!(reads(&served, 3).0, [true, true, false]);
+        served.is(&info(RunState::Complete, 1)).unwrap();
+        assert_eq!(reads(&served, 2).0, [true, false]);
+    }
+
+    #[test]
+    fn another_run_in_its_place_is_told_from_it() {
+        let served = served(Vec::new());
+        served.is(&info(RunState::Open, 1)).unwrap();
+        served.is(&info(RunState::Complete, 1)).unwrap();
+        assert!(matches!(served.is(&info(RunState::Complete, 2)), Err(RemoteError::Changed(_))));
+    }
+
+    #[test]
+    fn an_error_leaves_the_name_to_who_tells_it() {
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let options = Options { patience: std::time::Duration::ZERO, ..Options::default() };
+        let url = format!("http://{nobody}/1");
+        let error = open_run(&url, &options).unwrap_err().to_string();
+        assert_eq!(error.matches(&url).count(), 1, "{error}");
+    }
+
+    #[test]
+    fn a_url_is_one_in_any_case() {
+        assert!(is_url("http://h/1") && is_url("HTTPS://h/1"));
+        assert!(!is_url("runs/1") && !is_url("http:/") && !is_url("é".repeat(8).as_str()));
     }
 }

@@ -1,6 +1,7 @@
 //! Asks a data server, and asks again where it is worth it.
 
 use crate::address::Address;
+use crate::part::seconds;
 use crate::{Listing, Reader, RemoteError, Resource, digest};
 use std::io::Read;
 use std::ops::{Bound, RangeBounds};
@@ -30,7 +31,7 @@ pub struct Options {
     /// Certificates (PEM) that vouch for the server, instead of the system's.
     pub ca_file: Option<PathBuf>,
     /// How long to try again while the server cannot be reached, breaks off or says that it cannot now, since it did
-    /// something last.
+    /// something last. A server that says nothing for so long counts as one that breaks off: after 2 s at least, and 30 s at most.
     pub patience: Duration,
 }
 
@@ -73,10 +74,10 @@ impl Server {
             // A token goes to nobody but the server it was given for, and what is read is what was named.
             .max_redirects(0)
             .http_status_as_error(false)
-            .timeout_resolve(Some(CONNECT))
-            .timeout_connect(Some(CONNECT))
-            .timeout_per_read(Some(QUIET))
-            .timeout_per_write(Some(QUIET))
+            .timeout_resolve(Some(no_longer(CONNECT, options.patience)))
+            .timeout_connect(Some(no_longer(CONNECT, options.patience)))
+            .timeout_per_read(Some(no_longer(QUIET, options.patience)))
+            .timeout_per_write(Some(no_longer(QUIET, options.patience)))
             .input_buffer_size(BUFFER)
             .output_buffer_size(BUFFER)
             .max_idle_connections(MOST_IDLE)
@@ -92,7 +93,7 @@ impl Server {
         Self { address: self.address.beneath(path), shared: Arc::clone(&self.shared) }
     }
 
-    /// The same server, asked with another patience.
+    /// The same server, over the same connections, tried again for another time. How long it may say nothing stays.
     pub(crate) fn with_patience(&self, patience: Duration) -> Self {
         let Shared { agent, authorization, .. } = &*self.shared;
         let shared = Shared { agent: agent.clone(), authorization: authorization.clone(), patience };
@@ -142,16 +143,16 @@ impl Server {
         })
     }
 
-    /// A range of a file: less than asked for where the file is shorter. With an `etag`, [`RemoteError::Changed`] where
-    /// the file has another one now; without, only what does not change (blocks of a run) can be put together from
-    /// several reads.
+    /// A range of a file: less than asked for where the file is shorter. Where it has to be of the content that `same` was
+    /// said of, [`RemoteError::Changed`] tells that the file is another one now; without, only what does not change (blocks
+    /// of a run) can be put together from several reads.
     pub fn read<'a>(
         &self,
         resource: impl Into<Resource<'a>>,
         range: impl RangeBounds<u64>,
-        etag: Option<&str>,
+        same: Option<&Head>,
     ) -> Result<Vec<u8>, RemoteError> {
-        let mut reader = self.reader(resource, range, etag)?;
+        let mut reader = self.reader(resource, range, same)?;
         // What a server says it will send is no reason to set so much memory aside.
         let mut bytes = Vec::with_capacity(usize::try_from(reader.remaining()).unwrap_or(0).min(8 << 20));
         reader.read_to_end(&mut bytes).map_err(|error| reader.error(error))?;
@@ -163,7 +164,7 @@ impl Server {
         &self,
         resource: impl Into<Resource<'a>>,
         range: impl RangeBounds<u64>,
-        etag: Option<&str>,
+        same: Option<&Head>,
     ) -> Result<Reader, RemoteError> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -175,7 +176,7 @@ impl Server {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => u64::MAX,
         };
-        Reader::open(self.clone(), self.url(resource), start..end.max(start), etag)
+        Reader::open(self.clone(), self.url(resource), start..end.max(start), same)
     }
 
     /// Asks once. Any status is an answer.
@@ -235,6 +236,17 @@ impl Head {
     pub(crate) fn of(response: &Response<Body>) -> Option<Self> {
         let length = field(response, header::CONTENT_LENGTH)?.parse().ok()?;
         Some(Self::with_length(response, length))
+    }
+
+    /// Whether both cannot be of the same content: something that both say differs.
+    pub(crate) fn contradicts(&self, other: &Self) -> bool {
+        fn differ<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
+            one.is_some() && other.is_some() && one != other
+        }
+        self.length != other.length
+            || differ(self.etag.as_ref(), other.etag.as_ref())
+            || differ(self.modified.map(seconds), other.modified.map(seconds))
+            || differ(self.crc32c, other.crc32c)
     }
 
     pub(crate) fn with_length(response: &Response<Body>, length: u64) -> Self {
@@ -373,10 +385,17 @@ fn tls(options: &Options) -> Result<TlsConfig, RemoteError> {
         .build())
 }
 
+/// A limit of time for whoever has no more patience than that. None at all means that nothing is tried again, not haste.
+fn no_longer(limit: Duration, patience: Duration) -> Duration {
+    if patience.is_zero() { limit } else { limit.min(patience.max(SHORTEST_QUIET)) }
+}
+
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a server may say nothing, or take nothing, before the connection counts as broken.
 const QUIET: Duration = Duration::from_secs(30);
+/// The same for who has little patience: a disk that has to spin up, or a packet that was lost, is no break.
+const SHORTEST_QUIET: Duration = Duration::from_secs(2);
 /// How long it may say nothing while it brings an upload to its disk.
 const DISK: Duration = Duration::from_secs(300);
 /// Between the first two tries.
@@ -390,3 +409,17 @@ const BUFFER: usize = 256 << 10;
 const MOST_IDLE: usize = 64;
 /// Bytes in a listing: a million entries.
 const MOST_JSON: u64 = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_may_say_nothing_no_longer_than_the_patience_lasts() {
+        for (patience, connect, quiet) in [(0, 10, 30), (1, 2, 2), (5, 5, 5), (20, 10, 20), (600, 10, 30)] {
+            let patience = Duration::from_secs(patience);
+            let limits = [CONNECT, QUIET].map(|limit| no_longer(limit, patience).as_secs());
+            assert_eq!(limits, [connect, quiet], "{patience:?}");
+        }
+    }
+}

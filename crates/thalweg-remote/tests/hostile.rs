@@ -1,18 +1,21 @@
 //! A server that answers nonsense, or means harm: an error, and nothing on the disk that should not be there.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
-use thalweg_remote::{MountError, Mounted, Options, Progress, RemoteError, Server, mount, open_run, pull};
+use thalweg_remote::{Head, MountError, Mounted, Options, Progress, RemoteError, Server, mount, open_run, pull, push};
 
-/// A server that answers each request as it is told: by method, path and `Range`.
+/// A server that answers each request as it is told: by method, path and `Range`, or `Content-Range`.
 struct Liar {
     server: Server,
     asked: Arc<Mutex<Vec<String>>>,
+    /// `If-Match` and the like, in small letters.
+    conditions: Arc<Mutex<Vec<String>>>,
 }
 
 impl Liar {
@@ -20,16 +23,22 @@ impl Liar {
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}{path}", door.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let (answer, heard) = (Arc::new(answer), Arc::clone(&asked));
+        let conditions = Arc::new(Mutex::new(Vec::new()));
+        let (answer, heard, seen) = (Arc::new(answer), Arc::clone(&asked), Arc::clone(&conditions));
         std::thread::spawn(move || {
             for client in door.incoming().map_while(Result::ok) {
-                let (answer, heard) = (Arc::clone(&answer), Arc::clone(&heard));
+                let (answer, heard, seen) = (Arc::clone(&answer), Arc::clone(&heard), Arc::clone(&seen));
                 std::thread::spawn(move || {
-                    let mut lines = BufReader::new(&client).lines().map_while(Result::ok);
+                    let mut request = BufReader::new(&client);
+                    let mut lines = request.by_ref().lines().map_while(Result::ok);
                     let first = lines.next().unwrap_or_default();
-                    let fields: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
-                    let range =
-                        fields.iter().find_map(|line| line.to_lowercase().strip_prefix("range: ").map(str::to_owned));
+                    let fields: Vec<String> =
+                        lines.take_while(|line| !line.is_empty()).map(|line| line.to_lowercase()).collect();
+                    let field = |name| fields.iter().find_map(|line| line.strip_prefix(name).map(str::to_owned));
+                    let range = field("range: ").or_else(|| field("content-range: "));
+                    let length = field("content-length: ").and_then(|length| length.parse().ok()).unwrap_or(0);
+                    let _ = std::io::copy(&mut request.take(length), &mut std::io::sink());
+                    seen.lock().unwrap().extend(fields.iter().filter(|line| line.starts_with("if-")).cloned());
                     heard.lock().unwrap().push(first.clone());
                     let mut words = first.split(' ');
                     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -38,7 +47,7 @@ impl Liar {
             }
         });
         let options = Options { patience: Duration::from_millis(1), ..Options::default() };
-        Self { server: Server::new(&url, &options).unwrap(), asked }
+        Self { server: Server::new(&url, &options).unwrap(), asked, conditions }
     }
 
     /// Answers everything with this.
@@ -146,7 +155,8 @@ fn ranges_that_were_not_asked_for_are_no_answer() {
     let behind = Liar::always(&answer("416 Range Not Satisfiable", "Content-Range: bytes */4\r\n", ""));
     assert_eq!(behind.server.read("", 4..9, None).unwrap(), b"");
     let changed = Liar::always(&answer("412 Precondition Failed", "", ""));
-    assert!(matches!(changed.server.read("", 2..4, Some("\"1\"")), Err(RemoteError::Changed(_))));
+    let head = Head { length: 4, etag: Some("\"1\"".into()), modified: None, crc32c: None };
+    assert!(matches!(changed.server.read("", 2..4, Some(&head)), Err(RemoteError::Changed(_))));
 }
 
 #[test]
@@ -178,6 +188,50 @@ fn what_breaks_off_is_asked_for_from_there_on() {
     let options = Options { patience: Duration::from_secs(5), ..Options::default() };
     let server = Server::new(&liar.server.url(""), &options).unwrap();
     assert_eq!(server.read("", .., None).unwrap(), b"text");
+    let head = Head { length: 4, etag: Some("\"1\"".into()), modified: None, crc32c: None };
+    assert_eq!(server.read("", .., Some(&head)).unwrap(), b"text");
+}
+
+const THEN: &str = "Last-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n";
+const LATER: &str = "Last-Modified: Sun, 22 Nov 2026 08:00:01 GMT\r\n";
+
+#[test]
+fn two_contents_are_not_put_together() {
+    let digest = "Repr-Digest: crc32c=:AAAAAA==:\r\n";
+    for (at_first, then, range) in [
+        (THEN, LATER, "0-3/4"),
+        (THEN, THEN, "0-3/5"),
+        ("", "", "0-3/5"),
+        ("ETag: \"1\"\r\n", "ETag: \"2\"\r\n", "0-3/4"),
+        ("Repr-Digest: crc32c=:L1MZ4Q==:\r\n", digest, "0-3/4"),
+    ] {
+        let here = tempfile::tempdir().unwrap();
+        let liar = Liar::new("/a", move |method, _, _| match method {
+            "HEAD" => format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n{at_first}\r\n"),
+            _ => answer("206 Partial Content", &format!("{then}Content-Range: bytes {range}\r\n"), "text"),
+        });
+        let error = pull(&liar.server, here.path(), 1, &Progress::default()).unwrap_err();
+        assert!(matches!(error, RemoteError::Changed(_)), "{at_first}{then}{range}: {error}");
+        assert!(!here.path().join("a").exists());
+    }
+}
+
+#[test]
+fn what_breaks_off_does_not_go_on_with_another_content() {
+    let liar = Liar::new("/a", |_, _, range| match range {
+        "bytes=0-3" => {
+            format!("HTTP/1.1 206 Partial Content\r\n{THEN}Content-Range: bytes 0-3/4\r\nContent-Length: 4\r\n\r\nte")
+        }
+        _ => answer("206 Partial Content", &format!("{LATER}Content-Range: bytes 2-3/4\r\n"), "xt"),
+    });
+    let options = Options { patience: Duration::from_secs(5), ..Options::default() };
+    let server = Server::new(&liar.server.url(""), &options).unwrap();
+    let then = std::time::UNIX_EPOCH + Duration::from_secs(1_795_334_400);
+    let head = Head { length: 4, etag: None, modified: Some(then), crc32c: None };
+    let result = server.read("", 0..4, Some(&head));
+    assert!(matches!(result, Err(RemoteError::Changed(_))), "{result:?}");
+    let condition = "if-unmodified-since: sun, 22 nov 2026 08:00:00 gmt";
+    assert_eq!(*liar.conditions.lock().unwrap(), [condition, condition]);
 }
 
 #[test]
@@ -202,6 +256,147 @@ fn a_run_that_is_none_or_contradicts_itself_is_not_opened() {
         let options = Options { patience: Duration::ZERO, ..Options::default() };
         assert!(open_run(&liar.server.url(""), &options).is_err(), "{listed} {content}");
     }
+}
+
+/// A `run.json` of a run that has ended, of which so many events and blocks were written.
+fn book(began: u64, events: u64, blocks: u64) -> String {
+    let totals = format!(r#"{{"events": {events}, "blocks": {blocks}}}"#);
+    format!(
+        r#"{{"format": "thalweg-run", "version": 1, "run": 1, "builder": 0, "builders": 1, "state": "COMPLETE",
+            "began": {began}, "ended": 9, "writer": {{}}, "recorder": {{}}, "totals": {totals}}}"#
+    )
+}
+
+fn none() -> String {
+    answer("404 Not Found", "", "")
+}
+
+/// A file that is `there`, to `HEAD` and `GET`.
+fn there(method: &str, content: &str) -> String {
+    match method {
+        "HEAD" => format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", content.len()),
+        _ => answer("200 OK", "", content),
+    }
+}
+
+/// Sends a file `a` of four bytes.
+fn send(liar: &Liar) -> Result<(), RemoteError> {
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("a"), "text").unwrap();
+    push(&liar.server, &here.path().join("a"), 1, &Progress::default()).map(drop)
+}
+
+#[test]
+fn an_upload_that_is_whole_and_has_no_name_is_begun_anew() {
+    let thrown_away = AtomicBool::new(false);
+    let liar = Liar::new("", move |method, path, range| match (method, path, range) {
+        ("HEAD", "/a?upload", _) => answer("204 No Content", "Upload-Offset: 4\r\n", ""),
+        ("DELETE", "/a?upload", _) => {
+            thrown_away.store(true, Relaxed);
+            answer("204 No Content", "", "")
+        }
+        ("PUT", "/a", "") if thrown_away.load(Relaxed) => answer("201 Created", "", ""),
+        ("PUT", ..) => answer("400 Bad Request", "", ""),
+        _ => none(),
+    });
+    send(&liar).unwrap();
+}
+
+#[test]
+fn an_upload_of_which_the_server_loses_some_goes_on_and_one_that_comes_no_further_ends() {
+    let liar = |at_two: &'static str| {
+        Liar::new("", move |method, path, range| match (method, path, range) {
+            ("HEAD", "/a?upload", _) => answer("204 No Content", "Upload-Offset: 0\r\n", ""),
+            ("PUT", _, "") => answer("202 Accepted", "Upload-Offset: 2\r\n", ""),
+            ("PUT", _, "bytes 2-3/4") => answer("409 Conflict", "Upload-Offset: 1\r\n", ""),
+            ("PUT", _, "bytes 1-3/4") => answer(at_two, "Upload-Offset: 2\r\n", ""),
+            _ => none(),
+        })
+    };
+    send(&liar("201 Created")).unwrap();
+    let endless = liar("202 Accepted");
+    let error = send(&endless).unwrap_err();
+    assert!(matches!(error, RemoteError::Answer { .. }), "{error}");
+}
+
+#[test]
+fn nothing_is_sent_to_where_another_run_is() {
+    let here = tempfile::tempdir().unwrap();
+    let run = here.path().join("run-000001");
+    std::fs::create_dir(&run).unwrap();
+    std::fs::write(run.join("run.json"), book(1, 0, 0)).unwrap();
+    for name in ["00000.seg", "00001.seg"] {
+        std::fs::write(run.join(name), name).unwrap();
+    }
+    let open = book(1, 0, 0).replace("COMPLETE", "OPEN");
+    for (book, first, fits) in [
+        (Some(book(2, 0, 0)), None, false),
+        (Some(open.replace("\"began\": 1", "\"began\": 2")), None, false),
+        (Some("{".to_owned()), None, false),
+        (None, Some("another"), false),
+        (Some(open), None, true),
+        (None, None, true),
+    ] {
+        let told = format!("{book:?} {first:?}");
+        let liar = Liar::new("", move |method, path, _| match (method, path, &book) {
+            ("HEAD" | "GET", "/run-000001/run.json", Some(book)) => there(method, book),
+            ("HEAD", "/run-000001/00000.seg", _) if first.is_some() => there(method, first.unwrap_or_default()),
+            ("HEAD", path, _) if path.ends_with("?upload") => answer("204 No Content", "Upload-Offset: 0\r\n", ""),
+            ("PUT", ..) => answer("201 Created", "", ""),
+            _ => none(),
+        });
+        let result = push(&liar.server, &run, 2, &Progress::default());
+        let sent = liar.asked.lock().unwrap().iter().filter(|asked| asked.starts_with("PUT")).count();
+        match fits {
+            true => assert_eq!((result.map(|moved| moved.files).ok(), sent), (Some(3), 3), "{told}"),
+            false => {
+                assert!(matches!(result, Err(RemoteError::Exists(_))), "{told}: {result:?}");
+                assert_eq!(sent, 0, "{told}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_of_which_some_is_missing_is_told() {
+    for (events, blocks, whole) in [(0, 0, true), (400, 0, false), (0, 20, false)] {
+        let here = tempfile::tempdir().unwrap();
+        let info = book(1, events, blocks);
+        let text = info.clone();
+        let liar = Liar::new("/runs/1", move |method, path, _| match (method, path) {
+            ("HEAD", "/runs/1") => answer("301 Moved Permanently", "Location: /runs/1/\r\n", ""),
+            (_, "/runs/1/run.json") => there(method, &text),
+            _ => answer("200 OK", "", &format!("{{\"path\": \"/runs/1/\", \"entries\": [], \"info\": {text}}}")),
+        });
+        let result = pull(&liar.server, here.path(), 1, &Progress::default());
+        let missing = |result: &Result<_, _>| matches!(result, Err(RemoteError::NotWhole { .. }));
+        assert_eq!((result.is_ok(), missing(&result)), (whole, !whole), "{result:?}");
+        let run = here.path().join("run-000001");
+        assert_eq!(std::fs::read_to_string(run.join("run.json")).unwrap(), info);
+        if !whole {
+            let liar = Liar::always(&none());
+            assert!(missing(&push(&liar.server, &run, 1, &Progress::default())));
+            assert!(liar.asked.lock().unwrap().is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_run_whose_book_cannot_be_read_is_no_directory() {
+    let here = tempfile::tempdir().unwrap();
+    let liar = Liar::new("/runs/2", |method, path, _| match (method, path) {
+        ("HEAD", "/runs/2") => answer("301 Moved Permanently", "Location: /runs/2/\r\n", ""),
+        (_, "/runs/2/run.json") => there(method, "{"),
+        _ => answer(
+            "200 OK",
+            "",
+            r#"{"path": "/runs/2/", "entries": [{"name": "run.json", "kind": "file", "bytes": 1}]}"#,
+        ),
+    });
+    let error = pull(&liar.server, here.path(), 1, &Progress::default()).unwrap_err();
+    assert!(matches!(error, RemoteError::Json { .. }), "{error}");
+    assert!(error.to_string().contains("/runs/2/run.json"), "{error}");
+    assert!(is_empty(here.path()));
 }
 
 /// What a server says it has, as files.
@@ -291,7 +486,7 @@ fn a_mount_reads_nothing_that_the_server_contradicts_itself_in() {
             _ => told.clone(),
         });
         let Some(shown) = Shown::of(&liar) else { return };
-        let result = File::open(shown.path("a")).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut [0; 4]));
+        let result = File::open(shown.path("a")).and_then(|mut file| file.read_exact(&mut [0; 4]));
         assert!(result.is_err(), "{bytes} {length} {part}");
     }
 }

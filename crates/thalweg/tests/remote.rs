@@ -5,6 +5,7 @@ mod common;
 
 use common::served::{Machines, Served, assert_same, big, record, run, start};
 use common::*;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -164,6 +165,33 @@ fn a_run_is_read_where_it_is() {
     }
     let error = open_run(&served.url("runs/7"), &Options::default()).unwrap_err();
     assert!(error.to_string().contains("is not a run"), "{error}");
+}
+
+#[test]
+fn a_run_in_the_place_of_another_is_not_read_as_if_it_were_the_other() {
+    let Machines { here, there, .. } = &Machines::new();
+    let (recorded, other) = (record(there), record(here));
+    let served = Served::start(there, &[]);
+    let run = open_run(&served.url("runs/1"), &Options::default()).unwrap();
+    std::fs::remove_dir_all(&recorded).unwrap();
+    std::fs::rename(other, recorded).unwrap();
+    let error = run.events().find_map(Result::err).expect("an error").to_string();
+    assert!(error.contains("has changed on the server"), "{error}");
+}
+
+#[test]
+fn a_run_of_which_some_is_missing_is_told_on_either_way() {
+    let Machines { here, there, .. } = &Machines::new();
+    let recorded = record(there);
+    let segment = File::options().write(true).open(recorded.join("00000.seg")).unwrap();
+    segment.set_len(segment.metadata().unwrap().len() / 2).unwrap();
+    let served = Served::start(there, &["--write"]);
+    for _ in 0..2 {
+        pull(&served.url("runs/1"), here).failed_saying("its run.json tells of");
+    }
+    assert!(!Run::open(here.join("run-000001")).unwrap().is_empty(), "what there is was fetched");
+    push(&recorded, &served.url("archive")).failed_saying("its run.json tells of");
+    assert!(!there.join("archive").exists());
 }
 
 #[test]

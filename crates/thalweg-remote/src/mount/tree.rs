@@ -2,7 +2,7 @@
 
 use super::Counters;
 use crate::listing::{Kind, Listing};
-use crate::{Entry, RemoteError, Server};
+use crate::{Entry, Head, RemoteError, Server};
 use fuser::Errno;
 use std::collections::HashMap;
 use std::io::Read;
@@ -280,18 +280,16 @@ impl Content {
         self.grows.is_some()
     }
 
+    fn head(&self) -> Head {
+        Head { length: self.length, etag: self.etag.clone(), modified: self.modified, crc32c: None }
+    }
+
     /// Takes over what was seen, where that is the same content.
     fn becomes(&mut self, seen: &Self) -> bool {
-        let may_differ = |one: &Option<_>, other: &Option<_>| one.is_none() || other.is_none() || one == other;
         let same = if self.is_growing() {
             seen.length >= self.length
         } else {
-            // To the second; the ETag tells what is finer.
-            let is_dated = match (self.modified, seen.modified) {
-                (Some(one), Some(other)) => crate::part::seconds(one) == crate::part::seconds(other),
-                _ => true,
-            };
-            !seen.is_growing() && seen.length == self.length && is_dated && may_differ(&self.etag, &seen.etag)
+            !seen.is_growing() && !self.head().contradicts(&seen.head())
         };
         if self.stale || !same {
             return false;
@@ -306,11 +304,8 @@ impl Content {
     fn fetch(&self, server: &Server, path: &str, range: Range<u64>) -> Result<Vec<u8>, RemoteError> {
         let changed = || RemoteError::Changed(server.url(path));
         let begun = Instant::now();
-        let mut reader = server.reader(path, range.clone(), self.etag.as_deref())?;
-        let head = Self::new(reader.head().length, reader.head().modified);
-        if !self.is_growing() && !self.clone().becomes(&head) {
-            return Err(changed());
-        }
+        let same = (!self.is_growing()).then(|| self.head());
+        let mut reader = server.reader(path, range.clone(), same.as_ref())?;
         let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
         let mut there = 0;
         while there < bytes.len() {
