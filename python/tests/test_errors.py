@@ -60,3 +60,13 @@ def test_damage_is_named_by_file_and_place_and_other_blocks_are_read(copy: Path)
     assert damaged.event(0).complete
     with pytest.raises(thalweg.RunError, match=r"00000\.seg at byte \d+: .*CRC"):
         damaged.event(last.id)
+
+
+def test_that_less_is_there_than_was_written_is_said(copy: Path) -> None:
+    whole = len(thalweg.open(copy))
+    (segment, *_) = sorted(copy.glob("*.seg"))
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size // 2)
+    with pytest.warns(UserWarning, match=rf"\d+ of the {whole} events .*thalweg verify"):
+        rest = thalweg.open(copy)
+    assert len(list(rest)) == len(rest) < whole

@@ -31,11 +31,16 @@ def open(
     A server gets ``token``, or what the environment variable ``THALWEG_TOKEN`` says; ``ca_file`` (PEM) has the
     certificates that vouch for it, instead of the system's. While it cannot be reached it is asked again, for
     ``patience`` seconds, in all that is done with the run; then ``RunError`` is raised.
+
+    Where less is there than ``run.json`` tells of, as of a file that was cut off, a ``UserWarning`` says so.
     """
 
 @final
 class Run:
     """A run on disk, or on a server. Iterating gives the closed events in the order of their numbers.
+
+    What it says of itself is as it was when it was opened, also while the run is written: ``follow`` gives the events
+    that come later, and a run that is opened again when that has ended says how.
 
     Of a run on a server whole blocks are fetched, when their events are read and once for all threads; in order, the
     next one meanwhile. Each is checked against its checksum. The last 128 MiB are kept, and what arrays look into.

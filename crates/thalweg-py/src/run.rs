@@ -5,8 +5,9 @@ use crate::follow::Follow;
 use crate::fragment::Shapes;
 use crate::run_error;
 use numpy::PyArray1;
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
+use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,12 @@ pub(crate) fn open(
         // A run that was not closed is read from end to end.
         None => thalweg_store::Run::open(&path).map_err(run_error),
     })?;
+    if !run.is_whole() {
+        let (path, events, of) = (run.path().display(), run.len(), run.info().totals.events);
+        let text =
+            format!("{path} has {events} of the {of} events that its run.json tells of: `thalweg verify` says more");
+        PyErr::warn(py, &py.get_type::<PyUserWarning>(), &CString::new(text)?, 1)?;
+    }
     let shapes = Arc::new(Shapes::of(run.info()));
     Ok(Run { run: Arc::new(run), shapes })
 }

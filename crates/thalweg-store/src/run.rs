@@ -128,6 +128,13 @@ impl Run {
         self.closings.iter().fold(0, |sum, closing| sum.saturating_add(closing.count.into()))
     }
 
+    /// Whether the events and blocks are here that `run.json` says were written, where it says so: of a run that has ended.
+    pub fn is_whole(&self) -> bool {
+        let RunInfo { state, totals, .. } = self.info();
+        let is_here = totals.events <= self.len() && totals.blocks <= self.blocks().len() as u64;
+        *state == RunState::Open || is_here
+    }
+
     /// Whether it has no event.
     pub fn is_empty(&self) -> bool {
         self.closings.is_empty()
