@@ -173,11 +173,10 @@ impl Site {
 
     fn file(&self, head: &Head, path: &Path, file: File, stat: &Stat, wait: bool) -> Result<Option<Answer>, Answer> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let segment = match self.known_extent(stat, size).filter(|_| is_segment(path)) {
-            None if !is_segment(path) => None,
-            None if !wait => return Ok(None),
-            None => Some(self.extent(&file, stat, size).map_err(broken)?),
-            known => known,
+        let segment = match is_segment(path).then(|| self.known_extent(stat, size)) {
+            Some(None) if !wait => return Ok(None),
+            Some(None) => Some(self.extent(&file, stat, size).map_err(broken)?),
+            known => known.flatten(),
         };
         let (length, crc, validators) = match segment {
             // Its blocks never change: neither does what is told of so many of them.
