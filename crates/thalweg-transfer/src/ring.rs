@@ -29,8 +29,10 @@ pub(crate) struct ReadRing {
 /// Whether the network takes bytes from where they are (`SEND_ZC`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ZeroCopy {
-    /// A few are sent, to hear whether they were copied all the same.
+    /// A few are to be sent, to hear whether they were copied all the same.
     Untried,
+    /// They are on their way, and until they have arrived others are copied: an acknowledgement may be late.
+    Tried,
     Yes,
     No,
 }
@@ -89,12 +91,14 @@ impl ReadRing {
     fn send_slot(&mut self, slot: usize, mut range: Range<usize>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
         while !range.is_empty() {
             let length = match self.zero_copy {
-                ZeroCopy::No => return crate::outward::send_all(to, &self.slots.slot(slot)[range], more),
+                ZeroCopy::No | ZeroCopy::Tried => {
+                    return crate::outward::send_all(to, &self.slots.slot(slot)[range], more);
+                }
                 ZeroCopy::Yes => range.len(),
                 ZeroCopy::Untried => range.len().min(TRIED),
             };
             let bytes = &self.slots.slot(slot)[range.start..range.start + length];
-            // What is waited for goes out at once.
+            // What waits for more is not heard of.
             let more = more && self.zero_copy == ZeroCopy::Yes;
             let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | if more { libc::MSG_MORE } else { 0 };
             let entry = opcode::SendZc::new(types::Fd(fd(to)), bytes.as_ptr(), length as u32)
@@ -119,9 +123,8 @@ impl ReadRing {
                 Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => self.zero_copy = ZeroCopy::No,
                 Err(error) => return Err(error),
             }
-            while self.zero_copy == ZeroCopy::Untried {
-                let completion = self.wait_for(to)?;
-                self.complete(completion)?;
+            if self.zero_copy == ZeroCopy::Untried {
+                self.zero_copy = ZeroCopy::Tried;
             }
         }
         Ok(())
