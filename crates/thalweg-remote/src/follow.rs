@@ -130,7 +130,7 @@ impl Replica<'_> {
         }
         let book = Book::read(self.server)?;
         let (was, is) = (&self.book.info, &book.info);
-        if (was.run, was.builder, was.began) != (is.run, is.builder, is.began) {
+        if was.identity() != is.identity() {
             return Err(RemoteError::Changed(self.server.url(RUN_JSON)));
         }
         self.book = book;

@@ -458,8 +458,7 @@ impl Book {
             Ok(_) => {}
         }
         let here = RunInfo::read(directory)?;
-        let same_run = |info: &RunInfo| (info.run, info.builder, info.began);
-        let earlier = here.state == RunState::Open && same_run(&here) == same_run(&self.info);
+        let earlier = here.state == RunState::Open && here.identity() == self.info.identity();
         if earlier { Ok(Here::Open) } else { Err(RemoteError::Here(path)) }
     }
 

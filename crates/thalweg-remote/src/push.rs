@@ -252,10 +252,8 @@ impl BookThere {
             return Ok(Self::Same);
         }
         let here = read_info(directory)?;
-        let earlier = serde_json::from_slice::<RunInfo>(&there).is_ok_and(|there| {
-            let same = (there.run, there.builder, there.began) == (here.run, here.builder, here.began);
-            there.state == RunState::Open && same
-        });
+        let earlier = serde_json::from_slice::<RunInfo>(&there)
+            .is_ok_and(|there| there.state == RunState::Open && there.identity() == here.identity());
         if earlier { Ok(Self::Open(head)) } else { Err(RemoteError::Exists(server.url(RUN_JSON))) }
     }
 }

@@ -32,7 +32,7 @@ struct Served {
 /// What was seen of a run. Another one in its place is told from it.
 #[derive(Debug, Default)]
 struct Known {
-    /// Its number, builder and begin.
+    /// [Its identity](RunInfo::identity).
     run: Option<(u32, u32, u64)>,
     has_ended: bool,
     segments: HashMap<String, Segment>,
@@ -50,8 +50,7 @@ impl Served {
     /// Takes in what its `run.json` says; an error where that is another run's.
     fn is(&self, info: &RunInfo) -> Result<(), RemoteError> {
         let mut known = self.known();
-        let run = (info.run, info.builder, info.began);
-        if *known.run.get_or_insert(run) != run {
+        if *known.run.get_or_insert(info.identity()) != info.identity() {
             return Err(RemoteError::Changed(self.server.url("")));
         }
         known.has_ended |= info.state != RunState::Open;

@@ -216,7 +216,9 @@ impl<'a> Connection<'a> {
             for piece in pieces {
                 match piece {
                     Piece::Bytes(bytes) => encoder.write_all(&bytes)?,
-                    Piece::File(file, range) => file.read(range, &mut buffer, |bytes| encoder.write_all(bytes))?,
+                    Piece::File(file, range) => {
+                        thalweg_transfer::read(file.file(), range, &mut buffer, |bytes| encoder.write_all(bytes))?
+                    }
                 }
             }
             Ok(())
@@ -255,7 +257,7 @@ impl<'a> Connection<'a> {
     }
 
     fn through_rustls(&mut self, file: &Stored, range: Range<u64>) -> io::Result<()> {
-        file.read(range, &mut vec![0; CHUNK], |bytes| {
+        thalweg_transfer::read(file.file(), range, &mut vec![0; CHUNK], |bytes| {
             self.wire.send(bytes, false)?;
             self.counters.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             Ok(())

@@ -177,6 +177,11 @@ impl RunInfo {
     /// The value of [`version`](Self::version).
     pub const VERSION: u32 = 1;
 
+    /// What tells it from every other run: its number, its builder, and when it began.
+    pub fn identity(&self) -> (u32, u32, u64) {
+        (self.run, self.builder, self.began)
+    }
+
     /// Reads `run.json` in a run's directory.
     pub fn read(directory: &Path) -> Result<Self, StoreError> {
         Self::decode(directory, std::fs::read(directory.join(FILE_NAME)))

@@ -139,7 +139,7 @@ impl ReadRing {
         }
         if cqueue::notif(flags) {
             self.held[slot] -= 1;
-            // Over loopback and veth it is always copied, and in pieces for which a receiver with little room has no use.
+            // Over loopback it is always copied, and a megabyte of it was seen to stall receivers with little room (`TcpExtPruneCalled`).
             let copied = (result as u32) & NOTIF_COPIED != 0;
             self.zero_copy = if copied || self.zero_copy == ZeroCopy::No { ZeroCopy::No } else { ZeroCopy::Yes };
             return Ok(None);

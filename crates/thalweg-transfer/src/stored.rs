@@ -32,19 +32,6 @@ impl Stored {
         let open = || reopen(&self.file, OFlags::RDONLY | OFlags::DIRECT);
         self.direct.get_or_init(open).as_ref().map_err(|error| (*error).into())
     }
-
-    /// [Reads](read) a range of it.
-    ///
-    /// # Errors
-    /// As those.
-    pub fn read(
-        &self,
-        range: Range<u64>,
-        buffer: &mut [u8],
-        each: impl FnMut(&[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        read(&self.file, range, buffer, each)
-    }
 }
 
 /// Gives out a range of a file, as much at a time as fits into the buffer, for whoever has to do something with the bytes. What was not in

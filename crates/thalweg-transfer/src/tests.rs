@@ -108,19 +108,20 @@ fn what_is_read_to_be_worked_on_comes_whole_and_does_not_stay() {
             read.extend_from_slice(bytes);
             Ok(())
         };
-        from.read(range.clone(), &mut [0; 70_000], each).unwrap();
+        crate::read(from.file(), range.clone(), &mut [0; 70_000], each).unwrap();
         assert!(read == bytes[range.start as usize..range.end as usize], "{range:?}");
     }
-    let error = from.read(length - 1..length + 1, &mut [0; 10], |_| Ok(())).unwrap_err();
+    let error = crate::read(from.file(), length - 1..length + 1, &mut [0; 10], |_| Ok(())).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
     forget();
-    let first = from.read(0..length, &mut [0; 10], |_| Err(std::io::Error::other("enough"))).unwrap_err();
+    let first =
+        crate::read(from.file(), 0..length, &mut [0; 10], |_| Err(std::io::Error::other("enough"))).unwrap_err();
     assert_eq!(first.to_string(), "enough");
     let (_, result) = sent(Outward::DontCache, &from, &[0..1]);
     match (result, cached_bytes(from.file(), &(0..length))) {
         (Err(error), _) if unsupported("dontcache", &error) => {}
         (Ok(()), Ok(before)) => {
-            from.read(0..length, &mut [0; 70_000], |_| Ok(())).unwrap();
+            crate::read(from.file(), 0..length, &mut [0; 70_000], |_| Ok(())).unwrap();
             let after = cached_bytes(from.file(), &(0..length)).unwrap();
             assert!(after <= before + (1 << 20), "{before} {after}");
         }
