@@ -13,6 +13,9 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 export THALWEG_BIN := $(abspath $(TARGET))/release/thalweg
 PYTHON := .venv/bin/python
 
+RUST_TESTS := cargo test --locked
+LOOM_TESTS := CARGO_PROFILE_RELEASE_LTO=off RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir $(TARGET)/loom -p thalweg-arena --lib
+
 .PHONY: help
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 2,24
@@ -21,8 +24,14 @@ help: ## This list
 demo: setup-python release ## Play a radio telescope's recording through the whole path, verify it, draw it
 	@$(PYTHON) scripts/demo.py --out demo
 
+# All steps are run, whichever fails; the end says what was skipped, and why.
 .PHONY: test
-test: setup-python format lint test-rust test-loom test-python ## Run every test
+test: setup-venv ## Run every test
+	@scripts/test.py format lint test-rust test-loom test-python
+
+.PHONY: check
+check: setup-venv ## A few minutes' part of it, for use while working
+	@scripts/test.py format lint test-some
 
 .PHONY: bench
 bench: setup release ## Measure beside the programs people use (ARGS="--quick" for a first look)
@@ -40,40 +49,60 @@ setup: ## Find what is missing to build, and install it
 setup-python: ## The same, with the Python package in .venv
 	@scripts/setup.sh python
 
+.PHONY: setup-venv
+setup-venv: ## The same, with .venv, but without the package
+	@scripts/setup.sh venv
+
 .PHONY: format
 format: setup ## Check that the code is formatted
 	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; \
-	else echo "skipped: formatting: cargo has no 'fmt' here and rustup is not there to add it"; fi
+	else scripts/skip.sh format "cargo has no 'fmt' here and rustup is not there to add it"; fi
 
 .PHONY: lint
 lint: setup ## Clippy, with warnings as errors
 	@if cargo clippy --version >/dev/null 2>&1; then \
 		cargo clippy --locked --workspace --all-targets -- -D warnings; \
-	else echo "skipped: lints: cargo has no 'clippy' here and rustup is not there to add it"; fi
+	else scripts/skip.sh lint "cargo has no 'clippy' here and rustup is not there to add it"; fi
 
 .PHONY: test-rust
 test-rust: setup ## Unit, conformance and whole-system tests
 	@scripts/setup.sh clients
-	cargo test --locked --no-fail-fast
+	$(RUST_TESTS) --no-fail-fast
+
+.PHONY: test-some
+test-some: setup ## Unit and conformance tests, and those of whole systems that take no time
+	$(RUST_TESTS) --no-fail-fast --lib --bins --test conformance
+	$(RUST_TESTS) --no-fail-fast --test system whole::
 
 .PHONY: test-loom
 test-loom: setup ## Every interleaving of the shared-memory rings
-	RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir $(TARGET)/loom -p thalweg-arena --lib loom
+	$(LOOM_TESTS) loom
 
 .PHONY: test-python
-test-python: setup-python release ## The Python package, against runs written by the program
-	$(PYTHON) -m ruff check python scripts examples
-	$(PYTHON) -m ruff format --check python scripts examples
-	$(PYTHON) -m pytest python/tests
+test-python: setup-python build-tests ## The Python package, against runs written by the program as tests build it
+	$(PYTHON) -m ruff check python scripts examples .ci
+	$(PYTHON) -m ruff format --check python scripts examples .ci
+	THALWEG_BIN=$(abspath $(TARGET))/debug/thalweg $(PYTHON) -m pytest python/tests
 
 .PHONY: fuzz
 fuzz: setup ## Feed the parsers with bytes made to break them (SECONDS_EACH=60)
 	@scripts/fuzz.sh
 
+# What .ci/run builds first.
+.PHONY: build-tests build-loom build-fuzz build-kernel
+build-tests: setup
+	$(RUST_TESTS) --no-run
+build-loom: setup
+	$(LOOM_TESTS) --no-run
+build-fuzz: setup
+	@scripts/fuzz.sh build
+build-kernel: build-tests
+	$(TARGET)/debug/thalweg lab build
+
 .PHONY: deny
 deny: ## Licences, advisories and origins of all dependencies
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; \
-	else echo "skipped: cargo-deny is not installed (cargo install --locked cargo-deny)"; fi
+	else scripts/skip.sh deny "cargo-deny is not installed (cargo install --locked cargo-deny)"; fi
 
 .PHONY: clean
 clean: ## Remove what was built and set up here

@@ -2,7 +2,8 @@
 # Finds what is missing to build and test Thalweg on Debian 12 or Ubuntu 24.04, and installs it.
 #
 #   scripts/setup.sh build     a Rust toolchain (asked for, not installed), a C compiler, clang, libelf and zlib
-#   scripts/setup.sh python    these, and .venv with the Python package and what its tests and the demo need
+#   scripts/setup.sh venv      these, and .venv with what the Python package's tests and the demo need
+#   scripts/setup.sh python    these, and the Python package in .venv
 #   scripts/setup.sh clients   programs that the data server is tested with; tests say 'skipped' for those that cannot be installed
 #
 # Running it again costs little: what is there is only looked at.
@@ -127,11 +128,11 @@ need_compiler
 need_bpf
 case "${1:-}" in
     build) ;;
-    python)
+    venv | python)
         need_python
         need_venv
-        need_package
+        [ "$1" = venv ] || need_package
         ;;
     clients) want_clients ;;
-    *) stop "usage: scripts/setup.sh build|python|clients" ;;
+    *) stop "usage: scripts/setup.sh build|venv|python|clients" ;;
 esac

@@ -26,6 +26,19 @@ class Written:
     report: dict[str, Any]
 
 
+def keep_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Writes what is skipped, and why, into the file in which all tests do: see crates/thalweg-skip."""
+    if report.skipped and "THALWEG_SKIPPED" in os.environ:
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = " ".join(reason.removeprefix("Skipped: ").split())
+        with Path(os.environ["THALWEG_SKIPPED"]).open("a") as file:
+            file.write(f"python {report.nodeid}\t{reason}\n")
+
+
+pytest_runtest_logreport = keep_skipped
+pytest_collectreport = keep_skipped
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
     """Ctrl-C is heard even where the tests run in a shell's background, which has it ignored."""
@@ -45,11 +58,8 @@ def program() -> Path:
 
 @pytest.fixture(scope="session")
 def recordings() -> Path:
-    """The folder of real recordings that lies beside the working copy."""
-    folder = ROOT.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"skipped: no recordings in {folder}")
-    return folder
+    """The folder of real recordings."""
+    return ROOT / "crates" / "thalweg-device" / "recordings"
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ import thalweg
 if TYPE_CHECKING:
     from conftest import Written
 
-pytest.importorskip("dask", reason="skipped: Dask is not installed")
+pytest.importorskip("dask", reason="Dask is not installed")
 
 import thalweg.dask
 
@@ -81,9 +81,9 @@ def test_an_event_goes_to_another_process_by_value(urls: list[str], tmp_path: Pa
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """A Dask cluster of two processes, which everything is computed on."""
-    distributed = pytest.importorskip("distributed", reason="skipped: Dask's distributed is not installed")
+    distributed = pytest.importorskip("distributed", reason="Dask's distributed is not installed")
     if multiprocessing.get_start_method(allow_none=True) not in (None, "fork", "forkserver", "spawn"):
-        pytest.skip("skipped: no way to start processes")
+        pytest.skip("no way to start processes")
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None) as started,
         distributed.Client(started),

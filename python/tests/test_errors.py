@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -70,3 +71,26 @@ def test_that_less_is_there_than_was_written_is_said(copy: Path) -> None:
     with pytest.warns(UserWarning, match=rf"\d+ of the {whole} events .*thalweg verify"):
         rest = thalweg.open(copy)
     assert len(list(rest)) == len(rest) < whole
+
+
+def test_a_segment_that_is_gone_costs_its_own_events_and_is_said(copy: Path) -> None:
+    whole = len(thalweg.open(copy))
+    (segment, *_) = sorted(copy.glob("*.seg"))
+    segment.unlink()
+    with pytest.warns(UserWarning, match=r"is damaged: 00000\.seg: .*there is no such file"):
+        rest = thalweg.open(copy)
+    assert len(rest) < whole
+
+
+def test_a_run_json_that_contradicts_itself_is_said(copy: Path) -> None:
+    edit(copy / "run.json", lambda run: run.update(builders=0))
+    with pytest.warns(UserWarning, match="'builders' is 0"):
+        thalweg.open(copy)
+
+
+def test_a_pipe_in_place_of_a_segment_keeps_nobody_waiting(copy: Path) -> None:
+    (segment, *_) = sorted(copy.glob("*.seg"))
+    segment.unlink()
+    os.mkfifo(segment)
+    with pytest.warns(UserWarning, match="this is not a file"):
+        thalweg.open(copy)

@@ -13,8 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Written
 
-fsspec = pytest.importorskip("fsspec", reason="skipped: fsspec is not installed")
-pytest.importorskip("aiohttp", reason="skipped: aiohttp is not installed")
+fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
 HTML = {"headers": {"Accept": "text/html"}}
 """fsspec reads listings for people; the server sends them to who asks for them."""
@@ -48,7 +48,7 @@ def test_a_directory_is_listed_and_its_files_are_read(model: Written, serve: Cal
 
 
 def test_h5py_reads_a_part_of_a_file(serve: Callable[..., str], tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py", reason="skipped: h5py is not installed")
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     images = np.arange(100 * 64 * 64, dtype=np.uint16).reshape(100, 64, 64)
     with h5py.File(tmp_path / "images.h5", "w") as file:
         file.create_dataset("entry/data", data=images, chunks=(1, 64, 64))
@@ -57,7 +57,7 @@ def test_h5py_reads_a_part_of_a_file(serve: Callable[..., str], tmp_path: Path) 
 
 
 def test_pandas_reads_a_table(serve: Callable[..., str], tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas", reason="skipped: pandas is not installed")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     (tmp_path / "features.csv").write_text("event,peak\n1,2.5\n2,3.5\n")
     url = f"{serve(tmp_path)}/features.csv"
     assert pandas.read_csv(url)["peak"].tolist() == [2.5, 3.5]

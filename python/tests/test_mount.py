@@ -25,7 +25,7 @@ def mount(program: Path, tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
     except OSError as error:
-        pytest.skip(f"skipped: no FUSE: {error}")
+        pytest.skip(f"no FUSE: {error}")
     mounts = []
 
     def start(url: str) -> Path:
@@ -47,7 +47,7 @@ def mount(program: Path, tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 def test_h5py_reads_what_was_recorded(
     model: Written, serve: Callable[..., str], mount: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    h5py = pytest.importorskip("h5py", reason="skipped: h5py is not installed")
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     run = thalweg.open(model.directory)
     samples = np.stack([event["1.0"].array for event in run])
     served = tmp_path / "served"

@@ -129,7 +129,7 @@ def test_a_token_opens_what_it_is_for(
 
 def test_a_server_that_speaks_tls_is_vouched_for(model: Written, serve: Callable[..., str], tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
-        pytest.skip("skipped: no openssl to make a certificate with")
+        pytest.skip("no openssl to make a certificate with")
     certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=test"]

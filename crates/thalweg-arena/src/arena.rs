@@ -1,17 +1,20 @@
 //! The arena itself: one memfd, one mapping, and the pieces of it that can be owned.
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FsWord, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
 /// Huge page size on x86-64 and arm64 with 4 KiB pages.
 const HUGE: usize = 2 << 20;
+
+/// The file system of reserved huge pages (linux/magic.h).
+const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
 
 /// What pages an arena is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +54,11 @@ pub enum ArenaError {
     /// The other process could shrink the memory under our feet.
     #[error("the arena that was handed over is not sealed against shrinking; its owner must set F_SEAL_SHRINK")]
     NotSealed,
+    /// The other process could take pages away under our feet.
+    #[error(
+        "the arena that was handed over is made of reserved huge pages (MFD_HUGETLB); its owner must use ordinary ones"
+    )]
+    Reserved,
 }
 
 /// A mapped memfd. Shared by reference counting; bytes are reached only through [`Span`]s and [`View`]s.
@@ -109,16 +117,25 @@ impl Arena {
         if !reserved {
             arena.pages = pages_of(arena.base.as_ptr() as usize, rounded);
         }
-        Ok(Span { arena: Arc::new(arena), range: 0..rounded })
+        Ok(Span { lender: Lender::new(Arc::new(arena), None), range: 0..rounded })
     }
 
-    /// Maps, for reading, an arena that another process made. It must be sealed against shrinking: otherwise its owner
-    /// could turn every read of ours into a SIGBUS.
+    /// Maps, for reading, an arena that another process made. It must be sealed against shrinking, and not be made of
+    /// reserved huge pages: otherwise its owner could turn every read of ours into a SIGBUS.
+    ///
+    /// The owner may punch holes (`FALLOC_FL_PUNCH_HOLE`) as long as the file is sealed neither by `F_SEAL_WRITE` nor by
+    /// `F_SEAL_FUTURE_WRITE`. In ordinary shared memory that is one way more to change bytes while they are read: a hole
+    /// reads as zeros, from a page that the kernel allocates then, and only where it has none left is it a SIGBUS. Of
+    /// reserved huge pages there may be none left at any time, since the hole gives up its reservation
+    /// (`shmem_fallocate` in mm/shmem.c, `hugetlbfs_punch_hole` in fs/hugetlbfs/inode.c, Linux 6.18).
     pub fn import(fd: OwnedFd) -> Result<Arc<Self>, ArenaError> {
         let os = |doing| move |error| ArenaError::Os { doing, bytes: 0, error };
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| ArenaError::NotSealed)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(ArenaError::NotSealed);
+        }
+        if rustix::fs::fstatfs(&fd).map_err(os("fstatfs"))?.f_type == HUGETLBFS_MAGIC {
+            return Err(ArenaError::Reserved);
         }
         let size = rustix::fs::fstat(&fd).map_err(os("fstat"))?.st_size;
         let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
@@ -191,9 +208,44 @@ fn pages_of(address: usize, len: usize) -> Pages {
 }
 
 /// The exclusive right to a range of an arena: there is never a second span over the same bytes.
+///
+/// A span returns itself: dropped, by whoever has it by then, it no longer keeps its [`Block`](crate::Block) busy, and the
+/// last span of a [`PlacePool`](crate::PlacePool)'s place makes that place free. So an operation that writes to the bytes
+/// after the call that began it has returned (io_uring, a device) must own the span until it has ended.
 pub struct Span {
-    arena: Arc<Arena>,
+    lender: Arc<Lender>,
     range: Range<usize>,
+}
+
+/// Who lends the bytes of spans: a whole arena, a block, or a place of a pool. As long as a span of it is out somebody else
+/// holds it too, so that `Arc::get_mut` tells whether all are back, and orders what they did before what comes next.
+pub(crate) struct Lender {
+    arena: Arc<Arena>,
+    /// Where it returns with the last span.
+    home: Option<Home>,
+}
+
+/// A pool's free places, by where they begin, and where this one does.
+type Home = (Arc<Mutex<Vec<usize>>>, usize);
+
+impl Lender {
+    pub(crate) fn new(arena: Arc<Arena>, home: Option<Home>) -> Arc<Self> {
+        Arc::new(Self { arena, home })
+    }
+}
+
+impl fmt::Debug for Lender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lender({:?})", self.arena)
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        if let Some((free, start)) = &self.home {
+            free.lock().unwrap_or_else(PoisonError::into_inner).push(*start);
+        }
+    }
 }
 
 impl Span {
@@ -201,9 +253,9 @@ impl Span {
     ///
     /// # Safety
     /// No other span may cover any byte of `range` while this one lives, and `range` lies inside the arena.
-    pub(crate) unsafe fn new(arena: Arc<Arena>, range: Range<usize>) -> Self {
-        debug_assert!(range.start <= range.end && range.end <= arena.len);
-        Self { arena, range }
+    pub(crate) unsafe fn new(lender: Arc<Lender>, range: Range<usize>) -> Self {
+        debug_assert!(range.start <= range.end && range.end <= lender.arena.len);
+        Self { lender, range }
     }
 
     /// Splits off the first `len` bytes. Panics where there are fewer.
@@ -212,12 +264,17 @@ impl Span {
         let middle = self.range.start + len;
         let front = self.range.start..middle;
         self.range.start = middle;
-        Self { arena: Arc::clone(&self.arena), range: front }
+        Self { lender: Arc::clone(&self.lender), range: front }
+    }
+
+    /// Whether `lender` lent it.
+    pub(crate) fn is_of(&self, lender: &Arc<Lender>) -> bool {
+        Arc::ptr_eq(&self.lender, lender)
     }
 
     /// The arena it lies in.
     pub fn arena(&self) -> &Arc<Arena> {
-        &self.arena
+        &self.lender.arena
     }
 
     /// Where in the arena it begins.
@@ -232,7 +289,7 @@ impl Deref for Span {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: the range lies inside the mapping (checked where spans are made), which the `Arc` keeps alive.
-        let start = unsafe { self.arena.base.as_ptr().add(self.range.start) };
+        let start = unsafe { self.lender.arena.base.as_ptr().add(self.range.start) };
         // SAFETY: all bytes of a memfd are initialised; the span is the only one over them, and `&self` keeps `&mut`
         // slices away for as long as this one lives.
         unsafe { std::slice::from_raw_parts(start, self.range.len()) }
@@ -243,7 +300,7 @@ impl DerefMut for Span {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`.
-        let start = unsafe { self.arena.base.as_ptr().add(self.range.start) };
+        let start = unsafe { self.lender.arena.base.as_ptr().add(self.range.start) };
         // SAFETY: as in `deref`, and `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(start, self.range.len()) }
     }
@@ -251,7 +308,7 @@ impl DerefMut for Span {
 
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Span({:?} of {:?})", self.range, self.arena)
+        write!(f, "Span({:?} of {:?})", self.range, self.lender.arena)
     }
 }
 
@@ -287,6 +344,7 @@ impl fmt::Debug for View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use thalweg_skip::skipped;
 
     #[test]
     fn a_second_mapping_sees_what_the_first_wrote() {
@@ -323,9 +381,36 @@ mod tests {
         span[3 * HUGE - 1] = 1;
         let reserved = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap().trim() != "0";
         if !reserved {
-            eprintln!("skipped: reserved huge pages: vm.nr_hugepages is 0 here; only the rung below was tested");
+            skipped("reserved huge pages: vm.nr_hugepages is 0 here; only the rung below was tested");
         }
-        assert_eq!(Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap().size(), 3 * HUGE);
+        assert_eq!(span.arena().size(), 3 * HUGE);
+    }
+
+    #[test]
+    fn memory_that_could_go_away_page_by_page_is_refused() {
+        // Nothing of it is mapped here, so none needs to be reserved.
+        let fd = rustix::fs::memfd_create("huge", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB).unwrap();
+        rustix::fs::ftruncate(&fd, HUGE as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        assert!(matches!(Arena::import(fd), Err(ArenaError::Reserved)));
+    }
+
+    #[test]
+    fn a_hole_in_ordinary_memory_reads_as_zeros() {
+        let punch = |fd: &OwnedFd| {
+            let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(fd, flags, 0, 4096)
+        };
+        let fd = rustix::fs::memfd_create("holes", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::io::pwrite(&fd, &[7; 8192], 0).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        let arena = Arena::import(fd.try_clone().unwrap()).unwrap();
+        assert_eq!(arena.view(4095, 2).unwrap()[..], [7, 7]);
+        punch(&fd).unwrap();
+        assert_eq!(arena.view(4095, 2).unwrap()[..], [0, 7]);
+        // Our own cannot be punched by who gets them.
+        let ours = Arena::create("test", 1).unwrap();
+        assert_eq!(punch(&ours.arena().fd().try_clone_to_owned().unwrap()), Err(rustix::io::Errno::PERM));
     }
 
     #[test]

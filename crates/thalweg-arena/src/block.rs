@@ -1,19 +1,18 @@
 //! Blocks: where events are built, and what goes to disk in one write.
 
+use crate::arena::Lender;
 use crate::{Arena, ArenaError, PAGE, Pages, Span};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A page-aligned buffer that hands out its bytes from the front, in spans that come back once they are filled.
+/// A page-aligned buffer that hands out its bytes from the front, in spans that come back when they are dropped.
 ///
 /// Its own bytes are reached only when no span is out, so a write to disk can never race with a receive.
 #[derive(Debug)]
 pub struct Block {
-    arena: Arc<Arena>,
+    lender: Arc<Lender>,
     range: Range<usize>,
     used: usize,
-    /// Bytes, not spans, that are out: a span may have been split by whoever filled it.
-    out: usize,
     index: u32,
 }
 
@@ -35,7 +34,7 @@ impl Block {
 
     /// Whether spans are still out.
     pub fn is_busy(&self) -> bool {
-        self.out > 0
+        Arc::strong_count(&self.lender) > 1
     }
 
     /// Hands out the next `len` bytes, or nothing where they do not fit.
@@ -43,10 +42,9 @@ impl Block {
         let end = self.used.checked_add(len).filter(|end| *end <= self.capacity())?;
         let start = self.range.start + self.used;
         self.used = end;
-        self.out += len;
         // SAFETY: the block owns its range; `used` only grows until `reset`, which requires that every span is back, so
-        // no two spans overlap, and `bytes`/`bytes_mut` refuse while any is out.
-        Some(unsafe { Span::new(Arc::clone(&self.arena), start..start + len) })
+        // no two spans overlap, and `bytes_mut` refuses while any is out.
+        Some(unsafe { Span::new(Arc::clone(&self.lender), start..start + len) })
     }
 
     /// Where in this block a span lies.
@@ -55,33 +53,31 @@ impl Block {
         span.offset() - self.range.start
     }
 
-    /// Takes back a span that was carved from this block.
-    pub fn give_back(&mut self, span: Span) {
-        assert!(self.owns(&span), "span of another block");
-        self.out -= span.len();
-    }
-
     /// Whether `span` was carved from this block.
     pub fn owns(&self, span: &Span) -> bool {
-        let end = span.offset() + span.len();
-        Arc::ptr_eq(span.arena(), &self.arena) && self.range.start <= span.offset() && end <= self.range.end
+        span.is_of(&self.lender)
     }
 
     /// All bytes of the block. Panics while spans are out.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        assert_eq!(self.out, 0, "block read while parts of it are being filled");
+        self.all_back("block read while parts of it are being filled");
         // SAFETY: no span is out, so the block's own range is unshared; the temporary span is forgotten with the borrow.
-        let mut whole = unsafe { Span::new(Arc::clone(&self.arena), self.range.clone()) };
+        let mut whole = unsafe { Span::new(Arc::clone(&self.lender), self.range.clone()) };
         let slice: *mut [u8] = &mut whole[..];
-        // SAFETY: the bytes live as long as `self.arena`, which outlives the returned borrow of `self`, and `&mut self`
-        // keeps `carve` from handing out spans meanwhile.
+        // SAFETY: the bytes live as long as the arena, which the lender keeps and which outlives the returned borrow of
+        // `self`, and `&mut self` keeps `carve` from handing out spans meanwhile.
         unsafe { &mut *slice }
     }
 
     /// Empties the block for new use. Panics while spans are out.
     pub fn reset(&mut self) {
-        assert_eq!(self.out, 0, "block reused while parts of it are being filled");
+        self.all_back("block reused while parts of it are being filled");
         self.used = 0;
+    }
+
+    /// Panics while spans are out. What was done with those that are back happened before.
+    fn all_back(&mut self, otherwise: &str) {
+        assert!(Arc::get_mut(&mut self.lender).is_some(), "{otherwise}");
     }
 }
 
@@ -105,7 +101,8 @@ impl BlockPool {
             .map(|index| {
                 let span = rest.take_front(block_bytes);
                 let start = span.offset();
-                Block { arena: Arc::clone(span.arena()), range: start..start + block_bytes, used: 0, out: 0, index }
+                let lender = Lender::new(Arc::clone(span.arena()), None);
+                Block { lender, range: start..start + block_bytes, used: 0, index }
             })
             .collect();
         free.reverse();
@@ -162,9 +159,9 @@ mod tests {
         a.fill(1);
         b.fill(2);
         assert_eq!((block.position(&a), block.position(&b)), (0, 100));
-        block.give_back(b);
+        drop(b);
         assert!(block.is_busy());
-        block.give_back(a);
+        drop(a);
         assert!(block.bytes_mut()[..100].iter().all(|byte| *byte == 1));
         assert!(block.bytes_mut()[100..].iter().all(|byte| *byte == 2));
         pool.give_back(block);
@@ -172,19 +169,27 @@ mod tests {
     }
 
     #[test]
-    fn a_block_waits_for_every_piece_of_a_span_that_was_split() {
+    fn a_block_waits_for_every_piece_of_a_span_whoever_drops_it() {
         let mut pool = BlockPool::new("test", 1, 4096).unwrap();
         let mut block = pool.take().unwrap();
         let mut rest = block.carve(100).unwrap();
         let front = rest.take_front(40);
-        block.give_back(front);
+        std::thread::spawn(move || drop(front)).join().unwrap();
         assert!(block.is_busy());
-        block.give_back(rest);
+        let error: Result<(), Span> = Err(rest);
+        assert!(block.is_busy());
+        drop(error);
         assert!(!block.is_busy());
-        let whole = block.carve(3996).unwrap();
-        let nothing = block.carve(0).unwrap();
-        block.give_back(whole);
-        block.give_back(nothing);
+        drop((block.carve(3996).unwrap(), block.carve(0).unwrap()));
+        pool.give_back(block);
+    }
+
+    #[test]
+    fn a_span_is_known_by_its_block() {
+        let mut pool = BlockPool::new("test", 2, 4096).unwrap();
+        let (mut one, mut other) = (pool.take().unwrap(), pool.take().unwrap());
+        let span = one.carve(1).unwrap();
+        assert!(one.owns(&span) && !other.owns(&span) && !one.owns(&other.carve(1).unwrap()));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Memory that a device, a NIC and a disk can share.
 //!
 //! An [`Arena`] is a sealed memfd, mapped once. It is handed out in pieces that own their bytes: a [`Span`] is the
-//! exclusive right to a range, a [`Slot`] is a span with headroom in front that a device fills, a [`Block`] is a span
-//! that is filled piece by piece and written to disk as one. Another process gets the arena by file descriptor
-//! ([`Arena::import`]) and reads it through [`View`]s.
+//! exclusive right to a range, and returns itself when it is dropped. A [`Slot`] is a span with headroom in front that a
+//! device fills, a [`Block`] is filled span by span and written to disk as one, a [`PlacePool`] lends places of one length.
+//! Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s.
 //!
 //! Around it: what two processes need to talk about that memory ([`Ring`], [`Doorbell`], [`send_fds`]), and what a
 //! device needs to write to it ([`page_list()`], [`pin()`]).
@@ -14,6 +14,7 @@ mod doorbell;
 mod handover;
 mod page_list;
 mod pin;
+mod places;
 mod ring;
 mod slots;
 
@@ -23,6 +24,7 @@ pub use doorbell::{Doorbell, DoorbellError};
 pub use handover::{HandoverError, MAX_FDS, recv_fds, send_fds};
 pub use page_list::{Extent, PageList, PageListError, page_list};
 pub use pin::{PinError, Pinned, pin, pin_arena};
+pub use places::PlacePool;
 pub use ring::{CELL, MAX_CELLS, PushError, Ring, RingError, RingReceiver, RingSender, RingSetupError};
 pub use slots::{HEADROOM, Slot, SlotPool};
 

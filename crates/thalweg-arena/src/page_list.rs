@@ -142,13 +142,14 @@ mod tests {
     use super::*;
     use crate::{Arena, PAGE, Pages};
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    use thalweg_skip::skipped;
 
     #[test]
     fn an_arena_is_where_the_kernel_says() {
         let mut span = Arena::create("page-list", 1).unwrap();
         let pages = span.arena().pages();
         let list = match page_list(&span) {
-            Err(PageListError::NotPermitted) => return println!("skipped: {}", PageListError::NotPermitted),
+            Err(PageListError::NotPermitted) => return skipped(PageListError::NotPermitted),
             list => list.unwrap(),
         };
         assert_eq!(list.frames().len(), span.len() / list.page_bytes());

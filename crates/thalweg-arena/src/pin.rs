@@ -117,13 +117,14 @@ fn may_pin_without_limit() -> bool {
 mod tests {
     use super::*;
     use rustix::thread::set_capabilities;
+    use thalweg_skip::skipped;
 
     #[test]
     fn pinned_memory_is_counted_by_the_kernel_until_it_is_dropped() {
         let span = Arena::create("pin-test", 1).unwrap();
         let (mine, arena) = (pin(&span[..8192]), pin_arena(span.arena()));
         let (Ok(mine), Ok(arena)) = (mine, arena) else {
-            return println!("skipped: this process may not pin 2 MiB (RLIMIT_MEMLOCK)");
+            return skipped("this process may not pin 2 MiB (RLIMIT_MEMLOCK)");
         };
         assert_eq!((mine.size(), arena.size()), (8192, span.len()));
         assert_eq!(locked_bytes(&span), span.len());
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn the_limit_is_named() {
         let Some(limit) = getrlimit(Resource::Memlock).current.filter(|limit| *limit < 1 << 28) else {
-            return println!("skipped: RLIMIT_MEMLOCK is too high to exceed");
+            return skipped("RLIMIT_MEMLOCK is too high to exceed");
         };
         // Capabilities belong to a thread: this one gives up its own.
         let refused = std::thread::spawn(move || {

@@ -137,6 +137,12 @@ pub enum RingSetupError {
         /// The count of cells in its header, 0 where it is too small to have one.
         cells: u32,
     },
+    /// Cells were taken from it already, or its head is past its tail.
+    #[error("the ring that was handed over has its head at {head}; hand over a new one, whose head is 0")]
+    Used {
+        /// The receiver's index.
+        head: u32,
+    },
 }
 
 /// What can be wrong with a ring in use.

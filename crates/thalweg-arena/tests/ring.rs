@@ -140,6 +140,10 @@ fn what_is_not_a_ring_is_refused() {
     let larger = memfd(4096 + 64 * 4, SealFlags::SHRINK);
     rustix::io::pwrite(&larger, &header, 0).unwrap();
     assert!(matches!(Ring::import(larger), Err(RingSetupError::NotARing { cells: 2, .. })));
+    // A head that is past the tail.
+    rustix::io::pwrite(ring.fd(), &1u32.to_le_bytes(), 256).unwrap();
+    let used = Ring::import(ring.fd().try_clone_to_owned().unwrap());
+    assert!(matches!(used, Err(RingSetupError::Used { head: 1 })));
 }
 
 fn memfd(bytes: u64, seals: SealFlags) -> OwnedFd {

@@ -262,6 +262,7 @@ mod tests {
     use super::*;
     use crate::Plan;
     use std::time::Duration;
+    use thalweg_skip::skipped;
 
     fn options(words: &[&str]) -> Options {
         let words: Vec<String> = ["build"].iter().chain(words).map(ToString::to_string).collect();
@@ -279,7 +280,7 @@ mod tests {
 
     fn measure(words: &[&str], timing: Duration) -> Option<Result<Figures, BenchError>> {
         let Some(program) = thalweg() else {
-            println!("skipped: the program thalweg is not built");
+            skipped("the program thalweg is not built");
             return None;
         };
         let mut options = options(words);

@@ -210,6 +210,13 @@ impl DerefMut for Memory {
     }
 }
 
+// SAFETY: the range stays mapped where it is until `self` is dropped, and nobody else knows it.
+unsafe impl thalweg_uring::Memory for Memory {
+    fn bytes(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 /// Bytes that can be taken without pushing anybody out: what `/proc/meminfo` calls available, or less where a control
 /// group has less.
 pub(crate) fn available() -> u64 {
@@ -252,6 +259,7 @@ pub(crate) fn must_fit(bytes: u64) -> Result<(), BenchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use thalweg_skip::skipped;
 
     #[test]
     fn memory_is_zero_and_begins_at_a_huge_page_whatever_its_length() {
@@ -276,7 +284,7 @@ mod tests {
     fn small_pages_are_small_and_transparent_ones_are_counted() {
         assert_eq!(Memory::touched(4 << 20, PageKind::Small).unwrap().transparent_fraction(), Some(0.0));
         let memory = match Memory::touched(4 << 20, PageKind::Transparent) {
-            Err(error) => return println!("skipped: {error}"),
+            Err(error) => return skipped(error),
             memory => memory.unwrap(),
         };
         assert!((0.0..=1.0).contains(&memory.transparent_fraction().unwrap()));
@@ -286,7 +294,7 @@ mod tests {
     fn populated_memory_is_there_before_it_is_touched() {
         for kind in [PageKind::Small, PageKind::Transparent] {
             let memory = match Room::new(4 << 20, kind).unwrap().map(kind, true) {
-                Err(error) => return println!("skipped: {error}"),
+                Err(error) => return skipped(error),
                 memory => memory.unwrap(),
             };
             let smaps = fs::read_to_string("/proc/self/smaps").unwrap();

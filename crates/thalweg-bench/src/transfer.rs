@@ -263,6 +263,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 mod tests {
     use super::*;
     use crate::Plan;
+    use thalweg_skip::skipped;
 
     /// On a disk: beside the tests themselves.
     fn options(words: &str) -> Options {
@@ -289,7 +290,7 @@ mod tests {
                     assert!(figures.goodput_bits_per_second > Some(0.0), "{key:?}");
                     assert!(cpu.sender_percent.is_some() && cpu.receiver_percent.is_some());
                 }
-                Err(error) => println!("skipped: {key:?}: {error}"),
+                Err(error) => skipped(format_args!("{key:?}: {error}")),
             }
         }
     }

@@ -1,20 +1,25 @@
 //! The builder of one share of the events.
 
+mod ending;
 mod fetching;
+mod progress;
 mod trigger;
 
 pub use fetching::Fetch;
+pub use progress::SourceProgress;
 pub use trigger::Triggered;
 
 use crate::config::{BuilderConfig, Check, Hold};
 use crate::credit::Credit;
 use crate::events::{Answer, OpenEvents, Why};
-use crate::source::{self, Due, NEVER, Piece, Presence, Source, Ticket};
+use crate::source::{self, Due, Forgone, NEVER, Piece, Presence, Source, Ticket};
 use crate::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::time::Duration;
-use thalweg_wire::{Accounts, Announcement, Disposition, EventId, HEADER_LEN, MAX_RECORDS, Records, SourceId, Status};
+use thalweg_wire::{
+    Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, Records, SourceId, Status,
+};
 
 /// Builds events; see the crate's documentation.
 ///
@@ -40,12 +45,16 @@ pub struct Builder {
     filtered: u64,
     /// Since when sources that are far ahead wait, with no event open, for others that are silent.
     ahead: Option<Duration>,
+    /// The run ends in front of this event, as far as is known.
+    end: EventId,
+    /// Nothing more is built.
+    abandoned: bool,
 }
 
 impl Builder {
     /// A builder at the beginning of a run.
     pub fn new(config: BuilderConfig) -> Self {
-        let first = share_index(config.first.0, config.builder, config.builders).min(NEVER - 1);
+        let first = share_index(config.first, &config).min(NEVER - 1);
         let sources: Vec<Source> =
             config.sources.iter().map(|(id, name)| Source::new(id.to_string(), name.clone(), first)).collect();
         let events = OpenEvents::new(first, config.open_events, sources.len(), &config.level2);
@@ -62,6 +71,8 @@ impl Builder {
             expired: first,
             filtered: 0,
             ahead: None,
+            end: EventId(u64::MAX),
+            abandoned: false,
             config,
         }
     }
@@ -81,12 +92,12 @@ impl Builder {
     pub fn connected(&mut self, source: usize, slots: u32, near: bool) -> u64 {
         self.credit.connected(source, near);
         let entry = &mut self.sources[source];
-        entry.presence = Presence::Here;
-        entry.early.clear();
+        if !self.abandoned {
+            entry.presence = Presence::Here;
+        }
         // As many again may be under way that the source has dropped, or believes released. No source has a million
         // slots; one that says so may not have us keep as many offers.
         entry.most = 2 * u64::from(slots.min(MOST_SLOTS)) + 2;
-        entry.heard = self.clock.active();
         entry.told = entry.released();
         let released = entry.told;
         self.renew(source);
@@ -104,7 +115,7 @@ impl Builder {
         entry.presence = Presence::Gone(self.clock.active());
         let (arrived, fetching): (Vec<Ticket>, Vec<Ticket>) = entry.taken.drain(..).partition(|ticket| ticket.arrived);
         entry.taken.extend(arrived);
-        for ticket in fetching {
+        for ticket in fetching.into_iter().filter(|ticket| ticket.count > 0) {
             source::insert(&mut entry.ready, Ticket { asked: 0, ..ticket });
         }
         self.credit.gone(source);
@@ -115,6 +126,13 @@ impl Builder {
     /// Gives a source up for the rest of the run, unless it connects again: no event waits for it any more, and what it
     /// had offered is lost.
     pub fn give_up(&mut self, source: usize, now: Duration) {
+        self.lose(source, now);
+        self.look(source);
+        self.look_around();
+    }
+
+    /// What a source had offered and did not deliver is lost.
+    fn lose(&mut self, source: usize, now: Duration) {
         self.gone(source, now);
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
@@ -124,17 +142,13 @@ impl Builder {
         let undecided = std::mem::take(&mut entry.undecided);
         let parked = std::mem::take(&mut entry.parked);
         for ticket in ready.into_iter().chain(undecided).chain(parked) {
-            entry.books.lost += entry.decide(ticket.events());
-            entry.forgo(events, ticket.events(), Status::empty(), source);
+            entry.forgo(events, ticket.events(), Forgone::Lost, source);
         }
         for (index, pieces) in std::mem::take(&mut entry.pieces) {
             if !pieces.decided() {
-                entry.books.lost += 1;
-                events.missing(index, source, Why::Known(Status::empty()));
+                entry.forgo(events, index..index + 1, Forgone::Lost, source);
             }
         }
-        self.look(source);
-        self.look_around();
     }
 
     /// Whether a source has been given up.
@@ -149,7 +163,6 @@ impl Builder {
         if entry.presence == Presence::Dead {
             return Ok(false);
         }
-        entry.heard = self.clock.active();
         if offer.ticket < entry.released() {
             // Its release was lost with a connection, or on a lossy link: say it again.
             entry.told = u64::MAX;
@@ -158,38 +171,59 @@ impl Builder {
         if offer.ticket < entry.next {
             return self.offered_again(source, offer);
         }
-        if let Some(Accounts { tickets: books, .. }) = entry.accounts.filter(|books| offer.ticket >= books.tickets) {
+        if let Some(Accounts { tickets: books, .. }) = entry.accounts {
             return Err(Violation::Books { books, offered: offer.ticket.saturating_add(1) });
         }
-        let is_next = offer.ticket == entry.next;
-        let stays = !(is_next && offer.disposition.is_dropped());
-        if stays && entry.open() >= entry.most && !entry.early.contains_key(&offer.ticket) {
+        if offer.ticket > entry.next {
+            return Err(Violation::Gap { ticket: offer.ticket, next: entry.next });
+        }
+        if !offer.disposition.is_dropped() && entry.open() >= entry.most {
             return Err(Violation::TooMany(entry.most));
         }
-        if is_next {
-            // One that came early may have told more: that it was dropped.
-            let early = entry.early.remove(&offer.ticket).filter(|early| early.disposition.is_dropped());
-            self.take_offer(source, early.unwrap_or(offer))?;
-            while let Some(offer) = self.sources[source].next_in_order() {
-                self.take_offer(source, offer)?;
-            }
-            self.look(source);
-            self.look_around();
-        } else {
-            let known = entry.early.entry(offer.ticket).or_insert(offer);
-            if offer.disposition.is_dropped() {
-                *known = offer;
-            }
-        }
+        self.take_offer(source, offer)?;
+        self.look(source);
+        self.look_around();
         Ok(false)
     }
 
     fn take_offer(&mut self, source: usize, offer: Announcement) -> Result<(), Violation> {
-        let BuilderConfig { builder, builders, .. } = self.config;
+        let (first, behind) = self.events_of(&offer)?;
         let Self { events, sources, .. } = self;
-        let (entry, most) = (&mut sources[source], events.most().min(MAX_RECORDS));
-        let Announcement { first: EventId(event), count, bytes, .. } = offer;
-        let stride = u64::from(builders);
+        let entry = &mut sources[source];
+        // A fragment too long for one slot comes in several offers of the same event.
+        let continues = first + 1 == entry.mentioned && entry.offered > 0;
+        if first < entry.mentioned && !continues {
+            return Err(Violation::Order(offer.first.0));
+        }
+        if continues && entry.has_built(first) {
+            return Err(Violation::Twice(offer.first.0));
+        }
+        let stop = events.stop();
+        if continues && first < stop {
+            entry.continues(first);
+        }
+        let mentioned = first.max(entry.mentioned);
+        entry.offered += behind - mentioned;
+        entry.books.beyond_end += behind - mentioned.max(stop).min(behind);
+        entry.mentioned = behind;
+        entry.spoke = self.clock.active();
+        entry.next += 1;
+        #[expect(clippy::cast_possible_truncation, reason = "no more than were offered")]
+        let count = (behind.min(stop) - first.min(stop)) as u32;
+        let ticket = Ticket { offer, first, count, asked: 0, undecided: 0, arrived: false };
+        if offer.disposition.is_dropped() {
+            Self::dropped(events, entry, &ticket, source);
+        } else if count > 0 {
+            entry.parked.push_back(ticket);
+        }
+        Ok(())
+    }
+
+    /// Index of the first event of an offer, and of the one behind its last.
+    fn events_of(&self, offer: &Announcement) -> Result<(u64, u64), Violation> {
+        let BuilderConfig { builder, builders, .. } = self.config;
+        let Announcement { first: EventId(event), count, bytes, .. } = *offer;
+        let (most, stride) = (self.events.most().min(MAX_RECORDS), u64::from(builders));
         if event % stride != u64::from(builder) {
             return Err(Violation::Share { event, builder, builders });
         }
@@ -202,27 +236,8 @@ impl Builder {
         if behind.is_none_or(|behind| behind == NEVER) {
             return Err(Violation::Range { first: event, count });
         }
-        entry.spoke = self.clock.active();
         let first = event / stride;
-        // A fragment too long for one slot comes in several offers of the same event.
-        let continues = first + 1 == entry.mentioned && entry.offered > 0;
-        if first < entry.mentioned && !continues {
-            return Err(Violation::Order(event));
-        }
-        if continues {
-            entry.continues(first);
-        }
-        let ticket = Ticket { offer, first, asked: 0, undecided: 0, arrived: false };
-        entry.books.skipped += first.saturating_sub(entry.mentioned);
-        entry.offered += ticket.end() - first.max(entry.mentioned);
-        entry.mentioned = ticket.end();
-        entry.next += 1;
-        if dropped {
-            Self::dropped(events, entry, &ticket, source);
-        } else {
-            entry.parked.push_back(ticket);
-        }
-        Ok(())
+        Ok((first, first + u64::from(count)))
     }
 
     /// A ticket that is open was announced again: after a reconnection, or because the source had to drop it.
@@ -256,12 +271,11 @@ impl Builder {
     }
 
     fn dropped(events: &mut OpenEvents, entry: &mut Source, ticket: &Ticket, source: usize) {
-        let count = entry.decide(ticket.events());
-        match ticket.offer.disposition {
-            Disposition::DroppedNewest => entry.books.dropped_newest += count,
-            _ => entry.books.dropped_oldest += count,
-        }
-        entry.forgo(events, ticket.events(), Status::DROPPED, source);
+        let how = match ticket.offer.disposition {
+            Disposition::DroppedNewest => Forgone::DroppedNewest,
+            _ => Forgone::DroppedOldest,
+        };
+        entry.forgo(events, ticket.events(), how, source);
     }
 
     fn advance(&mut self, now: Duration) {
@@ -272,17 +286,16 @@ impl Builder {
     /// Looks at the offers of a source whose events may now be open.
     fn look(&mut self, source: usize) {
         let now = self.clock.active();
-        let Self { events, sources, expired, .. } = self;
-        let entry = &mut sources[source];
         loop {
+            self.skip_silence();
+            let Self { events, sources, .. } = self;
+            let entry = &mut sources[source];
             let known = entry.known();
             let fits = entry.parked.front().filter(|ticket| ticket.end() <= events.limit()).copied();
-            match fits {
-                Some(ticket) => events.open_until(ticket.end(), now),
-                None if entry.has_forgone(known).is_some_and(|first| first < events.limit()) => {
-                    events.open_until(known.min(entry.mentioned).min(events.limit()), now);
-                }
-                None => {}
+            if let Some(ticket) = fits {
+                events.open_until(ticket.end(), now);
+            } else if let Some(lost) = entry.first_lost().filter(|lost| lost.start < known.min(events.limit())) {
+                events.open_until(lost.end.min(known).min(events.limit()), now);
             }
             entry.answer_silence(events, known.min(events.end()), source);
             let Some(mut ticket) = fits else { break };
@@ -291,7 +304,7 @@ impl Builder {
             let mut wanted = false;
             for index in ticket.events() {
                 if entry.is_decided(index) {
-                    events.missing(index, source, Why::Known(Status::DROPPED));
+                    events.missing(index, source, Why::Dropped);
                 }
                 let pending = events.is_pending(index, source);
                 ticket.undecided += u32::from(pending);
@@ -309,10 +322,22 @@ impl Builder {
                 entry.let_go(events, &ticket, source);
             }
         }
+        let Self { events, sources, expired, .. } = self;
+        let entry = &mut sources[source];
         if !entry.pieces.is_empty() {
             entry.settle_pieces(events, *expired, source);
         }
         self.renew(source);
+    }
+
+    /// Where no event is open, passes over those of which no source will deliver anything, however many they are.
+    fn skip_silence(&mut self) {
+        if self.events.is_empty() {
+            let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NEVER);
+            if next != NEVER {
+                self.events.skip_to(next.max(self.events.base()));
+            }
+        }
     }
 
     /// Looks at the sources for which something has changed with the events that are open.
@@ -367,11 +392,22 @@ impl Builder {
         self.due[source] = due;
     }
 
-    /// The bytes of a ticket are in place. Calls `record` with event and offset in `bytes` for each good record.
-    /// Whatever else is in there is counted, and the events do not wait for it. Bytes of a ticket that was not asked
-    /// for, or was called off since, are ignored.
-    pub fn arrived(&mut self, source: usize, number: u64, bytes: &[u8], mut record: impl FnMut(EventId, u32)) {
-        let Some(mut ticket) = self.fetched(source, number) else { return };
+    /// The bytes of a ticket are in place. Calls `record` with event and offset in `bytes` for each good record in front
+    /// of the end of the run. Whatever else is in there is counted, and the events do not wait for it. Bytes of a ticket
+    /// that was not asked for, or was called off since, are ignored.
+    ///
+    /// # Errors
+    ///
+    /// A record that no source may send. Those in front of it stay built; the rest of the ticket is lost when the source
+    /// is [given up](Self::give_up), which is for the caller to do.
+    pub fn arrived(
+        &mut self,
+        source: usize,
+        number: u64,
+        bytes: &[u8],
+        mut record: impl FnMut(EventId, u32),
+    ) -> Result<(), Violation> {
+        let Some(mut ticket) = self.fetched(source, number) else { return Ok(()) };
         let BuilderConfig { builders, check, max_payload, run, hold, .. } = self.config;
         let id = self.config.sources[source].0;
         let Self { events, sources, .. } = self;
@@ -379,7 +415,8 @@ impl Builder {
 
         let mut index = ticket.first;
         let mut event = ticket.offer.first;
-        for item in Records::new(bytes).take(ticket.offer.count as usize) {
+        let mut offence = None;
+        for item in Records::new(bytes).take(ticket.count as usize) {
             let Ok((at, header, payload)) = item else { break };
             let good = header.run == run
                 && header.source == id
@@ -388,35 +425,33 @@ impl Builder {
                 && (check == Check::Headers || header.payload_matches(payload));
             #[expect(clippy::cast_possible_truncation, reason = "a slot is shorter than 2^32 bytes")]
             let at = at as u32;
-            match events.answer(index, source) {
-                // The bytes behind it can still be found, since the header says how long it is.
-                _ if !good => entry.damaged(events, index, source),
-                Answer::None => {
-                    let piece = if header.is_whole() { Piece::Last } else { entry.piece(index, &header) };
-                    match piece {
-                        Piece::New => record(event, at),
-                        Piece::Last => {
-                            record(event, at);
-                            entry.decide(index..index + 1);
-                            entry.built += 1;
-                            entry.books.bytes += u64::from(header.total_length);
-                            entry.books.empty += u64::from(header.status.contains(Status::EMPTY));
-                            events.present(index, source);
-                        }
-                        Piece::Repeated => entry.books.duplicates += 1,
-                        Piece::Contradicts => entry.damaged(events, index, source),
+            // The bytes behind a bad one can still be found, since the header says how long it is.
+            if !good {
+                entry.damaged(events, index, source);
+            } else if header.status.intersects(Status::SET_BY_BUILDERS) {
+                offence = Some(Violation::Status { event: event.0, status: header.status.bits() });
+                break;
+            } else {
+                match enter(events, entry, source, index, &header) {
+                    Entered::New => record(event, at),
+                    Entered::Counted => {}
+                    Entered::Twice => {
+                        offence = Some(Violation::Twice(event.0));
+                        break;
                     }
                 }
-                Answer::Present => entry.books.duplicates += 1,
-                Answer::Rejected | Answer::Missing | Answer::Forgotten => entry.unwanted(events, index, source),
             }
             index += 1;
             event.0 += u64::from(builders);
         }
+        if let Some(violation) = offence {
+            self.keep_rest(source, ticket, index);
+            return Err(violation);
+        }
         for index in index..ticket.end() {
             entry.damaged(events, index, source);
         }
-        if hold == Hold::UntilClosed {
+        if hold == Hold::UntilClosed && ticket.count > 0 {
             ticket.arrived = true;
             source::insert(&mut entry.taken, ticket);
         }
@@ -424,18 +459,28 @@ impl Builder {
             entry.settle_pieces(events, self.expired, source);
         }
         self.renew(source);
+        Ok(())
     }
 
-    /// A source ended the run with its books.
+    /// Keeps what is left of a ticket from event `index` on, which is to be lost with its source.
+    fn keep_rest(&mut self, source: usize, ticket: Ticket, index: u64) {
+        #[expect(clippy::cast_possible_truncation, reason = "a part of it")]
+        let count = (ticket.end() - index) as u32;
+        source::insert(&mut self.sources[source].taken, Ticket { first: index, count, ..ticket });
+        self.renew(source);
+    }
+
+    /// A source ended the run with its books. Those of one that was given up come too late: its books are what it offered.
     pub fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
         let entry = &mut self.sources[source];
-        let offered = entry.early.last_key_value().map_or(entry.next, |(ticket, _)| ticket.saturating_add(1));
-        if accounts.tickets < offered {
-            return Err(Violation::Books { books: accounts.tickets, offered });
+        if entry.presence == Presence::Dead {
+            return Ok(());
+        }
+        if accounts.tickets != entry.next {
+            return Err(Violation::Books { books: accounts.tickets, offered: entry.next });
         }
         entry.accounts = Some(accounts);
         entry.books.closed_books = true;
-        entry.heard = self.clock.active();
         self.look(source);
         self.look_around();
         Ok(())
@@ -453,9 +498,8 @@ impl Builder {
 
     /// Time passes: events whose deadline is over no longer wait for sources that have not mentioned them and have been
     /// silent for as long. A source that is merely slower than others is not: its offers come in order, so as long as it
-    /// goes on it has not missed the event. Sources that
-    /// have been away for as long, or ended with books that count offers which do not come, are given up. Returns the
-    /// sources given up now.
+    /// goes on it has not missed the event. Sources that have been away for as long are given up. Returns the sources given
+    /// up now.
     pub fn time(&mut self, now: Duration) -> Vec<usize> {
         self.advance(now);
         let (active, deadline) = (self.clock.active(), self.config.deadline);
@@ -640,16 +684,18 @@ impl Builder {
     }
 
     /// The books as they stand. `recorded` says whether what was built is on disk; `unwritten` is, per source, how many
-    /// fragments of it the disk failed to take.
+    /// fragments of closed events the disk failed to take.
     pub fn ledger(&self, recorded: bool, unwritten: &[u64], unknown_sources: u64) -> Ledger {
         let sources = self.sources.iter().enumerate().map(|(index, entry)| {
             let mut books = entry.books.clone();
-            let unwritten = unwritten.get(index).copied().unwrap_or(0);
             let kept = entry.built - entry.unbuilt;
+            // What was built and does not count any more, since the run ended in front of it, may be among the unwritten.
+            let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
             books.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
+            books.skipped = self.events.skipped(index);
             if recorded {
-                books.recorded = kept.saturating_sub(unwritten);
-                books.lost += unwritten;
+                books.recorded = kept - unwritten;
+                books.lost = books.lost.saturating_add(unwritten);
             } else {
                 books.discarded = kept;
             }
@@ -661,6 +707,41 @@ impl Builder {
     fn event(&self, index: u64) -> EventId {
         EventId(index.saturating_mul(u64::from(self.config.builders)).saturating_add(u64::from(self.config.builder)))
     }
+}
+
+/// What a good record is.
+enum Entered {
+    /// To be recorded.
+    New,
+    /// Of no use, and counted.
+    Counted,
+    /// A whole fragment that was here already.
+    Twice,
+}
+
+/// Enters a good record of a source.
+#[inline]
+fn enter(events: &mut OpenEvents, entry: &mut Source, source: usize, index: u64, header: &FragmentHeader) -> Entered {
+    match events.answer(index, source) {
+        Answer::None => {
+            let whole = header.is_whole() && !entry.is_in_pieces(index);
+            match if whole { Piece::Last } else { entry.piece(index, header) } {
+                Piece::New => return Entered::New,
+                Piece::Last => {
+                    entry.build(index, header);
+                    events.present(index, source);
+                    return Entered::New;
+                }
+                Piece::Repeated => entry.books.duplicates += 1,
+                Piece::Contradicts => entry.damaged(events, index, source),
+            }
+        }
+        Answer::Present if header.is_whole() => return Entered::Twice,
+        Answer::Present => entry.books.duplicates += 1,
+        _ if header.is_whole() && entry.has_built(index) => return Entered::Twice,
+        Answer::Rejected | Answer::Missing | Answer::Forgotten => entry.unwanted(events, index, source),
+    }
+    Entered::Counted
 }
 
 /// Time as events see it: it stands still while the builder itself is held up by what is behind it.
@@ -704,8 +785,8 @@ impl Clock {
 }
 
 /// The index, within a builder's share, of the first event of the share that is not below `event`.
-fn share_index(event: u64, builder: u32, builders: u32) -> u64 {
-    event.saturating_sub(u64::from(builder)).div_ceil(u64::from(builders))
+fn share_index(event: EventId, config: &BuilderConfig) -> u64 {
+    event.0.saturating_sub(u64::from(config.builder)).div_ceil(u64::from(config.builders))
 }
 
 /// More slots than any source has.

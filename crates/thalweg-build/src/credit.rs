@@ -81,6 +81,8 @@ struct Flow {
     slow: Option<Slow>,
     /// `asked` when `slow` was last changed: what was asked before does not show the change.
     changed: u64,
+    /// Bytes that it may have sent since it last told of losses, over the port.
+    sent: u64,
     /// It shares memory with us: its bytes cross no port.
     near: bool,
 }
@@ -260,6 +262,7 @@ impl Credit {
         // Also when more is asked for before the first has come: its first data still tell the round trip.
         flow.alone |= flow.outstanding() == 0;
         flow.asked += bytes;
+        flow.sent = flow.sent.saturating_add(bytes);
         self.outstanding += bytes;
         flow.fetches.push_back(Asked { to: flow.asked, at: now, outstanding: flow.outstanding() });
         if let Some(port) = self.mode.port_mut() {
@@ -308,6 +311,12 @@ impl Credit {
         }
     }
 
+    /// So much comes from a source unasked.
+    pub(crate) fn unasked(&mut self, source: usize, bytes: u64) {
+        let flow = &mut self.flows[source];
+        flow.sent = flow.sent.saturating_add(if flow.near { 0 } else { bytes });
+    }
+
     /// What a source will not send after all.
     pub(crate) fn called_off(&mut self, source: usize, bytes: u64) {
         let flow = &mut self.flows[source];
@@ -322,13 +331,18 @@ impl Credit {
         }
     }
 
-    /// A source has sent so many bytes more, so many of them again because they were lost.
-    pub(crate) fn losses(&mut self, sent: u64, lost: u64) {
+    /// A source says that it sent so many bytes more, so many of them again because they were lost. It is believed as far as
+    /// it can be true: each byte that it was to send since it last said so was lost once at most.
+    pub(crate) fn losses(&mut self, source: usize, sent: u64, lost: u64) {
+        let flow = &mut self.flows[source];
+        let under_way = flow.outstanding();
+        let may = std::mem::replace(&mut flow.sent, under_way);
+        let (sent, lost) = (sent.min(may.saturating_mul(2)), lost.min(may));
         match &mut self.mode {
             Mode::Constant(_) => {}
             Mode::Port(port) => {
-                port.round.sent += sent;
-                port.round.lost += lost;
+                port.round.sent = port.round.sent.saturating_add(sent);
+                port.round.lost = port.round.lost.saturating_add(lost);
                 if lost > 0 {
                     port.lost = Some(port.heard);
                 }
@@ -537,7 +551,8 @@ impl Port {
         self.rate = (received as f64 / took.as_secs_f64()).max(self.rate * (1.0 - 1.0 / 64.0));
         self.taken = match lost {
             0 => self.taken - self.segment() as f64,
-            _ => self.taken + lost as f64 / sent.max(lost) as f64 * self.window() as f64,
+            // Of all that went through the port: what one source lost takes no more than its part of the window.
+            _ => self.taken + lost as f64 / sent.max(lost.saturating_add(received)) as f64 * self.window() as f64,
         };
         // Below what the path carries without a queue there is no queue of ours to take away.
         let carries = self.rate.min(self.path.rate) * self.round_trip().as_secs_f64() + 2.0 * self.piece() as f64;

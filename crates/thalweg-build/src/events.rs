@@ -40,13 +40,27 @@ pub(crate) enum Answer {
     Forgotten,
 }
 
-/// Why a fragment will not come.
+/// Why a fragment will not come. Where all sources were silent about an event or dropped it, there is nothing to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The source said nothing about the event, and will not. Where all sources are silent there was no such event.
+    /// The source went on to later events without a word about this one.
+    Skipped,
+    /// The source said nothing about the event, and will not.
     Silent(Status),
-    /// The source had a fragment for the event.
-    Known(Status),
+    /// The source dropped its fragment.
+    Dropped,
+    /// The source delivered a fragment, or was about to, and it cannot be used.
+    Spoilt(Status),
+}
+
+impl Why {
+    fn status(self) -> Status {
+        match self {
+            Self::Skipped => Status::empty(),
+            Self::Dropped => Status::DROPPED,
+            Self::Silent(reason) | Self::Spoilt(reason) => reason,
+        }
+    }
 }
 
 /// What level 2 says of an event. Without a level 2 every event is accepted as it is opened.
@@ -67,6 +81,10 @@ const TOUCHED: u32 = 1 << 16;
 pub(crate) struct OpenEvents {
     base: u64,
     most: u32,
+    /// The run ends in front of this event.
+    stop: u64,
+    /// One past the highest event that was closed or decided on.
+    closed_until: u64,
     sources: usize,
     words: usize,
     events: VecDeque<Event>,
@@ -80,6 +98,8 @@ pub(crate) struct OpenEvents {
     incomplete: u64,
     built: u64,
     rejected: u64,
+    /// Per source, events without its fragment that others had, and that it went past.
+    skipped: Vec<u64>,
     /// How long events were open, in nanoseconds, to two digits.
     completion: Histogram<u64>,
     /// The time now.
@@ -92,9 +112,16 @@ struct Event {
     opened: Duration,
     begun: Duration,
     waiting: u32,
-    mentioned: bool,
+    /// A fragment of it was delivered, even if it cannot be used.
+    delivered: bool,
     verdict: Verdict,
-    missing: Vec<Missing>,
+    missing: Vec<(usize, Why)>,
+}
+
+impl Event {
+    fn is_over(&self) -> bool {
+        self.waiting == 0 && self.verdict != Verdict::Pending
+    }
 }
 
 impl OpenEvents {
@@ -106,7 +133,7 @@ impl OpenEvents {
             opened: Duration::ZERO,
             begun: Duration::ZERO,
             waiting: 0,
-            mentioned: false,
+            delivered: false,
             verdict: Verdict::Accepted,
             missing: Vec::new(),
         };
@@ -121,6 +148,8 @@ impl OpenEvents {
         Self {
             base: first,
             most: most.max(1),
+            stop: u64::MAX,
+            closed_until: first,
             sources,
             words,
             events,
@@ -131,6 +160,7 @@ impl OpenEvents {
             incomplete: 0,
             built: 0,
             rejected: 0,
+            skipped: vec![0; sources],
             completion: Histogram::new_with_bounds(1, HOUR, 2).unwrap_or_else(|_| unreachable!("within its bounds")),
             now: Duration::ZERO,
         }
@@ -166,7 +196,37 @@ impl OpenEvents {
 
     /// One past the youngest event that may be opened.
     pub(crate) fn limit(&self) -> u64 {
-        if self.is_backed_up() { self.end() } else { self.base.saturating_add(u64::from(self.most)) }
+        if self.is_backed_up() {
+            return self.end();
+        }
+        self.base.saturating_add(u64::from(self.most)).min(self.stop).max(self.end())
+    }
+
+    /// The run ends in front of this event.
+    pub(crate) fn stop(&self) -> u64 {
+        self.stop
+    }
+
+    /// One past the highest event that was closed or decided on.
+    pub(crate) fn closed_until(&self) -> u64 {
+        self.closed_until
+    }
+
+    /// The run ends in front of event `stop`. Open events from there on vanish; tells the source of each fragment that is
+    /// in one of them. Those of events that were closed or rejected are accounted for already.
+    pub(crate) fn end_at(&mut self, stop: u64, mut vanishes: impl FnMut(usize)) {
+        self.stop = self.stop.min(stop);
+        while self.end() > stop
+            && let Some(event) = self.events.pop_back()
+        {
+            let bits = self.bits.split_off(self.bits.len() - 2 * self.words);
+            if event.is_over() || event.verdict == Verdict::Rejected {
+                continue;
+            }
+            let present = |source: &usize| bits[self.words + source / 64] & 1u64 << (source % 64) != 0;
+            (0..self.sources).filter(present).for_each(&mut vanishes);
+        }
+        self.decidable.retain(|index| *index < stop);
     }
 
     /// Whether so many closed events wait to be taken that no more are opened.
@@ -193,6 +253,11 @@ impl OpenEvents {
         self.rejected
     }
 
+    /// Events without a fragment of `source` that others had, and that it went past.
+    pub(crate) fn skipped(&self, source: usize) -> u64 {
+        self.skipped[source]
+    }
+
     /// An event that was closed, complete or not, is rejected after all.
     pub(crate) fn unbuild(&mut self, complete: bool) {
         self.built -= 1;
@@ -213,7 +278,7 @@ impl OpenEvents {
             let begun = self.now;
             let verdict = if self.level2.is_empty() { Verdict::Accepted } else { Verdict::Pending };
             let missing = Vec::new();
-            self.events.push_back(Event { opened: now, begun, waiting, mentioned: false, verdict, missing });
+            self.events.push_back(Event { opened: now, begun, waiting, delivered: false, verdict, missing });
             self.bits.extend(std::iter::repeat_n(0, 2 * self.words));
         }
     }
@@ -276,6 +341,7 @@ impl OpenEvents {
     /// Level 2 has decided on an event that is [undecided](Self::is_undecided).
     pub(crate) fn decide(&mut self, index: u64, accept: bool) {
         let Some(at) = self.slot(index) else { return };
+        self.closed_until = self.closed_until.max(index + 1);
         self.events[at].verdict = if accept { Verdict::Accepted } else { Verdict::Rejected };
         if self.events[at].waiting == 0 {
             self.close(at);
@@ -288,7 +354,7 @@ impl OpenEvents {
         let Some(at) = self.slot(index) else { return };
         let word = at * 2 * self.words + self.words + source / 64;
         self.bits[word] |= 1u64 << (source % 64);
-        self.events[at].mentioned = true;
+        self.events[at].delivered = true;
         self.settle(at, source);
     }
 
@@ -298,13 +364,9 @@ impl OpenEvents {
             return;
         }
         let Some(at) = self.slot(index) else { return };
-        let (reason, mentioned) = match why {
-            Why::Silent(reason) => (reason, false),
-            Why::Known(reason) => (reason, true),
-        };
         let event = &mut self.events[at];
-        event.missing.push(Missing { source, status: reason | Status::MISSING });
-        event.mentioned |= mentioned;
+        event.missing.push((source, why));
+        event.delivered |= matches!(why, Why::Spoilt(_));
         self.settle(at, source);
     }
 
@@ -333,37 +395,44 @@ impl OpenEvents {
 
     fn close(&mut self, at: usize) {
         let event = &mut self.events[at];
-        let index = self.base + at as u64;
-        let mut missing = std::mem::take(&mut event.missing);
+        let missing = std::mem::take(&mut event.missing);
         if event.verdict == Verdict::Rejected {
-            self.rejected += u64::from(event.mentioned);
-        } else if event.mentioned {
+            self.rejected += u64::from(event.delivered);
+        } else if event.delivered {
             let open = self.now.saturating_sub(event.begun).as_nanos();
             self.completion.saturating_record(u64::try_from(open).unwrap_or(u64::MAX));
-            self.built += 1;
-            self.incomplete += u64::from(!missing.is_empty());
-            match self.closed.back_mut() {
-                Some((first, count, last_missing))
-                    if missing.is_empty()
-                        && last_missing.is_empty()
-                        && *first + u64::from(*count) == index
-                        && *count < u32::MAX =>
-                {
-                    *count += 1;
-                }
-                _ => {
-                    missing.sort_unstable_by_key(|missing| missing.source);
-                    self.closed.push_back((index, 1, missing));
-                }
-            }
+            self.hand_over(self.base + at as u64, missing);
         }
-        while self.events.front().is_some_and(|event| event.waiting == 0 && event.verdict != Verdict::Pending) {
+        while self.events.front().is_some_and(Event::is_over) {
             self.events.pop_front();
             for _ in 0..2 * self.words {
                 self.bits.pop_front();
             }
             self.base += 1;
         }
+    }
+
+    /// An event is closed, and waits to be taken.
+    fn hand_over(&mut self, index: u64, mut missing: Vec<(usize, Why)>) {
+        self.closed_until = self.closed_until.max(index + 1);
+        self.built += 1;
+        self.incomplete += u64::from(!missing.is_empty());
+        if missing.is_empty()
+            && let Some((first, count, last_missing)) = self.closed.back_mut()
+            && last_missing.is_empty()
+            && *first + u64::from(*count) == index
+            && *count < u32::MAX
+        {
+            *count += 1;
+            return;
+        }
+        missing.sort_unstable_by_key(|(source, _)| *source);
+        for (source, _) in missing.iter().filter(|(_, why)| *why == Why::Skipped) {
+            self.skipped[*source] += 1;
+        }
+        let missing = missing.into_iter();
+        let missing = missing.map(|(source, why)| Missing { source, status: why.status() | Status::MISSING });
+        self.closed.push_back((index, 1, missing.collect()));
     }
 
     /// The next closed events: first index, count, missing sources.

@@ -26,15 +26,20 @@ pub struct LedgerEntry {
     pub late: u64,
     /// Arrived damaged: a header or payload that fails its checks, or a place it cannot have.
     pub corrupt: u64,
-    /// Accepted by the source and not delivered for a known reason: the source died with it, or the disk failed with it.
+    /// Accepted by the source and not delivered for a known reason: the source died with it, the disk failed with it, or
+    /// the run was abandoned.
     pub lost: u64,
+    /// Of events at or beyond the end of the run: accepted before the source had heard where that is.
+    #[serde(default)]
+    pub beyond_end: u64,
     /// What the buckets do not explain. Zero, or the run is INCOMPLETE.
     pub unaccounted: i64,
     /// Of those built, explicit *empty* fragments.
     pub empty: u64,
     /// Arrived a second time and not counted again. Not a bucket: the first arrival is in one.
     pub duplicates: u64,
-    /// Events for which this source said nothing, though it went on to later ones. Not a bucket: nothing was accepted.
+    /// Events that other sources delivered and about which this one said nothing, though it went on to later ones. Not a
+    /// bucket: nothing was accepted.
     pub skipped: u64,
     /// Payload bytes built, those of events that were rejected later included.
     pub bytes: u64,
@@ -53,6 +58,7 @@ impl LedgerEntry {
             self.late,
             self.corrupt,
             self.lost,
+            self.beyond_end,
         ];
         // What a source says it accepted may be any number.
         let difference = i128::from(self.accepted) - explained.into_iter().map(i128::from).sum::<i128>();
@@ -70,6 +76,7 @@ impl LedgerEntry {
             (&mut self.late, other.late),
             (&mut self.corrupt, other.corrupt),
             (&mut self.lost, other.lost),
+            (&mut self.beyond_end, other.beyond_end),
             (&mut self.empty, other.empty),
             (&mut self.duplicates, other.duplicates),
             (&mut self.skipped, other.skipped),
@@ -124,7 +131,7 @@ impl Ledger {
                 (entry.lost, "lost"),
                 (entry.corrupt, "corrupt"),
                 (entry.late, "late"),
-                (entry.dropped_newest + entry.dropped_oldest, "dropped at the source"),
+                (entry.dropped_newest.saturating_add(entry.dropped_oldest), "dropped at the source"),
                 (entry.skipped, "never mentioned by the source"),
             ] {
                 if count > 0 {

@@ -106,7 +106,7 @@ impl Search {
     }
 
     pub(crate) fn lost(&mut self, bytes: u64) {
-        self.lost += bytes;
+        self.lost = self.lost.saturating_add(bytes);
     }
 
     pub(crate) fn received(&mut self, bytes: u64, now: Duration) {

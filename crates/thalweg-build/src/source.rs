@@ -24,6 +24,8 @@ pub(crate) struct Ticket {
     pub(crate) offer: Announcement,
     /// Index (event number / builders) of its first event.
     pub(crate) first: u64,
+    /// How many of its events lie in front of the end of the run.
+    pub(crate) count: u32,
     /// Bytes of it that were asked for so far.
     pub(crate) asked: u32,
     /// How many of its events level 2 has yet to decide on, while that is waited for.
@@ -35,7 +37,7 @@ pub(crate) struct Ticket {
 impl Ticket {
     /// One past the index of its last event.
     pub(crate) fn end(&self) -> u64 {
-        self.first + u64::from(self.offer.count)
+        self.first + u64::from(self.count)
     }
 
     pub(crate) fn events(&self) -> Range<u64> {
@@ -46,6 +48,31 @@ impl Ticket {
     pub(crate) fn counted(&self) -> u64 {
         if self.offer.disposition == Disposition::Eager { 0 } else { u64::from(self.asked) }
     }
+}
+
+/// What becomes of fragments that a source mentioned and that will not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forgone {
+    DroppedNewest,
+    DroppedOldest,
+    Lost,
+}
+
+impl Forgone {
+    fn why(self) -> Why {
+        match self {
+            Self::DroppedNewest | Self::DroppedOldest => Why::Dropped,
+            Self::Lost => Why::Spoilt(Status::empty()),
+        }
+    }
+}
+
+/// Events of which so many fragments are forgone.
+#[derive(Debug)]
+struct Gap {
+    events: Range<u64>,
+    count: u64,
+    how: Forgone,
 }
 
 /// A fragment that is spread over several tickets.
@@ -90,8 +117,6 @@ pub(crate) struct Source {
     pub(crate) taken: VecDeque<Ticket>,
     /// The ticket that comes next in order.
     pub(crate) next: u64,
-    /// Offers that came ahead of one that is still missing (lossy links).
-    pub(crate) early: BTreeMap<u64, Announcement>,
     /// More open offers than this cannot be.
     pub(crate) most: u64,
     /// Tickets below this one were handed out by `release` already.
@@ -100,14 +125,17 @@ pub(crate) struct Source {
     pub(crate) mentioned: u64,
     /// Events below this index have been answered, or a ticket that may be fetched has been found for them.
     pub(crate) looked: u64,
-    /// Events mentioned and not to come, not yet looked at: a range and the reason. Sorted and disjoint.
-    forgone: VecDeque<(Range<u64>, Status)>,
+    /// Fragments mentioned and not to come, sorted: those of events that have not been looked at, or in front of which the
+    /// run may yet end.
+    forgone: VecDeque<Gap>,
+    /// One past the last event of which the fragment was lost.
+    pub(crate) lost_until: u64,
+    /// Index of the last event whose fragment is here.
+    last_built: Option<u64>,
     /// Fragments that count as rejected though they share a slot with others that may be wanted, by event index.
     rejected: BTreeSet<u64>,
     /// Fragments spread over several tickets, by event index; only while more of them may come.
     pub(crate) pieces: BTreeMap<u64, Pieces>,
-    /// When it last offered something or ended.
-    pub(crate) heard: Duration,
     /// When it last made an offer that was next in order.
     pub(crate) spoke: Duration,
     pub(crate) accounts: Option<Accounts>,
@@ -139,8 +167,8 @@ pub(crate) struct Due {
 pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Source {
-    /// Ranges of events not to come that are told apart. Beyond them, gaps between them count as parts of them.
-    const MOST_FORGONE: u64 = 1024;
+    /// Ranges of drops that are told apart. Beyond them, gaps between them count as parts of them.
+    const MOST_FORGONE: usize = 1024;
 
     pub(crate) fn new(id: String, name: String, first: u64) -> Self {
         Self {
@@ -150,15 +178,15 @@ impl Source {
             ready: VecDeque::new(),
             taken: VecDeque::new(),
             next: 0,
-            early: BTreeMap::new(),
             most: u64::MAX,
             told: 0,
             mentioned: first,
             looked: first,
             forgone: VecDeque::new(),
+            lost_until: 0,
+            last_built: None,
             rejected: BTreeSet::new(),
             pieces: BTreeMap::new(),
-            heard: Duration::ZERO,
             spoke: Duration::ZERO,
             accounts: None,
             books: LedgerEntry { source: id, name, ..LedgerEntry::default() },
@@ -190,28 +218,19 @@ impl Source {
         news.then_some(released)
     }
 
-    /// The offer that comes next in order, if it came early.
-    pub(crate) fn next_in_order(&mut self) -> Option<Announcement> {
-        self.early.remove(&self.next)
-    }
-
     /// Offers that are open.
     pub(crate) fn open(&self) -> u64 {
-        (self.parked.len() + self.undecided.len() + self.ready.len() + self.taken.len() + self.early.len()) as u64
+        (self.parked.len() + self.undecided.len() + self.ready.len() + self.taken.len()) as u64
     }
 
     /// Whether its books are here and nothing of it is on the way.
     pub(crate) fn is_settled(&self) -> bool {
-        self.presence == Presence::Dead || self.has_said_all() && self.released() == self.next
+        self.presence == Presence::Dead || self.accounts.is_some() && self.released() == self.next
     }
 
     /// Whether it will not mention any other event.
     fn is_absent(&self) -> bool {
-        self.presence == Presence::Dead || self.has_said_all()
-    }
-
-    fn has_said_all(&self) -> bool {
-        self.accounts.is_some_and(|accounts| self.next >= accounts.tickets)
+        self.presence == Presence::Dead || self.accounts.is_some()
     }
 
     /// Events that it has not been looked at for, below this index, will not come from it.
@@ -223,11 +242,11 @@ impl Source {
         }
     }
 
-    /// Index of the first event that it has mentioned and that has not been looked at.
+    /// Index of the first event that is to be opened for it and that has not been looked at. What it dropped opens none.
     pub(crate) fn first_mention(&self) -> Option<u64> {
-        let forgone = self.forgone.front().map(|(range, _)| range.start.max(self.looked));
+        let lost = self.first_lost().map(|events| events.start);
         let parked = self.parked.front().map(|ticket| ticket.first);
-        forgone.into_iter().chain(parked).min()
+        lost.into_iter().chain(parked).min()
     }
 
     /// Index of the first event that it may yet have something to say about.
@@ -240,67 +259,139 @@ impl Source {
         let here = self.presence == Presence::Here;
         let known = self.known();
         let parked = self.parked.front().map(|ticket| ticket.end().saturating_sub(open_events));
-        let forgone = self.has_forgone(known).map(|first| (first + 1).saturating_sub(open_events));
-        let books_lack_offers = self.accounts.is_some_and(|accounts| self.next < accounts.tickets);
+        let lost = self.first_lost().filter(|events| events.start < known);
+        let lost = lost.map(|events| (events.start + 1).saturating_sub(open_events));
         Due {
             ready: self.ready.front().filter(|_| here).map_or(NEVER, |ticket| ticket.first),
-            base: parked.into_iter().chain(forgone).min().unwrap_or(NEVER),
+            base: parked.into_iter().chain(lost).min().unwrap_or(NEVER),
             end: if known > self.looked { self.looked } else { NEVER },
             given_up: match self.presence {
                 Presence::Gone(since) if !self.is_settled() => Some(since),
-                Presence::Here if books_lack_offers => Some(self.heard),
                 _ => None,
             },
         }
     }
 
-    /// Index of the first event below `known` that it mentioned and will not send, and that has not been looked at.
-    pub(crate) fn has_forgone(&self, known: u64) -> Option<u64> {
-        self.forgone.front().map(|(range, _)| range.start.max(self.looked)).filter(|first| *first < known)
+    /// The first events that have not been looked at and whose fragments were lost.
+    pub(crate) fn first_lost(&self) -> Option<Range<u64>> {
+        if self.lost_until <= self.looked {
+            return None;
+        }
+        let lost = self.forgone.iter().find(|gap| gap.how == Forgone::Lost && gap.events.end > self.looked);
+        lost.map(|gap| gap.events.start.max(self.looked)..gap.events.end)
     }
 
     /// Answers the open events below `until` that it has not been looked at for: nothing will come.
     pub(crate) fn answer_silence(&mut self, events: &mut OpenEvents, until: u64, source: usize) {
-        let mut index = self.looked.max(events.base());
-        while index < until {
-            while self.forgone.front().is_some_and(|(range, _)| range.end <= index) {
-                self.forgone.pop_front();
-            }
-            let why = match self.forgone.front() {
-                Some((range, status)) if range.start <= index => Why::Known(*status),
-                _ => Why::Silent(Status::empty()),
-            };
-            events.missing(index, source, why);
-            index += 1;
-        }
+        let from = self.looked.max(events.base());
         self.looked = self.looked.max(until);
-        while self.forgone.front().is_some_and(|(range, _)| range.end <= self.looked) {
+        if from < until {
+            let mut at = self.forgone.partition_point(|gap| gap.events.end <= from);
+            for index in from..until {
+                while self.forgone.get(at).is_some_and(|gap| gap.events.end <= index) {
+                    at += 1;
+                }
+                let why = match self.forgone.get(at).filter(|gap| gap.events.start <= index) {
+                    Some(gap) => gap.how.why(),
+                    None if index < self.mentioned => Why::Skipped,
+                    None => Why::Silent(Status::empty()),
+                };
+                events.missing(index, source, why);
+            }
+        }
+        let settled = self.looked.min(events.closed_until());
+        while self.forgone.front().is_some_and(|gap| gap.events.end <= settled) {
             self.forgone.pop_front();
         }
     }
 
-    /// Events it had a fragment for and will not send. Those that have been looked at are answered now, the others when
-    /// they are.
-    pub(crate) fn forgo(&mut self, events: &mut OpenEvents, range: Range<u64>, status: Status, source: usize) {
-        for index in range.start.max(events.base())..range.end.min(self.looked) {
-            events.missing(index, source, Why::Known(status));
-        }
-        let range = range.start.max(self.looked)..range.end;
+    /// Fragments that it mentioned will not come. Events that have been looked at are answered now, the others when they
+    /// are.
+    pub(crate) fn forgo(&mut self, events: &mut OpenEvents, range: Range<u64>, how: Forgone, source: usize) {
         if range.is_empty() {
             return;
         }
-        let at = self.forgone.partition_point(|(other, _)| other.start < range.start);
-        let full = self.forgone.len() as u64 >= self.most.min(Self::MOST_FORGONE);
-        if let Some((before, reason)) = at.checked_sub(1).and_then(|before| self.forgone.get_mut(before)) {
-            // Where there are very many, those without an offer of data between them are taken for one.
-            let parked = &self.parked;
-            let apart = |gap: Range<u64>| parked.iter().any(|ticket| gap.contains(&ticket.first));
-            if before.end >= range.start && *reason == status || full && !apart(before.end..range.start) {
-                before.end = before.end.max(range.end);
+        let count = self.decide(range.clone());
+        let bucket = self.bucket(how);
+        *bucket = bucket.saturating_add(count);
+        for index in range.start.max(events.base())..range.end.min(self.looked).min(events.end()) {
+            events.missing(index, source, how.why());
+        }
+        if how == Forgone::Lost {
+            self.lost_until = self.lost_until.max(range.end.min(events.stop()));
+        }
+        self.note(Gap { events: range, count, how });
+    }
+
+    fn bucket(&mut self, how: Forgone) -> &mut u64 {
+        match how {
+            Forgone::DroppedNewest => &mut self.books.dropped_newest,
+            Forgone::DroppedOldest => &mut self.books.dropped_oldest,
+            Forgone::Lost => &mut self.books.lost,
+        }
+    }
+
+    /// Keeps in mind what is forgone.
+    fn note(&mut self, gap: Gap) {
+        let full = self.forgone.len() >= Self::MOST_FORGONE;
+        let at = self.forgone.partition_point(|other| other.events.start < gap.events.start);
+        if let Some(before) = at.checked_sub(1).and_then(|before| self.forgone.get_mut(before)) {
+            let is_next = before.events.end >= gap.events.start && before.how == gap.how;
+            // Where there are very many drops, those that follow each other are taken for one.
+            if is_next || full && before.how != Forgone::Lost && gap.how != Forgone::Lost {
+                before.events.end = before.events.end.max(gap.events.end);
+                before.count = before.count.saturating_add(gap.count);
                 return;
             }
         }
-        self.forgone.insert(at, (range, status));
+        self.forgone.insert(at, gap);
+    }
+
+    /// The run ends in front of event `stop`: what it mentioned from there on counts as beyond, whatever became of it.
+    pub(crate) fn end_at(&mut self, stop: u64) {
+        let mut beyond = 0;
+        let mut queues = [&mut self.parked, &mut self.undecided, &mut self.ready, &mut self.taken].map(std::mem::take);
+        for ticket in queues.iter_mut().flatten().filter(|ticket| ticket.end() > stop) {
+            let events = ticket.first.max(stop)..ticket.end();
+            #[expect(clippy::cast_possible_truncation, reason = "no more than there were")]
+            let count = stop.saturating_sub(ticket.first) as u32;
+            ticket.count = count;
+            if !ticket.arrived {
+                beyond += self.decide(events);
+            }
+        }
+        // What is being fetched is fetched to its end. The rest of nothing is released at once.
+        let [parked, undecided, ready, taken] = &mut queues;
+        for queue in [parked, undecided, ready] {
+            queue.retain(|ticket| ticket.count > 0);
+        }
+        taken.retain(|ticket| ticket.count > 0 || !ticket.arrived);
+        [self.parked, self.undecided, self.ready, self.taken] = queues;
+
+        let pieces = self.pieces.split_off(&stop);
+        beyond += pieces.values().filter(|pieces| !pieces.decided).count() as u64;
+        self.books.beyond_end = self.books.beyond_end.saturating_add(beyond);
+        self.forgo_beyond(stop);
+        // Whether what is left waits for a decision is found out anew.
+        while let Some(ticket) = self.undecided.pop_back() {
+            self.parked.push_front(Ticket { undecided: 0, ..ticket });
+        }
+    }
+
+    /// Moves what is forgone of events from `stop` on to those beyond the end.
+    fn forgo_beyond(&mut self, stop: u64) {
+        let mut gaps = std::mem::take(&mut self.forgone);
+        for gap in gaps.iter_mut().filter(|gap| gap.events.end > stop) {
+            let count = gap.count.min(gap.events.end - gap.events.start.max(stop));
+            gap.events.end = stop.max(gap.events.start);
+            gap.count -= count;
+            let bucket = self.bucket(gap.how);
+            *bucket = bucket.saturating_sub(count);
+            self.books.beyond_end = self.books.beyond_end.saturating_add(count);
+        }
+        gaps.retain(|gap| !gap.events.is_empty());
+        self.forgone = gaps;
+        self.lost_until = self.lost_until.min(stop);
     }
 
     /// How many of these fragments are not yet in a bucket; from now on they are.
@@ -321,6 +412,11 @@ impl Source {
     /// Whether the fragment is in a bucket though more of it comes.
     pub(crate) fn is_decided(&self, index: u64) -> bool {
         !self.pieces.is_empty() && self.pieces.get(&index).is_some_and(|pieces| pieces.decided)
+    }
+
+    /// Whether several tickets are known to hold this fragment.
+    pub(crate) fn is_in_pieces(&self, index: u64) -> bool {
+        !self.pieces.is_empty() && self.pieces.contains_key(&index)
     }
 
     /// A further ticket for a fragment was offered.
@@ -368,7 +464,7 @@ impl Source {
                     false => (&mut self.books.corrupt, Status::CORRUPT),
                 };
                 *bucket += 1;
-                events.missing(index, source, Why::Known(status));
+                events.missing(index, source, Why::Spoilt(status));
             }
             more_may_come
         });
@@ -407,16 +503,42 @@ impl Source {
         let count = self.decide(index..index + 1);
         if events.answer(index, source) == Answer::Rejected {
             self.books.rejected += count;
-            events.missing(index, source, Why::Known(Status::empty()));
+            events.missing(index, source, Why::Spoilt(Status::empty()));
         } else {
             self.books.late += count;
         }
+    }
+
+    /// A whole fragment is here. Whether it was here already, as far as is known.
+    pub(crate) fn has_built(&self, index: u64) -> bool {
+        self.last_built == Some(index)
+    }
+
+    /// A fragment is here.
+    pub(crate) fn build(&mut self, index: u64, header: &FragmentHeader) {
+        self.decide(index..index + 1);
+        self.last_built = Some(index);
+        self.built += 1;
+        self.books.bytes = self.books.bytes.saturating_add(u64::from(header.total_length));
+        self.books.empty += u64::from(header.status.contains(Status::EMPTY));
     }
 
     /// A fragment that is here is rejected.
     pub(crate) fn unbuild(&mut self) {
         self.unbuilt += 1;
         self.books.rejected += 1;
+    }
+
+    /// A fragment that is here is of an event beyond the end of the run.
+    pub(crate) fn unbuild_beyond(&mut self) {
+        self.unbuilt += 1;
+        self.books.beyond_end += 1;
+    }
+
+    /// A fragment that is here is of an event that is not closed any more.
+    pub(crate) fn unbuild_lost(&mut self) {
+        self.unbuilt += 1;
+        self.books.lost += 1;
     }
 
     /// A record that cannot be used.
@@ -426,7 +548,7 @@ impl Source {
             return;
         }
         self.books.corrupt += self.decide(index..index + 1);
-        events.missing(index, source, Why::Known(Status::CORRUPT));
+        events.missing(index, source, Why::Spoilt(Status::CORRUPT));
     }
 
     /// The open ticket of this number.
@@ -466,18 +588,21 @@ mod tests {
     #[test]
     fn what_is_not_to_come_is_kept_in_few_words() {
         let (mut source, mut events) = (Source::new("1.0".into(), "s".into(), 0), OpenEvents::new(0, 8, 1, &[]));
+        source.mentioned = NEVER;
         for first in 0..1000 {
-            source.forgo(&mut events, 10 * first..10 * first + 10, Status::DROPPED, 0);
+            source.forgo(&mut events, 10 * first..10 * first + 10, Forgone::DroppedNewest, 0);
         }
         assert_eq!(source.forgone.len(), 1);
         // With gaps between them, which mean something else, as long as there are not very many.
         for first in 1001..5000 {
-            source.forgo(&mut events, 10 * first..10 * first + 9, Status::DROPPED, 0);
+            source.forgo(&mut events, 10 * first..10 * first + 9, Forgone::DroppedOldest, 0);
         }
-        assert_eq!(source.forgone.len() as u64, Source::MOST_FORGONE);
-        assert_eq!(source.forgone.back().map(|(range, _)| range.end), Some(49_999));
-        // Those are passed over as they are looked at.
-        source.answer_silence(&mut events, 49_998, 0);
-        assert_eq!(source.first_mention(), Some(49_998));
+        assert_eq!(source.forgone.len(), Source::MOST_FORGONE);
+        assert_eq!(source.forgone.back().map(|gap| gap.events.end), Some(49_999));
+        assert_eq!(source.first_mention(), None, "no event is opened for what was dropped");
+        // A run that ends among those that are told apart has them to the fragment.
+        source.end_at(10_015);
+        let books = &source.books;
+        assert_eq!((books.dropped_newest, books.dropped_oldest, books.beyond_end), (10_000, 5, 4 + 9 * 3998));
     }
 }

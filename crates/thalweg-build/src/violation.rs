@@ -41,9 +41,28 @@ pub enum Violation {
     /// More offers without a release than its slots allow.
     #[error("more than {0} offers are open: more than its slots can hold")]
     TooMany(u64),
+    /// Every link tells of offers in the order of their tickets, so one that is left out never comes.
+    #[error("offered ticket {ticket} where ticket {next} comes next: tickets are numbered 0, 1, 2, … without gaps")]
+    Gap {
+        /// The ticket that was offered.
+        ticket: u64,
+        /// The one that comes next.
+        next: u64,
+    },
     /// A ticket was announced a second time with another content.
     #[error("ticket {0} was offered twice with different content")]
     Changed(u64),
+    /// A fragment that was delivered whole comes again in another ticket.
+    #[error("sent the fragment of event {0} whole, and then again in another ticket")]
+    Twice(u64),
+    /// A source must not say in a header what only a builder knows.
+    #[error("set status bits {status:#010x} in the header of event {event}: only builders set them")]
+    Status {
+        /// The event.
+        event: u64,
+        /// The bits.
+        status: u32,
+    },
     /// Books that contradict what was offered.
     #[error("its books count {books} tickets, but it offered {offered}")]
     Books {

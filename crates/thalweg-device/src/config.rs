@@ -42,6 +42,17 @@ impl DeviceConfig {
         }
     }
 
+    /// The files it plays.
+    pub fn paths(&self) -> &[PathBuf] {
+        match self {
+            Self::ModelAdc(_) => &[],
+            Self::Sigmf(config) => std::slice::from_ref(&config.file),
+            Self::Vdif(config) => std::slice::from_ref(&config.file),
+            Self::Pgm(config) => &config.files,
+            Self::Raw(config) => std::slice::from_ref(&config.file),
+        }
+    }
+
     /// Takes relative file names as relative to `base`, the topology file's directory.
     pub fn resolve_paths(&mut self, base: &Path) {
         let files: &mut [PathBuf] = match self {
@@ -100,6 +111,9 @@ pub struct VdifConfig {
     /// The thread to play; may be left out where the recording has only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<u16>,
+    /// Samples per second and channel, where its headers do not say it, or say it wrongly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_rate: Option<u64>,
     /// Begin again when the recording is over.
     #[serde(default, rename = "loop")]
     pub looped: bool,
@@ -265,7 +279,15 @@ mod tests {
         };
         assert_eq!(model, Ok(DeviceConfig::ModelAdc(expected)));
         let vdif = device(r#"device = { kind = "vdif", file = "a.vdif", thread = 3, loop = true }"#);
-        assert_eq!(vdif, Ok(DeviceConfig::Vdif(VdifConfig { file: "a.vdif".into(), thread: Some(3), looped: true })));
+        assert_eq!(
+            vdif,
+            Ok(DeviceConfig::Vdif(VdifConfig {
+                file: "a.vdif".into(),
+                thread: Some(3),
+                sample_rate: None,
+                looped: true
+            }))
+        );
     }
 
     #[test]

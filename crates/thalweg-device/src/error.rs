@@ -136,25 +136,6 @@ pub enum DeviceError {
         /// The threads it has.
         threads: Vec<u16>,
     },
-    /// Two VDIF frames of one thread for the same time.
-    #[error(
-        "{}: the frames at bytes {first} and {second} are both frame {frame} of second {second_of_epoch} of thread {thread}; \
-         remove one of them", file.display()
-    )]
-    RepeatedFrame {
-        /// The file.
-        file: PathBuf,
-        /// The thread.
-        thread: u16,
-        /// The second within its reference epoch.
-        second_of_epoch: u32,
-        /// The frame number within the second.
-        frame: u32,
-        /// Where the first of them begins.
-        first: u64,
-        /// Where the second of them begins.
-        second: u64,
-    },
     /// More records than an index is kept of.
     #[error("{} has more than {limit} frames, which is more than is indexed; play it in parts", file.display())]
     TooMany {

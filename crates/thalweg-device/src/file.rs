@@ -54,15 +54,8 @@ impl InputFile {
     }
 }
 
-/// A file of the real recordings that tests are run with, where they are: beside the workspace, or where
-/// `THALWEG_SHARED_DATA` says.
+/// One of the real recordings that tests are run with.
 #[cfg(test)]
-pub(crate) fn shared_data(name: &str) -> Option<PathBuf> {
-    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let path = std::env::var_os("THALWEG_SHARED_DATA").map_or_else(default, PathBuf::from).join(name);
-    if !path.exists() {
-        eprintln!("skipped: {} is not there; THALWEG_SHARED_DATA can say where the recordings are", path.display());
-        return None;
-    }
-    Some(path)
+pub(crate) fn recording(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings").join(name)
 }

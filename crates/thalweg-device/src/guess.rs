@@ -22,7 +22,12 @@ pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>
             Format::Vdif => {
                 let threads = vdif::threads(input)?.into_iter();
                 devices.extend(threads.map(|thread| {
-                    DeviceConfig::Vdif(VdifConfig { file: input.clone(), thread: Some(thread), looped })
+                    DeviceConfig::Vdif(VdifConfig {
+                        file: input.clone(),
+                        thread: Some(thread),
+                        sample_rate: None,
+                        looped,
+                    })
                 }));
             }
             Format::Pgm => {
@@ -91,8 +96,14 @@ mod tests {
         let unnamed = dir.path().join("scan");
         std::fs::copy(&file, &unnamed).unwrap();
         for file in [file, unnamed] {
-            let device =
-                |thread| DeviceConfig::Vdif(VdifConfig { file: file.clone(), thread: Some(thread), looped: true });
+            let device = |thread| {
+                DeviceConfig::Vdif(VdifConfig {
+                    file: file.clone(),
+                    thread: Some(thread),
+                    sample_rate: None,
+                    looped: true,
+                })
+            };
             assert_eq!(devices_for(std::slice::from_ref(&file), true).unwrap(), [device(0), device(4)]);
         }
     }

@@ -84,8 +84,9 @@ pub struct Filled {
     pub status: Status,
     /// How much time the payload covers, in nanoseconds; 0 where unknown.
     pub window: u32,
-    /// When its first sample was taken, where the recording says so. Where a recording is repeated its clock runs on:
-    /// each pass is later by the length of one pass, so that time never goes back.
+    /// When its first sample was taken; of a recording always what that says, and never when it is played. A recording
+    /// without a date begins at 0, as far as it says how time goes by. Where it is repeated its clock runs on: each pass is
+    /// later by the length of one pass, so that time never goes back. Nothing where a model is asked: now.
     pub timestamp: Option<TaiNanos>,
 }
 
@@ -161,6 +162,9 @@ pub struct Description {
     /// Frames of this thread that the recording lacks, though other threads have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<u64>,
+    /// What a person should know of the recording before it is played.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// The SigMF recording's `global` object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<serde_json::Value>,

@@ -54,9 +54,9 @@ impl<R: Recording> Replay<R> {
         let (pass, record) = (position / records, position % records);
         let mut filled = self.recording.filled(record);
         // A repeated recording's clock runs on, so that time never goes back within a run.
-        filled.timestamp = filled.timestamp.and_then(|first| {
-            pass.checked_mul(self.recording.pass_nanos()).and_then(|later| first.0.checked_add(later)).map(TaiNanos)
-        });
+        let later = pass.saturating_mul(self.recording.pass_nanos());
+        let first = filled.timestamp.unwrap_or_default();
+        filled.timestamp = Some(TaiNanos(first.0.saturating_add(later)));
         filled
     }
 

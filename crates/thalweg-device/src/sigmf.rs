@@ -94,7 +94,7 @@ struct Segment {
     first_sample: u64,
     samples: u64,
     first_record: u64,
-    began: Option<TaiNanos>,
+    began: TaiNanos,
 }
 
 impl Sigmf {
@@ -117,13 +117,12 @@ impl Recording for Sigmf {
 
     fn filled(&self, record: u64) -> Filled {
         let (segment, begin, samples) = self.locate(record);
-        let nanos = |samples| self.rate.map(|rate| rate.nanos(samples));
-        let timestamp = segment.began.zip(nanos(begin)).and_then(|(began, since)| began.0.checked_add(since));
+        let nanos = |samples| self.rate.map_or(0, |rate| rate.nanos(samples));
         Filled {
             payload_type: PayloadType::SAMPLES_I16,
             status: Status::REPLAYED,
-            window: u32::try_from(nanos(samples).unwrap_or(0)).unwrap_or(u32::MAX),
-            timestamp: timestamp.map(TaiNanos),
+            window: u32::try_from(nanos(samples)).unwrap_or(u32::MAX),
+            timestamp: Some(TaiNanos(segment.began.0.saturating_add(nanos(begin)))),
         }
     }
 
@@ -133,16 +132,10 @@ impl Recording for Sigmf {
     }
 
     fn pass_nanos(&self) -> u64 {
-        let length = self.rate.map_or(0, |rate| rate.nanos(self.samples));
-        let (first, last) = (self.segments.first(), self.segments.last());
+        let nanos = |samples| self.rate.map_or(0, |rate| rate.nanos(samples));
+        let (Some(first), Some(last)) = (self.segments.first(), self.segments.last()) else { return 0 };
         // With gaps between its captures a pass takes longer than its samples.
-        match (first.and_then(|s| s.began), last.and_then(|s| s.began.map(|began| (began, s.samples)))) {
-            (Some(first), Some((began, samples))) if began >= first => {
-                let last = self.rate.map_or(0, |rate| rate.nanos(samples));
-                (began.0 - first.0).saturating_add(last).max(length)
-            }
-            _ => length,
-        }
+        last.began.0.saturating_sub(first.began.0).saturating_add(nanos(last.samples)).max(nanos(self.samples))
     }
 }
 
@@ -276,7 +269,7 @@ impl Metadata {
 
     /// The capture segments of a data file with so many samples per channel.
     fn segments(&self, samples: u64, per_fragment: u64) -> Result<Vec<Segment>, DeviceError> {
-        // Samples in front of the first capture, or all where there is none, are played, without a time.
+        // Samples in front of the first capture, or all where there is none, are played too.
         let mut starts = vec![(0, None)];
         for (i, capture) in self.captures.iter().enumerate() {
             let (previous, _) = starts[starts.len() - 1];
@@ -290,8 +283,17 @@ impl Metadata {
             }
             starts.push((capture.sample_start, capture.began));
         }
+        // A capture without a date follows the one before it at once, as its samples do; what lies in front of the first
+        // that has one ends there. Where none has one, time begins at 0.
+        let nanos = |samples| self.rate.map_or(0, |rate| rate.nanos(samples));
+        let dated = starts.iter().find_map(|&(start, began)| Some((start, began?)));
+        let (start, began) = dated.unwrap_or_default();
+        let mut known = (0, TaiNanos(began.0.saturating_sub(nanos(start))));
         let mut segments: Vec<Segment> = Vec::new();
         for (i, &(first_sample, began)) in starts.iter().enumerate() {
+            let follows = || TaiNanos(known.1.0.saturating_add(nanos(first_sample - known.0)));
+            let began = began.unwrap_or_else(follows);
+            known = (first_sample, began);
             let end = starts.get(i + 1).map_or(samples, |(next, _)| *next);
             if end > first_sample {
                 let first_record =
@@ -382,10 +384,31 @@ mod tests {
         let mut found = Vec::new();
         while let Some(len) = device.next_len() {
             let filled = device.skip(EventId(found.len() as u64));
-            found.push((len / 4, filled.timestamp.map(|time| time.0 - NOON)));
+            found.push((len / 4, filled.timestamp.unwrap().0.wrapping_sub(NOON).cast_signed()));
         }
-        assert_eq!(found, [(1, None), (4, Some(0)), (2, Some(4000)), (3, Some(1_000_000_000))]);
+        assert_eq!(found, [(1, -1000), (4, 0), (2, 4000), (3, 1_000_000_000)]);
         assert_eq!(device.description().records, Some(4));
+    }
+
+    #[test]
+    fn a_capture_without_a_date_follows_the_one_before_it() {
+        let times = |captures: Value| -> Vec<u64> {
+            let (_dir, config) =
+                recording(&json!({ "global": two_channels()["global"], "captures": captures }), &[0; 24]);
+            let mut device = open(&config).unwrap();
+            (0..3).map(|event| device.skip(EventId(event)).timestamp.unwrap().0).collect()
+        };
+        let capture = |start: u64, date: &str| match date {
+            "" => json!({ "core:sample_start": start }),
+            date => json!({ "core:sample_start": start, "core:datetime": date }),
+        };
+        let noon = "2020-03-01T12:00:00Z";
+        let later = "2020-03-01T12:00:01Z";
+        let dated = json!([capture(0, noon), capture(4, ""), capture(8, later)]);
+        assert_eq!(times(dated), [NOON, NOON + 4000, NOON + 1_000_000_000]);
+        assert_eq!(times(json!([capture(0, ""), capture(4, noon), capture(8, "")])), [NOON - 4000, NOON, NOON + 4000]);
+        // Without any date the time is that since the beginning.
+        assert_eq!(times(json!([capture(0, ""), capture(4, "")])), [0, 4000, 8000]);
     }
 
     #[test]
@@ -396,7 +419,7 @@ mod tests {
         let mut device = open(&config).unwrap();
         assert_eq!((device.next_len(), device.max_payload()), (Some(6), 6));
         let filled = device.skip(EventId(0));
-        assert_eq!((filled.timestamp, filled.window), (None, 0));
+        assert_eq!((filled.timestamp, filled.window), (Some(TaiNanos(0)), 0));
     }
 
     #[test]
@@ -455,8 +478,8 @@ mod tests {
 
     #[test]
     fn real_recordings_are_played_whole() {
-        for (name, channels, rate) in [("scope-2ch-8bit-250MSps", 2, 250e6), ("scope-4ch-12bit-2.5MSps", 4, 2.5e6)] {
-            let Some(file) = crate::file::shared_data(&format!("adc/{name}.sigmf-meta")) else { continue };
+        for (name, channels, rate) in [("scope-2ch", 2, 250e6), ("scope-4ch", 4, 2.5e6)] {
+            let file = crate::file::recording(&format!("{name}.sigmf-meta"));
             let expected = std::fs::read(file.with_extension("sigmf-data")).unwrap();
             let mut device = open(&SigmfConfig { file, samples_per_fragment: None, looped: false }).unwrap();
             assert_eq!((device.description().channels, device.description().sample_rate), (Some(channels), Some(rate)));

@@ -5,7 +5,7 @@ mod governor;
 mod interrupts;
 mod isolation;
 mod number;
-mod pinned;
+pub(crate) mod pinned;
 mod smt;
 mod steal;
 

@@ -1,7 +1,7 @@
 //! The record directory.
 
 pub(crate) mod completions;
-mod directory;
+pub(crate) mod directory;
 mod place;
 pub(crate) mod space;
 mod speed;

@@ -41,16 +41,17 @@ pub fn examine(needs: &Needs) -> Vec<Finding> {
     sections.into_iter().flat_map(|(section, found)| found.into_iter().map(move |one| one.of(section))).collect()
 }
 
-/// What a node would find out too late: memory, files and disk space for what it is about to do. Takes a few
-/// milliseconds at most.
-///
-/// Addresses, processors and the record directory are not looked at: a node that is made from its topology opens them
-/// itself before it lets anybody in, and says what is wrong.
+/// What would end a node, or lose data, after it has begun: processors, addresses, congestion controls, memory, files, the
+/// record directory and the space there, for what it is about to do. Takes a few milliseconds, and as long as it takes to
+/// resolve names.
 pub fn preflight(needs: &Needs) -> Vec<Finding> {
-    let memory = [memory::room::probe(needs), memory::lock::probe(needs), memory::files::probe(needs)];
-    let disk = [disk::space::probe(needs)];
-    let memory = memory.into_iter().map(|one| one.of(Section::Memory));
-    memory.chain(disk.into_iter().map(|one| one.of(Section::Disk))).collect()
+    let sections = [
+        (Section::Cpu, vec![cpu::pinned::probe(needs)]),
+        (Section::Network, network::asked_for(needs)),
+        (Section::Memory, vec![memory::room::probe(needs), memory::lock::probe(needs), memory::files::probe(needs)]),
+        (Section::Disk, vec![disk::directory::probe(needs), disk::space::probe(needs)]),
+    ];
+    sections.into_iter().flat_map(|(section, found)| found.into_iter().map(move |one| one.of(section))).collect()
 }
 
 /// The worst of the levels; [`Level::Ok`] where there is nothing.

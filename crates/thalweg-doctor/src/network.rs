@@ -35,10 +35,16 @@ pub(crate) fn examine(needs: &Needs) -> Vec<Finding> {
     }
     findings.push(xdp::socket());
     findings.push(buffers::probe(needs, &interfaces));
-    findings.extend(congestion::probe(needs));
     findings.push(retransmission::probe());
     findings.push(queueing::probe());
-    findings.extend(addresses::probe(needs));
+    findings.extend(asked_for(needs));
     findings.extend(line_rate::probe(needs, &interfaces));
+    findings
+}
+
+/// What is asked for by name: congestion controls and addresses.
+pub(crate) fn asked_for(needs: &Needs) -> Vec<Finding> {
+    let mut findings = congestion::probe(needs);
+    findings.extend(addresses::probe(needs));
     findings
 }

@@ -69,6 +69,6 @@ proptest! {
         let data = Data { bytes_per_second: rate, duration: seconds.map(Duration::from_secs), bytes, at_most: false };
         let needs =
             Needs { directory: PathBuf::from(directory), record: true, data, nodes: vec![node], ..Needs::default() };
-        prop_assert_eq!(preflight(&needs).len(), 4);
+        prop_assert_eq!(preflight(&needs).len(), 7);
     }
 }

@@ -21,6 +21,9 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         let error = || format!("'{text}' is not an address: write tcp:HOST:PORT or shm:PATH");
         let (scheme, rest) = text.split_once(':').ok_or_else(error)?;
+        if text.contains('\0') {
+            return Err(format!("{text:?}: no host name and no path has a NUL in it"));
+        }
         match scheme {
             "tcp" => {
                 let (host, port) = rest.rsplit_once(':').ok_or_else(error)?;
@@ -54,6 +57,19 @@ impl fmt::Display for Address {
         match self {
             Self::Tcp(host) => write!(f, "tcp:{host}"),
             Self::Shm(path) => write!(f, "shm:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_kernel_would_take_is_no_address() {
+        for text in ["shm:/tmp/a\0b", "tcp:a\0b:7400", "tcp:h:65536", "tcp::1", "shm:", "tcp:h", "udp:h:1", ""] {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(!error.contains('\0'), "{error:?}");
         }
     }
 }

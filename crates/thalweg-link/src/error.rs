@@ -1,5 +1,6 @@
 //! What ends a link.
 
+use crate::Address;
 use std::io;
 use thalweg_wire::{Message, MessageError, Refusal};
 use thiserror::Error;
@@ -31,6 +32,16 @@ pub enum LinkError {
         doing: String,
         /// The kernel's answer.
         error: io::Error,
+    },
+    /// An address that cannot be listened on.
+    #[error("listening on {address}: {error}; {advice}")]
+    Listening {
+        /// The address.
+        address: Address,
+        /// The kernel's answer, or the resolver's.
+        error: io::Error,
+        /// What to do.
+        advice: &'static str,
     },
     /// The kernel's answer while something was being done.
     #[error("{doing}: {error}")]

@@ -24,9 +24,9 @@
 //!   counts. (Over a link of datagrams `Paused` may overtake offers, and what the builder says may overtake releases.)
 //! - A fetch arrives whole, in its own place and with the length that was asked for, unless its offer is dropped or the
 //!   link ends. That the bytes are the right ones is for the CRC in each fragment's header to say.
-//! - Fetches may be answered in another order than they were made in.
-//! - A place that went into a fetch comes back: with what arrived, from [`BuilderLink::cancel`], or from
-//!   [`BuilderLink::abandon`] when the link has ended.
+//! - Over a stream and over a ring fetches are answered in the order they were made in, over links of datagrams in any.
+//! - A place that went into a fetch comes back with what arrived. Otherwise it is [dropped](Span), and so returns by
+//!   itself: when the fetch is [called off](BuilderLink::cancel), or with the link.
 //! - A slot's bytes are read until its ticket is released and no longer, and an offer that was asked for cannot be
 //!   [withdrawn](SourceLink::withdraw).
 //! - A source that comes back over a new link offers again what was not released. The builder may ask for it before it
@@ -55,6 +55,7 @@ mod offered;
 mod outstanding;
 mod poller;
 mod reliable;
+mod rules;
 mod shm;
 mod tcp;
 #[expect(unsafe_code, reason = "a system call that no crate wraps")]
@@ -62,7 +63,7 @@ mod tcp_info;
 
 pub use address::Address;
 pub use error::LinkError;
-pub use listen::{Accepted, Listener, Peer, connect};
+pub use listen::{Accepted, Listener, Origin, Peer, connect};
 pub use outstanding::Outstanding;
 pub use poller::{Interest, Poller};
 
@@ -134,8 +135,8 @@ pub trait BuilderLink: Debug + Send {
     /// What is known of losses on the way here.
     fn losses(&self) -> Losses;
 
-    /// Calls a fetch off, because the source has withdrawn the offer. Its place comes back.
-    fn cancel(&mut self, ticket: u64) -> Option<Span>;
+    /// Calls a fetch off, because the source has withdrawn the offer, and drops its place.
+    fn cancel(&mut self, ticket: u64);
 
     /// Lets the source reuse the slots of all tickets below `below`. Goes out with the next [`flush`](Self::flush).
     fn release(&mut self, below: u64);
@@ -151,9 +152,6 @@ pub trait BuilderLink: Debug + Send {
 
     /// Receives what has come, up to a fair share, and says what it was. True where more is waiting.
     fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError>;
-
-    /// The places of all fetches that were not answered, with their tickets. The link is at its end.
-    fn abandon(&mut self) -> Vec<(u64, Span)>;
 
     /// Payload bytes copied so far, by the kernel into this process or by this process.
     fn copied(&self) -> u64;

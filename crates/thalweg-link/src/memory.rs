@@ -104,15 +104,22 @@ impl Network {
         self.lock().now
     }
 
+    /// When something happens next, as far as that is known.
+    pub fn next(&self) -> Option<Duration> {
+        let inner = self.lock();
+        let due = inner.ends.iter().filter(|end| end.peer || !end.coming.is_empty());
+        due.filter_map(|end| end.coming.keys().map(|(at, _)| *at).next().into_iter().chain([end.deadline]).min()).min()
+    }
+
     /// Lets time pass until something happens.
     pub fn advance_to_next(&self) {
+        self.advance_to(self.next().unwrap_or_default());
+    }
+
+    /// Lets time pass until then.
+    pub fn advance_to(&self, at: Duration) {
         let mut inner = self.lock();
-        let due = inner.ends.iter().filter(|end| end.peer || !end.coming.is_empty());
-        let next =
-            due.filter_map(|end| end.coming.keys().map(|(at, _)| *at).next().into_iter().chain([end.deadline]).min());
-        if let Some(next) = next.min() {
-            inner.now = inner.now.max(next);
-        }
+        inner.now = inner.now.max(at);
         inner.wake();
     }
 
@@ -321,8 +328,8 @@ impl BuilderLink for MemoryBuilder {
         self.state.losses()
     }
 
-    fn cancel(&mut self, ticket: u64) -> Option<Span> {
-        self.state.cancel(ticket)
+    fn cancel(&mut self, ticket: u64) {
+        self.state.cancel(ticket);
     }
 
     fn release(&mut self, below: u64) {
@@ -361,10 +368,6 @@ impl BuilderLink for MemoryBuilder {
         self.state.time(now)?;
         self.flush()?;
         Ok(more)
-    }
-
-    fn abandon(&mut self) -> Vec<(u64, Span)> {
-        self.state.abandon()
     }
 
     fn copied(&self) -> u64 {

@@ -58,6 +58,11 @@ impl<T> Outstanding<T> {
         self.offers.iter()
     }
 
+    /// As [`iter`](Self::iter), for changing.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut (Announcement, T)> {
+        self.offers.iter_mut()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.offers.len()

@@ -9,8 +9,9 @@
 //!   order of their tickets and echoes what it has reported, so that knowing one is knowing those before it. A fetch
 //!   shows nothing of the kind: after a reconnection the builder asks for tickets it knows from before.
 //! - **Releases are cumulative** and said again until echoed. They are the builder's sign of life, too.
-//! - **Everything else** (`Welcome`, `Start`, `Pause`, `Paused`, `StopAt`, `End`, `Bye`) is said again, one after the
-//!   other, until the peer echoes it. Hearing it twice does nothing.
+//! - **Everything else** (`Welcome`, `Start`, `Pause`, `Paused`, `StopAt`, `Told`, `End`, `Bye`) is said again, one after
+//!   the other, until the peer echoes it. A number behind each tells one that came twice, which does nothing, from one
+//!   that was said again because it is meant again: a second `Pause`, or the `StopAt` behind it.
 //! - `Hello` is repeated until `Welcome`. Its description goes in parts: `offset: u32` in front of each.
 //!
 //! `Paused` may overtake offers; `End` is held back until all tickets it counts have been offered.
@@ -22,6 +23,7 @@ pub(crate) use builder::{Heard, ReliableBuilder};
 pub(crate) use source::{ReliableSource, Transmit};
 
 use crate::LinkError;
+use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::{MESSAGE_LEN, Message, RECORD_ALIGN};
 
@@ -62,6 +64,69 @@ impl Retry {
     }
 }
 
+/// What is said until it is echoed, the first of it now.
+#[derive(Debug, Default)]
+struct Standing {
+    messages: VecDeque<Message>,
+    /// The number of the first.
+    number: u32,
+}
+
+impl Standing {
+    fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    fn front(&self) -> Option<&Message> {
+        self.messages.front()
+    }
+
+    /// True where it is to be said now.
+    fn push(&mut self, message: &Message) -> bool {
+        self.messages.push_back(*message);
+        self.messages.len() == 1
+    }
+
+    fn datagram(&self) -> Option<Vec<u8>> {
+        self.messages.front().map(|message| numbered(message, self.number))
+    }
+
+    /// The peer echoes a number. True where it is the time for the next.
+    fn echoed(&mut self, number: u32) -> bool {
+        let is_first = !self.is_empty() && number == self.number;
+        if is_first {
+            self.messages.pop_front();
+            self.number = self.number.wrapping_add(1);
+        }
+        is_first
+    }
+}
+
+/// What a peer has heard of what stands.
+#[derive(Debug, Default)]
+struct Numbered {
+    /// The number that is to be heard next.
+    next: u32,
+}
+
+impl Numbered {
+    /// Whether what has this number is new.
+    fn is_new(&mut self, number: u32) -> bool {
+        let is_new = number == self.next;
+        self.next = self.next.wrapping_add(u32::from(is_new));
+        is_new
+    }
+}
+
+fn numbered(message: &Message, number: u32) -> Vec<u8> {
+    [&message.encode()[..], &number.to_le_bytes()].concat()
+}
+
+/// The number behind a message that has one: [`split`] has seen to its length.
+fn number(body: &[u8]) -> u32 {
+    body.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
 fn split(datagram: &[u8]) -> Result<(Message, &[u8]), LinkError> {
     let (cell, body) = datagram
         .split_first_chunk()
@@ -69,6 +134,14 @@ fn split(datagram: &[u8]) -> Result<(Message, &[u8]), LinkError> {
     let message = Message::decode(cell)?;
     let expected = match message {
         Message::Hello(_) => body.len(),
+        Message::Welcome(_)
+        | Message::Start { .. }
+        | Message::Pause
+        | Message::Paused { .. }
+        | Message::StopAt { .. }
+        | Message::Told { .. }
+        | Message::End(_)
+        | Message::Bye => size_of::<u32>(),
         _ => message.body_len(),
     };
     if body.len() != expected {

@@ -10,6 +10,7 @@
 use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::offered::{Asked, Novelty, Offered};
+use crate::rules::{check_hello, check_offer, check_order};
 use crate::{BuilderLink, Bytes, Interest, LinkError, Poller, Said, SourceGreeting, SourceLink};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::cmp::Ordering;
@@ -278,7 +279,8 @@ impl SourceLink for ShmSource {
 
     fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
         let Self { socket, wires, offered, left, .. } = self;
-        let mut fetches = Vec::new();
+        // In their order: those that came before their offers were repeated, and then those that come now.
+        let mut fetches = offered.early();
         let more = hear_all(socket, wires, left, |message| {
             match message {
                 Message::Fetch { ticket, offset, length } => fetches.push(Asked { ticket, offset, length }),
@@ -292,6 +294,7 @@ impl SourceLink for ShmSource {
                 | Message::Paused { .. }
                 | Message::End(_)
                 | Message::Losses(_)
+                | Message::Told { .. }
                 | Message::Refuse { .. } => {
                     return Err(LinkError::Protocol(format!("unexpected from a builder over a ring: {message:?}")));
                 }
@@ -366,8 +369,6 @@ impl Fetches {
     fn bytes(&mut self, pending: Pending) -> Result<Bytes, LinkError> {
         let Announcement { arena_offset, bytes, .. } = pending.offer;
         let Some(view) = self.arena.view(arena_offset, bytes as usize) else {
-            // The place is not lost: it comes back from `abandon`.
-            self.pending.push_back(pending);
             let size = self.arena.size();
             return Err(LinkError::Protocol(format!("offered bytes {arena_offset}+{bytes} of an arena of {size}")));
         };
@@ -382,17 +383,12 @@ impl Fetches {
 
     /// A grant has come.
     fn granted(&mut self, ticket: u64, offset: u32, length: u32) -> Result<Said, LinkError> {
-        let mut asked = self.pending.iter().enumerate();
-        let asked = asked.find(|(_, pending)| pending.offer.ticket == ticket && !pending.dropped);
-        let Some((at, bytes)) = asked.map(|(at, pending)| (at, pending.offer.bytes)) else {
+        let next = self.pending.iter().position(|pending| !pending.dropped);
+        let Some(pending) = next.and_then(|at| self.pending.remove(at)) else {
             return Err(LinkError::Protocol(format!("ticket {ticket} was granted without being asked for")));
         };
-        if (offset, length) != (0, bytes) {
-            return Err(LinkError::Protocol(format!(
-                "bytes {offset}+{length} of ticket {ticket} were granted, {bytes} were asked for"
-            )));
-        }
-        let pending = self.pending.remove(at).unwrap_or_else(|| unreachable!("it was just found"));
+        let asked = Asked { ticket: pending.offer.ticket, offset: 0, length: pending.offer.bytes };
+        check_order(Asked { ticket, offset, length }, asked)?;
         Ok(Said::Arrived { ticket, bytes: self.bytes(pending)? })
     }
 
@@ -431,6 +427,7 @@ impl ShmBuilder {
         }
         let text = String::from_utf8(text.to_vec())
             .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
+        check_hello(&hello)?;
         let open = open(&self.poller, std::mem::take(fds), hello)?;
         self.state = State::Open(Box::new(open));
         said.push(Said::Hello(hello, text));
@@ -498,11 +495,10 @@ impl BuilderLink for ShmBuilder {
         Losses::default()
     }
 
-    fn cancel(&mut self, ticket: u64) -> Option<Span> {
-        let State::Open(open) = &mut self.state else { return None };
-        let fetches = &mut open.fetches;
-        let at = fetches.pending.iter().position(|pending| pending.offer.ticket == ticket)?;
-        fetches.pending.remove(at)?.place
+    fn cancel(&mut self, ticket: u64) {
+        if let State::Open(open) = &mut self.state {
+            open.fetches.pending.retain(|pending| pending.offer.ticket != ticket);
+        }
     }
 
     fn release(&mut self, below: u64) {
@@ -531,29 +527,24 @@ impl BuilderLink for ShmBuilder {
     fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
         self.greet(said)?;
         let State::Open(open) = &mut self.state else { return Ok(false) };
-        let Open { wires, fetches, .. } = &mut **open;
+        let Open { wires, fetches, withdraws } = &mut **open;
         let more = hear_all(&self.socket, wires, &mut self.left, |message| {
             said.push(match message {
                 Message::Data { ticket, offset, length } => fetches.granted(ticket, offset, length)?,
-                Message::Offer(Announcement { ticket, disposition, .. }) => {
-                    if disposition.is_dropped() {
-                        fetches.dropped(ticket);
+                Message::Offer(offer) => {
+                    check_offer(&offer, *withdraws)?;
+                    if offer.disposition.is_dropped() {
+                        fetches.dropped(offer.ticket);
                     }
                     Said::Message(message)
                 }
-                Message::Paused { .. } | Message::End(_) => Said::Message(message),
+                Message::Paused { .. } | Message::Told { .. } | Message::End(_) => Said::Message(message),
                 _ => return Err(LinkError::Protocol(format!("unexpected from a source over a ring: {message:?}"))),
             });
             Ok(())
         })?;
         self.flush()?;
         gone_unless(more, &mut self.left).map(|()| more)
-    }
-
-    fn abandon(&mut self) -> Vec<(u64, Span)> {
-        let State::Open(open) = &mut self.state else { return Vec::new() };
-        let fetches = &mut open.fetches;
-        fetches.pending.drain(..).filter_map(|pending| Some((pending.offer.ticket, pending.place?))).collect()
     }
 
     fn copied(&self) -> u64 {

@@ -9,19 +9,20 @@ use crate::buffer::Buffer;
 use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::offered::{Asked, Novelty, Offered};
+use crate::rules::{check_hello, check_offer, check_order};
 use crate::tcp_info::sent_again;
 use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Said, SourceGreeting, SourceLink};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::collections::{BTreeMap, VecDeque};
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
-use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Losses, MESSAGE_LEN, Message, Refusal};
+use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Refusal};
 
 /// Congestion control of the sending side where nothing else is asked for (RFC 9438). The builder's window bounds what is
 /// in flight already, so a control that paces, as bbr does, spends timers on a burst that cannot happen (`make bench`
@@ -50,7 +51,7 @@ pub(crate) fn connect(
     congestion: Option<&str>,
     greeting: &SourceGreeting,
 ) -> Result<Box<dyn SourceLink>, LinkError> {
-    let address = resolve(host)?;
+    let address = resolve(host).map_err(LinkError::unusable(format!("resolving '{host}'")))?;
     let doing = || format!("connecting to tcp:{host}");
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)
         .map_err(LinkError::io(doing()))?;
@@ -105,9 +106,8 @@ fn congestion_controls() -> String {
 }
 
 /// The first address a host and port resolve to.
-pub(crate) fn resolve(host: &str) -> Result<SocketAddr, LinkError> {
-    let mut addresses = host.to_socket_addrs().map_err(LinkError::unusable(format!("resolving '{host}'")))?;
-    addresses.next().ok_or_else(|| LinkError::Protocol(format!("'{host}' has no address")))
+pub(crate) fn resolve(host: &str) -> io::Result<SocketAddr> {
+    host.to_socket_addrs()?.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
 }
 
 /// Has the kernel send what it was given. As long as anything of this socket waits in a network device, and be it an
@@ -208,7 +208,8 @@ impl TcpSource {
                 | Message::Offer(_)
                 | Message::Paused { .. }
                 | Message::End(_)
-                | Message::Losses(_) => {
+                | Message::Losses(_)
+                | Message::Told { .. } => {
                     return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
                 }
                 _ => said.push(message),
@@ -373,7 +374,9 @@ pub(crate) fn accepted(socket: Socket, eager: Eager) -> Result<Box<dyn BuilderLi
         socket,
         eager,
         greeted: false,
+        withdraws: false,
         pending: VecDeque::new(),
+        asked: VecDeque::new(),
         ahead: BTreeMap::new(),
         unasked: 0,
         following: None,
@@ -393,10 +396,13 @@ struct TcpBuilder {
     socket: Socket,
     eager: Eager,
     greeted: bool,
-    /// Fetches that were made and not answered in full, in order.
+    withdraws: bool,
+    /// Fetches that were made and not answered in full.
     pending: VecDeque<Pending>,
     /// Tickets of which more is asked for than was said.
     unsaid: Vec<u64>,
+    /// What was said and not answered: data come in this order.
+    asked: VecDeque<Asked>,
     /// Eager offers that are not released, by ticket.
     ahead: BTreeMap<u64, Ahead>,
     /// Bytes of these.
@@ -423,8 +429,6 @@ struct Pending {
     said: u32,
     /// Its bytes come unasked.
     eager: bool,
-    /// The source has dropped it: nothing may arrive, and the fetch is about to be called off.
-    dropped: bool,
 }
 
 #[derive(Debug)]
@@ -496,7 +500,7 @@ impl Place {
 impl Pending {
     fn new(offer: &Announcement, place: Span, upto: u32) -> Self {
         let eager = offer.disposition == Disposition::Eager;
-        Self { ticket: offer.ticket, place, at: 0, upto, said: 0, eager, dropped: false }
+        Self { ticket: offer.ticket, place, at: 0, upto, said: 0, eager }
     }
 }
 
@@ -579,8 +583,10 @@ impl TcpBuilder {
             return protocol(format!("the bytes of ticket {ticket} must follow its eager offer, not {message:?}"));
         }
         match message {
-            Message::Hello(_) if !self.greeted => {
+            Message::Hello(hello) if !self.greeted => {
+                check_hello(&hello)?;
                 self.greeted = true;
+                self.withdraws = hello.withdraws;
                 self.phase = Phase::Hello { message, text: Vec::new() };
             }
             Message::Refuse { reason, .. } => {
@@ -589,18 +595,18 @@ impl TcpBuilder {
             _ if !self.greeted => return protocol(format!("the first message must be a hello, not {message:?}")),
             Message::Hello(_) => return protocol("the source said hello twice".into()),
             Message::Offer(offer) => {
+                check_offer(&offer, self.withdraws)?;
                 if offer.disposition == Disposition::Eager {
                     self.expect(&offer)?;
                 } else if offer.disposition.is_dropped() {
-                    for pending in self.pending.iter_mut().filter(|pending| pending.ticket == offer.ticket) {
-                        pending.dropped = true;
-                    }
+                    // Nothing of it may arrive any more: the fetch is about to be called off.
+                    self.asked.retain(|asked| asked.ticket != offer.ticket);
                 }
                 said.push(Said::Message(message));
             }
             Message::Data { ticket, offset, length } => self.begin_payload(ticket, offset, length)?,
             Message::Losses(losses) => self.losses = losses,
-            Message::Paused { .. } | Message::End(_) => said.push(Said::Message(message)),
+            Message::Paused { .. } | Message::Told { .. } | Message::End(_) => said.push(Said::Message(message)),
             _ => return protocol(format!("the source sent a builder's message: {message:?}")),
         }
         Ok(())
@@ -615,10 +621,6 @@ impl TcpBuilder {
                 offer.bytes, self.eager.limit, self.eager.credit
             )));
         }
-        // Bounds the number of entries, too.
-        if (offer.bytes as usize) < HEADER_LEN {
-            return Err(LinkError::Protocol(format!("an eager offer of {} bytes holds no fragment", offer.bytes)));
-        }
         if self.ahead.insert(offer.ticket, Ahead { length: offer.bytes, landed: None }).is_some() {
             return Err(LinkError::Protocol(format!("ticket {} was offered eagerly twice", offer.ticket)));
         }
@@ -628,37 +630,33 @@ impl TcpBuilder {
     }
 
     fn begin_payload(&mut self, ticket: u64, offset: u32, length: u32) -> Result<(), LinkError> {
-        let asked = self.pending.iter().position(|pending| pending.ticket == ticket && !pending.dropped);
+        let sent = Asked { ticket, offset, length };
+        let unasked = || LinkError::Protocol(format!("bytes of ticket {ticket} were sent without being asked for"));
         let eager = self.following.take();
-        if let Some((expected, bytes)) = eager
-            && (expected, 0, bytes) != (ticket, offset, length)
-        {
-            return Err(LinkError::Protocol(format!(
-                "bytes {offset}+{length} of ticket {ticket} were sent behind the eager offer of ticket {expected}, {bytes} bytes"
-            )));
+        match eager {
+            Some((expected, bytes)) if (Asked { ticket: expected, offset: 0, length: bytes }) != sent => {
+                return Err(LinkError::Protocol(format!(
+                    "bytes {offset}+{length} of ticket {ticket} were sent behind the eager offer of ticket {expected}, \
+                     {bytes} bytes"
+                )));
+            }
+            // Where it was asked for as well, that is answered.
+            Some(_) => self.asked.retain(|asked| asked.ticket != ticket),
+            None => {
+                let asked = self.asked.pop_front().ok_or_else(unasked)?;
+                check_order(sent, asked)?;
+            }
         }
-        let end = offset as usize + length as usize;
-        let (place, from, upto) = match (asked.and_then(|at| self.pending.remove(at)), eager) {
-            (Some(pending), _) => {
-                let upto = if pending.eager { pending.place.len() } else { pending.said as usize };
-                let from = pending.at;
-                (Place::Set(pending), from, upto)
+        let pending = self.pending.iter().position(|pending| pending.ticket == ticket);
+        let place = match pending.and_then(|at| self.pending.remove(at)) {
+            Some(pending) if pending.at == offset as usize && pending.at + length as usize <= pending.place.len() => {
+                Place::Set(pending)
             }
             // Within the limit for eager offers.
-            (None, Some(_)) => (Place::Landing(ticket, vec![0; length as usize], 0), 0, length as usize),
-            (None, None) => {
-                return Err(LinkError::Protocol(format!("bytes of ticket {ticket} were sent without being asked for")));
-            }
+            None if eager.is_some() => Place::Landing(ticket, vec![0; length as usize], 0),
+            _ => return Err(unasked()),
         };
-        // Whatever comes of it, the place is not lost: it comes back from `abandon`.
-        let good = offset as usize == from && end <= upto;
-        self.phase = Phase::Payload { place, end: if good { end } else { from } };
-        if !good {
-            return Err(LinkError::Protocol(format!(
-                "bytes {offset}+{length} of ticket {ticket} were sent, {from}+{} were asked for",
-                upto.saturating_sub(from)
-            )));
-        }
+        self.phase = Phase::Payload { place, end: offset as usize + length as usize };
         Ok(())
     }
 
@@ -699,7 +697,7 @@ impl TcpBuilder {
 impl TcpBuilder {
     /// Puts what was asked for into words: one message for each offer, however many pieces of it were asked for since.
     fn say_fetches(&mut self) {
-        let Self { unsaid, pending, phase, out, .. } = self;
+        let Self { unsaid, pending, phase, asked, out, .. } = self;
         let mut arriving = match phase {
             Phase::Payload { place: Place::Set(pending), .. } => Some(pending),
             _ => None,
@@ -708,8 +706,9 @@ impl TcpBuilder {
             let fetch = pending.iter_mut().chain(arriving.as_deref_mut()).find(|pending| pending.ticket == ticket);
             // Called off since, otherwise.
             if let Some(Pending { said, upto, .. }) = fetch.filter(|pending| pending.upto > pending.said) {
-                let message = Message::Fetch { ticket, offset: *said, length: *upto - *said };
-                out.extend_from_slice(&message.encode());
+                let (offset, length) = (*said, *upto - *said);
+                out.extend_from_slice(&Message::Fetch { ticket, offset, length }.encode());
+                asked.push_back(Asked { ticket, offset, length });
                 *said = *upto;
             }
         }
@@ -741,7 +740,6 @@ impl BuilderLink for TcpBuilder {
         pending.eager = true;
         if ahead.length as usize != pending.place.len() {
             let (bytes, known) = (offer.bytes, ahead.length);
-            self.pending.push_back(pending);
             let error = format!("ticket {ticket} was offered with {bytes} bytes, and then with {known}");
             return Err(LinkError::Protocol(error));
         }
@@ -785,9 +783,8 @@ impl BuilderLink for TcpBuilder {
         self.losses
     }
 
-    fn cancel(&mut self, ticket: u64) -> Option<Span> {
-        let at = self.pending.iter().position(|pending| pending.ticket == ticket)?;
-        self.pending.remove(at).map(|pending| pending.place)
+    fn cancel(&mut self, ticket: u64) {
+        self.pending.retain(|pending| pending.ticket != ticket);
     }
 
     fn release(&mut self, below: u64) {
@@ -879,15 +876,6 @@ impl BuilderLink for TcpBuilder {
                 return Ok(true);
             }
         }
-    }
-
-    fn abandon(&mut self) -> Vec<(u64, Span)> {
-        let mut places: Vec<(u64, Span)> =
-            self.pending.drain(..).map(|pending| (pending.ticket, pending.place)).collect();
-        if let Phase::Payload { place: Place::Set(pending), .. } = std::mem::replace(&mut self.phase, Phase::Message) {
-            places.push((pending.ticket, pending.place));
-        }
-        places
     }
 
     fn copied(&self) -> u64 {

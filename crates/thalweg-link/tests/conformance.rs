@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use thalweg_arena::{Arena, Span};
+use thalweg_arena::{Arena, Block, BlockPool, Span};
 use thalweg_link::memory::{Network, Weather};
 use thalweg_link::{
     Address, BuilderLink, Bytes, Eager, Interest, LinkError, Listener, Poller, Said, SourceGreeting, SourceLink,
@@ -108,7 +108,7 @@ struct Link<M> {
     greeting: SourceGreeting,
     eager: Eager,
     /// Where the builder puts things. Taken from the front and used once.
-    places: Span,
+    places: Block,
     source: Box<dyn SourceLink>,
     builder: Box<dyn BuilderLink>,
     /// Heard by the source.
@@ -144,7 +144,7 @@ impl<M: Medium> Link<M> {
         hello.description = description.len() as u32;
         let greeting = SourceGreeting { hello, description, arena: Arc::clone(arena().arena()) };
         let (source, builder) = medium.connect(&greeting, EAGER);
-        let places = Arena::create("builder", PLACES).unwrap();
+        let places = block(PLACES);
         let mut link = Self {
             medium,
             greeting,
@@ -273,10 +273,10 @@ impl<M: Medium> Link<M> {
 
     fn begin_fetch(&mut self, offer: &Announcement, upto: u32) {
         let bytes = offer.bytes as usize;
-        if self.places.len() < bytes {
-            self.places = Arena::create("builder", bytes.max(PLACES)).unwrap();
-        }
-        let place = self.places.take_front(bytes);
+        let place = self.places.carve(bytes).unwrap_or_else(|| {
+            self.places = block(bytes.max(PLACES));
+            self.places.carve(bytes).unwrap()
+        });
         if let Some(bytes) = self.builder.begin_fetch(offer, Some(place), upto).unwrap() {
             assert!(self.arrived.insert(offer.ticket, bytes).is_none());
         }
@@ -290,6 +290,11 @@ impl<M: Medium> Link<M> {
         assert_eq!(bytes.len(), expected.len());
         assert_eq!(crc32c(&bytes), crc32c(expected), "content of ticket {}", offer.ticket);
     }
+}
+
+/// A block for so many bytes.
+fn block(bytes: usize) -> Block {
+    BlockPool::new("builder", 1, bytes).unwrap().take().unwrap()
 }
 
 /// The arena of the sources of all tests, which only read it: bytes drawn at random.
@@ -344,6 +349,18 @@ fn greeting_and_run_control<M: Medium>(medium: M) {
     link.until("bye", |link| link.heard == [start, Message::Pause, stop, Message::Bye]);
 }
 
+/// A run is paused and goes on as often as someone likes.
+fn the_same_words_are_heard_as_often_as_they_are_said<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    link.heard.clear();
+    let orders = [Message::Pause, Message::StopAt { end: EventId(u64::MAX) }].repeat(3);
+    orders.iter().for_each(|order| link.builder.say(order));
+    let answers = [Message::Paused { next: EventId(7) }; 3];
+    answers.iter().for_each(|answer| link.source.say(answer));
+    link.until("all words", |link| link.heard.len() >= orders.len() && link.said.len() >= answers.len());
+    assert_eq!((&link.heard, &link.said[..]), (&orders, &answers[..]));
+}
+
 fn offers_arrive_in_order_and_intact<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
     let offers: Vec<Announcement> = (0..300)
@@ -375,7 +392,7 @@ fn a_fetch_brings_exactly_the_bytes<M: Medium>(medium: M) {
     }
     link.until("all bytes", |link| link.arrived.len() == offers.len());
     offers.iter().for_each(|offer| link.take(offer));
-    assert!(link.builder.abandon().is_empty());
+    assert!(!link.places.is_busy());
 }
 
 fn a_fetch_may_be_made_in_pieces<M: Medium>(medium: M) {
@@ -403,7 +420,7 @@ fn a_fetch_may_be_made_in_pieces<M: Medium>(medium: M) {
     }
     link.until("all bytes", |link| link.arrived.len() == offers.len());
     offers.iter().for_each(|offer| link.take(offer));
-    assert!(link.builder.abandon().is_empty());
+    assert!(!link.places.is_busy());
 }
 
 fn many_small_ones<M: Medium>(medium: M) {
@@ -512,12 +529,13 @@ fn an_offer_is_withdrawn_before_it_is_asked_for<M: Medium>(medium: M) {
     link.fetch(&offers[2]);
     link.until("the drop", |link| link.said.len() == 5);
     assert_eq!(link.offered()[4], gone);
-    let place = link.builder.cancel(1).expect("the place comes back");
-    assert_eq!(place.len(), 6400);
-    assert!(link.builder.cancel(1).is_none());
+    link.builder.cancel(1);
+    link.builder.cancel(1);
     link.until("what was not dropped", |link| link.arrived.contains_key(&2));
+    assert!(link.places.is_busy());
     link.take(&offers[2]);
     assert!(link.arrived.is_empty());
+    assert!(!link.places.is_busy(), "both places are back");
 }
 
 fn an_offer_that_was_asked_for_is_not_withdrawn<M: Medium>(medium: M) {
@@ -573,24 +591,24 @@ fn a_builder_may_ask_before_the_offer_is_repeated<M: Medium>(medium: M) {
     let gone = Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..offers[5] };
     link.offer(&[offers[2], eager, offers[4], gone]);
     link.until("the bytes", |link| link.arrived.len() == 3 && link.said.len() == 4);
-    assert!(link.builder.cancel(5).is_some());
+    link.builder.cancel(5);
     offers[2..5].iter().for_each(|offer| link.take(offer));
+    assert!(!link.places.is_busy());
 }
 
-fn abandoning_returns_every_place<M: Medium>(medium: M) {
+fn a_link_that_ends_returns_every_place<M: Medium>(medium: M) {
     let mut link = Link::with(medium, |hello| hello.withdraws = true);
     let offers: Vec<Announcement> = (0..8).map(|ticket| link.slot(ticket, 256 << 10)).collect();
     link.offer(&offers);
     link.until("offers", |link| link.said.len() == 8);
     offers.iter().for_each(|offer| link.fetch(offer));
+    // Some have come, one may be on its way, and others have not been asked for yet.
     link.until("the first", |link| !link.arrived.is_empty());
-    let arrived: Vec<u64> = link.arrived.keys().copied().collect();
-    let mut back = link.builder.abandon();
-    back.sort_by_key(|(ticket, _)| *ticket);
-    let expected: Vec<u64> = (0..8).filter(|ticket| !arrived.contains(ticket)).collect();
-    assert_eq!(back.iter().map(|(ticket, _)| *ticket).collect::<Vec<_>>(), expected);
-    assert!(back.iter().all(|(_, place)| place.len() == 256 << 10));
-    assert!(link.builder.abandon().is_empty());
+    let Link { builder, arrived, places, .. } = link;
+    drop(builder);
+    assert!(places.is_busy(), "what arrived is still here");
+    drop(arrived);
+    assert!(!places.is_busy());
 }
 
 fn a_refusal_says_why<M: Medium>(medium: M) {
@@ -726,6 +744,7 @@ macro_rules! conformance {
 
 conformance! {
     greeting_and_run_control
+    the_same_words_are_heard_as_often_as_they_are_said
     offers_arrive_in_order_and_intact
     a_fetch_brings_exactly_the_bytes
     a_fetch_may_be_made_in_pieces
@@ -738,7 +757,7 @@ conformance! {
     an_offer_that_was_asked_for_is_not_withdrawn
     a_source_that_comes_back_offers_again
     a_builder_may_ask_before_the_offer_is_repeated
-    abandoning_returns_every_place
+    a_link_that_ends_returns_every_place
     a_refusal_says_why
     what_a_source_said_is_heard_after_its_death
     what_a_builder_said_is_heard_after_its_death

@@ -12,7 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tempfile::TempDir;
-use thalweg_arena::{Arena, Doorbell, Ring, RingReceiver, RingSender, Span, recv_fds, send_fds};
+use thalweg_arena::{Arena, Block, BlockPool, Doorbell, Ring, RingReceiver, RingSender, Span, recv_fds, send_fds};
 use thalweg_link::{
     Address, BuilderLink, Bytes, Eager, Interest, LinkError, Listener, Poller, Said, SourceGreeting, SourceLink,
     connect,
@@ -96,12 +96,13 @@ fn what_is_cut_off_half_way_is_a_closed_connection() {
     }
     let (mut source, mut builder) = raw_source();
     source.say(&[hello(0), Message::Offer(held(0))]);
-    builder.fetch(&held(0), Some(place(4096))).unwrap();
+    let (block, place) = place();
+    builder.fetch(&held(0), Some(place)).unwrap();
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
     source.write_all(&[7; 4000]).unwrap();
     drop(source);
     assert!(matches!(fate(&mut *builder).1, LinkError::Closed));
-    assert_eq!(lengths(builder.abandon()), [(0, 4096)]);
+    returns(builder, &block);
 }
 
 #[test]
@@ -129,7 +130,8 @@ fn one_byte_at_a_time_is_slow_but_right() {
         panic!("{said:?}");
     };
     assert_eq!(text, "{}");
-    let Some(Bytes::Place(bytes)) = builder.fetch(&eager, Some(place(128))).unwrap() else { panic!("it is here") };
+    let place = place().1.take_front(128);
+    let Some(Bytes::Place(bytes)) = builder.fetch(&eager, Some(place)).unwrap() else { panic!("it is here") };
     assert_eq!(bytes[..], [9; 128]);
 }
 
@@ -146,25 +148,123 @@ fn bytes_that_nobody_asked_for_are_not_taken() {
 
 #[test]
 fn bytes_other_than_those_asked_for_are_not_taken() {
-    for (offset, length) in [(0, 4160), (64, 4032), (64, 4096), (u32::MAX - 4096, 4096), (0, u32::MAX)] {
+    for (offset, length) in [(0, 4160), (0, 4032), (64, 4032), (64, 4096), (u32::MAX - 4096, 4096), (0, u32::MAX)] {
         let (mut source, mut builder) = raw_source();
         source.say(&[hello(0), Message::Offer(held(0))]);
-        builder.fetch(&held(0), Some(place(4096))).unwrap();
+        let (block, place) = place();
+        builder.fetch(&held(0), Some(place)).unwrap();
         source.say(&[Message::Data { ticket: 0, offset, length }]);
-        violates(&mut *builder, &format!("bytes {offset}+{length} of ticket 0 were sent, 0+4096 were asked for"));
-        assert_eq!(lengths(builder.abandon()), [(0, 4096)]);
+        violates(
+            &mut *builder,
+            &format!("bytes {offset}+{length} of ticket 0 were sent, and asked for were 0+4096 of ticket 0"),
+        );
+        returns(builder, &block);
+    }
+}
+
+#[test]
+fn data_come_in_the_order_of_the_fetches() {
+    let (mut source, mut builder) = raw_source();
+    source.say(&[hello(0), Message::Offer(held(0)), Message::Offer(held(1))]);
+    let ((zero, place_of_0), (one, place_of_1)) = (place(), place());
+    builder.fetch(&held(1), Some(place_of_1)).unwrap();
+    builder.fetch(&held(0), Some(place_of_0)).unwrap();
+    source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
+    violates(&mut *builder, "asked for were 0+4096 of ticket 1: answer fetches in their order, each as a whole");
+    returns(builder, &zero);
+    assert!(!one.is_busy());
+}
+
+#[test]
+fn what_a_source_said_it_is_it_must_be() {
+    let none = Message::Hello(Hello { slots: 0, ..greeting().hello });
+    let small = Message::Hello(Hello { slot_bytes: 63, ..greeting().hello });
+    let ragged = Message::Offer(Announcement { bytes: 4095, ..held(0) });
+    let gone = Message::Offer(Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..held(0) });
+    let cases = [
+        (vec![none], "the hello tells of 0 slots of 1048576 bytes: a source has at least one slot"),
+        (vec![small], "8 slots of 63 bytes: a source has at least one slot, of at least 64 bytes"),
+        (vec![hello(0), ragged], "ticket 0 was offered with 4095 bytes, which is no multiple of 64"),
+        (vec![hello(0), gone], "ticket 0 was dropped to make room, and the hello said"),
+    ];
+    for (words, complaint) in &cases {
+        let (mut source, mut builder) = raw_source();
+        source.say(words);
+        violates(&mut *builder, complaint);
+    }
+    for (words, complaint) in &cases {
+        let (source, mut builder, _dir) = raw_shm_source();
+        let good = Handover::new();
+        send_fds(&source, &words[0].encode(), &good.fds()).unwrap();
+        let mut sender = good.to_builder.into_sender();
+        for word in &words[1..] {
+            sender.push(&word.encode()).unwrap();
+            let _ = sender.publish();
+        }
+        violates(&mut *builder, complaint);
     }
 }
 
 #[test]
 fn a_dropped_offer_brings_no_bytes() {
     let (mut source, mut builder) = raw_source();
-    builder.fetch(&held(0), Some(place(4096))).unwrap();
+    let (block, place) = place();
+    builder.fetch(&held(0), Some(place)).unwrap();
     let gone = Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..held(0) };
-    source.say(&[hello(0), Message::Offer(held(0)), Message::Offer(gone)]);
+    let hello = Message::Hello(Hello { withdraws: true, ..greeting().hello });
+    source.say(&[hello, Message::Offer(held(0)), Message::Offer(gone)]);
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
     violates(&mut *builder, "without being asked for");
-    assert_eq!(lengths(builder.abandon()), [(0, 4096)]);
+    returns(builder, &block);
+}
+
+/// Bytes that were asked for, and an offence, in one segment: what came first decides whether they count.
+#[test]
+fn what_came_before_an_offence_counts_and_what_came_behind_it_does_not() {
+    let data = [&Message::Data { ticket: 0, offset: 0, length: 4096 }.encode()[..], &[7; 4096]].concat();
+    let offence = Message::Bye.encode();
+    for (segment, counts) in [([&data[..], &offence].concat(), true), ([&offence[..], &data].concat(), false)] {
+        let (mut source, mut builder) = raw_source();
+        source.say(&[hello(0), Message::Offer(held(0))]);
+        until(&mut *builder, |said| said.len() == 2);
+        let (block, place) = place();
+        builder.fetch(&held(0), Some(place)).unwrap();
+        source.write_all(&segment).unwrap();
+        let (said, error) = fate(&mut *builder);
+        assert!(error.to_string().contains("the source sent a builder's message"), "{error}");
+        let arrived = matches!(&said[..], [Said::Arrived { ticket: 0, bytes }] if bytes.iter().all(|byte| *byte == 7));
+        assert_eq!((arrived, said.len()), (counts, counts.into()));
+        // Nobody looks at what was heard.
+        drop(said);
+        returns(builder, &block);
+    }
+}
+
+#[test]
+fn an_offence_over_a_ring_is_judged_in_its_turn_too() {
+    let grant = Message::Data { ticket: 0, offset: 0, length: 4096 };
+    for (words, counts) in [([grant, hello(0)], 1), ([hello(0), grant], 0)] {
+        for in_place in [true, false] {
+            let (mut source, mut builder) = greeted_shm_source(true);
+            let (block, place) = place();
+            builder.fetch(&held(0), Some(place).filter(|_| !in_place)).unwrap();
+            // Both are there before the builder looks.
+            for word in &words {
+                source.sender.push(&word.encode()).unwrap();
+            }
+            let _ = source.sender.publish();
+            source.builders_bell.ring().unwrap();
+            let (said, error) = fate(&mut *builder);
+            assert!(error.to_string().contains("unexpected from a source over a ring"), "{error}");
+            assert_eq!(said.len(), counts);
+            assert!(said.iter().all(|said| match said {
+                Said::Arrived { bytes, .. } => matches!(bytes, Bytes::View(_)) == in_place,
+                _ => false,
+            }));
+            drop(said);
+            returns(builder, &block);
+        }
+    }
 }
 
 #[test]
@@ -173,8 +273,7 @@ fn eager_offers_keep_to_their_bounds() {
         |ticket, bytes| Message::Offer(Announcement { ticket, bytes, disposition: Disposition::Eager, ..held(ticket) });
     let cases = [
         (vec![eager(0, 8256)], "8256 bytes sent unasked"),
-        (vec![eager(0, u32::MAX)], "4294967295 bytes sent unasked"),
-        (vec![eager(0, 32)], "an eager offer of 32 bytes holds no fragment"),
+        (vec![eager(0, u32::MAX - 63)], "4294967232 bytes sent unasked"),
         (vec![eager(0, 64), Message::Offer(held(1))], "the bytes of ticket 0 must follow its eager offer"),
         (vec![eager(0, 64), Message::Data { ticket: 1, offset: 0, length: 64 }], "behind the eager offer of ticket 0"),
         (vec![eager(0, 64), Message::Data { ticket: 0, offset: 0, length: u32::MAX }], "behind the eager offer"),
@@ -253,6 +352,43 @@ fn a_source_names_what_a_builder_did_wrong() {
         let error = fate_of_source(&mut *source);
         assert!(error.is_violation() && error.to_string().contains(complaint), "{error}, not {complaint}");
     }
+}
+
+#[test]
+fn any_range_of_an_offer_is_served_in_the_order_of_the_fetches() {
+    let (mut source, mut builder) = raw_builder();
+    source.offer(&held(0));
+    source.offer(&held(1));
+    let ranges = [(1, 64, 128), (0, 4032, 64), (1, 0, 4096), (0, 1, 1), (0, 0, 4096)];
+    for (ticket, offset, length) in ranges {
+        builder.say(&[Message::Fetch { ticket, offset, length }]);
+    }
+    let mut answers = Vec::new();
+    let whole = 2 * MESSAGE_LEN + ranges.iter().map(|(_, _, length)| MESSAGE_LEN + *length as usize).sum::<usize>();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut bytes = vec![0; whole];
+            builder.read_exact(&mut bytes).unwrap();
+            bytes
+        });
+        let mut said = Vec::new();
+        while !reader.is_finished() {
+            source.ready(&mut said).unwrap();
+            source.flush().unwrap();
+            std::thread::yield_now();
+        }
+        let bytes = reader.join().unwrap();
+        let mut at = 2 * MESSAGE_LEN;
+        for _ in ranges {
+            let Message::Data { ticket, offset, length } = Message::decode(bytes[at..].first_chunk().unwrap()).unwrap()
+            else {
+                panic!("no data at byte {at}");
+            };
+            answers.push((ticket, offset, length));
+            at += MESSAGE_LEN + length as usize;
+        }
+    });
+    assert_eq!(answers, ranges);
 }
 
 #[test]
@@ -343,11 +479,13 @@ proptest! {
     #[test]
     fn nonsense_ends_in_an_error(to_builder in nonsense(), to_source in nonsense()) {
         let (mut source, mut builder) = raw_source();
-        builder.fetch(&held(0), Some(place(4096))).unwrap();
+        let (block, place) = place();
+        builder.fetch(&held(0), Some(place)).unwrap();
         source.say(&[hello(0)]);
         source.write_all(&to_builder).unwrap();
         drop(source);
         fate(&mut *builder);
+        returns(builder, &block);
 
         let (mut source, mut builder) = raw_builder();
         source.offer(&held(0));
@@ -426,7 +564,7 @@ fn what_comes_with_it_is_a_hello() {
 
 #[test]
 fn an_offer_lies_within_the_arena() {
-    for (arena_offset, bytes) in [(ARENA as u64, 1), (ARENA as u64 - 63, 64), (u64::MAX, 64), (0, u32::MAX)] {
+    for (arena_offset, bytes) in [(ARENA as u64, 64), (ARENA as u64 - 63, 64), (u64::MAX, 64), (0, u32::MAX - 63)] {
         let (mut source, mut builder) = greeted_shm_source(false);
         let offer = Announcement { arena_offset, bytes, ..held(0) };
         source.say(&[Message::Offer(offer)]);
@@ -441,14 +579,16 @@ fn an_offer_lies_within_the_arena() {
 fn a_place_survives_an_offer_that_was_a_lie() {
     let lie = Announcement { arena_offset: u64::MAX - 4096, ..held(0) };
     let (_source, mut builder) = greeted_shm_source(false);
-    builder.fetch(&lie, Some(place(4096))).unwrap_err();
-    assert_eq!(lengths(builder.abandon()), [(0, 4096)]);
+    let (block, to_place) = place();
+    builder.fetch(&lie, Some(to_place)).unwrap_err();
+    assert!(!block.is_busy());
 
     let (mut source, mut builder) = greeted_shm_source(true);
-    builder.fetch(&lie, Some(place(4096))).unwrap();
+    let (block, place) = place();
+    builder.fetch(&lie, Some(place)).unwrap();
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
     violates(&mut *builder, "of an arena of");
-    assert_eq!(lengths(builder.abandon()), [(0, 4096)]);
+    returns(builder, &block);
 }
 
 #[test]
@@ -456,9 +596,9 @@ fn what_a_source_says_over_a_ring_is_judged_as_over_a_socket() {
     let cases = [
         (
             Message::Data { ticket: 0, offset: 64, length: 64 },
-            "bytes 64+64 of ticket 0 were granted, 4096 were asked for",
+            "bytes 64+64 of ticket 0 were sent, and asked for were 0+4096 of ticket 0",
         ),
-        (Message::Data { ticket: 1, offset: 0, length: 64 }, "ticket 1 was granted without being asked for"),
+        (Message::Data { ticket: 1, offset: 0, length: 64 }, "and asked for were 0+4096 of ticket 0"),
         (Message::Welcome(welcome()), "unexpected from a source over a ring"),
         (hello(0), "unexpected from a source over a ring"),
     ];
@@ -590,12 +730,17 @@ fn held(ticket: u64) -> Announcement {
     }
 }
 
-fn place(bytes: usize) -> Span {
-    Arena::create("places", bytes).unwrap().take_front(bytes)
+/// A block, and the place in it for what `held` offers.
+fn place() -> (Block, Span) {
+    let mut block = BlockPool::new("places", 1, 4096).unwrap().take().unwrap();
+    let place = block.carve(4096).unwrap();
+    (block, place)
 }
 
-fn lengths(places: Vec<(u64, Span)>) -> Vec<(u64, usize)> {
-    places.into_iter().map(|(ticket, place)| (ticket, place.len())).collect()
+/// With the link its place has returned.
+fn returns(builder: Box<dyn BuilderLink>, block: &Block) {
+    drop(builder);
+    assert!(!block.is_busy(), "a place is missing");
 }
 
 /// 64 bytes with all that makes a message, of whatever kind and content.

@@ -16,8 +16,10 @@ pub(crate) struct Blocks {
     /// Since when the youngest block has held something.
     since: Option<Duration>,
     recorder: Option<Recorder>,
-    /// Per source, by id: fragments the disk did not take.
-    unwritten: Vec<(SourceId, u64)>,
+    /// What each block closes, by its number in the pool.
+    closes: Vec<Closes>,
+    /// Per source, by its index: fragments of closed events that are not on disk.
+    unwritten: Vec<u64>,
     /// The first thing that went wrong with the disk.
     pub(crate) failure: Option<String>,
     /// Closings for which there was no block.
@@ -30,8 +32,8 @@ pub(crate) struct Blocks {
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) recorder: Option<Recorder>,
-    /// Per source: fragments the disk did not take, and why it did not.
-    pub(crate) unwritten: Vec<(SourceId, u64)>,
+    /// Per source: fragments of closed events that are not on disk, and what went wrong with the disk.
+    pub(crate) unwritten: Vec<u64>,
     pub(crate) failure: Option<String>,
 }
 
@@ -42,16 +44,27 @@ struct Closing {
     count: u32,
     status: EventStatus,
     missing: Vec<Missing>,
+    /// How many of them have a header.
+    headed: usize,
+}
+
+/// The events whose closings are in one block: all their fragments are lost with it, wherever these are.
+#[derive(Debug, Clone, Default)]
+struct Closes {
+    events: u64,
+    /// The sources that one of these events is without, an entry for each.
+    missing: Vec<usize>,
 }
 
 impl Blocks {
-    pub(crate) fn new(pool: BlockPool, builders: u32) -> Self {
+    pub(crate) fn new(pool: BlockPool, builders: u32, sources: usize) -> Self {
         Self {
+            closes: vec![Closes::default(); pool.count() as usize],
+            unwritten: vec![0; sources],
             pool,
             filling: VecDeque::new(),
             since: None,
             recorder: None,
-            unwritten: Vec::new(),
             failure: None,
             closed: VecDeque::new(),
             run: RunNumber(0),
@@ -86,31 +99,25 @@ impl Blocks {
     /// Begins a new block.
     fn open(&mut self) -> Option<()> {
         let block = self.pool.take()?;
+        self.closes[block.index() as usize] = Closes::default();
         self.filling.push_back(BlockWriter::new(block));
         self.since = None;
         Some(())
     }
 
-    /// A place comes back, filled; `enter` is told where in its block it lies. Returns what `enter` needs to enter records.
+    /// A place is filled; `enter` is told where in its block it lies. Returns what `enter` needs to enter records. A place
+    /// that nobody fills returns by being dropped.
     pub(crate) fn filled(&mut self, span: Span, enter: impl FnOnce(&[u8], &mut dyn FnMut(EventId, SourceId, u32))) {
         let Some(block) = self.filling.iter_mut().rev().find(|block| block.owns(&span)) else { return };
         let base = block.position(&span);
         enter(&span, &mut |event, source, offset| block.enter(event, source, base + offset));
-        block.give_back(span);
-    }
-
-    /// A place comes back unused.
-    pub(crate) fn unused(&mut self, span: Span) {
-        if let Some(block) = self.filling.iter_mut().rev().find(|block| block.owns(&span)) {
-            block.give_back(span);
-        }
     }
 
     /// Events were closed.
     pub(crate) fn close(&mut self, Closed { first, count, missing }: Closed) {
         if self.recorder.is_some() {
             let status = if missing.is_empty() { EventStatus::Complete } else { EventStatus::Incomplete };
-            self.closed.push_back(Closing { first, count, status, missing });
+            self.closed.push_back(Closing { first, count, status, missing, headed: 0 });
         }
     }
 
@@ -129,13 +136,17 @@ impl Blocks {
                     ..FragmentHeader::default()
                 };
                 self.since.get_or_insert(mono);
-                while closing.missing.last().is_some_and(|missing| block.add_record(&header(missing))) {
-                    closing.missing.pop();
+                let mut unheaded = closing.missing[closing.headed..].iter();
+                while unheaded.next().is_some_and(|missing| block.add_record(&header(missing))) {
+                    closing.headed += 1;
                 }
-                while closing.missing.is_empty()
+                let closes = &mut self.closes[block.index() as usize];
+                while closing.headed == closing.missing.len()
                     && closing.count > 0
                     && block.close_event(closing.first, stride, closing.status)
                 {
+                    closes.events += 1;
+                    closes.missing.extend(closing.missing.iter().map(|missing| missing.source));
                     closing.first.0 += stride;
                     closing.count -= 1;
                 }
@@ -166,7 +177,7 @@ impl Blocks {
             match &mut self.recorder {
                 Some(recorder) if self.failure.is_none() && !block.is_empty() => recorder.submit(block, now),
                 Some(_) => {
-                    self.count_unwritten(&block);
+                    self.count_unwritten(block.index());
                     self.pool.give_back(block.into_block());
                 }
                 None => {
@@ -177,28 +188,43 @@ impl Blocks {
         }
     }
 
-    /// Takes back what the recorder has written.
-    pub(crate) fn reap(&mut self) {
+    /// Takes back what the recorder has written. True where there was something.
+    pub(crate) fn reap(&mut self) -> bool {
+        let mut any = false;
         while let Some(finished) = self.recorder.as_mut().and_then(Recorder::reap) {
             self.take_back(finished);
+            any = true;
         }
+        any
+    }
+
+    /// How many blocks the recorder has.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.recorder.as_ref().map_or(0, Recorder::in_flight)
+    }
+
+    /// Leaves the recorder with what it has.
+    pub(crate) fn leave(&mut self) -> Option<Recorder> {
+        self.recorder.take()
     }
 
     fn take_back(&mut self, finished: Finished) {
         if let Err(error) = &finished.result {
             self.failure.get_or_insert_with(|| error.to_string());
-            self.count_unwritten(&finished.block);
+            self.count_unwritten(finished.block.index());
         }
         self.pool.give_back(finished.block.into_block());
     }
 
-    fn count_unwritten(&mut self, block: &BlockWriter) {
-        for (source, count) in block.fragments_by_source() {
-            match self.unwritten.iter_mut().find(|(known, _)| *known == source) {
-                Some((_, total)) => *total += count,
-                None => self.unwritten.push((source, count)),
-            }
-        }
+    /// A fragment of this source was built and cannot be written down.
+    pub(crate) fn count_lost(&mut self, source: usize) {
+        self.unwritten[source] += 1;
+    }
+
+    fn count_unwritten(&mut self, block: u32) {
+        let Closes { events, missing } = std::mem::take(&mut self.closes[block as usize]);
+        self.unwritten.iter_mut().for_each(|count| *count += events);
+        missing.into_iter().for_each(|source| self.unwritten[source] -= 1);
     }
 
     /// When a block must be sent on though it is not full.
@@ -216,18 +242,6 @@ impl Blocks {
     /// Whether anything has not been sent on.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.filling.is_empty()
-    }
-
-    /// Waits until the recorder gives a block back, if it has one, and takes back all that it has written.
-    pub(crate) fn wait(&mut self) -> Result<(), StoreError> {
-        if self.pool.free() == 0
-            && let Some(recorder) = &mut self.recorder
-            && let Some(finished) = recorder.wait()?
-        {
-            self.take_back(finished);
-        }
-        self.reap();
-        Ok(())
     }
 
     /// Waits for everything that was sent on.

@@ -1,22 +1,28 @@
 //! A builder node: it listens for sources, asks for what they offer, builds events, and hands them to the recorder.
 
 mod connections;
+mod ending;
+mod run;
+mod snapshot;
 mod trigger;
 
-use crate::blocks::{Blocks, Sent};
+use crate::blocks::Blocks;
+use crate::preflight::{builder_files, check_number};
 use crate::source::settle;
 use crate::{
-    BuilderNodeConfig, BuilderReport, Calibration, CheckConfig, Completion, CreditReport, NodeError, Progress,
-    RunConfig, Snapshot, Steady, Stop, TaiClock, Topology, TriggerReport, Urgency, calibration, clock, now,
+    BuilderNodeConfig, BuilderReport, CheckConfig, Handle, NodeError, RunConfig, Steady, TaiClock, Topology, clock, now,
 };
+use ending::{Built, Disk};
+use rustix::process::{Resource, getrlimit};
+use snapshot::Shown;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use thalweg_arena::{BlockPool, Pages};
-use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Found, Hold, Window};
-use thalweg_link::{Address, BuilderLink, Eager, Interest, LinkError, Listener, Poller};
-use thalweg_store::{EventCounts, Recorder, RecorderConfig, RunBegin, RunEnd, RunState, SourceInfo};
-use thalweg_wire::{EventId, Losses, Message, Refusal, RunNumber, SourceId, TaiNanos};
+use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Hold, Window};
+use thalweg_control::{Config as ControlConfig, RunControl, State};
+use thalweg_link::{Address, BuilderLink, Eager, Interest, LinkError, Listener, Peer, Poller};
+use thalweg_wire::{EventId, Losses, Message, RunNumber, SourceId, TaiNanos};
 use trigger::Trigger;
 
 /// A connection that has not said who it is after this time is closed.
@@ -24,17 +30,21 @@ const GREETING_TIME: Duration = Duration::from_secs(5);
 /// A source that owes bytes and sends none for this time, or for the deadline where that is longer, is cut off. Three
 /// losses in a row make TCP wait for nearly as long.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// Connections that have not said who they are.
+/// Connections that have not said who they are, beside one for each source that is expected and not connected.
 const MOST_STRANGERS: usize = 64;
-/// For how long nobody is let in after that failed.
-const DEAF: Duration = Duration::from_secs(1);
-/// How often to look at what only time can change.
+/// Files that each of them has open.
+const STRANGER_FILES: u64 = 2;
+/// Connections that are let in before others have their turn.
+const LET_IN_AT_ONCE: usize = 32;
+/// For how long nobody is let in after that failed: a small part of the time for which a source tries.
+const DEAF: Duration = Duration::from_millis(100);
+/// How often to look at connections that have not said who they are.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A receive buffer is so many times the window: what comes behind a gap stays in it until the gap is filled, a round trip later, or two where
 /// it is lost once more, and meanwhile as much again is asked for.
 const GAPS: u64 = 4;
-const STOP: u64 = u64::MAX;
+const BELL: u64 = u64::MAX;
 const RECORDER: u64 = u64::MAX - 1;
 const LISTENER: u64 = 1 << 32;
 
@@ -57,13 +67,19 @@ pub struct BuilderNode {
     deaf: Vec<(usize, Duration)>,
     poller: Poller,
     connections: Vec<Option<Connection>>,
+    /// [`MOST_STRANGERS`], or fewer where files are few.
+    most_strangers: usize,
     sources: Vec<SourceState>,
     clock: TaiClock,
-    phase: Phase,
+    control: RunControl,
+    /// The state when we last looked.
+    state: State,
+    /// Everything is built: what is left is to get it onto the disk.
+    over: bool,
+    /// Nothing began, and why.
+    left: Option<NodeError>,
     run: RunNumber,
     first: EventId,
-    /// The event the run ends in front of, once that is known.
-    end: Option<EventId>,
     began: TaiNanos,
     began_at: Duration,
     unknown_sources: u64,
@@ -71,7 +87,8 @@ pub struct BuilderNode {
     /// No block was free when one was last needed; and since when it is the disk that has them.
     stalled: bool,
     stalled_at: Option<Duration>,
-    shown: Snapshot,
+    disk: Disk,
+    shown: Shown,
     reasons: Vec<String>,
     recorder_rung: Option<String>,
     eager: Eager,
@@ -80,38 +97,15 @@ pub struct BuilderNode {
     steady: Option<Steady>,
     /// What sources said of losses, over connections that are no more.
     losses_before: Losses,
-}
-
-/// What was built so far.
-#[derive(Debug, Clone, Copy)]
-struct Built {
-    at: Duration,
-    events: u64,
-    bytes: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// Until all sources are there.
-    Gathering {
-        since: Duration,
-    },
-    Running,
-    /// Sources have been asked how far they are.
-    Pausing {
-        since: Duration,
-    },
-    /// Every source knows where to end.
-    Ending {
-        since: Duration,
-    },
+    /// Processor time of this process before this run.
+    cpu_before: Duration,
 }
 
 #[derive(Debug)]
 struct Connection {
     link: Box<dyn BuilderLink>,
     interest: Interest,
-    peer: String,
+    peer: Peer,
     source: Option<usize>,
     since: Duration,
     /// When something was last said.
@@ -134,13 +128,30 @@ struct SourceState {
     slots: u32,
     slot_bytes: u32,
     description: serde_json::Value,
-    paused_at: Option<EventId>,
     dismissed: bool,
 }
 
 impl BuilderNode {
-    /// Opens everything that can be opened before the sources come: memory, addresses, the directory.
+    /// Opens everything that can be opened before the sources come: memory, addresses, the directory. The run begins as
+    /// soon as all sources are there.
+    ///
+    /// # Errors
+    /// The configuration cannot work, or the system refuses memory, an address or the directory.
     pub fn new(topology: &Topology, name: &str) -> Result<Self, NodeError> {
+        Self::prepare(topology, name, false)
+    }
+
+    /// As [`new`](Self::new), for a node that stays: its run begins when it is told to, and sources are waited for
+    /// without limit.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn waiting(topology: &Topology, name: &str) -> Result<Self, NodeError> {
+        Self::prepare(topology, name, true)
+    }
+
+    fn prepare(topology: &Topology, name: &str, stays: bool) -> Result<Self, NodeError> {
+        let cpu_before = clock::cpu();
         let position = topology.builders.iter().position(|builder| builder.name == name);
         let index = position.ok_or_else(|| NodeError::Config(format!("there is no builder '{name}'")))?;
         let config = topology.builders[index].clone();
@@ -160,16 +171,10 @@ impl BuilderNode {
             Eager { credit: eager as u32, limit: config.eager_limit.0.min(eager) as u32 },
         );
         let poller = Poller::new()?;
-        if count > 1 && topology.run.record && topology.run.number.is_none() {
-            return Err(NodeError::Config(
-                "run.number: several builders record one run, so it needs a number that all of them know".into(),
-            ));
-        }
+        check_number(topology)?;
         let mut listeners = Vec::new();
         for address in &config.listen {
-            let listener = Listener::open(address, eager).map_err(|error| {
-                NodeError::Config(format!("{error}; end what listens there, or choose another address for `listen`"))
-            })?;
+            let listener = Listener::open(address, eager)?;
             if let Window::Credit(path) = window {
                 let _ = listener.expect(GAPS * path.widest()).map_err(|what| tracing::info!(%address, "{what}"));
             }
@@ -184,7 +189,8 @@ impl BuilderNode {
         let pool = BlockPool::new(&config.name, blocks, block_bytes)?;
         let pages = pool.pages();
         tracing::info!(builder = name, blocks, block_bytes, "blocks made of {pages}");
-        let start = now();
+        let mut control = RunControl::new(Self::control_config(topology, index, stays));
+        control.configured();
         let builder = Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), window));
         let trigger = config.has_trigger().then(|| Trigger::new(&config, count, topology.run.record));
         if let Some(credit) = builder.credit() {
@@ -192,7 +198,7 @@ impl BuilderNode {
             tracing::info!(builder = name, window, piece, ?eager, "asks by credit");
         }
         Ok(Self {
-            blocks: Blocks::new(pool, count),
+            blocks: Blocks::new(pool, count, sources.len()),
             trigger,
             pages,
             sources: sources.iter().map(|_| SourceState::default()).collect(),
@@ -200,24 +206,29 @@ impl BuilderNode {
             run_config: topology.run.clone(),
             ids: sources,
             connections: Vec::new(),
+            most_strangers: most_strangers(topology),
             clock: TaiClock::probe(),
-            phase: Phase::Gathering { since: start },
+            state: control.state(),
+            control,
+            over: false,
+            left: None,
             run: RunNumber(0),
             first: EventId(0),
-            end: None,
             began: TaiNanos(0),
-            began_at: start,
+            began_at: now(),
             unknown_sources: 0,
             copied_before: 0,
             stalled: false,
             stalled_at: None,
-            shown: Snapshot::default(),
+            disk: Disk::default(),
+            shown: Shown::default(),
             reasons: Vec::new(),
             recorder_rung: None,
             eager,
             warm: None,
             steady: None,
             losses_before: Losses::default(),
+            cpu_before,
             config,
             index,
             count,
@@ -226,6 +237,20 @@ impl BuilderNode {
             deaf: Vec::new(),
             poller,
         })
+    }
+
+    fn control_config(topology: &Topology, index: u32, stays: bool) -> ControlConfig {
+        let run = &topology.run;
+        ControlConfig {
+            sources: topology.sources.len(),
+            builders: u32::try_from(topology.builders.len()).unwrap_or(u32::MAX),
+            leads: index == 0,
+            starts_alone: !stays,
+            first: EventId(0),
+            end: run.events.map(EventId),
+            duration: run.duration,
+            timeout: run.patience,
+        }
     }
 
     fn builder_config(
@@ -268,25 +293,18 @@ impl BuilderNode {
     }
 
     /// Runs until the run is over and on disk.
-    pub fn run(mut self, stop: &Stop, progress: &Progress) -> Result<BuilderReport, NodeError> {
+    ///
+    /// # Errors
+    /// No run began, or something it cannot do without failed.
+    pub fn run(mut self, handle: &Handle) -> Result<BuilderReport, NodeError> {
         settle(self.config.cpu)?;
-        self.poller.add(stop.as_fd(), STOP, Interest::READ)?;
+        self.poller.add(handle.as_fd(), BELL, Interest::READ)?;
         let mut tokens = Vec::new();
-        loop {
-            tokens.clear();
-            // A link that stopped in the middle goes on, whether or not something new has come.
-            let more = self.connections.iter().enumerate();
-            tokens.extend(more.filter(|(_, c)| c.as_ref().is_some_and(|c| c.more)).map(|(index, _)| index as u64));
-            let busy = tokens.len();
-            let timeout = if busy > 0 { Some(Duration::ZERO) } else { self.timeout(now()) };
-            self.poller.wait(timeout, |token| {
-                if !tokens[..busy].contains(&token) {
-                    tokens.push(token);
-                }
-            })?;
+        while !self.over {
+            self.wait(&mut tokens)?;
             for token in &tokens {
                 match *token {
-                    STOP => self.heed(stop)?,
+                    BELL => self.obey_commands(handle),
                     RECORDER => {}
                     token if token >= LISTENER => {
                         self.accept(usize::try_from(token - LISTENER).unwrap_or(usize::MAX))?
@@ -294,55 +312,44 @@ impl BuilderNode {
                     token => self.serve(usize::try_from(token).unwrap_or(usize::MAX)),
                 }
             }
-            self.blocks.reap();
             self.pass_time()?;
-            self.build()?;
+            self.build();
             self.flush()?;
-            self.show(progress);
-            if self.is_done() {
-                return self.finish(progress);
-            }
+            handle.show(|| self.snapshot());
+        }
+        match self.left.take() {
+            Some(error) => Err(error),
+            None => self.finish(handle),
         }
     }
 
-    fn heed(&mut self, stop: &Stop) -> Result<(), NodeError> {
-        stop.clear();
-        match (stop.urgency(), self.phase) {
-            (Urgency::None, _) => Ok(()),
-            (Urgency::Clean, Phase::Gathering { .. }) | (Urgency::AtOnce, _) => {
-                self.refuse_all(Refusal::Ended, "the builder was stopped");
-                Err(NodeError::Stopped)
+    /// Waits until something happens, and tells where.
+    fn wait(&mut self, tokens: &mut Vec<u64>) -> Result<(), NodeError> {
+        tokens.clear();
+        // A link that stopped in the middle goes on, whether or not something new has come.
+        let more = self.connections.iter().enumerate();
+        tokens.extend(more.filter(|(_, c)| c.as_ref().is_some_and(|c| c.more)).map(|(index, _)| index as u64));
+        let busy = tokens.len();
+        let timeout = if busy > 0 { Some(Duration::ZERO) } else { self.timeout(now()) };
+        self.poller.wait(timeout, |token| {
+            if !tokens[..busy].contains(&token) {
+                tokens.push(token);
             }
-            (Urgency::Clean, _) => {
-                self.begin_to_stop();
-                Ok(())
-            }
-        }
-    }
-
-    fn refuse_all(&mut self, reason: Refusal, text: &str) {
-        for connection in self.connections.iter_mut().flatten() {
-            connection.link.refuse(reason, text);
-        }
+        })?;
+        Ok(())
     }
 
     fn timeout(&self, now: Duration) -> Option<Duration> {
         let deadline = self.builder.next_deadline(now);
         let pace = self.builder.next_ask();
         let flush = self.blocks.next_flush(self.config.flush);
-        let running = self.phase == Phase::Running;
-        let duration = self.run_config.duration.filter(|_| running).map(|d| self.began_at + d);
+        let running = self.control.state() == State::Running;
         let warm = (running && self.warm.is_none()).then(|| self.began_at + self.run_config.warm_up);
-        // What only time changes: strangers, silence, patience. While a run just runs, there is none of it to watch
-        // more closely than the answer time.
-        let watch = match self.phase {
-            Phase::Running if self.connections.iter().flatten().all(|c| c.source.is_some()) => {
-                now + self.answer_time() / 4
-            }
-            _ => now + TICK,
-        };
+        // What only time changes: silence, and connections that have not said who they are.
+        let strangers = self.connections.iter().flatten().any(|c| c.source.is_none()).then(|| now + TICK);
+        let silence = self.has_begun().then(|| now + self.answer_time() / 4);
         let deaf = self.deaf.iter().map(|(_, until)| *until).min();
-        [deadline, pace, flush, duration, warm, deaf, Some(watch)]
+        [deadline, pace, flush, warm, strangers, silence, deaf, self.control.next_time(), self.disk.next_look(now)]
             .into_iter()
             .flatten()
             .min()
@@ -355,80 +362,42 @@ impl BuilderNode {
             let (at, _) = self.deaf.swap_remove(position);
             self.poller.add(self.listeners[at].as_fd(), LISTENER + at as u64, Interest::READ)?;
         }
+        self.cut_off_the_silent(now);
+        if self.warm.is_none()
+            && self.control.state() == State::Running
+            && now >= self.began_at + self.run_config.warm_up
+        {
+            self.warm = Some(self.built(now));
+            self.builder.forget_completions();
+        }
+        for source in self.builder.time(now) {
+            let why = match self.sources[source].connection {
+                Some(_) => "its books count tickets that it did not offer",
+                None => "it did not come back",
+            };
+            self.give_up(source, why);
+        }
+        self.look_at_disk(now);
+        self.keep_in_control(now)
+    }
+
+    /// Ends connections that have not said who they are, and those of sources that owe data and send none.
+    fn cut_off_the_silent(&mut self, now: Duration) {
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
             match connection.source {
                 None if now > connection.since + GREETING_TIME => {
                     self.close(index, &LinkError::Protocol("it did not say who it is".into()));
                 }
-                Some(source) if self.owes(source, connection) && now > connection.delivered + self.answer_time() => {
+                Some(source) if self.owes(source) && now > connection.delivered + self.answer_time() => {
                     let (source, peer) = (&self.ids[source].1, &connection.peer);
-                    tracing::warn!(source, peer, "connection cut: the source owes data and is silent");
+                    tracing::warn!(source, %peer, "connection cut: the source owes data and is silent");
                     // A hung source may come to life again: that is not a breach of the rules.
                     self.close(index, &LinkError::Closed);
                 }
                 _ => {}
             }
         }
-        match self.phase {
-            Phase::Gathering { since } => {
-                if self.sources.iter().all(|source| source.connection.is_some()) {
-                    return self.start();
-                }
-                if now > since + self.run_config.patience {
-                    let absent: Vec<String> = (0..self.ids.len())
-                        .filter(|source| self.sources[*source].connection.is_none())
-                        .map(|source| format!("{} ({})", self.ids[source].0, self.ids[source].1))
-                        .collect();
-                    self.refuse_all(Refusal::Ended, "other sources did not come");
-                    return Err(NodeError::Absent(format!(
-                        "these sources did not connect within {}: {}",
-                        humantime::format_duration(self.run_config.patience),
-                        absent.join(", ")
-                    )));
-                }
-            }
-            Phase::Running => {
-                if self.warm.is_none() && now >= self.began_at + self.run_config.warm_up {
-                    self.warm = Some(self.built(now));
-                    self.builder.forget_completions();
-                }
-                if self.run_config.duration.is_some_and(|duration| now >= self.began_at + duration)
-                    || self.builder.found().is_some()
-                    || self.blocks.failure.is_some()
-                {
-                    self.begin_to_stop();
-                }
-            }
-            Phase::Pausing { since } => {
-                // One that is away will be told when it comes back.
-                let waits = |source: usize| {
-                    let state = &self.sources[source];
-                    state.connection.is_some() && state.paused_at.is_none() && !self.is_out(source)
-                };
-                let patience = self.run_config.patience.min(self.answer_time());
-                if !(0..self.sources.len()).any(waits) || now > since + patience {
-                    self.stop_at();
-                }
-            }
-            Phase::Ending { since } => {
-                for source in 0..self.sources.len() {
-                    let heard = self.sources[source]
-                        .connection
-                        .and_then(|index| self.connections[index].as_ref())
-                        .map(|c| c.heard);
-                    let silent = heard.is_none_or(|heard| now > heard.max(since) + self.run_config.patience);
-                    if silent && now > since + self.run_config.patience && !self.is_out(source) {
-                        tracing::warn!(source = self.ids[source].1, "given up: it did not end its books");
-                        self.builder.give_up(source, now);
-                    }
-                }
-            }
-        }
-        for source in self.builder.time(now) {
-            tracing::warn!(source = self.ids[source].1, "given up: it did not come back");
-        }
-        Ok(())
     }
 
     /// How long a source may owe bytes without sending any.
@@ -437,89 +406,13 @@ impl BuilderNode {
     }
 
     /// Whether a source was asked for something that has not come.
-    fn owes(&self, source: usize, connection: &Connection) -> bool {
-        connection.fetching > 0 && (connection.link.maps() || self.builder.in_flight_of(source) > 0)
+    fn owes(&self, source: usize) -> bool {
+        run::owes(&self.builder, &self.sources, &self.connections, source)
     }
 
-    /// Whether a source has ended or was given up.
-    fn is_out(&self, source: usize) -> bool {
-        self.builder.has_ended(source) || self.builder.is_given_up(source)
-    }
-
-    fn start(&mut self) -> Result<(), NodeError> {
-        self.began = self.clock.now();
-        let mut run = self.run_config.number;
-        if self.run_config.record {
-            let sources = self.ids.iter().zip(&self.sources).map(|((id, name), state)| SourceInfo {
-                id: *id,
-                name: name.clone(),
-                description: state.description.clone(),
-            });
-            let begin = RunBegin {
-                began: self.began,
-                tai_utc_offset: self.clock.offset(),
-                program: "thalweg".into(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                sources: sources.collect(),
-                configuration: self.configuration.clone(),
-            };
-            let config = RecorderConfig {
-                directory: self.run_config.directory.clone(),
-                run: run.map(RunNumber),
-                builder: self.index,
-                builders: self.count,
-                segment_bytes: self.config.segment.0,
-                begin,
-                ..RecorderConfig::default()
-            };
-            let recorder = match Recorder::create(config, self.blocks.pool_mut()) {
-                Ok(recorder) => recorder,
-                Err(error) => {
-                    self.refuse_all(Refusal::Ended, &format!("the run could not be opened: {error}"));
-                    return Err(error.into());
-                }
-            };
-            self.poller.add(recorder.as_fd(), RECORDER, Interest::READ)?;
-            run = Some(recorder.run().0);
-            self.recorder_rung = Some(recorder.rung().to_string());
-            tracing::info!(run, path = %recorder.path().display(), "recording by {}", recorder.rung());
-            self.blocks.record_to(recorder.run(), Some(recorder));
-        }
-        self.run = RunNumber(run.unwrap_or(0));
-        if let Some(trigger) = &mut self.trigger {
-            trigger.set_aside(&self.config, &self.sources)?;
-        }
-        let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
-        self.builder = Builder::new(config);
-        self.phase = Phase::Running;
-        self.began_at = now();
-        self.end = self.run_config.events.map(|events| EventId(self.first.0.saturating_add(events)));
-        for source in 0..self.sources.len() {
-            if self.sources[source].connection.is_some() {
-                self.builder.connected(source, self.sources[source].slots, self.is_near(source));
-                self.instruct(source);
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells a source all that it has to know of the run so far. Said again, it does no harm. Where to end is the first
-    /// builder's to say: the others see the sources end.
-    fn instruct(&mut self, source: usize) {
-        let Some(connection) = self.sources[source].connection.and_then(|at| self.connections[at].as_mut()) else {
-            return;
-        };
-        let started = !matches!(self.phase, Phase::Gathering { .. });
-        let pausing = matches!(self.phase, Phase::Pausing { .. });
-        let leads = self.index == 0;
-        let orders = [
-            started.then_some(Message::Start { run: self.run, first: self.first, at: self.began }),
-            self.end.filter(|_| leads).map(|end| Message::StopAt { end }),
-            (leads && pausing).then_some(Message::Pause),
-        ];
-        for order in orders.iter().flatten() {
-            connection.link.say(order);
-        }
+    /// Whether sources have been told that the run has begun.
+    fn has_begun(&self) -> bool {
+        self.control.state().has_begun()
     }
 
     /// Whether a source shares this host's memory.
@@ -528,78 +421,10 @@ impl BuilderNode {
         connection.is_some_and(|connection| connection.link.maps())
     }
 
-    fn built(&self, at: Duration) -> Built {
-        Built { at, events: self.builder.counts().0, bytes: self.builder.progress_counts().0 }
-    }
-
-    /// What was done since the warm-up.
-    fn steady(&self) -> Steady {
-        let Some(warm) = self.warm else { return Steady::default() };
-        let built = self.built(now());
-        let completion = self.builder.completion();
-        let micros = |nanos: u64| nanos as f64 / 1e3;
-        Steady {
-            seconds: (built.at - warm.at).as_secs_f64(),
-            // The event filter may have rejected some of the events that were there then.
-            events: built.events.saturating_sub(warm.events),
-            payload_bytes: built.bytes - warm.bytes,
-            completion: Completion {
-                p50_us: micros(completion.value_at_quantile(0.5)),
-                p99_us: micros(completion.value_at_quantile(0.99)),
-                max_us: micros(completion.max()),
-            },
-        }
-    }
-
-    /// Keeps what the link was found to carry.
-    fn calibration(&self, found: &Found) -> Result<Calibration, NodeError> {
-        let link = calibration::link(found, self.config.link.map_or(1500, |link| link.mtu));
-        let config = BuilderNodeConfig { window: None, link: Some(link), ..self.config.clone() };
-        let window_bytes = match config.credit(self.ids.len()).0 {
-            Window::Credit(path) => path.widest(),
-            Window::Constant(bytes) | Window::Search { most: bytes, .. } => bytes,
-        };
-        let file = calibration::keep(&self.config.listen, &link)?.display().to_string();
-        Ok(Calibration { builder: self.config.name.clone(), link, lost: found.lost, window_bytes, file })
-    }
-
-    /// Asks every source how far it is. Only the first builder does: the others see the sources end.
-    fn begin_to_stop(&mut self) {
-        if self.phase != Phase::Running {
-            return;
-        }
-        self.steady = Some(self.steady());
-        self.phase = Phase::Pausing { since: now() };
-        self.hold_clock(now());
-        if self.index == 0 {
-            self.say_to_all(&Message::Pause);
-        }
-    }
-
-    /// Tells every source to go on up to the same event.
-    fn stop_at(&mut self) {
-        self.phase = Phase::Ending { since: now() };
-        self.hold_clock(now());
-        let furthest = self.sources.iter().filter_map(|source| source.paused_at).max();
-        let end = furthest.unwrap_or_default().max(self.builder.highest_mentioned());
-        self.end = Some(end);
-        if self.index == 0 {
-            self.say_to_all(&Message::StopAt { end });
-        }
-    }
-
-    fn say_to_all(&mut self, message: &Message) {
-        for connection in self.connections.iter_mut().flatten() {
-            if connection.source.is_some() {
-                connection.link.say(message);
-            }
-        }
-    }
-
     /// Asks for as much as there is room for, writes down what is closed, and sends on what is full.
-    fn build(&mut self) -> Result<(), NodeError> {
-        if matches!(self.phase, Phase::Gathering { .. }) {
-            return Ok(());
+    fn build(&mut self) {
+        if !self.has_begun() {
+            return;
         }
         let mono = now();
         let tai = self.clock.now();
@@ -613,7 +438,6 @@ impl BuilderNode {
                 break;
             }
         }
-        Ok(())
     }
 
     /// Writes down what is closed, as far as there are blocks for it. The rest stays with the event builder, which opens
@@ -660,7 +484,7 @@ impl BuilderNode {
         let place = if maps && (self.trigger.is_some() || !self.run_config.record) {
             None
         } else if let Some(trigger) = &mut self.trigger {
-            let place = trigger.reserve(source, &offer, oldest);
+            let place = trigger.reserve(&offer, oldest);
             if place.is_none() {
                 // It is decisions that are waited for, and they may have to wait for a deadline.
                 self.builder.unfetch(source, offer.ticket);
@@ -702,7 +526,8 @@ impl BuilderNode {
 
     /// Lets no deadline pass while it is this builder that keeps sources from going on.
     fn hold_clock(&mut self, now: Duration) {
-        self.builder.stalled(self.stalled || matches!(self.phase, Phase::Pausing { .. }), now);
+        self.builder.stalled(self.stalled || self.control.holds_sources(), now);
+        self.control.held_up(self.stalled && self.blocks.failure.is_none());
     }
 
     /// Asks for more of a slot that is being fetched. False where there is none.
@@ -755,8 +580,8 @@ impl BuilderNode {
                     connection.link.release(below);
                 }
                 let state = &mut self.sources[source];
-                let started = !matches!(self.phase, Phase::Gathering { .. });
-                if started && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
+                let begun = self.control.state().has_begun();
+                if begun && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
                     state.dismissed = true;
                     connection.link.say(&Message::Bye);
                 }
@@ -773,115 +598,13 @@ impl BuilderNode {
         }
         Ok(())
     }
+}
 
-    fn is_done(&self) -> bool {
-        !matches!(self.phase, Phase::Gathering { .. }) && self.builder.is_finished()
-    }
-
-    fn show(&mut self, progress: &Progress) {
-        let (bytes, fragments) = self.builder.progress_counts();
-        let (events, incomplete) = self.builder.counts();
-        self.shown = Snapshot {
-            phase: match self.phase {
-                Phase::Gathering { .. } => 0,
-                Phase::Running => 1,
-                Phase::Pausing { .. } | Phase::Ending { .. } => 2,
-            },
-            bytes,
-            fragments,
-            events,
-            incomplete,
-            sources: self.sources.iter().filter(|source| source.connection.is_some()).count() as u64,
-            ..self.shown
-        };
-        progress.show(&self.shown);
-    }
-
-    /// Everything is built: gets it onto the disk and closes the books.
-    fn finish(mut self, progress: &Progress) -> Result<BuilderReport, NodeError> {
-        let ended_at = now();
-        loop {
-            let (tai, mono) = (self.clock.now(), now());
-            self.write_down(tai, mono);
-            self.blocks.send_on(tai, mono, Duration::ZERO, true);
-            let accepted = self.trigger.as_ref().is_some_and(Trigger::has_accepted);
-            if !accepted && !self.blocks.has_closings() && !self.blocks.has_unsent() {
-                break;
-            }
-            self.blocks.wait()?;
-        }
-        let calibration = self.builder.found().map(|found| self.calibration(&found)).transpose()?;
-        let steady = self.steady.unwrap_or_else(|| self.steady());
-        let losses = self.connections.iter().flatten().fold(self.losses_before, |sum, c| add(sum, c.losses));
-        let credit = self.builder.credit().map(|credit| CreditReport {
-            window_bytes: credit.window,
-            piece_bytes: credit.piece,
-            round_trip_us: credit.round_trip.as_secs_f64() * 1e6,
-            sent_bytes: losses.sent,
-            sent_again_bytes: losses.again,
-        });
-        let (events, incomplete) = self.builder.counts();
-        let (bytes, fragments) = self.builder.progress_counts();
-        let (source_cpu, source_copied) = self.builder.source_costs();
-        let copied: u64 = self.connections.iter().flatten().map(|c| c.link.copied()).sum();
-        let copied = copied + self.trigger.as_ref().map_or(0, Trigger::copied);
-        let seconds = |until: Duration| (until - self.began_at).as_secs_f64();
-        let trigger = self.trigger.is_some().then(|| TriggerReport::new(self.builder.triggered(), seconds(ended_at)));
-        let Sent { recorder, unwritten, failure } = self.blocks.finish()?;
-        let unwritten: Vec<u64> =
-            self.ids.iter().map(|(id, _)| unwritten.iter().find(|(at, _)| at == id).map_or(0, |(_, n)| *n)).collect();
-        let ledger = self.builder.ledger(recorder.is_some(), &unwritten, self.unknown_sources);
-        let mut reasons = self.reasons;
-        reasons.extend(failure);
-        reasons.extend(ledger.reasons());
-        if incomplete > 0 {
-            reasons.push(format!("{incomplete} of {events} events are incomplete"));
-        }
-        let mut state = if reasons.is_empty() { RunState::Complete } else { RunState::Incomplete };
-        let mut directory = None;
-        if let Some(recorder) = recorder {
-            let end = RunEnd {
-                ended: self.clock.now(),
-                state,
-                reasons: reasons.clone(),
-                events: EventCounts { built: events, incomplete },
-                trigger: trigger.map(|trigger| serde_json::to_value(trigger).unwrap_or_default()).unwrap_or_default(),
-                ledger: serde_json::to_value(&ledger.sources).unwrap_or_default(),
-            };
-            let finished = recorder.finish(end)?;
-            state = finished.info.state;
-            reasons = finished.info.reasons;
-            directory = Some(finished.path.display().to_string());
-        }
-        self.shown.phase = 2;
-        progress.show(&self.shown);
-        Ok(BuilderReport {
-            name: self.config.name,
-            run: self.run.0,
-            state: if state == RunState::Complete { "COMPLETE" } else { "INCOMPLETE" }.into(),
-            reasons,
-            directory,
-            // With recording, the run has ended when it is on disk.
-            seconds: seconds(if self.run_config.record { now() } else { ended_at }),
-            bytes,
-            fragments,
-            events,
-            incomplete,
-            stalls: self.shown.stalls,
-            stalled_seconds: Duration::from_nanos(self.shown.stalled_nanos).as_secs_f64(),
-            copied_bytes: self.copied_before + copied,
-            cpu_seconds: clock::cpu().as_secs_f64(),
-            source_cpu_seconds: Duration::from_nanos(source_cpu).as_secs_f64(),
-            source_copied_bytes: source_copied,
-            recorder: self.recorder_rung,
-            pages: self.pages.to_string(),
-            steady,
-            credit,
-            calibration,
-            trigger,
-            ledger,
-        })
-    }
+/// How many strangers leave the run all the files that it may need.
+fn most_strangers(topology: &Topology) -> usize {
+    let Some(files) = getrlimit(Resource::Nofile).current else { return MOST_STRANGERS };
+    let left = files.saturating_sub(builder_files(topology)) / STRANGER_FILES;
+    MOST_STRANGERS.min(usize::try_from(left).unwrap_or(usize::MAX))
 }
 
 /// What two connections lost.

@@ -35,6 +35,11 @@ pub enum NodeError {
     /// The run's directory or files.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A disk that does not answer: the run stays open.
+    #[error(
+        "{0}; what they hold is not on disk, and the run was not closed. Look at the disk, then `thalweg verify` the run"
+    )]
+    Disk(String),
     /// Peers that did not come.
     #[error("{0}")]
     Absent(String),
@@ -62,8 +67,8 @@ impl NodeError {
     /// Whether what was asked for cannot be done, as against something going wrong while it was done.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::Config(_) | Self::Device(_) | Self::Arena(_) => true,
-            Self::Wait(LinkError::Unusable { .. }) => true,
+            Self::Config(_) | Self::Device(_) | Self::Arena(_) | Self::Preflight(_) => true,
+            Self::Wait(LinkError::Unusable { .. } | LinkError::Listening { .. }) => true,
             // Two nodes whose topologies, or whose sizes, do not go together.
             Self::Link { error: LinkError::Refused { reason: Refusal::Mismatch, .. }, .. } => true,
             Self::Store(StoreError::Exists(_) | StoreError::NoNumber(_)) => true,

@@ -1,8 +1,8 @@
 //! Rooms wired into running nodes.
 //!
 //! A [`SourceNode`] takes fragments from a device into slots and offers them; a [`BuilderNode`] asks for them, builds
-//! events and records them. Each is one thread that owns everything it touches; another thread may look at its
-//! [`Progress`] and press its [`Stop`]. The [`Topology`] says which nodes there are.
+//! events and records them. Each is one thread that owns everything it touches; another thread may send it commands and
+//! look at it through its [`Handle`]. The [`Topology`] says which nodes there are.
 #![forbid(unsafe_code)]
 
 mod blocks;
@@ -10,21 +10,20 @@ mod builder;
 mod calibration;
 mod clock;
 mod error;
+mod handle;
 mod preflight;
-mod progress;
 mod push;
 
 mod report;
 mod slots;
 mod source;
-mod stop;
 mod topology;
 
 pub use builder::BuilderNode;
 pub use clock::{TaiClock, cpu, now};
 pub use error::NodeError;
-pub use preflight::{Recordings, needs, preflight};
-pub use progress::{Progress, Snapshot};
+pub use handle::{Handle, Snapshot, SourceRow};
+pub use preflight::{OpenDevice, Recordings, needs, open_device, preflight};
 pub use push::PushSource;
 
 pub use report::{
@@ -32,8 +31,8 @@ pub use report::{
 };
 pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
-pub use stop::{Stop, Urgency};
+pub use thalweg_control::{Command, State};
 pub use topology::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, FilterConfig, Level2Config, LinkConfig, LinkKind, Policy, RunConfig,
-    SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, FilterConfig, Level2Config, LinkConfig,
+    LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
 };

@@ -4,10 +4,11 @@ use crate::topology::{BuilderNodeConfig, SourceNodeConfig, Topology};
 use crate::{LinkKind, NodeError};
 use thalweg_arena::{HEADROOM, PAGE};
 use thalweg_build::Window;
-use thalweg_device::DeviceConfig;
+use thalweg_device::{Device, DeviceConfig};
 use thalweg_doctor::{Data, Finding, Level, Needs, NodeNeeds};
 use thalweg_link::Address;
-use thalweg_wire::record_len;
+use thalweg_store::{StoreError, run_directory_name};
+use thalweg_wire::{RunNumber, record_len};
 
 /// Files a node has open besides its links: standard streams, memory, poller, wake-ups, ring, run.
 const OWN_FILES: u64 = 16;
@@ -16,10 +17,29 @@ const LINK_FILES: (u64, u64) = (1, 6);
 /// What a block keeps of each record in its index, in bytes.
 const INDEX_ENTRY: u64 = 16;
 
-/// Refuses what would lose data, or come to an end, in the middle of the run: too little memory, too few files, too small
-/// a disk; for one node, or for all of them on one machine. What costs only speed is returned, and logged for who asks
-/// (`-v`).
+/// Refuses what would end the run, or lose data, once it has begun: processors, addresses, memory, files or a disk that
+/// are not there, a run number that is taken; for one node, or for all of them on one machine. What costs only speed is
+/// returned, and logged for who asks (`-v`).
 pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>, NodeError> {
+    let builders =
+        topology.builders.iter().zip(0..).filter(|(builder, _)| node.is_none_or(|node| node == builder.name));
+    if topology.run.record {
+        let count = u32::try_from(topology.builders.len()).unwrap_or(u32::MAX);
+        for (_, index) in builders {
+            match topology.run.number {
+                Some(number) => {
+                    let name = run_directory_name(RunNumber(number), index, count);
+                    let path = topology.run.directory.join(name);
+                    if path.symlink_metadata().is_ok() {
+                        return Err(StoreError::Exists(path).into());
+                    }
+                }
+                // All of them on one machine are given one.
+                None if node.is_some() => check_number(topology)?,
+                None => {}
+            }
+        }
+    }
     let findings = thalweg_doctor::preflight(&needs(topology, node, Recordings::Unopened));
     for finding in &findings {
         match finding.level {
@@ -32,6 +52,42 @@ pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>
         }
     }
     Ok(findings)
+}
+
+/// Several builders that are started one by one cannot choose one number.
+pub(crate) fn check_number(topology: &Topology) -> Result<(), NodeError> {
+    if topology.builders.len() > 1 && topology.run.record && topology.run.number.is_none() {
+        return Err(NodeError::Config(
+            "run.number: several builders record one run, so it needs a number that all of them know".into(),
+        ));
+    }
+    Ok(())
+}
+
+/// A source's device, ready to be asked.
+#[derive(Debug)]
+pub struct OpenDevice {
+    /// The device.
+    pub device: Box<dyn Device>,
+    /// Bytes in each of the source's slots.
+    pub slot_bytes: usize,
+}
+
+/// Opens a source's device, and checks that its fragments fit the slots, and the slots every builder's blocks. Nothing
+/// where another program pushes.
+pub fn open_device(topology: &Topology, source: &SourceNodeConfig) -> Result<Option<OpenDevice>, NodeError> {
+    let Some(mut config) = source.device.clone() else { return Ok(None) };
+    config.set_source(source.source_id());
+    let device = thalweg_device::open(&config)?;
+    let (longest, least) = (device.max_payload(), record_len(device.max_payload()));
+    let slot_bytes = source.slot_bytes(longest);
+    if least > slot_bytes {
+        return Err(NodeError::Config(format!(
+            "slot: {slot_bytes} bytes cannot hold a fragment of {longest} bytes and its header; set slot to at least {least}"
+        )));
+    }
+    topology.check_slot(slot_bytes as u64, least).map_err(|problem| NodeError::Config(format!("slot: {problem}")))?;
+    Ok(Some(OpenDevice { device, slot_bytes }))
 }
 
 /// Whether to look how long a recording's fragments are: a long recording takes its time to be opened.
@@ -76,11 +132,16 @@ pub fn needs(topology: &Topology, node: Option<&str>, recordings: Recordings) ->
     }
 }
 
-fn builder_needs(topology: &Topology, config: &BuilderNodeConfig, rate: Option<f64>) -> NodeNeeds {
+/// Files that a builder has open when all sources are there.
+pub(crate) fn builder_files(topology: &Topology) -> u64 {
     let links = topology.sources.iter().map(|source| match source.link {
         LinkKind::Tcp => LINK_FILES.0,
         LinkKind::Shm => LINK_FILES.1,
     });
+    OWN_FILES + links.sum::<u64>()
+}
+
+fn builder_needs(topology: &Topology, config: &BuilderNodeConfig, rate: Option<f64>) -> NodeNeeds {
     NodeNeeds {
         name: config.name.clone(),
         cpu: config.cpu,
@@ -88,7 +149,7 @@ fn builder_needs(topology: &Topology, config: &BuilderNodeConfig, rate: Option<f
         listen: config.listen.clone(),
         window: window_bytes(config),
         bytes_per_second: rate,
-        files: OWN_FILES + links.sum::<u64>(),
+        files: builder_files(topology),
         ..NodeNeeds::default()
     }
 }
@@ -150,7 +211,7 @@ impl Flow {
         let payload = payload.filter(|payload| *payload <= 1 << 30);
         let record = payload.map(|payload| record_len(payload) as u64 + INDEX_ENTRY);
         #[expect(clippy::cast_precision_loss, reason = "at most 1 GiB")]
-        let bytes_per_second = source.rate.zip(record).map(|(rate, record)| rate * record as f64);
+        let bytes_per_second = source.rate.zip(record).map(|(rate, record)| rate.hertz() * record as f64);
         Self { payload, record, bytes_per_second, exact }
     }
 }
@@ -167,6 +228,7 @@ mod tests {
     const LAB: &str = r#"
         [run]
         directory = "/tmp"
+        number = 987654321
         duration = "10s"
 
         [[builder]]
@@ -238,16 +300,38 @@ mod tests {
 
     #[test]
     fn a_run_too_large_for_the_disk_is_refused_with_one_sentence() {
-        let mut lab = topology(LAB);
+        // Whatever processors there are here.
+        let mut lab = topology(&LAB.replace("cpu = 1", ""));
         assert!(preflight(&lab, Some("adc")).is_ok(), "a source has no disk");
         lab.run.duration = Some(Duration::from_secs(1 << 40));
         let refused = preflight(&lab, Some("even")).unwrap_err();
-        assert!(!refused.is_usage());
+        assert!(refused.is_usage());
         let text = refused.to_string();
         assert!(text.starts_with("disk space: the run writes ") && !text.contains('\n'), "{text}");
         assert!(text.contains("the disk is full after "), "{text}");
         lab.run.record = false;
         assert!(preflight(&lab, Some("even")).is_ok());
+    }
+
+    #[test]
+    fn what_a_node_could_not_have_is_refused_before_it_begins() {
+        let lab = LAB.replace("cpu = 1", "");
+        let refused = |from: &str, to: &str, node: &str| {
+            let error = preflight(&topology(&lab.replacen(from, to, 1)), Some(node)).unwrap_err();
+            assert!(error.is_usage(), "{error}");
+            error.to_string()
+        };
+        assert!(refused("\"reno\"", "\"reno\"\ncpu = 9999", "adc").contains("adc to 9999"));
+        assert!(refused("\"reno\"", "\"nosuch\"", "adc").contains("nosuch"));
+        assert!(refused("127.0.0.1:0", "192.0.2.1:7400", "even").contains("no address of this machine"));
+        assert!(refused("\"/tmp\"", "\"/dev/null/x\"", "even").starts_with("record directory: "));
+        assert!(refused("number = 987654321", "", "even").starts_with("run.number: "));
+        let runs = tempfile::tempdir().unwrap();
+        let numbered = topology(&lab.replace("/tmp\"", &format!("{}\"", runs.path().display())));
+        assert!(preflight(&numbered, None).is_ok());
+        std::fs::create_dir(runs.path().join(run_directory_name(RunNumber(987_654_321), 1, 2))).unwrap();
+        assert!(preflight(&numbered, None).unwrap_err().to_string().contains("exists already"));
+        assert!(preflight(&numbered, Some("even")).is_ok(), "it is the other's");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::slots::PushedFragment;
 use crate::source::{Standing, settle};
-use crate::{NodeError, Progress, SourceNode, SourceReport, SourceSettings, Stop, now};
+use crate::{Command, Handle, NodeError, SourceNode, SourceReport, SourceSettings, now};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use thalweg_wire::EventId;
 /// A source that a program feeds. Dropping it ends its part of the run as [`finish`](Self::finish) does.
 pub struct PushSource {
     shared: Arc<Shared>,
-    stop: Stop,
+    handle: Handle,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -34,21 +34,22 @@ enum State {
 impl PushSource {
     /// Makes the slots and begins to connect. `settings.feed` must be [`Feed::Pushed`](crate::Feed::Pushed).
     pub fn start(settings: SourceSettings) -> Result<Self, NodeError> {
-        let stop = Stop::new()?;
+        let handle = Handle::new()?;
         let cpu = settings.cpu;
         let node = SourceNode::new(settings)?;
-        let poller = node.begin(&stop)?;
+        let poller = node.begin(&handle)?;
         let shared = Arc::new(Shared { state: Mutex::new(State::Serving(Box::new(node))), changed: Condvar::new() });
         let thread = std::thread::spawn({
-            let (shared, stop) = (Arc::clone(&shared), stop.clone());
+            let (shared, handle) = (Arc::clone(&shared), handle.clone());
             move || {
-                let served = catch_unwind(AssertUnwindSafe(|| settle(cpu).and_then(|()| shared.serve(&poller, &stop))));
+                let served =
+                    catch_unwind(AssertUnwindSafe(|| settle(cpu).and_then(|()| shared.serve(&poller, &handle))));
                 // Whatever happened, nobody is to wait for this thread for ever.
                 *shared.state() = State::Over(served.unwrap_or(Err(NodeError::Panicked)).map_err(Arc::new));
                 shared.changed.notify_all();
             }
         });
-        Ok(Self { shared, stop, thread: Some(thread) })
+        Ok(Self { shared, handle, thread: Some(thread) })
     }
 
     /// Waits until the run has begun, at most so long: false where it has not. It is an error where it never will.
@@ -100,7 +101,7 @@ impl PushSource {
     pub fn close(&self, patience: Duration) -> Result<Option<SourceReport>, NodeError> {
         if let State::Serving(node) = &mut *self.shared.state() {
             if node.standing() == Standing::Before {
-                self.stop.at_once();
+                self.handle.send(Command::Abort);
             } else {
                 let ended = node.push_end();
                 self.wake_for(node);
@@ -116,7 +117,7 @@ impl PushSource {
 
     /// Leaves at once. What was not delivered is lost, and the run says so.
     pub fn abandon(&self) {
-        self.stop.at_once();
+        self.handle.send(Command::Abort);
     }
 
     /// Ends this source's part of the run: what was pushed is delivered and accounted for.
@@ -130,20 +131,19 @@ impl PushSource {
 
     fn wake_for(&self, node: &SourceNode) {
         if node.needs_turn() {
-            self.stop.wake();
+            self.handle.wake();
         }
     }
 }
 
 impl Shared {
     /// Serves the builders until the run is over.
-    fn serve(&self, poller: &Poller, stop: &Stop) -> Result<SourceReport, NodeError> {
-        let progress = Progress::default();
+    fn serve(&self, poller: &Poller, handle: &Handle) -> Result<SourceReport, NodeError> {
         let mut tokens = Vec::new();
         loop {
             let timeout = match &mut *self.state() {
                 State::Serving(node) => {
-                    if node.turn(&tokens, stop, &progress)? {
+                    if node.turn(&tokens, handle)? {
                         return Ok(node.report());
                     }
                     node.timeout(now())

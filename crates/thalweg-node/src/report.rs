@@ -48,7 +48,7 @@ pub struct BuilderReport {
     pub seconds: f64,
     /// Payload bytes built.
     pub bytes: u64,
-    /// Fragments built.
+    /// Fragments of the events that were built; not those that a trigger level rejected, though they are among the bytes.
     pub fragments: u64,
     /// Events closed.
     pub events: u64,

@@ -3,14 +3,16 @@
 mod production;
 
 use crate::slots::{Filling, Traces};
-use crate::{NodeError, Policy, Progress, Snapshot, SourceReport, Stop, TaiClock, Urgency, clock, now};
+use crate::{EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, TaiClock, clock, now};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Slot, SlotPool};
+use thalweg_control::{Command, RunControl};
 use thalweg_device::Device;
 use thalweg_link::{Address, Interest, LinkError, Outstanding, Poller, SourceGreeting, SourceLink, connect};
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, Hello, MAX_RECORDS, Message, RunNumber, SourceId, Welcome, record_len,
+    Accounts, Disposition, EventId, Hello, MAX_RECORDS, Message, Refusal, RunNumber, SourceId, Welcome, record_len,
 };
 
 /// What a source node is made from.
@@ -26,8 +28,8 @@ pub struct SourceSettings {
     pub builders: Vec<Address>,
     /// Congestion control of TCP links: see [`connect`].
     pub congestion: Option<String>,
-    /// Events per second; as fast as they are taken when absent.
-    pub rate: Option<f64>,
+    /// How many events there are in a second; as fast as they are taken when absent.
+    pub rate: Option<EventRate>,
     /// What happens when all slots are full.
     pub policy: Policy,
     /// How many slots.
@@ -75,7 +77,7 @@ pub(crate) enum Standing {
 
 /// How long after a failed attempt the next one is made to connect to a builder.
 const RETRY: Duration = Duration::from_millis(100);
-const STOP: u64 = u64::MAX;
+const BELL: u64 = u64::MAX;
 
 /// A source, ready to connect.
 #[derive(Debug)]
@@ -94,7 +96,18 @@ pub struct SourceNode {
     sequence: u32,
     blocked: bool,
     begun: Duration,
-    shown: Snapshot,
+    /// Processor time of this process before this run.
+    cpu_before: Duration,
+    shown: Shown,
+}
+
+/// What it has taken from its device.
+#[derive(Debug, Default)]
+struct Shown {
+    bytes: u64,
+    fragments: u64,
+    /// How often the device had to wait.
+    stalls: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +138,10 @@ struct Builder {
     dropping: Option<(u64, u32)>,
     accounts: Accounts,
     copied_before: u64,
+    /// Tickets asked for over shared memory that is no longer connected. The builder may still read them where they lie, so
+    /// they are not withdrawn.
+    granted: BTreeSet<u64>,
+    /// Bytes sent unasked over this connection, and not released.
     eager: u32,
     most_records: u32,
 }
@@ -132,6 +149,7 @@ struct Builder {
 impl SourceNode {
     /// Makes slots and checks that they suit the device and the builders.
     pub fn new(settings: SourceSettings) -> Result<Self, NodeError> {
+        let cpu_before = clock::cpu();
         let longest = settings.feed.max_payload();
         if record_len(longest) > settings.slot_bytes {
             return Err(NodeError::Config(format!(
@@ -175,6 +193,7 @@ impl SourceNode {
                 dropping: None,
                 accounts: Accounts::default(),
                 copied_before: 0,
+                granted: BTreeSet::new(),
                 eager: 0,
                 most_records: MAX_RECORDS,
             }
@@ -199,7 +218,8 @@ impl SourceNode {
             sequence: 0,
             blocked: false,
             begun,
-            shown: Snapshot::default(),
+            cpu_before,
+            shown: Shown::default(),
             settings,
             pool,
             builders,
@@ -208,11 +228,11 @@ impl SourceNode {
     }
 
     /// Runs until the run is over.
-    pub fn run(mut self, stop: &Stop, progress: &Progress) -> Result<SourceReport, NodeError> {
+    pub fn run(mut self, handle: &Handle) -> Result<SourceReport, NodeError> {
         settle(self.settings.cpu)?;
-        let poller = self.begin(stop)?;
+        let poller = self.begin(handle)?;
         let mut tokens = Vec::new();
-        while !self.turn(&tokens, stop, progress)? {
+        while !self.turn(&tokens, handle)? {
             tokens.clear();
             poller.wait(self.timeout(now()), |token| tokens.push(token))?;
         }
@@ -220,37 +240,39 @@ impl SourceNode {
     }
 
     /// What its thread is to wait on between two turns.
-    pub(crate) fn begin(&self, stop: &Stop) -> Result<Arc<Poller>, NodeError> {
-        self.poller.add(std::os::fd::AsFd::as_fd(stop), STOP, Interest::READ)?;
+    pub(crate) fn begin(&self, handle: &Handle) -> Result<Arc<Poller>, NodeError> {
+        self.poller.add(std::os::fd::AsFd::as_fd(handle), BELL, Interest::READ)?;
         Ok(Arc::clone(&self.poller))
     }
 
     /// Does what can be done now. True when the run is over.
-    pub(crate) fn turn(&mut self, tokens: &[u64], stop: &Stop, progress: &Progress) -> Result<bool, NodeError> {
+    pub(crate) fn turn(&mut self, tokens: &[u64], handle: &Handle) -> Result<bool, NodeError> {
         for token in tokens {
             match usize::try_from(*token) {
                 Ok(index) if index < self.builders.len() => self.serve(index)?,
-                _ => self.heed(stop)?,
+                _ => self.obey_commands(handle)?,
             }
         }
         self.reconnect()?;
         self.produce()?;
         self.flush()?;
-        self.show(progress);
+        handle.show(|| self.snapshot());
         Ok(self.builders.iter().all(|builder| builder.done))
     }
 
-    fn heed(&mut self, stop: &Stop) -> Result<(), NodeError> {
-        stop.clear();
-        match stop.urgency() {
-            Urgency::None => Ok(()),
-            Urgency::Clean if self.phase == Phase::Waiting => Err(NodeError::Stopped),
-            Urgency::Clean => {
-                self.end_at = Some(self.next_event);
-                Ok(())
+    /// Carries out what was asked for from outside. A source that is told to stop ends its own part of the run.
+    fn obey_commands(&mut self, handle: &Handle) -> Result<(), NodeError> {
+        handle.clear();
+        while let Some(command) = handle.next_command() {
+            match command {
+                Command::Stop if self.phase != Phase::Waiting => self.end_at = Some(self.next_event),
+                Command::Stop | Command::Abort => return Err(NodeError::Stopped),
+                Command::Start | Command::Pause | Command::Resume => {
+                    tracing::warn!("a source cannot {command}: it does what its builders say");
+                }
             }
-            Urgency::AtOnce => Err(NodeError::Stopped),
         }
+        Ok(())
     }
 
     /// How long there is nothing to do unless something comes.
@@ -288,13 +310,12 @@ impl SourceNode {
                 let builder = &mut self.builders[index];
                 if let Some((link, _)) = &mut builder.link {
                     // After a reconnection: whatever has not been released is offered again, under the same tickets.
-                    for (offer, _) in builder.book.iter() {
-                        let held =
-                            if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
-                        link.offer(&Announcement { disposition: held, ..*offer });
-                    }
+                    builder.book.iter().for_each(|(offer, _)| link.offer(offer));
                     if self.phase == Phase::Ending && builder.started {
                         link.say(&Message::End(builder.accounts));
+                    }
+                    if let Some(end) = self.end_at.filter(|_| index > 0) {
+                        link.say(&Message::Told { end: EventId(end) });
                     }
                 }
                 self.blocked = false;
@@ -308,6 +329,10 @@ impl SourceNode {
                     self.next_event = first.0;
                 }
                 self.run = run;
+                if index == 0 {
+                    // Builders that wait for the one that leads hear of it.
+                    self.pass_on(&Message::Told { end: RunControl::NO_END });
+                }
                 if self.phase == Phase::Waiting && self.builders.iter().all(|builder| builder.started) {
                     self.phase = Phase::Running;
                     self.due = self.settings.rate.map(|_| now());
@@ -317,18 +342,16 @@ impl SourceNode {
                 self.release(index, below);
                 self.blocked = false;
             }
-            Message::Pause => {
-                if self.phase == Phase::Running {
-                    self.phase = Phase::Paused;
-                }
-                self.say(index, &Message::Paused { next: EventId(self.next_event) });
-            }
-            Message::StopAt { end } => {
+            Message::Pause => self.pause(index),
+            Message::StopAt { end } if index == 0 => {
                 self.end_at = Some(end.0);
                 self.blocked = false;
                 if self.phase == Phase::Paused {
                     self.phase = Phase::Running;
+                    // What the device would have had meanwhile does not come in a burst.
+                    self.due = self.due.map(|due| due.max(now()));
                 }
+                self.pass_on(&Message::Told { end });
             }
             Message::Bye => {
                 builder.done = true;
@@ -340,6 +363,36 @@ impl SourceNode {
         Ok(())
     }
 
+    /// A builder asks how far this source is. It waits where the builder that leads asks, and the other builders are told;
+    /// where another asks, that one wants the run to end, and the one that leads is told.
+    fn pause(&mut self, index: usize) {
+        if index == 0 && self.phase == Phase::Running {
+            self.phase = Phase::Paused;
+        }
+        // What was accepted is offered first: it is what the builders can believe.
+        for builder in 0..self.builders.len() {
+            self.offer(builder);
+            self.announce_drops(builder);
+        }
+        let paused = Message::Paused { next: EventId(self.next_event) };
+        if index > 0 {
+            self.say(index, &paused);
+            self.say(0, &paused);
+        } else {
+            self.say(0, &paused);
+            self.pass_on(&paused);
+        }
+    }
+
+    /// Tells the other builders what the one that leads has said.
+    fn pass_on(&mut self, message: &Message) {
+        for index in 1..self.builders.len() {
+            if self.builders[index].welcome.is_some() {
+                self.say(index, message);
+            }
+        }
+    }
+
     fn say(&mut self, index: usize, message: &Message) {
         if let Some((link, _)) = &mut self.builders[index].link {
             link.say(message);
@@ -349,6 +402,7 @@ impl SourceNode {
     fn release(&mut self, index: usize, below: u64) {
         let Self { builders, pool, .. } = self;
         let builder = &mut builders[index];
+        builder.granted = builder.granted.split_off(&below);
         for (offer, slot) in builder.book.release(below) {
             if offer.disposition == Disposition::Eager {
                 builder.eager -= offer.bytes;
@@ -363,13 +417,26 @@ impl SourceNode {
     fn lost(&mut self, index: usize, error: LinkError) -> Result<(), NodeError> {
         let builder = &mut self.builders[index];
         let who = builder.address.to_string();
-        if let Some((link, _)) = builder.link.take() {
+        if let Some((mut link, _)) = builder.link.take() {
+            if let Address::Shm(_) = builder.address {
+                let offered = builder.book.iter().map(|(offer, _)| offer.ticket);
+                builder.granted.extend(offered.filter(|ticket| !link.withdraw(*ticket)));
+            }
             builder.copied_before += link.copied();
             self.poller.remove(link.fd());
         }
         builder.welcome = None;
         builder.broken = None;
-        if matches!(error, LinkError::Refused { .. }) || error.is_violation() {
+        // Over the next connection nothing has been sent unasked yet: what is offered again waits to be asked for.
+        builder.eager = 0;
+        for (offer, _) in builder.book.iter_mut().filter(|(offer, _)| offer.disposition == Disposition::Eager) {
+            offer.disposition = Disposition::Held;
+        }
+        let for_good = match &error {
+            LinkError::Refused { reason, .. } => *reason != Refusal::Busy,
+            error => error.is_violation(),
+        };
+        if for_good {
             return Err(NodeError::Link { who, error });
         }
         if self.phase == Phase::Ending && builder.book.is_empty() {
@@ -452,14 +519,21 @@ impl SourceNode {
         Ok(())
     }
 
-    fn show(&mut self, progress: &Progress) {
-        self.shown.phase = match self.phase {
-            Phase::Waiting => 0,
-            Phase::Running | Phase::Paused => 1,
-            Phase::Ending => 2,
-        };
-        self.shown.events = self.shown.fragments;
-        progress.show(&self.shown);
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            state: match self.phase {
+                Phase::Waiting => State::Configured,
+                Phase::Running => State::Running,
+                Phase::Paused => State::Paused,
+                Phase::Ending => State::Stopping,
+            },
+            bytes: self.shown.bytes,
+            fragments: self.shown.fragments,
+            events: self.shown.fragments,
+            stalls: self.shown.stalls,
+            connected: self.builders.iter().filter(|builder| builder.welcome.is_some()).count() as u64,
+            ..Snapshot::default()
+        }
     }
 
     pub(crate) fn report(&self) -> SourceReport {
@@ -481,7 +555,7 @@ impl SourceNode {
             dropped_oldest: total.dropped_oldest,
             blocked: self.shown.stalls,
             copied_bytes: total.copied_bytes,
-            cpu_seconds: clock::cpu().as_secs_f64(),
+            cpu_seconds: (clock::cpu() - self.cpu_before).as_secs_f64(),
             pages: self.pool.arena().pages().to_string(),
         }
     }

@@ -191,9 +191,7 @@ impl BuilderNodeConfig {
 
     /// The longest slot that fits a block with the index of its records.
     pub fn largest_slot(&self) -> u32 {
-        // Beside it: 16 bytes of index for each record, the block's header, its closings, and the rounding to whole pages.
-        let beside = 16 * u64::from(MAX_RECORDS) + 64 + 128 * 32 + 4096;
-        u32::try_from(self.block.0.saturating_sub(beside)).unwrap_or(u32::MAX)
+        u32::try_from(self.block.0.saturating_sub(BESIDE_SLOT)).unwrap_or(u32::MAX)
     }
 }
 
@@ -295,9 +293,9 @@ pub struct SourceNodeConfig {
     /// TCP congestion control of its links, or `system` for the system's default; cubic when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
-    /// Events per second; as fast as they are taken when absent.
+    /// How many events there are in a second; as fast as they are taken when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate: Option<f64>,
+    pub rate: Option<EventRate>,
     /// What happens when all slots are full.
     #[serde(default)]
     pub policy: Policy,
@@ -327,12 +325,59 @@ impl SourceNodeConfig {
     }
 }
 
+/// Events per second, of which there are from 10⁻⁶ to 10⁹: the time between two is from a nanosecond to some days.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct EventRate(f64);
+
+/// Why a number is not a rate of events.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[error("'{0}' is not a rate: write a number of events per second, from 1e-6 to 1e9")]
+pub struct EventRateError(String);
+
+impl EventRate {
+    /// Events per second.
+    pub fn hertz(self) -> f64 {
+        self.0
+    }
+
+    /// From one event to the next.
+    pub fn interval(self) -> Duration {
+        Duration::from_secs_f64(1.0 / self.0)
+    }
+}
+
+impl TryFrom<f64> for EventRate {
+    type Error = EventRateError;
+
+    fn try_from(hertz: f64) -> Result<Self, EventRateError> {
+        (1e-6..=1e9).contains(&hertz).then_some(Self(hertz)).ok_or_else(|| EventRateError(hertz.to_string()))
+    }
+}
+
+impl From<EventRate> for f64 {
+    fn from(rate: EventRate) -> Self {
+        rate.0
+    }
+}
+
+impl std::str::FromStr for EventRate {
+    type Err = EventRateError;
+
+    fn from_str(text: &str) -> Result<Self, EventRateError> {
+        text.parse().map_err(|_| EventRateError(text.to_owned())).and_then(|hertz: f64| Self::try_from(hertz))
+    }
+}
+
 /// Bytes in each slot where nobody said, for a longest payload of so many bytes: one fragment or several.
 pub fn default_slot_bytes(max_payload: usize) -> usize {
     let record = record_len(max_payload);
     record * (DEFAULT_SLOT / record).max(1)
 }
 
+/// Bytes of a block that a slot leaves room for: 16 of index for each record, the block's header, its closings, and the
+/// rounding to whole pages.
+const BESIDE_SLOT: u64 = 16 * MAX_RECORDS as u64 + 64 + 128 * 32 + 4096;
 /// The widest window that is tried where a link is calibrated and no `window` says otherwise.
 const WIDEST: u64 = 64 << 20;
 /// Bytes asked for and not yet received, where nothing is known of the link.
@@ -491,17 +536,23 @@ impl Topology {
         let text = std::fs::read_to_string(path).map_err(read)?;
         let mut topology: Self = toml::from_str(&text)
             .map_err(|error| TopologyError::Parse { path: path.to_owned(), error: Box::new(error) })?;
-        let base = path.parent().unwrap_or(Path::new("."));
+        topology.resolve_paths(path.parent().unwrap_or(Path::new(".")));
         for source in &mut topology.sources {
             let id = source.source_id();
             if let Some(device) = &mut source.device {
-                device.resolve_paths(base);
                 device.set_source(id);
             }
         }
-        topology.run.directory = base.join(&topology.run.directory);
         topology.check().map_err(|(field, problem)| TopologyError::Value { path: path.to_owned(), field, problem })?;
         Ok(topology)
+    }
+
+    /// Takes relative paths as relative to `base`.
+    pub fn resolve_paths(&mut self, base: &Path) {
+        for device in self.sources.iter_mut().filter_map(|source| source.device.as_mut()) {
+            device.resolve_paths(base);
+        }
+        self.run.directory = base.join(&self.run.directory);
     }
 
     /// Checks what can be checked without touching anything. The error is the field, and what is wrong with it.
@@ -522,15 +573,29 @@ impl Topology {
                     format!("'{name}' is used twice or empty: every node needs a name of its own"),
                 );
             }
+            if name.contains(char::is_control) {
+                return wrong("name".into(), format!("{name:?}: a name has no control characters"));
+            }
         }
         if self.run.events == Some(0) {
             return wrong("run.events".into(), "0 events make no run: leave it out to run until stopped".into());
         }
+        if self.run.patience.is_zero() {
+            return wrong("run.patience".into(), "nodes that do not wait for each other never meet: write 10s".into());
+        }
+        check_path(&self.run.directory).map_err(|problem| ("run.directory".to_owned(), problem))?;
+        let mut listened_on = HashSet::new();
         for builder in &self.builders {
             let field = |name: &str| format!("builder '{}': {name}", builder.name);
             let block = builder.block.0;
             if builder.listen.is_empty() {
                 return wrong(field("listen"), "it needs at least one address, tcp:HOST:PORT or shm:PATH".into());
+            }
+            for address in &builder.listen {
+                let chosen_by_the_system = matches!(address, Address::Tcp(host) if host.ends_with(":0"));
+                if !listened_on.insert(address) && !chosen_by_the_system {
+                    return wrong(field("listen"), format!("{address} is listened on twice: give each its own"));
+                }
             }
             if !(256 << 10..=1 << 30).contains(&block) {
                 return wrong(field("block"), format!("{block} bytes; a block has 256 KiB to 1 GiB"));
@@ -583,22 +648,16 @@ impl Topology {
             if !(1..=65_536).contains(&source.slots) {
                 return wrong(field("slots"), format!("{}; 1 to 65536 are possible", source.slots));
             }
-            if let Some(ByteSize(slot)) = source.slot
-                && let Some(builder) = self.builders.iter().find(|builder| slot > u64::from(builder.largest_slot()))
-            {
-                return wrong(
-                    field("slot"),
-                    format!(
-                        "{slot} bytes do not fit a block of builder '{}', which takes {}: give the builder a larger `block`",
-                        builder.name,
-                        builder.largest_slot()
-                    ),
-                );
+            if let Some(ByteSize(slot)) = source.slot {
+                self.check_slot(slot, HEADER_LEN).map_err(|problem| (field("slot"), problem))?;
             }
             if let Some(ByteSize(slot)) = source.slot
                 && !(HEADER_LEN as u64..=1 << 30).contains(&slot)
             {
                 return wrong(field("slot"), format!("{slot} bytes; a slot has 64 bytes to 1 GiB"));
+            }
+            for path in source.device.iter().flat_map(DeviceConfig::paths) {
+                check_path(path).map_err(|problem| (field("device"), problem))?;
             }
             if source.device.is_none() {
                 let said = [
@@ -616,17 +675,11 @@ impl Topology {
                 // That program also chooses the address it connects to.
                 continue;
             }
-            match source.rate {
-                Some(rate) if !(rate.is_finite() && rate > 0.0) => {
-                    return wrong(field("rate"), format!("{rate}; it is a number of events per second, above 0"));
-                }
-                None if source.policy != Policy::Block => {
-                    return wrong(
-                        field("policy"),
-                        "a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = \"block\"".into(),
-                    );
-                }
-                _ => {}
+            if source.rate.is_none() && source.policy != Policy::Block {
+                return wrong(
+                    field("policy"),
+                    "a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = \"block\"".into(),
+                );
             }
             for builder in &self.builders {
                 if self.address(builder, source.link).is_none() {
@@ -638,6 +691,23 @@ impl Topology {
             }
         }
         Ok(())
+    }
+
+    /// Whether every builder's block takes a slot of so many bytes; a slot of the source has at least `least`.
+    pub(crate) fn check_slot(&self, slot: u64, least: usize) -> Result<(), String> {
+        let Some(builder) = self.builders.iter().find(|builder| slot > u64::from(builder.largest_slot())) else {
+            return Ok(());
+        };
+        let (name, largest) = (&builder.name, builder.largest_slot());
+        let block = ByteSize((slot + BESIDE_SLOT).next_multiple_of(1 << 18));
+        let smaller = match least as u64 <= u64::from(largest) {
+            true => format!(", or the source a `slot` of {least} to {largest} bytes"),
+            false => String::new(),
+        };
+        Err(format!(
+            "{slot} bytes do not fit a block of builder '{name}', which takes {largest}: give the builder a `block` of at \
+             least \"{block}\"{smaller}"
+        ))
     }
 
     fn check_trigger(&self, builder: &BuilderNodeConfig) -> Result<(), (&'static str, String)> {
@@ -674,6 +744,15 @@ impl Topology {
     pub fn names(&self) -> Vec<&str> {
         let builders = self.builders.iter().map(|builder| builder.name.as_str());
         builders.chain(self.sources.iter().map(|source| source.name.as_str())).collect()
+    }
+}
+
+/// What is wrong with a path, if anything: nodes are told of it as text, and the kernel ends it at a NUL.
+fn check_path(path: &Path) -> Result<(), String> {
+    match path.to_str() {
+        None => Err(format!("{path:?} is not UTF-8, and could not be told to the nodes: rename it")),
+        Some(text) if text.contains('\0') => Err(format!("{path:?}: no path has a NUL in it")),
+        Some(_) => Ok(()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use thalweg_link::Address;
 use thalweg_node::{
-    BuilderNode, BuilderReport, Feed, NodeError, Policy, Progress, PushSource, PushedFragment, SourceSettings, Stop,
+    BuilderNode, BuilderReport, Command, Feed, Handle, NodeError, Policy, PushSource, PushedFragment, SourceSettings,
     Topology,
 };
 use thalweg_wire::{EventId, PayloadType, Status};
@@ -41,13 +41,13 @@ fn every_push_of_two_threads_is_built() {
 #[test]
 fn who_finishes_before_the_run_begins_leaves() {
     let folder = tempfile::tempdir().unwrap();
-    let (address, stop, running) = builder(folder.path(), "");
+    let (address, handle, running) = builder(folder.path(), "");
     let first = source(&address, "1.0");
     // The other source is not there.
     assert!(!first.wait_for_start(Duration::from_millis(1)).unwrap());
     assert_eq!(first.push(None, &fragment(b"x"), Duration::ZERO).unwrap(), None);
     assert!(matches!(first.finish(), Err(NodeError::Ended(error)) if matches!(*error, NodeError::Stopped)));
-    stop.at_once();
+    handle.send(Command::Abort);
     assert!(matches!(running.join().unwrap(), Err(NodeError::Stopped)));
 }
 
@@ -73,11 +73,11 @@ fn the_last_event_of_a_run_ends_it_without_being_told() {
 #[test]
 fn a_builder_that_stops_at_once_is_told_to_everyone_who_waits() {
     let folder = tempfile::tempdir().unwrap();
-    let (address, stop, running) = builder(folder.path(), "");
+    let (address, handle, running) = builder(folder.path(), "");
     let sources = [source(&address, "1.0"), source(&address, "1.1")];
     assert!(sources[0].wait_for_start(LONG).unwrap());
-    stop.at_once();
-    assert!(running.join().unwrap().is_err());
+    handle.send(Command::Abort);
+    assert_eq!(running.join().unwrap().unwrap().state, "INCOMPLETE");
     let until_it_fails = || loop {
         if let Err(error) = sources[0].push(None, &fragment(&[1; 1000]), LONG) {
             return error.to_string();
@@ -85,12 +85,12 @@ fn a_builder_that_stops_at_once_is_told_to_everyone_who_waits() {
     };
     let said =
         thread::scope(|scope| [(); 2].map(|()| scope.spawn(until_it_fails)).map(|thread| thread.join().unwrap()));
-    assert!(said[0].contains("the builder was stopped") && said[0] == said[1], "{said:?}");
+    assert!(said[0].contains("the run was ended at once") && said[0] == said[1], "{said:?}");
     assert_eq!(sources[0].close(LONG).unwrap_err().to_string(), said[0]);
 }
 
 /// A builder that waits for sources 1.0 and 1.1, and its address.
-fn builder(folder: &Path, run: &str) -> (Address, Stop, Running) {
+fn builder(folder: &Path, run: &str) -> (Address, Handle, Running) {
     let file = folder.join("topology.toml");
     let sources: String = (0..2).map(|n| format!("[[source]]\nname = \"s{n}\"\nid = \"1.{n}\"\n")).collect();
     let run = format!("[run]\nrecord = false\npatience = \"60s\"\n{run}\n");
@@ -98,12 +98,12 @@ fn builder(folder: &Path, run: &str) -> (Address, Stop, Running) {
     std::fs::write(&file, run + builder + &sources).unwrap();
     let node = BuilderNode::new(&Topology::load(&file).unwrap(), "b").unwrap();
     let address = node.addresses().remove(0);
-    let stop = Stop::new().unwrap();
+    let handle = Handle::new().unwrap();
     let running = thread::spawn({
-        let stop = stop.clone();
-        move || node.run(&stop, &Progress::default())
+        let handle = handle.clone();
+        move || node.run(&handle)
     });
-    (address, stop, running)
+    (address, handle, running)
 }
 
 fn source(address: &Address, id: &str) -> PushSource {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use thalweg_device::{DeviceConfig, model_adc};
 use thalweg_filter::{Decide, Simulated};
 use thalweg_link::Address;
-use thalweg_node::{BuilderNode, BuilderReport, Feed, LinkKind, Progress, SourceNode, SourceSettings, Stop, Topology};
+use thalweg_node::{BuilderNode, BuilderReport, Feed, Handle, LinkKind, SourceNode, SourceSettings, Topology};
 use thalweg_store::{Run, verify};
 use thalweg_wire::EventId;
 
@@ -34,7 +34,7 @@ fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile:
     let node = BuilderNode::new(&topology, "b").unwrap();
     let builders: Vec<Address> = node.addresses();
     let report = thread::scope(|scope| {
-        let builder = scope.spawn(|| node.run(&Stop::new().unwrap(), &Progress::default()).unwrap());
+        let builder = scope.spawn(|| node.run(&Handle::new().unwrap()).unwrap());
         for source in &topology.sources {
             let device: DeviceConfig = source.device.clone().unwrap();
             let device = thalweg_device::open(&device).unwrap();
@@ -51,8 +51,7 @@ fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile:
                 cpu: None,
                 feed: Feed::Device(device),
             };
-            scope
-                .spawn(|| SourceNode::new(settings).unwrap().run(&Stop::new().unwrap(), &Progress::default()).unwrap());
+            scope.spawn(|| SourceNode::new(settings).unwrap().run(&Handle::new().unwrap()).unwrap());
         }
         builder.join().unwrap()
     });

@@ -39,14 +39,24 @@ pub(crate) fn open(
         // A run that was not closed is read from end to end.
         None => thalweg_store::Run::open(&path).map_err(run_error),
     })?;
-    if !run.is_whole() {
-        let (path, events, of) = (run.path().display(), run.len(), run.info().totals.events);
-        let text =
-            format!("{path} has {events} of the {of} events that its run.json tells of: `thalweg verify` says more");
+    if let Some(text) = damage(&run) {
         PyErr::warn(py, &py.get_type::<PyUserWarning>(), &CString::new(text)?, 1)?;
     }
     let shapes = Arc::new(Shapes::of(run.info()));
     Ok(Run { run: Arc::new(run), shapes })
+}
+
+/// What is wrong with a run, as far as opening it tells.
+fn damage(run: &thalweg_store::Run) -> Option<String> {
+    let path = run.path().display();
+    let less = (!run.is_whole()).then(|| {
+        let (events, of) = (run.len(), run.info().totals.events);
+        format!("{path} has {events} of the {of} events that its run.json tells of")
+    });
+    let damaged = run.problems().first().map(|problem| format!("{path} is damaged: {problem}"));
+    let text = [less, damaged].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    // What it quotes from a file is nothing for a terminal.
+    (!text.is_empty()).then(|| format!("{text}: `thalweg verify` says more").replace(char::is_control, "\u{fffd}"))
 }
 
 /// A run on disk, or on a server. Iterating gives the closed events in the order of their numbers.

@@ -51,6 +51,14 @@ impl Address {
                 "a user in front of the host is not understood; tokens are given apart (--token-file, THALWEG_TOKEN; token= in Python)",
             ));
         }
+        // What the library cannot read as a port it takes for none, and would ask at the scheme's own.
+        let behind_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        let is_port = |port: &str| {
+            port.starts_with(|first: char| first.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+        };
+        if !behind_host.is_empty() && !behind_host.strip_prefix(':').is_some_and(is_port) {
+            return Err(wrong("the port behind the host's colon must be a number from 1 to 65535"));
+        }
         if uri.query().is_some() || url.contains('#') {
             return Err(wrong("it must be a path only, without ? and #"));
         }
@@ -142,6 +150,13 @@ mod tests {
             "http://h/?a",
             "http://h/#a",
             "http://h/a b",
+            "http://127.0.0.1:99999/x",
+            "http://127.0.0.1:abc/x",
+            "http://127.0.0.1:-1/x",
+            "http://127.0.0.1:0/x",
+            "http://127.0.0.1:+80/x",
+            "http://127.0.0.1:/x",
+            "http://[::1]:65536/x",
         ] {
             assert!(matches!(Address::parse(url), Err(RemoteError::Url { .. })), "{url}");
         }

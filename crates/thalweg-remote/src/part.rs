@@ -11,6 +11,7 @@ use crate::{Digest, RemoteError};
 use rustix::fs::{FallocateFlags, FlockOperation, Timespec, Timestamps};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -32,8 +33,10 @@ pub(crate) struct Part {
 #[derive(Debug)]
 struct State {
     journal: File,
-    /// What is there, in ascending order.
-    pieces: Vec<Piece>,
+    /// What is there, by its place.
+    pieces: Pieces,
+    /// How much that is.
+    there: u64,
     /// What nobody fetches yet.
     missing: Vec<Range<u64>>,
 }
@@ -47,15 +50,11 @@ pub(crate) struct Content {
     version: Option<String>,
 }
 
-/// Bytes that are there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
-    offset: u64,
-    digest: Digest,
-}
+/// Bytes that are there: where they begin, and their digest.
+type Pieces = BTreeMap<u64, Digest>;
 
 /// The journal's first line.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Begin {
     content: Content,
     /// The kernel's own name for the time since the machine was started.
@@ -98,31 +97,39 @@ impl Part {
             return Err(RemoteError::InUse(at));
         }
         let mut journal = open(&journal_at)?;
-        let boot = boot();
-        let mut pieces = Vec::new();
+        let begin = Begin { content: content.clone(), boot: boot() };
+        let mut pieces = Pieces::new();
+        let mut is_right = false;
         let mut text = Vec::new();
         journal.read_to_end(&mut text).map_err(RemoteError::io("reading", &journal_at))?;
-        if let Some((begin, noted)) = parse(&text)
-            && content.continues(&begin.content)
+        if let Some((before, noted)) = parse(&text)
+            && content.continues(&before.content)
         {
+            let count = noted.len();
             pieces = noted;
             // The journal may be older than the file: what lies behind its end never was in it.
-            pieces.retain(|piece| piece.end().is_some_and(|end| end <= metadata.len()));
-            if begin.boot != boot || boot.is_empty() {
-                pieces.retain(|piece| piece.is_in(&file));
+            pieces.retain(|offset, digest| offset + digest.length <= metadata.len());
+            if before.boot != begin.boot || begin.boot.is_empty() {
+                pieces.retain(|offset, digest| {
+                    digest_of(&file, *offset..*offset + digest.length).is_ok_and(|found| found == *digest)
+                });
             }
+            is_right = before == begin && pieces.len() == count && text.ends_with(b"\n");
         }
-        let written = rewrite(&mut journal, &Begin { content: content.clone(), boot }, &pieces);
-        written.map_err(RemoteError::io("writing", &journal_at))?;
+        // Whoever is killed while it is rewritten begins anew: where it is right already it is only gone on with.
+        if !is_right {
+            rewrite(&mut journal, &begin, &pieces).map_err(RemoteError::io("writing", &journal_at))?;
+        }
         set_aside(&file, content.length).map_err(RemoteError::io("setting space aside for", &at))?;
         let missing = missing(&pieces, content.length);
-        let state = Mutex::new(State { journal, pieces, missing });
+        let there = pieces.values().map(|digest| digest.length).sum();
+        let state = Mutex::new(State { journal, pieces, there, missing });
         Ok(Self { path: path.to_owned(), file, length: content.length, state })
     }
 
     /// How many bytes are there.
     pub(crate) fn there(&self) -> u64 {
-        self.state().pieces.iter().map(|piece| piece.digest.length).sum()
+        self.state().there
     }
 
     pub(crate) fn is_whole(&self) -> bool {
@@ -134,9 +141,9 @@ impl Part {
     pub(crate) fn take(&self, streams: usize) -> Option<Range<u64>> {
         let mut state = self.state();
         let left: u64 = state.missing.iter().map(|range| range.end - range.start).sum();
-        let fair = (left / (2 * streams as u64)).clamp(PIECE, LONGEST_RANGE);
+        let fair = (left / (2 * streams as u64)).clamp(SHORTEST_RANGE, LONGEST_RANGE);
         let first = state.missing.first_mut()?;
-        let end = (first.start + fair).next_multiple_of(PIECE).min(first.end);
+        let end = (first.start + fair).next_multiple_of(SHORTEST_RANGE).min(first.end);
         let range = first.start..end;
         first.start = end;
         state.missing.retain(|range| !range.is_empty());
@@ -150,19 +157,18 @@ impl Part {
 
     /// Notes that these bytes are written. Says whether they were the last that were missing.
     pub(crate) fn note(&self, offset: u64, digest: Digest) -> Result<bool, RemoteError> {
-        let piece = Piece { offset, digest };
         let mut state = self.state();
-        let written = state.journal.write_all(piece.line().as_bytes());
+        let written = state.journal.write_all(line(offset, digest).as_bytes());
         written.map_err(RemoteError::io("writing", &beside(&self.path, ".part.journal")))?;
-        let place = state.pieces.partition_point(|other| other.offset < offset);
-        state.pieces.insert(place, piece);
-        Ok(state.pieces.iter().map(|piece| piece.digest.length).sum::<u64>() == self.length)
+        state.pieces.insert(offset, digest);
+        state.there += digest.length;
+        Ok(state.there == self.length)
     }
 
     /// Gives the file its name, once it is whole, is what the server has, and is on the disk itself. What is wrong is
     /// thrown away.
     pub(crate) fn finish(&self, head: &Head) -> Result<(), RemoteError> {
-        let found = self.state().pieces.iter().fold(Digest::default(), |whole, piece| whole.then(piece.digest));
+        let found = self.state().pieces.values().fold(Digest::default(), |whole, piece| whole.then(*piece));
         let (part, journal) = (beside(&self.path, ".part"), beside(&self.path, ".part.journal"));
         if let Some(expected) = head.crc32c.filter(|expected| *expected != found.crc32c) {
             // The journal first: without it the other counts for nothing.
@@ -183,26 +189,16 @@ impl Part {
     }
 }
 
-impl Piece {
-    fn line(&self) -> String {
-        format!("{} {} {:08x}\n", self.offset, self.digest.length, self.digest.crc32c)
-    }
+/// A piece's line in the journal.
+fn line(offset: u64, digest: Digest) -> String {
+    format!("{offset} {} {:08x}\n", digest.length, digest.crc32c)
+}
 
-    fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split(' ');
-        let (offset, length) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let crc32c = u32::from_str_radix(words.next()?, 16).ok()?;
-        words.next().is_none().then_some(Self { offset, digest: Digest { crc32c, length } })
-    }
-
-    fn end(&self) -> Option<u64> {
-        self.offset.checked_add(self.digest.length)
-    }
-
-    /// Whether the file has what the journal says.
-    fn is_in(&self, file: &File) -> bool {
-        digest_of(file, self.offset..self.offset + self.digest.length).is_ok_and(|digest| digest == self.digest)
-    }
+fn parse_line(line: &str) -> Option<(u64, Digest)> {
+    let mut words = line.split(' ');
+    let (offset, length) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let crc32c = u32::from_str_radix(words.next()?, 16).ok()?;
+    words.next().is_none().then_some((offset, Digest { crc32c, length }))
 }
 
 /// Makes a file that is written the one of its name: on the disk itself, dated as on the server, and then renamed.
@@ -257,34 +253,41 @@ pub(crate) fn seconds(time: SystemTime) -> i64 {
 
 /// A journal that makes sense: pieces within the file that do not lie on one another. A last line that is cut off counts for
 /// nothing.
-fn parse(text: &[u8]) -> Option<(Begin, Vec<Piece>)> {
+fn parse(text: &[u8]) -> Option<(Begin, Pieces)> {
     let text = std::str::from_utf8(text).ok()?;
     let (begin, lines) = text.split_once('\n')?;
     let begin: Begin = serde_json::from_str(begin).ok()?;
     let whole = &lines[..lines.rfind('\n').map_or(0, |end| end + 1)];
-    let mut pieces = whole.lines().map(Piece::parse).collect::<Option<Vec<_>>>()?;
-    pieces.sort_unstable_by_key(|piece| piece.offset);
-    let apart = pieces.windows(2).all(|pair| pair[0].end().is_some_and(|end| end <= pair[1].offset));
-    let inside = pieces.last().is_none_or(|last| last.end().is_some_and(|end| end <= begin.content.length));
-    (apart && inside).then_some((begin, pieces))
+    let mut pieces = Pieces::new();
+    for line in whole.lines() {
+        let (offset, digest) = parse_line(line)?;
+        let is_new = pieces.insert(offset, digest).is_none();
+        is_new.then_some(())?;
+    }
+    let mut at = 0;
+    for (offset, digest) in &pieces {
+        (*offset >= at).then_some(())?;
+        at = offset.checked_add(digest.length).filter(|end| *end <= begin.content.length)?;
+    }
+    Some((begin, pieces))
 }
 
-fn rewrite(journal: &mut File, begin: &Begin, pieces: &[Piece]) -> io::Result<()> {
+fn rewrite(journal: &mut File, begin: &Begin, pieces: &Pieces) -> io::Result<()> {
     let mut text = serde_json::to_string(begin).map_err(io::Error::other)?;
     text.push('\n');
-    text.extend(pieces.iter().map(Piece::line));
+    text.extend(pieces.iter().map(|(offset, digest)| line(*offset, *digest)));
     journal.set_len(0)?;
     io::Seek::rewind(journal)?;
     journal.write_all(text.as_bytes())
 }
 
 /// What is not there, in ascending order.
-fn missing(pieces: &[Piece], length: u64) -> Vec<Range<u64>> {
+fn missing(pieces: &Pieces, length: u64) -> Vec<Range<u64>> {
     let mut at = 0;
     let mut missing = Vec::new();
-    for piece in pieces {
-        missing.push(at..piece.offset);
-        at = piece.offset + piece.digest.length;
+    for (offset, digest) in pieces {
+        missing.push(at..*offset);
+        at = offset + digest.length;
     }
     missing.push(at..length);
     missing.retain(|range| !range.is_empty());
@@ -306,9 +309,15 @@ fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
-/// Bytes in a piece: what a kill loses of a stream, and what a line in the journal stands for.
-pub(crate) const PIECE: u64 = 8 << 20;
-/// Bytes asked for at once.
+/// Bytes in a piece, which is what a line in the journal stands for, with so many streams: a kill loses no more of each.
+pub(crate) fn piece(streams: usize) -> u64 {
+    (MOST_LOST / streams as u64).clamp(CHUNK as u64, MOST_LOST / 4)
+}
+
+/// Bytes that a kill loses, of all streams together; more only where there are so many that their chunks are more.
+const MOST_LOST: u64 = 4 << 20;
+/// Bytes asked for at once, at least and at most.
+const SHORTEST_RANGE: u64 = 8 << 20;
 const LONGEST_RANGE: u64 = 1 << 30;
 /// Bytes read and written at once: small enough to be still in the cache when they are written.
 pub(crate) const CHUNK: usize = 256 << 10;
@@ -336,32 +345,59 @@ mod tests {
     fn begun() -> (TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
-        let part = Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap();
-        assert_eq!(part.take(1), Some(0..2 * PIECE));
-        assert!(!fill(&part, PIECE..2 * PIECE, 7));
+        let part = Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
+        assert_eq!(part.take(1), Some(0..2 * SHORTEST_RANGE));
+        assert!(!fill(&part, SHORTEST_RANGE..2 * SHORTEST_RANGE, 7));
         (directory, path)
     }
 
     #[test]
     fn it_goes_on_where_it_was_left_and_is_named_when_it_is_whole() {
         let (directory, path) = begun();
-        let part = Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap();
-        assert_eq!(part.there(), PIECE);
+        let part = Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
+        assert_eq!(part.there(), SHORTEST_RANGE);
         let (first, second) = (part.take(8).unwrap(), part.take(8).unwrap());
-        assert_eq!((first.clone(), second.clone(), part.take(8)), (0..PIECE, 2 * PIECE..3 * PIECE, None));
+        assert_eq!(
+            (first.clone(), second.clone(), part.take(8)),
+            (0..SHORTEST_RANGE, 2 * SHORTEST_RANGE..3 * SHORTEST_RANGE, None)
+        );
         assert!(!fill(&part, first, 7) && fill(&part, second, 7));
 
-        let whole = vec![7; usize::try_from(3 * PIECE).unwrap()];
+        let whole = vec![7; usize::try_from(3 * SHORTEST_RANGE).unwrap()];
         let crc32c = Some(Digest::of(&whole).crc32c);
-        part.finish(&Head { crc32c, ..head(3 * PIECE, "\"1\"") }).unwrap();
+        part.finish(&Head { crc32c, ..head(3 * SHORTEST_RANGE, "\"1\"") }).unwrap();
         assert!(std::fs::read(&path).unwrap() == whole);
         assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), UNIX_EPOCH);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
     }
 
     #[test]
+    fn a_kill_loses_little_of_all_streams_together() {
+        for streams in 1..=64 {
+            let lost = piece(streams) * streams as u64;
+            assert!(lost <= MOST_LOST.max(CHUNK as u64 * streams as u64), "{streams} streams: {lost} bytes");
+        }
+        assert_eq!(piece(4), 1 << 20);
+    }
+
+    #[test]
+    fn a_journal_that_is_right_is_only_gone_on_with() {
+        let (_directory, path) = begun();
+        let open = || Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
+        assert!(!fill(&open(), 0..5, 7));
+        // In the order in which they came: rewritten, they would be in that of the file.
+        let journal = std::fs::read_to_string(beside(&path, ".part.journal")).unwrap();
+        assert!(!fill(&open(), 5..9, 7));
+        let now = std::fs::read_to_string(beside(&path, ".part.journal")).unwrap();
+        assert_eq!(
+            (now.strip_prefix(&journal), open().there()),
+            (Some(&*line(5, Digest::of(&[7; 4]))), SHORTEST_RANGE + 9)
+        );
+    }
+
+    #[test]
     fn another_content_begins_anew() {
-        for other in [content(3 * PIECE, "\"2\""), content(3 * PIECE + 1, "\"1\"")] {
+        for other in [content(3 * SHORTEST_RANGE, "\"2\""), content(3 * SHORTEST_RANGE + 1, "\"1\"")] {
             let (_directory, path) = begun();
             assert_eq!(Part::open(&path, &other).unwrap().there(), 0, "{other:?}");
         }
@@ -375,13 +411,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         let content = |length| Content::new("http://h/a".into(), &head(length, &format!("\"{length}\"")), true);
-        let part = Part::open(&path, &content(PIECE)).unwrap();
-        assert!(fill(&part, 0..PIECE, 1));
+        let part = Part::open(&path, &content(SHORTEST_RANGE)).unwrap();
+        assert!(fill(&part, 0..SHORTEST_RANGE, 1));
         drop(part);
-        let part = Part::open(&path, &content(PIECE + 5)).unwrap();
-        assert_eq!((part.there(), part.take(4)), (PIECE, Some(PIECE..PIECE + 5)));
+        let part = Part::open(&path, &content(SHORTEST_RANGE + 5)).unwrap();
+        assert_eq!((part.there(), part.take(4)), (SHORTEST_RANGE, Some(SHORTEST_RANGE..SHORTEST_RANGE + 5)));
         drop(part);
-        assert_eq!(Part::open(&path, &content(PIECE - 1)).unwrap().there(), 0, "and what shrank begins anew");
+        assert_eq!(Part::open(&path, &content(SHORTEST_RANGE - 1)).unwrap().there(), 0, "and what shrank begins anew");
     }
 
     #[test]
@@ -398,8 +434,8 @@ mod tests {
     #[test]
     fn two_do_not_write_the_same_file() {
         let (_directory, path) = begun();
-        let _first = Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap();
-        let second = Part::open(&path, &content(3 * PIECE, "\"1\""));
+        let _first = Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
+        let second = Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\""));
         assert!(matches!(second, Err(RemoteError::InUse(_))), "{second:?}");
     }
 
@@ -407,8 +443,8 @@ mod tests {
     fn a_journal_of_a_file_that_is_gone_counts_for_nothing() {
         let (_directory, path) = begun();
         std::fs::remove_file(beside(&path, ".part")).unwrap();
-        let part = Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap();
-        assert_eq!((part.there(), part.take(1)), (0, Some(0..2 * PIECE)));
+        let part = Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
+        assert_eq!((part.there(), part.take(1)), (0, Some(0..2 * SHORTEST_RANGE)));
     }
 
     #[test]
@@ -443,11 +479,16 @@ mod tests {
         let journal = beside(&path, ".part.journal");
         let text = std::fs::read_to_string(&journal).unwrap().replace(&boot(), "another boot");
         std::fs::write(&journal, &text).unwrap();
-        assert_eq!(Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap().there(), PIECE);
+        assert_eq!(Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap().there(), SHORTEST_RANGE);
 
         std::fs::write(&journal, &text).unwrap();
-        File::options().write(true).open(beside(&path, ".part")).unwrap().write_all_at(&[0], PIECE + 9).unwrap();
-        assert_eq!(Part::open(&path, &content(3 * PIECE, "\"1\"")).unwrap().there(), 0);
+        File::options()
+            .write(true)
+            .open(beside(&path, ".part"))
+            .unwrap()
+            .write_all_at(&[0], SHORTEST_RANGE + 9)
+            .unwrap();
+        assert_eq!(Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap().there(), 0);
     }
 
     #[test]
@@ -467,7 +508,7 @@ mod tests {
             ("\u{0}\u{0}\n", None),
         ] {
             let parsed = parse(format!("{begin}\n{lines}").as_bytes());
-            let found = parsed.map(|(_, pieces)| pieces.iter().map(|piece| piece.digest.length).sum::<u64>());
+            let found = parsed.map(|(_, pieces)| pieces.values().map(|digest| digest.length).sum::<u64>());
             assert_eq!(found, there, "{lines:?}");
         }
         for text in ["", "\n", "{}\n", "\u{0}\u{0}"] {

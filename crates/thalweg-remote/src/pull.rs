@@ -2,7 +2,7 @@
 
 use crate::listing::Kind;
 use crate::moved::{Moved, Tally};
-use crate::part::{CHUNK, Content, PIECE, Part, beside, digest_of, seconds, settle};
+use crate::part::{CHUNK, Content, Part, beside, digest_of, piece, seconds, settle};
 use crate::server::Head;
 use crate::{Digest, Entry, Progress, RemoteError, Server};
 use std::collections::VecDeque;
@@ -273,9 +273,10 @@ impl<'a> Pull<'a> {
         // What grows may be another one with each request, and yet have all that it had at first.
         let same = (!file.grows).then_some(&file.head);
         let mut reader = file.server.reader(&file.name, range.clone(), same)?;
+        let piece = piece(self.streams);
         let mut at = range.start;
         while at < range.end && !failed.load(Relaxed) {
-            let end = (at + 1).next_multiple_of(PIECE).min(range.end);
+            let end = (at + 1).next_multiple_of(piece).min(range.end);
             let mut digest = Digest::default();
             let mut result = Ok(());
             while at + digest.length < end && result.is_ok() && !failed.load(Relaxed) {

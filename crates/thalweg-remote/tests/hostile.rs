@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_remote::{Head, MountError, Mounted, Options, Progress, RemoteError, Server, mount, open_run, pull, push};
+use thalweg_skip::skipped;
 
 /// A server that answers each request as it is told: by method, path and `Range`, or `Content-Range`.
 struct Liar {
@@ -409,14 +410,14 @@ impl Shown {
     /// Nothing where this machine has no FUSE, which it says.
     fn of(liar: &Liar) -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
-            let _ = writeln!(std::io::stderr(), "skipped: mount: /dev/fuse: {error}");
+            skipped(format_args!("mount: /dev/fuse: {error}"));
             return None;
         }
         let at = tempfile::tempdir().unwrap();
         match mount(&liar.server, at.path(), 2, false) {
             Ok(mounted) => Some(Self { _mounted: mounted, at }),
             Err(error @ MountError::NoHelper) => {
-                let _ = writeln!(std::io::stderr(), "skipped: mount: {error}");
+                skipped(format_args!("mount: {error}"));
                 None
             }
             Err(error) => panic!("{error}"),

@@ -94,7 +94,7 @@ impl Listing {
     /// What a directory of the tree holds, hidden names left out.
     pub(crate) fn of_directory(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
         let directory = tree.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        let runs = thalweg_store::list(&tree.path().join(path)).unwrap_or_default();
+        let runs = runs(tree, path);
         let mut entries = Vec::new();
         for entry in Dir::new(directory)? {
             let entry = entry?;
@@ -110,7 +110,7 @@ impl Listing {
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let here = tree.path().join(path);
-        let info = RunInfo::read(&here).ok();
+        let info = is_run(tree, path).then(|| RunInfo::read(&here).ok()).flatten();
         let writer = info.as_ref().filter(|info| info.state == RunState::Open).map(|_| writer_life(&here));
         Ok(Self { path: shown, entries, info, writer })
     }
@@ -118,7 +118,7 @@ impl Listing {
     /// The runs in a directory of the tree, by their numbers.
     pub(crate) fn of_runs(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
         tree.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        let runs = thalweg_store::list(&tree.path().join(path)).unwrap_or_default();
+        let runs = runs(tree, path);
         let entries = runs.iter().map(|run| {
             let several = run.path.file_name().is_some_and(|name| name.to_string_lossy().contains("-b"));
             of_run(run, if several { format!("{}-b{}", run.run, run.builder) } else { run.run.to_string() })
@@ -172,6 +172,18 @@ impl Listing {
         let style = ".files td:nth-child(2){text-align:right}.files td,.files th{padding-right:1.5em}";
         page(&self.path, style, &body).into_bytes()
     }
+}
+
+/// The runs in a directory of the tree. One that a symbolic link leads to outside of it is none of them.
+fn runs(tree: &Tree, path: &Path) -> Vec<Listed> {
+    let mut runs = thalweg_store::list(&tree.path().join(path)).unwrap_or_default();
+    runs.retain(|run| run.path.file_name().is_some_and(|name| is_run(tree, &path.join(name))));
+    runs
+}
+
+/// Whether the `run.json` in this directory lies in the tree.
+fn is_run(tree: &Tree, path: &Path) -> bool {
+    tree.file(&path.join("run.json")).is_ok()
 }
 
 fn state(of: Option<RunState>, writer: Option<WriterLife>) -> &'static str {

@@ -19,10 +19,11 @@ use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
-use thalweg_store::{Extent, Run, RunState, StoreError};
+use thalweg_store::{Extent, Run, RunFiles, RunInfo, RunState, StoreError};
 use thalweg_transfer::Stored;
 
 /// A directory on the network.
@@ -38,7 +39,7 @@ pub(crate) struct Site {
     /// Checksums of other files, and that they have none, as of a time of change.
     crcs: Mutex<Known<(Changed, Option<u32>)>>,
     /// Runs whose events were asked for lately.
-    runs: Mutex<Vec<(PathBuf, SystemTime, Arc<Run>)>>,
+    runs: Mutex<Vec<KnownRun>>,
 }
 
 /// What was found out about files, by `st_dev` and `st_ino`.
@@ -56,6 +57,16 @@ struct KnownExtent {
     born: Option<(i64, u32)>,
     /// Whether it holds as long as size and time of change are these.
     sure: bool,
+}
+
+/// A run that was opened, and what it was opened by: another one of these is another state of it.
+#[derive(Debug)]
+struct KnownRun {
+    directory: PathBuf,
+    changed: SystemTime,
+    /// Bytes that count in its segments, of one that is being written.
+    bytes: u64,
+    run: Arc<Run>,
 }
 
 impl Site {
@@ -316,28 +327,106 @@ impl Site {
         Ok(self.stored(head, Validators::new(format!("{state:016x}")), whole))
     }
 
-    /// A run, opened; one that has ended is kept open for the next request.
+    /// A run, opened, and kept open for the next request.
     fn run(&self, path: &Path) -> Result<Arc<Run>, Answer> {
         let directory = self.tree.path().join(path);
         let changed = || std::fs::metadata(directory.join("run.json")).and_then(|data| data.modified()).ok();
-        let Some(before) = changed() else { return Err(not_found()) };
-        let lock = || self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((.., run)) = lock().iter().find(|(known, when, _)| *known == directory && *when == before) {
-            return Ok(Arc::clone(run));
+        let Some(changed) = changed() else { return Err(not_found()) };
+        let known = |bytes| {
+            let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut runs = runs.iter();
+            let known =
+                runs.find(|known| (&known.directory, known.changed, known.bytes) == (&directory, changed, bytes));
+            known.map(|known| Arc::clone(&known.run))
+        };
+        if let Some(run) = known(0) {
+            return Ok(run);
         }
-        let run = Run::open(&directory).map(Arc::new).map_err(|error| match error {
+        let failed = |error| match error {
             StoreError::NotARun(_) => not_found(),
             error => broken(error),
-        })?;
-        if run.info().state != RunState::Open {
-            let mut runs = lock();
-            runs.retain(|(known, ..)| *known != directory);
-            if runs.len() >= MOST_RUNS {
-                runs.remove(0);
+        };
+        let info = RunInfo::read(&directory).map_err(failed)?;
+        let (bytes, run) = if info.state == RunState::Open {
+            // How much of a segment counts is found out past the page cache, and of what came since only: the run is opened
+            // by the blocks' headers and tables.
+            let growing = Growing::new(self, path, directory.clone()).map_err(broken)?;
+            let bytes = growing.bytes();
+            if let Some(run) = known(bytes) {
+                return Ok(run);
             }
-            runs.push((directory, before, Arc::clone(&run)));
+            (bytes, Run::open_at(Arc::new(growing)))
+        } else {
+            (0, Run::open(&directory))
+        };
+        let run = Arc::new(run.map_err(failed)?);
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.retain(|known| known.directory != directory);
+        if runs.len() >= MOST_RUNS {
+            runs.remove(0);
         }
+        runs.push(KnownRun { directory, changed, bytes, run: Arc::clone(&run) });
         Ok(run)
+    }
+}
+
+/// A run that is being written, as far as it is: its segments end behind their last whole blocks.
+#[derive(Debug)]
+struct Growing {
+    directory: PathBuf,
+    info: Vec<u8>,
+    segments: Vec<(String, File, u64)>,
+}
+
+impl Growing {
+    fn new(site: &Site, path: &Path, directory: PathBuf) -> io::Result<Self> {
+        let mut info = Vec::new();
+        site.tree.file(&path.join("run.json"))?.read_to_end(&mut info)?;
+        let mut segments = Vec::new();
+        for name in (0..).map(|number: u32| format!("{number:05}.seg")) {
+            let file = match site.tree.file(&path.join(&name)) {
+                Err(Errno::NOENT) => break,
+                file => file?,
+            };
+            let stat = rustix::fs::fstat(&file)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                break;
+            }
+            let bytes = site.extent(&file, &stat, u64::try_from(stat.st_size).unwrap_or(0))?.bytes;
+            segments.push((name, file, bytes));
+        }
+        Ok(Self { directory, info, segments })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.segments.iter().map(|(.., bytes)| bytes).sum()
+    }
+}
+
+impl RunFiles for Growing {
+    fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    fn info(&self) -> io::Result<Vec<u8>> {
+        Ok(self.info.clone())
+    }
+
+    fn files(&self) -> io::Result<Vec<(String, u64)>> {
+        Ok(self.segments.iter().map(|(name, _, bytes)| (name.clone(), *bytes)).collect())
+    }
+
+    fn read_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let (_, file, bytes) = self.segments.iter().find(|(name, ..)| name == file).ok_or(io::ErrorKind::NotFound)?;
+        let end = offset.saturating_add(into.len() as u64).min(*bytes);
+        let length = usize::try_from(end.saturating_sub(offset)).unwrap_or(0);
+        let (mut buffer, mut read) = (vec![0; length.min(READ)], 0);
+        thalweg_transfer::read(file, offset..end.max(offset), &mut buffer, |bytes| {
+            into[read..read + bytes.len()].copy_from_slice(bytes);
+            read += bytes.len();
+            Ok(())
+        })?;
+        Ok(read)
     }
 }
 
@@ -451,5 +540,7 @@ pub(crate) const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest"
 pub(crate) const DIGEST: HeaderName = HeaderName::from_static("digest");
 /// Files of which is remembered what was found out.
 const MOST_FILES: usize = 65536;
+/// Bytes of a run that is being written that are read at a time.
+const READ: usize = 256 << 10;
 /// Runs that are kept open.
 const MOST_RUNS: usize = 16;

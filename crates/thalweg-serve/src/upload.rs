@@ -15,8 +15,10 @@ use http::{HeaderMap, HeaderName, Method, StatusCode};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, XattrFlags};
 use rustix::io::Errno;
 use std::fs::File;
+use std::io::BufReader;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use thalweg_store::{RunInfo, RunState};
 use thalweg_transfer::{Incoming, Interrupted, Inward, Receiver};
 
 /// An upload that is going on. No one else writes the same file meanwhile: it holds a lock on it.
@@ -176,6 +178,7 @@ impl Upload {
         let _ = rustix::fs::fsetxattr(&self.file, CRC, known.as_bytes(), XattrFlags::empty());
         rustix::fs::fsync(&self.file).map_err(refused)?;
         may_be_written(&self.directory)?;
+        is_no_finished_run(&self.directory)?;
         if self.replace {
             // It is still the one that the client means to replace.
             may_be_there(&self.directory, &self.name, fields)?;
@@ -290,6 +293,9 @@ fn target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String), Ans
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let mut directory = site.tree.open_at(Path::new(""), flags, Mode::empty()).map_err(refused)?;
     for part in path.parent().into_iter().flat_map(Path::iter) {
+        if make {
+            is_no_finished_run(&directory)?;
+        }
         let next = open_beneath(&directory, Path::new(part), flags, Mode::empty());
         directory = match next {
             Err(Errno::NOENT) if make => {
@@ -304,6 +310,9 @@ fn target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String), Ans
         };
     }
     may_be_written(&directory)?;
+    if make {
+        is_no_finished_run(&directory)?;
+    }
     Ok((directory, name))
 }
 
@@ -316,6 +325,26 @@ fn may_be_written(directory: &OwnedFd) -> Result<(), Answer> {
             let _ = rustix::fs::flock(directory, FlockOperation::Unlock);
             Ok(())
         }
+    }
+}
+
+/// An error where a directory is a run that has ended: its files are what its `run.json` says they are, and stay so.
+fn is_no_finished_run(directory: &OwnedFd) -> Result<(), Answer> {
+    #[derive(serde::Deserialize)]
+    struct Book {
+        format: String,
+        state: RunState,
+    }
+    // A pipe of this name would hang us.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let book = open_beneath(directory, Path::new("run.json"), flags, Mode::empty()).map(File::from);
+    let Some(book) = book.ok().filter(|book| book.metadata().is_ok_and(|data| data.is_file())) else { return Ok(()) };
+    match serde_json::from_reader::<_, Book>(BufReader::new(book)) {
+        Ok(Book { format, state }) if format == RunInfo::FORMAT && state != RunState::Open => Err(Answer::say(
+            StatusCode::CONFLICT,
+            "this run has ended, and nothing is put among its files: put it beside the run",
+        )),
+        _ => Ok(()),
     }
 }
 

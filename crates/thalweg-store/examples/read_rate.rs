@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             record[..HEADER_LEN].copy_from_slice(&fragment.encode());
             record[HEADER_LEN..HEADER_LEN + payload.len()].copy_from_slice(&payload);
         }
-        block.give_back(span);
+        drop(span);
         for source in 0..sources {
             block.enter(EventId(event), SourceId::new(0, source), offset + u32::from(source) * u32::try_from(length)?);
         }

@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut block = BlockWriter::new(block);
         while let Some(span) = block.reserve(record, 1) {
             let offset = block.position(&span);
-            block.give_back(span);
+            drop(span);
             block.enter(EventId(event), SourceId(0), offset);
             assert!(block.close_event(EventId(event), 1, EventStatus::Complete));
             event += 1;

@@ -3,7 +3,6 @@
 use crate::format::{
     BLOCK_HEADER_LEN, BlockHeader, BlockKind, Closing, EventStatus, FragmentEntry, MAX_BLOCK_LEN, layout,
 };
-use std::collections::BTreeMap;
 use thalweg_arena::{Block, Span};
 use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, RunNumber, SourceId, TaiNanos, crc32c};
 
@@ -18,8 +17,6 @@ const RESERVED_CLOSINGS: usize = 128;
 pub struct BlockWriter {
     block: Block,
     fragments: Vec<FragmentEntry>,
-    /// Places in `fragments` of records without payload that stand for a source that is missing.
-    missing: Vec<u32>,
     closings: Vec<Closing>,
     /// Fragment entries that room has been promised for.
     promised: usize,
@@ -28,13 +25,14 @@ pub struct BlockWriter {
 impl BlockWriter {
     /// Begins to fill `block`, behind the 64 bytes of its header.
     pub fn new(block: Block) -> Self {
-        let mut writer = Self { block, fragments: Vec::new(), missing: Vec::new(), closings: Vec::new(), promised: 0 };
+        let mut writer = Self { block, fragments: Vec::new(), closings: Vec::new(), promised: 0 };
         writer.reset();
         writer
     }
 
     /// Sets `len` bytes aside for records, with index entries for up to `fragments` of them, or returns nothing where they do
-    /// not fit any more. The span begins at a multiple of 64 bytes.
+    /// not fit any more. The span begins at a multiple of 64 bytes. Once it is dropped its bytes are part of the block; which
+    /// of them count is what was [entered](Self::enter).
     pub fn reserve(&mut self, len: usize, fragments: u32) -> Option<Span> {
         let rounded = len.checked_next_multiple_of(RECORD_ALIGN)?;
         let promised = self.promised.checked_add(fragments as usize)?;
@@ -43,8 +41,7 @@ impl BlockWriter {
         }
         let span = self.block.carve(len)?;
         if rounded > len {
-            let padding = self.block.carve(rounded - len)?;
-            self.block.give_back(padding);
+            drop(self.block.carve(rounded - len)?);
         }
         self.promised = promised;
         Some(span)
@@ -60,12 +57,6 @@ impl BlockWriter {
     /// Whether `span` was reserved here.
     pub fn owns(&self, span: &Span) -> bool {
         self.block.owns(span)
-    }
-
-    /// Takes back a span that was reserved here. Its bytes are part of the block from now on; which of them count is what
-    /// was [entered](Self::enter).
-    pub fn give_back(&mut self, span: Span) {
-        self.block.give_back(span);
     }
 
     /// Whether reserved spans are still out. A busy block cannot be submitted.
@@ -84,16 +75,11 @@ impl BlockWriter {
     /// Writes and enters a record that is only a header, for a source that has nothing for an event; false where the
     /// block is full.
     #[must_use]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "entries are counted in a block of at most MAX_BLOCK_LEN bytes"
-    )]
     pub fn add_record(&mut self, header: &FragmentHeader) -> bool {
         let Some(mut span) = self.reserve(HEADER_LEN, 1) else { return false };
         span.copy_from_slice(&header.encode());
         let offset = self.position(&span);
-        self.give_back(span);
-        self.missing.push(self.fragments.len() as u32);
+        drop(span);
         self.enter(header.event, header.source, offset);
         true
     }
@@ -134,20 +120,6 @@ impl BlockWriter {
         &self.closings
     }
 
-    /// Records per source, without those that stand for a missing one: what is recorded, or lost with this block.
-    pub fn fragments_by_source(&self) -> BTreeMap<SourceId, u64> {
-        let mut counts = BTreeMap::new();
-        for entry in &self.fragments {
-            *counts.entry(entry.source).or_default() += 1;
-        }
-        for at in &self.missing {
-            let source = self.fragments[*at as usize].source;
-            counts.entry(source).and_modify(|count| *count -= 1);
-        }
-        counts.retain(|_, count| *count > 0);
-        counts
-    }
-
     /// Whether there is nothing to write: no record, no closing.
     pub fn is_empty(&self) -> bool {
         self.fragments.is_empty() && self.closings.is_empty()
@@ -157,13 +129,10 @@ impl BlockWriter {
     pub fn reset(&mut self) {
         self.block.reset();
         self.fragments.clear();
-        self.missing.clear();
         self.closings.clear();
         self.promised = 0;
         // A block too small for its header takes no record either: `reserve` finds no room.
-        if let Some(header) = self.block.carve(BLOCK_HEADER_LEN) {
-            self.block.give_back(header);
-        }
+        drop(self.block.carve(BLOCK_HEADER_LEN));
     }
 
     /// The bare block, for giving back to its pool. Panics while spans are out.
@@ -213,7 +182,7 @@ impl BlockWriter {
     }
 
     /// The number of the block in its pool.
-    pub(crate) fn index(&self) -> u32 {
+    pub fn index(&self) -> u32 {
         self.block.index()
     }
 
@@ -243,7 +212,7 @@ mod tests {
         while let Some(span) = writer.reserve(100, 3) {
             let offset = writer.position(&span);
             assert!(offset.is_multiple_of(64) && writer.owns(&span) && writer.is_busy());
-            writer.give_back(span);
+            drop(span);
             for _ in 0..3 {
                 writer.enter(EventId(event), SourceId(1), offset);
             }
@@ -254,7 +223,6 @@ mod tests {
         let status = |event| if event % 2 == 0 { EventStatus::Complete } else { EventStatus::Incomplete };
         let closed = (0..).take_while(|event| writer.close_event(EventId(*event), 1, status(*event))).count();
         assert!(closed >= RESERVED_CLOSINGS, "{closed} closings");
-        assert_eq!(writer.fragments_by_source().values().sum::<u64>(), event * 3);
         let length = writer.seal(RunNumber(1), 0, 0, TaiNanos(0));
         let block = &writer.memory()[..length as usize];
         let header = BlockHeader::decode(block).unwrap();

@@ -1,50 +1,70 @@
 //! How bytes get to the disk without the hot thread waiting for them: io_uring where the kernel allows it, or else a few
 //! threads that wait in its place.
 
-use io_uring::{IoUring, opcode, squeue, types};
+use crate::block::BlockWriter;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use thalweg_arena::Block;
+use thalweg_uring::{Memory, Operation, Ring};
 
-/// Something to be done to a file.
-#[derive(Debug, Clone, Copy)]
+/// What an operation is for, and the memory that it writes from.
+#[derive(Debug)]
 pub(crate) enum Job {
-    /// Write `length` bytes at `offset`, from memory that is registered under number `buffer`, where it is.
-    Write { fd: RawFd, memory: *const u8, length: u32, offset: u64, buffer: Option<u16> },
-    /// Set space aside, and let the file grow over it.
-    Allocate { fd: RawFd, offset: u64, length: u64 },
-    /// Have everything written so far on the disk itself.
-    Sync { fd: RawFd },
-    /// Only make the engine's file descriptor readable.
-    Nothing,
+    /// Writes a block; from registered memory, where that was allowed.
+    Block { number: u64, block: BlockWriter, registered: bool },
+    /// Sets space aside in a segment.
+    Allocate { segment: u32 },
+    /// Writes a segment's footer.
+    Footer { segment: u32, memory: Block },
+    /// Brings a segment to the disk itself.
+    Sync { segment: u32 },
+    /// Makes the engine's file descriptor readable.
+    Wake,
 }
 
-// SAFETY: the pointer is only read through by whoever carries the job out; `Engine::start` demands that the bytes stay in
-// place and unwritten until the job is done, whichever thread that is on.
-unsafe impl Send for Job {}
+// SAFETY: a block's bytes lie in its arena's mapping, which the block keeps where it is; as long as it is not used, they
+// are reached through it alone.
+unsafe impl Memory for Job {
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Block { block, .. } => block.memory(),
+            Self::Footer { memory, .. } => memory.bytes_mut(),
+            Self::Allocate { .. } | Self::Sync { .. } | Self::Wake => &mut [],
+        }
+    }
 
-/// A job that was carried out: bytes written, or minus the error number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    fn registered(&self) -> Option<u16> {
+        match self {
+            Self::Block { block, registered: true, .. } => u16::try_from(block.index()).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// An operation that is over: what it was for, and bytes written, or why there are none.
+#[derive(Debug)]
 pub(crate) struct Done {
-    pub(crate) tag: u64,
-    pub(crate) result: i32,
+    pub(crate) job: Job,
+    pub(crate) result: Result<u32, Errno>,
 }
 
-/// Carries out jobs; several are under way at once. Its file descriptor is readable when one is done.
+/// Carries out operations; several are under way at once. Its file descriptor is readable when one is over.
 #[derive(Debug)]
 pub(crate) enum Engine {
-    Ring(Box<Ring>),
+    Ring(Box<Ring<Job>>),
     Threads(Threads),
 }
 
 impl Engine {
     /// An engine on io_uring.
     pub(crate) fn ring() -> io::Result<Self> {
-        Ring::new().map(|ring| Self::Ring(Box::new(ring)))
+        // More operations than that wait their turn.
+        Ring::new(256).map(|ring| Self::Ring(Box::new(ring)))
     }
 
     /// An engine on threads.
@@ -56,37 +76,42 @@ impl Engine {
     /// each write. Numbers are positions in `buffers`.
     pub(crate) fn register(&mut self, buffers: &mut [&mut [u8]]) -> io::Result<()> {
         match self {
-            Self::Ring(ring) => ring.register(buffers),
+            Self::Ring(ring) => ring.register_memory(buffers),
             Self::Threads(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    /// Begins a job.
-    ///
-    /// # Safety
-    /// Until the job is [done](Self::finished), its file stays open, and the bytes it writes from stay in place and are not written to.
-    pub(crate) unsafe fn start(&mut self, tag: u64, job: Job) -> io::Result<()> {
+    /// Begins an operation. It comes back from [`finished`](Self::finished), also where it cannot be begun. Where io_uring
+    /// refuses it, the file descriptor does not say so.
+    pub(crate) fn start(&mut self, operation: Operation<Job>) {
         match self {
-            Self::Ring(ring) => ring.start(tag, job),
-            Self::Threads(threads) => {
-                threads.start(tag, job);
-                Ok(())
+            Self::Ring(ring) => {
+                ring.push(operation);
+                ring.submit();
             }
+            Self::Threads(threads) => threads.start(operation),
         }
     }
 
-    /// A job that is done, in no particular order. Does not wait.
+    /// An operation that is over, in no particular order. Does not wait.
     pub(crate) fn finished(&mut self) -> Option<Done> {
         match self {
-            Self::Ring(ring) => ring.finished(),
+            Self::Ring(ring) => {
+                let done = ring.finished().or_else(|| {
+                    // The kernel has completions to post, or operations to take, which it does on the way in.
+                    ring.submit();
+                    ring.finished()
+                })?;
+                Some(Done { job: done.memory, result: done.result })
+            }
             Self::Threads(threads) => threads.finished(),
         }
     }
 
-    /// Waits until a job is done.
+    /// Waits until an operation is over.
     pub(crate) fn wait(&mut self) -> io::Result<()> {
         match self {
-            Self::Ring(ring) => ring.wait(),
+            Self::Ring(ring) => ring.wait(None),
             Self::Threads(threads) => threads.wait(),
         }
     }
@@ -95,109 +120,9 @@ impl Engine {
 impl AsFd for Engine {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            // SAFETY: the descriptor is the ring's own, open as long as the ring, which `self` borrows.
-            Self::Ring(ring) => unsafe { BorrowedFd::borrow_raw(ring.ring.as_raw_fd()) },
+            Self::Ring(ring) => ring.as_fd(),
             Self::Threads(threads) => threads.shared.doorbell.as_fd(),
         }
-    }
-}
-
-/// The engine on io_uring.
-pub(crate) struct Ring {
-    ring: IoUring,
-    /// What the submission queue had no room for.
-    backlog: VecDeque<squeue::Entry>,
-}
-
-impl Ring {
-    fn new() -> io::Result<Self> {
-        // COOP_TASKRUN (Linux 5.19) spares this thread the interrupts for completions that it will look at anyway.
-        // SINGLE_ISSUER is not asked for: a recorder may be made on one thread and used on another.
-        let cooperative = IoUring::builder().setup_clamp().setup_coop_taskrun().setup_taskrun_flag().build(ENTRIES);
-        let ring = cooperative.or_else(|_| IoUring::builder().setup_clamp().build(ENTRIES))?;
-        Ok(Self { ring, backlog: VecDeque::new() })
-    }
-
-    fn register(&mut self, buffers: &mut [&mut [u8]]) -> io::Result<()> {
-        let vectors: Vec<libc::iovec> = buffers
-            .iter_mut()
-            .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() })
-            .collect();
-        // SAFETY: the kernel pins the pages and only reads them, and only for a `Job::Write` that names them.
-        unsafe { self.ring.submitter().register_buffers(&vectors) }
-    }
-
-    fn start(&mut self, tag: u64, job: Job) -> io::Result<()> {
-        let entry = match job {
-            Job::Write { fd, memory, length, offset, buffer: Some(buffer) } => {
-                opcode::WriteFixed::new(types::Fd(fd), memory, length, buffer).offset(offset).build()
-            }
-            Job::Write { fd, memory, length, offset, buffer: None } => {
-                opcode::Write::new(types::Fd(fd), memory, length).offset(offset).build()
-            }
-            Job::Allocate { fd, offset, length } => {
-                opcode::Fallocate::new(types::Fd(fd), length).offset(offset).build()
-            }
-            Job::Sync { fd } => opcode::Fsync::new(types::Fd(fd)).build(),
-            Job::Nothing => opcode::Nop::new().build(),
-        };
-        self.backlog.push_back(entry.user_data(tag));
-        self.flush()
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        loop {
-            let mut queue = self.ring.submission();
-            while let Some(entry) = self.backlog.front() {
-                // SAFETY: `Engine::start` demanded that file and memory outlive the job.
-                if unsafe { queue.push(entry) }.is_err() {
-                    break;
-                }
-                self.backlog.pop_front();
-            }
-            if queue.is_empty() {
-                return Ok(());
-            }
-            drop(queue);
-            match self.ring.submit() {
-                Ok(_) => {}
-                // Completions have to be taken first; what is queued goes with the next call.
-                Err(error) if is_transient(&error) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn finished(&mut self) -> Option<Done> {
-        if let Some(entry) = self.ring.completion().next() {
-            return Some(Done { tag: entry.user_data(), result: entry.result() });
-        }
-        let mut queue = self.ring.submission();
-        let waiting = queue.taskrun() || queue.cq_overflow() || !queue.is_empty();
-        queue.sync();
-        drop(queue);
-        if waiting || !self.backlog.is_empty() {
-            // The kernel has completions to post, or entries to take, which it does on the way in.
-            let _ = self.flush();
-            // SAFETY: no argument is passed; GETEVENTS with nothing to wait for returns at once.
-            let _ = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, GETEVENTS, None) };
-        }
-        let entry = self.ring.completion().next()?;
-        Some(Done { tag: entry.user_data(), result: entry.result() })
-    }
-
-    fn wait(&mut self) -> io::Result<()> {
-        self.flush()?;
-        match self.ring.submit_and_wait(1) {
-            Err(error) if !is_transient(&error) => Err(error),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl fmt::Debug for Ring {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ring(fd {})", self.ring.as_raw_fd())
     }
 }
 
@@ -218,7 +143,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    jobs: VecDeque<(u64, Job)>,
+    operations: VecDeque<Operation<Job>>,
     done: VecDeque<Done>,
     closed: bool,
 }
@@ -236,8 +161,8 @@ impl Threads {
         Ok(threads)
     }
 
-    fn start(&mut self, tag: u64, job: Job) {
-        self.shared.lock().jobs.push_back((tag, job));
+    fn start(&mut self, operation: Operation<Job>) {
+        self.shared.lock().operations.push_back(operation);
         self.shared.work.notify_one();
     }
 
@@ -245,7 +170,7 @@ impl Threads {
         let mut state = self.shared.lock();
         let done = state.done.pop_front();
         if state.done.is_empty() {
-            // Under the lock, so that a job done from now on rings again.
+            // Under the lock, so that an operation that ends from now on rings again.
             let _ = rustix::io::read(&self.shared.doorbell, &mut [0; 8]);
         }
         done
@@ -279,7 +204,7 @@ impl Shared {
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            let Some((tag, job)) = state.jobs.pop_front() else {
+            let Some(operation) = state.operations.pop_front() else {
                 if state.closed {
                     return;
                 }
@@ -287,105 +212,84 @@ impl Shared {
                 continue;
             };
             drop(state);
-            // SAFETY: `Engine::start` demanded that file and memory outlive the job.
-            let result = unsafe { carry_out(job) };
+            let (job, result) = operation.carry_out();
             state = self.lock();
-            state.done.push_back(Done { tag, result });
+            state.done.push_back(Done { job, result });
             let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// # Safety
-/// As for [`Engine::start`].
-unsafe fn carry_out(job: Job) -> i32 {
-    let result = match job {
-        Job::Write { fd, memory, length, offset, buffer: _ } => {
-            let offset = libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX);
-            // SAFETY: the caller vouches for file and memory.
-            unsafe { libc::pwrite(fd, memory.cast(), length as usize, offset) }
-        }
-        Job::Allocate { fd, offset, length } => {
-            let (offset, length) = (libc::off_t::try_from(offset), libc::off_t::try_from(length));
-            // SAFETY: plain numbers and a file that the caller keeps open.
-            unsafe { libc::fallocate(fd, 0, offset.unwrap_or(0), length.unwrap_or(0)) as isize }
-        }
-        // SAFETY: a file that the caller keeps open.
-        Job::Sync { fd } => unsafe { libc::fsync(fd) as isize },
-        Job::Nothing => 0,
-    };
-    if result < 0 {
-        return -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-    }
-    i32::try_from(result).unwrap_or(i32::MAX)
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
-}
-
-/// Submission queue entries; more jobs than that wait in the backlog.
-const ENTRIES: u32 = 256;
 /// Threads in place of io_uring: enough to keep a disk's queue from running empty.
 const WORKERS: usize = 4;
-/// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
-const GETEVENTS: u32 = 1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
+    use thalweg_arena::BlockPool;
+    use thalweg_uring::File;
+
+    fn write(file: &std::fs::File, block: Block, number: u64) -> Operation<Job> {
+        let file = File::Open(Arc::new(file.try_clone().unwrap().into()));
+        let mut block = BlockWriter::new(block);
+        block.memory().fill(number as u8);
+        Operation::write(file, Job::Block { number, block, registered: false }, 0..100, number * 100)
+    }
+    use thalweg_skip::skipped;
 
     #[test]
     fn both_engines_write_what_they_were_given() {
         let mut engines = vec![Engine::threads().unwrap()];
         match Engine::ring() {
             Ok(ring) => engines.push(ring),
-            Err(error) => eprintln!("skipped: io_uring: {error}"),
+            Err(error) => skipped(format_args!("io_uring: {error}")),
         }
         for mut engine in engines {
             let file = tempfile::tempfile().unwrap();
-            let bytes: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
-            let fd = file.as_raw_fd();
             // More than the submission queue holds.
-            let pieces: Vec<&[u8]> = bytes.chunks(100).collect();
-            for (n, piece) in pieces.iter().enumerate() {
-                let (memory, length, offset) = (piece.as_ptr(), piece.len() as u32, n as u64 * 100);
-                let job = Job::Write { fd, memory, length, offset, buffer: None };
-                // SAFETY: `file` and `bytes` live to the end of the loop, where every job is done.
-                unsafe { engine.start(n as u64, job) }.unwrap();
+            let mut pool = BlockPool::new("test", 1000, 4096).unwrap();
+            for number in 0..1000 {
+                engine.start(write(&file, pool.take().unwrap(), number));
             }
-            let mut tags = std::collections::BTreeSet::new();
-            while tags.len() < pieces.len() {
+            let mut numbers = std::collections::BTreeSet::new();
+            while numbers.len() < 1000 {
                 match engine.finished() {
-                    Some(done) => {
-                        assert_eq!(done.result, 100);
-                        assert!(tags.insert(done.tag));
+                    Some(Done { job: Job::Block { number, .. }, result }) => {
+                        assert_eq!(result, Ok(100));
+                        assert!(numbers.insert(number));
                     }
-                    None => engine.wait().unwrap(),
+                    other => {
+                        assert!(other.is_none());
+                        engine.wait().unwrap();
+                    }
                 }
             }
-            // SAFETY: no memory, and `file` is still open when the job is done.
-            unsafe { engine.start(7, Job::Sync { fd }) }.unwrap();
+            let descriptor = File::Open(Arc::new(file.try_clone().unwrap().into()));
+            engine.start(Operation::sync(descriptor, Job::Sync { segment: 7 }));
             engine.wait().unwrap();
             let mut fds = [PollFd::new(&engine, PollFlags::IN)];
             assert_eq!(rustix::event::poll(&mut fds, None), Ok(1));
-            assert_eq!(engine.finished(), Some(Done { tag: 7, result: 0 }));
-            assert_eq!(engine.finished(), None);
-            let mut read = vec![0; bytes.len()];
+            let synced = engine.finished();
+            assert!(
+                matches!(synced, Some(Done { job: Job::Sync { segment: 7 }, result: Ok(0) })),
+                "{engine:?}: {synced:?}"
+            );
+            assert!(engine.finished().is_none());
+            let mut read = vec![0; 100_000];
             file.read_exact_at(&mut read, 0).unwrap();
-            assert_eq!(read, bytes);
+            assert!(read.iter().enumerate().all(|(at, byte)| *byte == (at / 100) as u8));
         }
     }
 
     #[test]
     fn refusals_come_back_as_error_numbers() {
+        let mut pool = BlockPool::new("test", 2, 4096).unwrap();
+        let read_only = std::fs::File::open("/dev/null").unwrap();
         for mut engine in [Engine::threads(), Engine::ring()].into_iter().flatten() {
-            let job = Job::Write { fd: -1, memory: [0u8; 1].as_ptr(), length: 1, offset: 0, buffer: None };
-            // SAFETY: there is no such file, so nothing is read.
-            unsafe { engine.start(1, job) }.unwrap();
+            engine.start(write(&read_only, pool.take().unwrap(), 1));
             engine.wait().unwrap();
-            assert_eq!(engine.finished(), Some(Done { tag: 1, result: -libc::EBADF }));
+            assert_eq!(engine.finished().unwrap().result, Err(Errno::BADF));
         }
     }
 }

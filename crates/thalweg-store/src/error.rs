@@ -67,6 +67,39 @@ pub enum StoreError {
         /// Where the record should be.
         offset: u64,
     },
+    /// An event without exactly one record of each source.
+    #[error(
+        "{}: event {event} has {found} of the {expected} records it should have, one of each source: the block that held \
+         the others is lost, or their writer was wrong; `thalweg verify` says which",
+        .path.display()
+    )]
+    Event {
+        /// The run.
+        path: PathBuf,
+        /// The event.
+        event: u64,
+        /// Its records.
+        found: usize,
+        /// The run's sources.
+        expected: usize,
+    },
+    /// Blocks that are missing at the end of a finished run.
+    #[error(
+        "{}: blocks that its run.json tells of are missing at its end, {blocks} of them; `thalweg verify` says more",
+        .path.display()
+    )]
+    Missing {
+        /// The run.
+        path: PathBuf,
+        /// How many.
+        blocks: u64,
+    },
+    /// A name that belongs to a file, and something else that has it: a directory, a pipe.
+    #[error("{} is not a file: move it away", .0.display())]
+    NotAFile(PathBuf),
+    /// Somebody else holds the lock that tells readers that a run is being written.
+    #[error("{} is locked by another process, so that nobody could see that it is being written: end that process", .0.display())]
+    Locked(PathBuf),
     /// Blocks that cannot be recorded.
     #[error("blocks of {0} bytes cannot be recorded: they must have 8 KiB to 1 GiB")]
     BlockSize(usize),

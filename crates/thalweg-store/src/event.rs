@@ -158,6 +158,15 @@ impl Iterator for EventIds {
     }
 }
 
+/// Whether a closed event is whole: `found` are the sources of its records in the blocks that can be read, in ascending order,
+/// and `sources` those of the run.
+///
+/// An event is closed where a block that can be read says so, or the footer of its segment. One whose closing is lost is lost
+/// to all who read the run, whatever is left of its records; only salvage keeps these.
+pub(crate) fn is_whole(found: impl Iterator<Item = SourceId>, sources: &[SourceId]) -> bool {
+    found.eq(sources.iter().copied())
+}
+
 /// Puts fragments together until their events are closed, block by block in the order of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
@@ -211,6 +220,17 @@ impl Assembler {
         let mut fragments = self.open.remove(&event).unwrap_or_default();
         fragments.sort_by_key(|located| located.entry.source);
         fragments
+    }
+
+    /// Those of the events that a closing names which there is something of, in ascending order. A damaged count may name four
+    /// thousand million others.
+    pub(crate) fn of(&self, closing: &Closing) -> Vec<EventId> {
+        let mut events: Vec<EventId> = match closing.count as usize > self.open.len() {
+            true => self.open.keys().copied().filter(|event| closing.contains(*event)).collect(),
+            false => closing.events().filter(|event| self.open.contains_key(event)).collect(),
+        };
+        events.sort_unstable();
+        events
     }
 
     /// Events that are not closed.

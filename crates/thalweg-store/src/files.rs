@@ -1,8 +1,12 @@
 //! Where a run's files are: in a directory of this machine, or elsewhere, behind whatever reads ranges of them.
 
+use crate::format::{BLOCK_HEADER_LEN, BlockHeader};
 use crate::info::writer_life;
 use crate::segment::{segment_name, segment_number};
+use crate::walk::Expected;
 use crate::{RunInfo, StoreError, WriterLife};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -98,10 +102,25 @@ impl Files {
         let name = segment_name(number);
         let path: Arc<Path> = self.path().join(&name).into();
         let bytes = match self {
-            Self::Here(_) => Bytes::Here(File::open(&path).map_err(StoreError::io("opening", &path))?),
+            Self::Here(_) => Bytes::Here(open_file(&path)?),
             Self::Elsewhere(files) => Bytes::Elsewhere { files: Arc::clone(files), name, length },
         };
         Ok(SegmentFile { path, bytes })
+    }
+}
+
+/// Opens a file for reading, and nothing else that may have its name: a pipe would keep us waiting for somebody who writes
+/// into it.
+pub(crate) fn open_file(path: &Path) -> Result<File, StoreError> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        // A socket, or a device that is not there.
+        Err(Errno::NXIO | Errno::NODEV) => return Err(StoreError::NotAFile(path.to_owned())),
+        file => File::from(file.map_err(StoreError::os("opening", path))?),
+    };
+    match file.metadata().map_err(StoreError::io("opening", path))?.is_file() {
+        true => Ok(file),
+        false => Err(StoreError::NotAFile(path.to_owned())),
     }
 }
 
@@ -137,6 +156,13 @@ impl SegmentFile {
             Bytes::Here(file) => Ok(file.metadata()?.len()),
             Bytes::Elsewhere { length, .. } => Ok(*length),
         }
+    }
+
+    /// Whether its first block, as far as its header tells, is the one that is expected.
+    pub(crate) fn begins_with(&self, expected: Expected) -> io::Result<bool> {
+        let mut head = [0; BLOCK_HEADER_LEN];
+        let there = self.read_up_to(&mut head, 0)?;
+        Ok(BlockHeader::decode(&head[..there]).is_ok_and(|header| expected.check(&header).is_ok()))
     }
 
     /// Reads as much of `into` as there is from `offset` on.

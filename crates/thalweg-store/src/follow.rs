@@ -3,6 +3,7 @@
 use crate::event::{Assembler, Event, Fragment, Located};
 use crate::files::{Files, RunFiles};
 use crate::format::{Closing, EventStatus, FormatError};
+use crate::run::{one_of_each, trusted_footer};
 use crate::segment::segment_name;
 use crate::walk::{Depth, Expected, Step, Walk};
 use crate::{RunInfo, RunState, StoreError, WriterLife};
@@ -96,7 +97,7 @@ impl Follow {
     }
 
     /// The next event. Waits for it no longer than `patience`; with none of it, looks and returns at once. An event that
-    /// cannot be read is an error; those behind it follow.
+    /// cannot be read is an error, and so is a block that is missing in a finished run; those behind it follow.
     pub fn next(&mut self, patience: Duration) -> Result<Followed, StoreError> {
         let deadline = Instant::now().checked_add(patience);
         loop {
@@ -113,6 +114,10 @@ impl Follow {
             }
             if let Some(end) = self.over {
                 self.done = true;
+                let blocks = self.info.totals.blocks.saturating_sub(self.block);
+                if end == End::Finished && blocks > 0 {
+                    return Err(StoreError::Missing { path: self.files.path().to_owned(), blocks });
+                }
                 return Ok(Followed::End(end));
             }
             if self.due {
@@ -143,7 +148,12 @@ impl Follow {
             Some(walk) => walk,
             None => {
                 let file = match self.files.segment(self.segment, 0) {
-                    Err(error) if is_not_there(&error) => return Ok(false),
+                    Err(error) if is_not_there(&error) => return self.skip_segment(),
+                    Err(StoreError::NotAFile(_)) if self.over.is_none() => return Ok(false),
+                    Err(error @ StoreError::NotAFile(_)) => {
+                        self.segment = self.segment.saturating_add(1);
+                        return Err(error);
+                    }
                     file => Arc::new(file?),
                 };
                 self.walk.insert(Walk::open(file, &self.info, Depth::Whole)?)
@@ -153,7 +163,7 @@ impl Follow {
         let at = walk.at();
         let step = match walk.step(expected) {
             // Elsewhere, the first read tells that a segment is not there yet.
-            Err(error) if is_not_there(&error) => return Ok(false),
+            Err(error) if is_not_there(&error) => return self.skip_segment(),
             step => step?,
         };
         match step {
@@ -166,35 +176,83 @@ impl Follow {
                 }
                 Ok(true)
             }
-            Step::Footer => {
-                self.walk = None;
-                self.segment += 1;
-                Ok(true)
-            }
-            // A writer that died, or could not write a footer, may have begun the next segment.
-            Step::Stop(FormatError::Blank | FormatError::Short(0))
-                if self.over.is_some() && self.has_next_segment()? =>
-            {
-                self.walk = None;
-                self.segment += 1;
-                Ok(true)
-            }
-            // Of a block that is being written any part may be there. When nobody writes any more, a run that was finished
-            // has a footer here, and one whose writer died may have anything.
-            Step::Stop(error) if self.over == Some(End::Finished) => {
-                self.done = true;
-                // A finished run may simply end here, its footer not written because the disk failed.
-                if self.info.state == RunState::Incomplete && error == FormatError::Short(0) {
-                    return Ok(false);
+            Step::Footer(footer) => {
+                // What was closed by a block that is missing, it knows; all else was given out already.
+                for closing in footer.closings {
+                    let left = self.assembler.of(&closing).into_iter();
+                    self.closed.extend(left.map(|first| Closing { first, count: 1, ..closing }));
                 }
-                Err(StoreError::Format { path: self.files.path().join(segment_name(self.segment)), offset: at, error })
+                self.walk = None;
+                self.segment += 1;
+                Ok(true)
             }
-            Step::Stop(_) => Ok(false),
+            // Of a block that is being written any part may be there.
+            Step::Stop(error) => match self.over {
+                None => Ok(false),
+                Some(End::WriterGone) => self.pass(at, error),
+                Some(End::Finished) => self.pass_by(at, error),
+            },
         }
     }
 
-    fn has_next_segment(&self) -> Result<bool, StoreError> {
-        Ok(self.files.segments()?.iter().any(|(number, _)| *number == self.segment + 1))
+    /// Goes on behind a segment of a finished run that is not there, if there are others; false where none is to be expected.
+    fn skip_segment(&mut self) -> Result<bool, StoreError> {
+        let is_over = self.over == Some(End::Finished);
+        let next = if is_over { self.segments()?.find(|number| *number > self.segment) } else { None };
+        self.walk = None;
+        self.segment = next.unwrap_or(self.segment);
+        Ok(next.is_some())
+    }
+
+    /// Goes on where the writer died: behind a damaged block of a segment that was closed, and to the next segment if no block
+    /// is missing in between.
+    fn pass(&mut self, offset: u64, error: FormatError) -> Result<bool, StoreError> {
+        let file = self.files.segment(self.segment, 0)?;
+        let footer = trusted_footer(&file, &self.info).map_err(StoreError::io("reading", file.path()))?;
+        if footer.is_some_and(|(first, footer)| (first..footer.next_block).contains(&self.block)) {
+            return self.pass_by(offset, error);
+        }
+        let Some(next) = self.segments()?.find(|number| *number == self.segment + 1) else { return Ok(false) };
+        let is_end = matches!(error, FormatError::Blank | FormatError::Short(0));
+        let goes_on = is_end || {
+            let file = self.files.segment(next, 0)?;
+            file.begins_with(self.expected()).map_err(StoreError::io("reading", file.path()))?
+        };
+        if goes_on {
+            self.walk = None;
+            self.segment = next;
+        }
+        Ok(goes_on)
+    }
+
+    /// Goes on behind a place in a finished run where no block is, as [`Run`](crate::Run) does. That blocks are missing is an
+    /// error, once.
+    fn pass_by(&mut self, offset: u64, error: FormatError) -> Result<bool, StoreError> {
+        let is_end = matches!(error, FormatError::Blank | FormatError::Short(0));
+        let path = self.files.path().join(segment_name(self.segment));
+        let expected = self.expected();
+        if let Some(number) = self.walk.as_mut().map_or(Ok(None), |walk| walk.skip(expected))? {
+            self.block = number;
+            return Err(StoreError::Format { path, offset, error });
+        }
+        self.walk = None;
+        let next = self.segments()?.find(|number| *number > self.segment);
+        self.segment = next.unwrap_or(self.segment.saturating_add(1));
+        // What is missing at the end is told there. A footer that the writer could not write is not missed.
+        let told_later = next.is_none() && self.info.totals.blocks > self.block;
+        match told_later || is_end && self.info.state == RunState::Incomplete {
+            true => Ok(true),
+            false => Err(StoreError::Format { path, offset, error }),
+        }
+    }
+
+    fn expected(&self) -> Expected {
+        Expected { run: self.info.run, builder: self.info.builder, block: self.block }
+    }
+
+    /// The numbers of the segments, in ascending order.
+    fn segments(&self) -> Result<impl Iterator<Item = u32> + use<>, StoreError> {
+        Ok(self.files.segments()?.into_iter().map(|(number, _)| number))
     }
 
     fn take_closed(&mut self) -> Option<(EventId, EventStatus)> {
@@ -212,7 +270,8 @@ impl Follow {
     fn assemble(&mut self, id: EventId, status: EventStatus) -> Result<Event, StoreError> {
         let located = self.assembler.close(id);
         let find = |located: &Located| Fragment::find(&located.block, &located.entry);
-        let fragments = located.iter().map(find).collect::<Result<_, _>>()?;
+        let fragments = located.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        one_of_each(&fragments, &self.info.source_ids(), id, self.files.path())?;
         Ok(Event { id, status, fragments })
     }
 

@@ -1,11 +1,13 @@
 //! `run.json`: what a run is, who wrote it, and how it ended.
 
 use crate::StoreError;
+use crate::files::open_file;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use thalweg_wire::{RunNumber, SourceId};
@@ -182,9 +184,78 @@ impl RunInfo {
         (self.run, self.builder, self.began)
     }
 
+    /// The sources that each event has one record of, in ascending order.
+    pub(crate) fn source_ids(&self) -> Vec<SourceId> {
+        let mut ids: Vec<SourceId> = self.sources.iter().map(|source| source.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
     /// Reads `run.json` in a run's directory.
     pub fn read(directory: &Path) -> Result<Self, StoreError> {
-        Self::decode(directory, std::fs::read(directory.join(FILE_NAME)))
+        let text = match open_file(&directory.join(FILE_NAME)) {
+            Ok(mut file) => {
+                let mut text = Vec::new();
+                file.read_to_end(&mut text).map(|_| text)
+            }
+            Err(StoreError::Io { error, .. }) => Err(error),
+            Err(other) => return Err(other),
+        };
+        Self::decode(directory, text)
+    }
+
+    /// What in it cannot be, whatever is in the segments, in sentences (`docs/run-format.md`, "`run.json`").
+    pub fn contradictions(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        match (self.builder, self.builders) {
+            (_, 0) => found.push("'builders' is 0, and a run has one at least".to_owned()),
+            (builder, builders) if builder >= builders => {
+                found.push(format!("'builder' is {builder}, and builders 0 to {} are all there are", builders - 1));
+            }
+            _ => {}
+        }
+        match (self.state, self.ended) {
+            (RunState::Open, Some(_)) => found.push("'state' is OPEN, and 'ended' says when it ended".to_owned()),
+            (RunState::Complete | RunState::Incomplete, None) => {
+                found.push("'ended' is null, and 'state' says that it has ended".to_owned());
+            }
+            (_, Some(ended)) if ended < self.began => {
+                found.push(format!("'began' is {}, behind 'ended', {ended}", self.began));
+            }
+            _ => {}
+        }
+        if self.state == RunState::Complete && !self.reasons.is_empty() {
+            found.push("'state' is COMPLETE, and 'reasons' say why it is not".to_owned());
+        }
+        for pair in self.sources.windows(2) {
+            match pair[0].id.cmp(&pair[1].id) {
+                Ordering::Less => {}
+                Ordering::Equal => found.push(format!("source {} stands twice in 'sources'", pair[0].id)),
+                Ordering::Greater => found.push(format!("source {} stands behind {}", pair[1].id, pair[0].id)),
+            }
+        }
+        for SourceInfo { id, name, description } in &self.sources {
+            if name.contains(char::is_control) {
+                found.push(format!("the name of source {id} has control characters, {name:?}"));
+            }
+            for key in ["channels", "width", "height"] {
+                let number = description.get(key).and_then(serde_json::Value::as_f64);
+                if let Some(number) = number.filter(|number| *number < 1.0 || number.fract() != 0.0) {
+                    found.push(format!("'{key}' of source {id} is {number}, and no payload has that shape"));
+                }
+            }
+        }
+        let ledger = self.ledger.as_array().map(Vec::as_slice).unwrap_or_default();
+        let named: Vec<&str> = ledger.iter().filter_map(|line| line["source"].as_str()).collect();
+        for (at, name) in named.iter().enumerate() {
+            if !self.sources.iter().any(|source| source.id.to_string() == **name) {
+                found.push(format!("the ledger has a line for source {name:?}, which is not among 'sources'"));
+            } else if named[..at].contains(name) {
+                found.push(format!("the ledger has two lines for source {name}"));
+            }
+        }
+        found
     }
 
     /// What was read as the `run.json` of the run at `directory`.
@@ -300,7 +371,7 @@ pub(crate) const FILE_NAME: &str = "run.json";
 /// Where space for the last one is set aside, as long as the run is open.
 pub(crate) const LAST_NAME: &str = ".run.json";
 /// Where the first one is written before it takes its name.
-const FIRST_NAME: &str = ".run.json.first";
+pub(crate) const FIRST_NAME: &str = ".run.json.first";
 /// Reasons that are kept when there is no room for all.
 const FEW_REASONS: usize = 16;
 

@@ -3,7 +3,7 @@
 //! Writing: fill a [`BlockWriter`], [`Recorder::submit`] it, take it back from [`Recorder::reap`]. Reading: [`Run::open`],
 //! then [`Run::events`], [`Run::event`] or, while it is being written, [`Run::follow`]; [`Run::open_at`], where its files are
 //! not in a directory of this machine. [`verify`] reads everything and
-//! says what does not agree. The bytes are described for other languages in `docs/run-format.md`, and for this one in
+//! says what does not agree; [`salvage`] writes what is whole of a damaged run into a new one. The bytes are described for other languages in `docs/run-format.md`, and for this one in
 //! [`mod@format`].
 
 mod block;
@@ -19,6 +19,7 @@ mod list;
 mod mapping;
 mod recorder;
 mod run;
+mod salvage;
 mod segment;
 mod stored;
 mod verify;
@@ -41,5 +42,6 @@ pub use recorder::{
     EngineChoice, EngineKind, Finished, FinishedRun, Recorder, RecorderConfig, RecorderRung, RunBegin, RunEnd,
 };
 pub use run::{Recovery, Run};
+pub use salvage::{SalvageError, Salvaged, salvage};
 pub use stored::StoredBlock;
 pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify};

@@ -1,8 +1,10 @@
 //! What runs there are.
 
 use crate::info::writer_life;
+use crate::segment::segment_number;
 use crate::{RunInfo, RunState, StoreError, WriterLife};
 use serde::Serialize;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use thalweg_wire::RunNumber;
 
@@ -23,6 +25,8 @@ pub struct Listed {
     pub info: Option<RunInfo>,
     /// Why `run.json` cannot be read.
     pub error: Option<String>,
+    /// What is wrong with it, as far as that shows without reading a segment.
+    pub damage: Option<String>,
 }
 
 /// The runs in `directory`, in the order of their numbers.
@@ -41,7 +45,9 @@ pub fn list(directory: &Path) -> Result<Vec<Listed>, StoreError> {
         };
         let open = info.as_ref().is_some_and(|info| info.state == RunState::Open);
         let writer = open.then(|| writer_life(&path));
-        runs.push(Listed { bytes: segment_bytes(&path), path, run: run.0, builder, writer, info, error });
+        let (segments, bytes) = segments(&path);
+        let damage = info.as_ref().and_then(|info| damage(info, segments, bytes));
+        runs.push(Listed { bytes, path, run: run.0, builder, writer, info, error, damage });
     }
     runs.sort_by_key(|listed| (listed.run, listed.builder));
     Ok(runs)
@@ -58,10 +64,27 @@ pub(crate) fn parse_directory_name(name: &str) -> Option<(RunNumber, u32)> {
     digits.then(|| run.parse().ok()).flatten().map(|run| (RunNumber(run), builder))
 }
 
-fn segment_bytes(path: &Path) -> u64 {
+/// How many segment files there are, and how many bytes in them.
+fn segments(path: &Path) -> (u32, u64) {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    let segments = entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "seg"));
-    segments.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+    let segments = entries.filter(|entry| entry.file_name().to_str().and_then(segment_number).is_some());
+    let files = segments.filter_map(|entry| std::fs::metadata(entry.path()).ok()).filter(Metadata::is_file);
+    files.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.len()))
+}
+
+fn damage(info: &RunInfo, segments: u32, bytes: u64) -> Option<String> {
+    let RunInfo { totals, state, .. } = info;
+    let less = match state {
+        RunState::Open => None,
+        _ if segments < totals.segments => {
+            Some(format!("{segments} of its {} segment files are there", totals.segments))
+        }
+        _ if bytes < totals.bytes => {
+            Some(format!("its segment files have {bytes} bytes, fewer than the {} of its blocks", totals.bytes))
+        }
+        _ => None,
+    };
+    less.or_else(|| info.contradictions().into_iter().next().map(|found| format!("run.json: {found}")))
 }
 
 #[cfg(test)]

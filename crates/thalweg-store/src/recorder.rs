@@ -2,16 +2,17 @@
 //! block.
 
 use crate::block::BlockWriter;
-use crate::engine::{Engine, Job};
+use crate::engine::{Done, Engine, Job};
 use crate::error::{StoreError, WriteError};
 use crate::format::{BLOCK_ALIGN, EventStatus, FOOTER_ENTRY_LEN, MAX_BLOCK_LEN};
 use crate::info::{
-    EventCounts, LAST_NAME, RecorderInfo, RunFile, RunInfo, RunState, SourceInfo, Totals, WriterInfo,
-    run_directory_name,
+    EventCounts, FILE_NAME, FIRST_NAME, LAST_NAME, RecorderInfo, RunFile, RunInfo, RunState, SourceInfo, Totals,
+    WriterInfo, run_directory_name,
 };
 use crate::list::parse_directory_name;
-use crate::segment::{Segment, Tag, segment_name};
+use crate::segment::{Segment, segment_name};
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,7 +20,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use thalweg_arena::{Block, BlockPool};
+use thalweg_uring::Operation;
 use thalweg_wire::{RunNumber, TaiNanos};
 
 /// What a recorder is to write, and where.
@@ -168,12 +171,12 @@ pub struct FinishedRun {
 
 /// Writes one run.
 ///
-/// Its file descriptor ([`AsFd`]) is readable when [`reap`](Self::reap) has something to do. With io_uring, waits of the thread
+/// Its file descriptor ([`AsFd`]) is readable when [`reap`](Self::reap) has something to do, except where io_uring has begun to
+/// refuse operations in the middle of a run: reap now and then besides. With io_uring, waits of the thread
 /// that submits may be interrupted (`EINTR`) by a completion: wait again. A recorder that is dropped instead of
 /// [finished](Self::finish) leaves a run that is open, as if its writer had died.
 #[derive(Debug)]
 pub struct Recorder {
-    // Before everything that jobs under way refer to: dropped first. `Drop` waits for them besides.
     engine: Engine,
     rung: RecorderRung,
     path: PathBuf,
@@ -197,10 +200,9 @@ pub struct Recorder {
     _lock: File,
 }
 
-/// A block given to the engine.
+/// A block that was submitted.
 #[derive(Debug)]
 struct InFlight {
-    block: BlockWriter,
     number: u64,
     segment: u32,
     offset: u64,
@@ -211,11 +213,12 @@ struct InFlight {
     state: WriteState,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum WriteState {
+    /// The engine has the block.
     UnderWay,
-    Written,
-    Failed(i32),
+    Written(BlockWriter),
+    Failed(BlockWriter, Errno),
 }
 
 /// The first block that could not be written.
@@ -248,8 +251,7 @@ impl Recorder {
         let (path, run) = make_directory(&directory, run, builder, builders)?;
         let unfinished = NewDirectory(&path);
         let lock = File::open(&path).map_err(StoreError::io("opening", &path))?;
-        // A file system without locks leaves readers unsure whether the writer lives; nothing else depends on it.
-        let _ = rustix::fs::flock(&lock, FlockOperation::LockExclusive);
+        lock_alone(&lock, &path)?;
         let mut sources = begin.sources;
         sources.sort_by_key(|source| source.id);
         let next_info = RunFile::set_aside(&path, &sources, begin.configuration.to_string().len())?;
@@ -319,24 +321,20 @@ impl Recorder {
         let length = block.seal(RunNumber(self.info.run), self.info.builder, number, now);
         if let Err(error) = self.make_room(length) {
             let errno = match &error {
-                StoreError::Io { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
-                _ => libc::EIO,
+                StoreError::Io { error, .. } => Errno::from_io_error(error).unwrap_or(Errno::IO),
+                _ => Errno::IO,
             };
             self.complain(error);
-            self.push(block, length, now, WriteState::Failed(errno));
+            self.push(length, now, WriteState::Failed(block, errno));
             self.wake();
             return;
         }
-        self.push(block, length, now, WriteState::UnderWay);
-        self.start_write(self.in_flight.len() - 1);
-        if let Some(segment) = self.segments.back_mut() {
-            let number = segment.number;
-            if let Some(job) = segment.allocate_next(self.segment_space) {
-                // SAFETY: the segment, and with it the file, is kept until the job is done.
-                if unsafe { self.engine.start(Tag::Allocate(number).into(), job) }.is_err() {
-                    segment.allocated(-libc::EIO, self.segment_space);
-                }
-            }
+        self.push(length, now, WriteState::UnderWay);
+        self.start_write(self.in_flight.len() - 1, block);
+        if let Some(segment) = self.segments.back_mut()
+            && let Some(operation) = segment.allocate_next(self.segment_space)
+        {
+            self.engine.start(operation);
         }
     }
 
@@ -347,7 +345,7 @@ impl Recorder {
             return Some(finished);
         }
         while let Some(done) = self.engine.finished() {
-            self.note(done.tag.into(), done.result);
+            self.note(done);
         }
         let finished = self.take_finished();
         self.close_segments();
@@ -381,7 +379,7 @@ impl Recorder {
                 break;
             }
             match self.engine.finished() {
-                Some(done) => self.note(done.tag.into(), done.result),
+                Some(done) => self.note(done),
                 None => self.engine.wait().map_err(StoreError::io("waiting for writes to", &self.path))?,
             }
         }
@@ -456,70 +454,62 @@ impl Recorder {
         Ok(())
     }
 
-    fn push(&mut self, block: BlockWriter, length: u32, sealed: TaiNanos, state: WriteState) {
+    fn push(&mut self, length: u32, sealed: TaiNanos, state: WriteState) {
         let Some(segment) = self.segments.back_mut() else { return };
         let (offset, number) = (segment.end, self.submitted);
         segment.end += u64::from(length);
         segment.outstanding += 1;
         let segment = segment.number;
-        self.in_flight.push_back(InFlight { block, number, segment, offset, length, done: 0, sealed, state });
+        self.in_flight.push_back(InFlight { number, segment, offset, length, done: 0, sealed, state });
         self.submitted += 1;
     }
 
     /// Queues a block that is not written, behind those that are.
     fn hand_back(&mut self, block: BlockWriter, now: TaiNanos) {
         let state = match &self.failure {
-            Some(failure) => WriteState::Failed(failure.error.errno),
-            None => WriteState::Written,
+            Some(failure) => WriteState::Failed(block, Errno::from_raw_os_error(failure.error.errno)),
+            None => WriteState::Written(block),
         };
         let number = u64::MAX;
-        let entry = InFlight { block, number, segment: u32::MAX, offset: 0, length: 0, done: 0, sealed: now, state };
+        let entry = InFlight { number, segment: u32::MAX, offset: 0, length: 0, done: 0, sealed: now, state };
         self.in_flight.push_back(entry);
         self.wake();
     }
 
     /// Makes the file descriptor readable.
     fn wake(&mut self) {
-        // SAFETY: the job has neither file nor memory.
-        let _ = unsafe { self.engine.start(Tag::Wake.into(), Job::Nothing) };
+        self.engine.start(Operation::nothing(Job::Wake));
     }
 
     /// Begins to write what is not written yet of the block at `place` in the queue.
-    fn start_write(&mut self, place: usize) {
+    fn start_write(&mut self, place: usize, block: BlockWriter) {
         let entry = &mut self.in_flight[place];
         let Some(segment) = self.segments.iter().find(|segment| segment.number == entry.segment) else { return };
-        let buffer = u16::try_from(entry.block.index()).ok().filter(|_| self.rung.registered);
-        let memory = entry.block.memory()[entry.done as usize..].as_ptr();
-        let offset = entry.offset + u64::from(entry.done);
-        let job = Job::Write { fd: segment.fd(), memory, length: entry.length - entry.done, offset, buffer };
-        // SAFETY: block and segment are kept, and the block is not touched, until the job is done.
-        if let Err(error) = unsafe { self.engine.start(Tag::Block(entry.number).into(), job) } {
-            // The ring did not take it. It will not be done, so its end is noted here.
-            self.in_flight[place].state = WriteState::Failed(error.raw_os_error().unwrap_or(libc::EIO));
-            self.wake();
-        }
+        let job = Job::Block { number: entry.number, block, registered: self.rung.registered };
+        let (range, offset) = (entry.done as usize..entry.length as usize, entry.offset + u64::from(entry.done));
+        self.engine.start(Operation::write(segment.file(), job, range, offset));
     }
 
-    /// Takes note of a job that is done.
-    fn note(&mut self, tag: Tag, result: i32) {
-        let limit = self.segment_space;
-        let outcome = match tag {
-            Tag::Wake => Ok(()),
-            Tag::Block(number) => {
-                self.note_block(number, result);
+    /// Takes note of an operation that is over, or that could not be begun.
+    fn note(&mut self, done: Done) {
+        let (limit, result) = (self.segment_space, done.result);
+        let outcome = match done.job {
+            Job::Wake => Ok(()),
+            Job::Block { number, block, .. } => {
+                self.note_block(number, block, result);
                 Ok(())
             }
-            Tag::Allocate(number) => {
-                if let Some(segment) = self.segment_mut(number) {
+            Job::Allocate { segment } => {
+                if let Some(segment) = self.segment_mut(segment) {
                     segment.allocated(result, limit);
                 }
                 Ok(())
             }
-            Tag::Footer(number) => match self.segments.iter_mut().find(|segment| segment.number == number) {
+            Job::Footer { segment, .. } => match self.segments.iter_mut().find(|other| other.number == segment) {
                 Some(segment) => segment.footer_written(result, &mut self.engine),
                 None => Ok(()),
             },
-            Tag::Sync(number) => self.segment_mut(number).map_or(Ok(()), |segment| segment.synced(result)),
+            Job::Sync { segment } => self.segment_mut(segment).map_or(Ok(()), |segment| segment.synced(result)),
         };
         if let Err(error) = outcome {
             self.complain(error);
@@ -536,64 +526,68 @@ impl Recorder {
         self.segments.iter_mut().find(|segment| segment.number == number)
     }
 
-    fn note_block(&mut self, number: u64, result: i32) {
+    fn note_block(&mut self, number: u64, block: BlockWriter, result: Result<u32, Errno>) {
         let Some(place) = self.in_flight.iter().position(|entry| entry.number == number) else { return };
         let entry = &mut self.in_flight[place];
         let remaining = entry.length - entry.done;
-        match u32::try_from(result) {
-            Ok(written) if written >= remaining => entry.state = WriteState::Written,
+        match result {
+            Ok(written) if written >= remaining => entry.state = WriteState::Written(block),
             // A short write. O_DIRECT goes on at a multiple of its alignment; nothing gained means nothing fits.
             Ok(written) => {
                 let gained = written - written % BLOCK_ALIGN as u32;
                 if gained == 0 {
-                    entry.state = WriteState::Failed(libc::ENOSPC);
+                    entry.state = WriteState::Failed(block, Errno::NOSPC);
                 } else {
                     entry.done += gained;
-                    self.start_write(place);
+                    self.start_write(place, block);
                 }
             }
-            Err(_) if [-libc::EAGAIN, -libc::EINTR].contains(&result) => self.start_write(place),
-            Err(_) => entry.state = WriteState::Failed(-result),
+            Err(Errno::AGAIN | Errno::INTR) => self.start_write(place, block),
+            Err(errno) => entry.state = WriteState::Failed(block, errno),
         }
     }
 
     /// Hands back the oldest block where it is finished.
     fn take_finished(&mut self) -> Option<Finished> {
-        if self.in_flight.front()?.state == WriteState::UnderWay {
-            return None;
-        }
+        self.in_flight.front().filter(|entry| !matches!(entry.state, WriteState::UnderWay))?;
         let entry = self.in_flight.pop_front()?;
+        let (block, errno) = match entry.state {
+            WriteState::UnderWay => return None,
+            WriteState::Written(block) => (block, None),
+            WriteState::Failed(block, errno) => (block, Some(errno)),
+        };
         let Some(at) = self.segments.iter().position(|segment| segment.number == entry.segment) else {
             // It was never given to a segment: empty, or submitted after a failure.
             let result = match &self.failure {
-                Some(failure) if !entry.block.is_empty() => Err(failure.error.clone()),
+                Some(failure) if !block.is_empty() => Err(failure.error.clone()),
                 _ => Ok(()),
             };
-            return Some(Finished { block: entry.block, result });
+            return Some(Finished { block, result });
         };
         let segment = &mut self.segments[at];
         segment.outstanding -= 1;
-        if let (WriteState::Failed(errno), None) = (entry.state, &self.failure) {
-            let error = WriteError { path: segment.path.clone(), offset: entry.offset, length: entry.length, errno };
+        if let (Some(errno), None) = (errno, &self.failure) {
+            let (offset, length, errno) = (entry.offset, entry.length, errno.raw_os_error());
+            let error = WriteError { path: segment.path.clone(), offset, length, errno };
             tracing::error!(%error, "recording stops here");
-            self.failure = Some(Failure { segment: entry.segment, offset: entry.offset, error });
+            self.failure = Some(Failure { segment: entry.segment, offset, error });
         }
         if let Some(failure) = &self.failure {
             // Even a block that was written: a reader stops at the gap in front of it.
-            return Some(Finished { block: entry.block, result: Err(failure.error.clone()) });
+            return Some(Finished { block, result: Err(failure.error.clone()) });
         }
-        segment.add(entry.offset, entry.number, entry.sealed, entry.block.fragments(), entry.block.closings());
+        segment.add(entry.offset, entry.number, entry.sealed, block.fragments(), block.closings());
         let totals = &mut self.info.totals;
         totals.bytes += u64::from(entry.length);
         totals.blocks += 1;
-        totals.fragments += entry.block.fragments().len() as u64;
-        for closing in entry.block.closings() {
+        totals.fragments += block.fragments().len() as u64;
+        for closing in block.closings() {
             totals.events += u64::from(closing.count);
             if closing.status == EventStatus::Incomplete {
                 totals.incomplete_events += u64::from(closing.count);
             }
         }
-        Some(Finished { block: entry.block, result: Ok(()) })
+        Some(Finished { block, result: Ok(()) })
     }
 
     /// Moves segments that get no more blocks towards being closed, and lets go of those that are.
@@ -629,23 +623,6 @@ impl Recorder {
 impl AsFd for Recorder {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.engine.as_fd()
-    }
-}
-
-impl Drop for Recorder {
-    /// Waits for what is under way: the kernel still reads from blocks that are freed afterwards.
-    fn drop(&mut self) {
-        let under_way = |recorder: &Self| {
-            let blocks = recorder.in_flight.iter().any(|entry| entry.state == WriteState::UnderWay);
-            blocks || recorder.segments.iter().any(Segment::has_job)
-        };
-        while under_way(self) {
-            match self.engine.finished() {
-                Some(done) => self.note(done.tag.into(), done.result),
-                None if self.engine.wait().is_err() => break,
-                None => {}
-            }
-        }
     }
 }
 
@@ -711,12 +688,26 @@ fn make_directory(
     }
 }
 
+/// Takes the lock that tells readers that the run is being written. A reader that looks for it holds it for an instant, so it is
+/// tried again for a while; somebody who keeps it must not keep the run from beginning for ever.
+fn lock_alone(directory: &File, path: &Path) -> Result<(), StoreError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            Err(Errno::WOULDBLOCK) => return Err(StoreError::Locked(path.to_owned())),
+            // A file system without locks leaves readers unsure whether the writer lives; nothing else depends on it.
+            _ => return Ok(()),
+        }
+    }
+}
+
 /// A run's directory until everything that makes it a run is in it; removed where that fails.
 struct NewDirectory<'a>(&'a Path);
 
 impl Drop for NewDirectory<'_> {
     fn drop(&mut self) {
-        for name in [segment_name(0).as_str(), LAST_NAME] {
+        for name in [segment_name(0).as_str(), LAST_NAME, FIRST_NAME, FILE_NAME] {
             let _ = std::fs::remove_file(self.0.join(name));
         }
         let _ = std::fs::remove_dir(self.0);
@@ -775,4 +766,31 @@ fn writer_info(program: String, version: String) -> WriterInfo {
 
 fn sync_directory(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(StoreError::io("syncing", path))
+}
+
+/// How long a run may wait for its lock before it begins.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn somebody_who_keeps_a_runs_lock_does_not_keep_it_from_beginning_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || File::open(directory.path()).unwrap();
+        let reader = open();
+        rustix::fs::flock(&reader, FlockOperation::LockShared).unwrap();
+        let refused = lock_alone(&open(), directory.path()).unwrap_err();
+        assert!(refused.to_string().contains("is locked by another process"), "{refused}");
+        // One that looks, and gives it back meanwhile.
+        std::thread::scope(|scope| {
+            let recorder = scope.spawn(|| {
+                let lock = open();
+                lock_alone(&lock, directory.path()).map(|()| lock)
+            });
+            drop(reader);
+            recorder.join().unwrap().unwrap();
+        });
+    }
 }

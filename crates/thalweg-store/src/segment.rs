@@ -5,10 +5,11 @@ use crate::engine::{Engine, Job};
 use crate::format::{Closing, Footer, FooterEntry, FragmentEntry};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use thalweg_arena::{Block, BlockPool};
+use thalweg_arena::BlockPool;
+use thalweg_uring::{File, Operation};
 use thalweg_wire::{RunNumber, TaiNanos};
 
 /// The name of segment `number`: `00000.seg`.
@@ -33,7 +34,7 @@ pub(crate) struct Segment {
     /// The number of its first block.
     first_block: u64,
     pub(crate) path: Arc<Path>,
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     /// Where the next block goes.
     pub(crate) end: u64,
     /// How far space is set aside.
@@ -55,8 +56,8 @@ pub(crate) struct Segment {
 enum Close {
     /// Blocks may still come, or be under way.
     NotYet,
-    /// The footer is being written, from memory that is kept until it is.
-    Footer { _memory: Block, length: u32 },
+    /// The footer is being written.
+    Footer { length: u32 },
     /// The file is being brought to the disk itself.
     Sync,
     /// Done.
@@ -80,7 +81,7 @@ impl Segment {
             number,
             first_block,
             path,
-            file,
+            file: Arc::new(file),
             end: 0,
             allocated: 0,
             allocated_enough: false,
@@ -93,8 +94,8 @@ impl Segment {
         })
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+    pub(crate) fn file(&self) -> File {
+        File::Open(Arc::clone(&self.file))
     }
 
     /// Sets the first space aside, while waiting for it. An error other than a full disk means that the file system
@@ -116,23 +117,24 @@ impl Segment {
         }
     }
 
-    /// The job that sets more space aside, when it is time.
-    pub(crate) fn allocate_next(&mut self, limit: u64) -> Option<Job> {
+    /// The operation that sets more space aside, when it is time.
+    pub(crate) fn allocate_next(&mut self, limit: u64) -> Option<Operation<Job>> {
         let due = self.end + ALLOCATE_AHEAD / 2 > self.allocated;
         if !due || self.allocating || self.allocated_enough || self.allocated >= limit {
             return None;
         }
         self.allocating = true;
-        Some(Job::Allocate { fd: self.fd(), offset: self.allocated, length: self.next_allocation(limit) })
+        let (job, length) = (Job::Allocate { segment: self.number }, self.next_allocation(limit));
+        Some(Operation::allocate(self.file(), job, self.allocated, length))
     }
 
     fn next_allocation(&self, limit: u64) -> u64 {
         (limit - self.allocated).min(ALLOCATE_AHEAD)
     }
 
-    pub(crate) fn allocated(&mut self, result: i32, limit: u64) {
+    pub(crate) fn allocated(&mut self, result: Result<u32, Errno>, limit: u64) {
         self.allocating = false;
-        if result < 0 {
+        if result.is_err() {
             // Writes extend the file from here on; if the disk is full, they will say so.
             self.allocated_enough = true;
         } else {
@@ -186,94 +188,51 @@ impl Segment {
             closings: std::mem::take(&mut self.closings),
         };
         // A footer past the longest block there can be is left out: its segment is read by walking the headers.
-        let Some(length) = footer.encoded_len() else { return self.begin_sync(engine) };
+        let Some(length) = footer.encoded_len() else {
+            self.begin_sync(engine);
+            return Ok(());
+        };
         let mut pool = BlockPool::new("footer", 1, length)?;
-        let Some(mut block) = pool.take() else { return self.begin_sync(engine) };
-        let bytes = &mut block.bytes_mut()[..length];
-        footer.encode(bytes);
+        let Some(mut block) = pool.take() else {
+            self.begin_sync(engine);
+            return Ok(());
+        };
+        footer.encode(&mut block.bytes_mut()[..length]);
+        let job = Job::Footer { segment: self.number, memory: block };
+        engine.start(Operation::write(self.file(), job, 0..length, self.end));
         #[expect(clippy::cast_possible_truncation, reason = "encoded_len stays below MAX_BLOCK_LEN")]
         let length = length as u32;
-        let job = Job::Write { fd: self.fd(), memory: bytes.as_ptr(), length, offset: self.end, buffer: None };
-        self.closing = Close::Footer { _memory: block, length };
-        // SAFETY: file and block are kept here until the job is done.
-        unsafe { engine.start(Tag::Footer(self.number).into(), job) }.map_err(StoreError::io("closing", &self.path))
+        self.closing = Close::Footer { length };
+        Ok(())
     }
 
     /// Goes on once the footer is written, or is not: then the file ends behind its last block.
-    pub(crate) fn footer_written(&mut self, result: i32, engine: &mut Engine) -> Result<(), StoreError> {
-        let Close::Footer { length, .. } = self.closing else { return Ok(()) };
-        let whole = u32::try_from(result).is_ok_and(|written| written == length);
-        if whole {
+    pub(crate) fn footer_written(&mut self, result: Result<u32, Errno>, engine: &mut Engine) -> Result<(), StoreError> {
+        let Close::Footer { length } = self.closing else { return Ok(()) };
+        if result == Ok(length) {
             self.end += u64::from(length);
-            return self.begin_sync(engine);
+            self.begin_sync(engine);
+            return Ok(());
         }
         self.closing = Close::Closed;
         let _ = rustix::fs::ftruncate(&self.file, self.end);
-        let errno = if result < 0 { -result } else { libc::ENOSPC };
-        Err(StoreError::Io {
-            doing: "writing the footer of",
-            path: self.path.to_path_buf(),
-            error: std::io::Error::from_raw_os_error(errno),
-        })
+        let errno = result.err().unwrap_or(Errno::NOSPC);
+        Err(StoreError::os("writing the footer of", &self.path)(errno))
     }
 
-    fn begin_sync(&mut self, engine: &mut Engine) -> Result<(), StoreError> {
+    fn begin_sync(&mut self, engine: &mut Engine) {
         self.closing = Close::Sync;
-        let job = Job::Sync { fd: self.fd() };
-        // SAFETY: the file is kept here until the job is done.
-        unsafe { engine.start(Tag::Sync(self.number).into(), job) }.map_err(StoreError::io("closing", &self.path))
+        engine.start(Operation::sync(self.file(), Job::Sync { segment: self.number }));
     }
 
-    pub(crate) fn synced(&mut self, result: i32) -> Result<(), StoreError> {
+    pub(crate) fn synced(&mut self, result: Result<u32, Errno>) -> Result<(), StoreError> {
         self.closing = Close::Closed;
-        if result < 0 {
-            return Err(StoreError::Io {
-                doing: "bringing to the disk",
-                path: self.path.to_path_buf(),
-                error: std::io::Error::from_raw_os_error(-result),
-            });
-        }
-        Ok(())
+        result.map(drop).map_err(StoreError::os("bringing to the disk", &self.path))
     }
 
     /// Gives up closing it; it stays readable by walking its headers.
     pub(crate) fn abandon(&mut self) {
         self.closing = Close::Closed;
-    }
-}
-
-/// What a job was for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tag {
-    Block(u64),
-    Allocate(u32),
-    Footer(u32),
-    Sync(u32),
-    Wake,
-}
-
-impl From<Tag> for u64 {
-    fn from(tag: Tag) -> u64 {
-        match tag {
-            Tag::Block(number) => number,
-            Tag::Allocate(segment) => 1 << 63 | u64::from(segment),
-            Tag::Footer(segment) => 1 << 63 | 1 << 32 | u64::from(segment),
-            Tag::Sync(segment) => 1 << 63 | 2 << 32 | u64::from(segment),
-            Tag::Wake => u64::MAX,
-        }
-    }
-}
-
-impl From<u64> for Tag {
-    #[expect(clippy::cast_possible_truncation, reason = "the lower half is the segment number")]
-    fn from(tag: u64) -> Self {
-        match (tag >> 63, tag >> 32 & 0x7fff_ffff) {
-            (0, _) => Self::Block(tag),
-            (_, 0) => Self::Allocate(tag as u32),
-            (_, 1) => Self::Footer(tag as u32),
-            (_, 2) => Self::Sync(tag as u32),
-            _ => Self::Wake,
-        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Reads a whole run and says what in it does not agree.
 
-use crate::event::{Assembler, ReadBlock};
+use crate::event::{Assembler, Fragment, Located, is_whole};
 use crate::format::{BLOCK_HEADER_LEN, EventStatus, FormatError};
 use crate::run::{Recovery, Run};
-use crate::{RunState, StoreError, StoredBlock, WriterLife};
+use crate::{RunInfo, RunState, StoreError, StoredBlock, WriterLife};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,15 +31,19 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// Records, those that stand for missing sources included.
     pub fragments: u64,
-    /// Closed events.
+    /// Closed events, without those that are lost.
     pub events: u64,
     /// Closed events with a source missing.
     pub incomplete_events: u64,
-    /// Events with records that were never closed.
+    /// Events with records that were never closed. No reader presents them, and they count for no source.
     pub unfinished_events: u64,
+    /// Blocks that are missing or cannot be read.
+    pub lost_blocks: u64,
+    /// Closed events that are lost with them, in whole or in part.
+    pub lost_events: u64,
     /// What was counted for each source, in ascending order.
     pub sources: Vec<SourceCount>,
-    /// Where reading had to stop.
+    /// Where reading had to stop, in a run that was not ended.
     pub recovery: Option<Recovery>,
     /// What disagrees: the first thousand of it.
     pub problems: Vec<Problem>,
@@ -74,11 +78,11 @@ pub struct SourceCount {
     pub source: String,
     /// Its name in the topology.
     pub name: String,
-    /// Records that came from it.
+    /// Records that came from it, of closed events.
     pub recorded: u64,
     /// Records that stand for what did not come.
     pub missing: u64,
-    /// Payload bytes.
+    /// Payload bytes of what is recorded.
     pub bytes: u64,
 }
 
@@ -114,10 +118,32 @@ pub enum ProblemKind {
         /// What is wrong with it.
         found: String,
     },
-    /// A segment that ends, or is cut, where a run that was finished has a footer.
-    #[error("the segment was not closed: {found}")]
+    /// A segment that ends, is cut or goes on where a run that was finished has a footer, and that lacks no block.
+    #[error("the segment does not end with its footer: {found}")]
     Segment {
         /// What is there instead.
+        found: String,
+    },
+    /// A segment without a file, none of whose blocks are missing.
+    #[error("the segment cannot be read: {found}")]
+    File {
+        /// What is there instead.
+        found: String,
+    },
+    /// Blocks that are not there, or not whole.
+    #[error("{}: {found}", missing(*.first, *.blocks))]
+    Missing {
+        /// The number of the first.
+        first: u64,
+        /// How many.
+        blocks: u64,
+        /// What is there instead of the first.
+        found: String,
+    },
+    /// A `run.json` that contradicts itself, or the segments.
+    #[error("{found}")]
+    RunJson {
+        /// What in it.
         found: String,
     },
     /// A footer that says something else of a block than the block.
@@ -210,6 +236,25 @@ pub enum ProblemKind {
     },
 }
 
+fn missing(first: u64, blocks: u64) -> String {
+    match blocks {
+        1 => format!("block {first} is missing"),
+        blocks => format!("{blocks} blocks from {first} on are missing"),
+    }
+}
+
+impl Problem {
+    /// Whether it is that a whole file cannot be read.
+    fn is_of_a_file(&self) -> bool {
+        matches!(self.kind, ProblemKind::File { .. })
+    }
+
+    pub(crate) fn new(file: String, offset: Option<u64>, kind: ProblemKind) -> Self {
+        let text = kind.to_string();
+        Self { file, offset, kind, text }
+    }
+}
+
 /// Reads everything in a run: each block's CRC, each record's header and payload, each closed event, each total.
 pub fn verify(run: &Run) -> VerifyReport {
     let mut check = Check::new(run);
@@ -246,6 +291,9 @@ impl fmt::Display for VerifyReport {
         let Self { events, incomplete_events, unfinished_events, fragments, blocks, bytes, .. } = self;
         write!(f, "\n{events} events, {incomplete_events} incomplete, {unfinished_events} unfinished; ")?;
         write!(f, "{fragments} fragments in {blocks} blocks, {bytes} bytes")?;
+        if self.lost_blocks > 0 {
+            write!(f, "; lost: {} blocks, and {} events in whole or in part", self.lost_blocks, self.lost_events)?;
+        }
         for problem in &self.problems {
             write!(f, "\n{problem}")?;
         }
@@ -292,12 +340,14 @@ impl<'a> Check<'a> {
             events: 0,
             incomplete_events: 0,
             unfinished_events: 0,
+            lost_blocks: run.lost_blocks(),
+            lost_events: 0,
             sources: Vec::new(),
             recovery: run.recovery().cloned(),
-            problems: Vec::new(),
-            problem_count: 0,
+            problems: run.problems().to_vec(),
+            problem_count: run.problems().len() as u64,
         };
-        let expected = counts.keys().copied().collect();
+        let expected = run.sources().to_vec();
         Self { run, report, counts, expected, assembler: Assembler::default(), missing: BTreeMap::new() }
     }
 
@@ -310,6 +360,7 @@ impl<'a> Check<'a> {
                     StoreError::Format { error, .. } => error.to_string(),
                     other => other.to_string(),
                 };
+                self.report.lost_blocks += 1;
                 let kind = ProblemKind::Block { block: block.number(), found };
                 return self.problem(block.path(), Some(block.offset()), kind);
             }
@@ -383,13 +434,29 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// A record that was counted is of an event that was never closed.
+    fn uncount(&mut self, located: &Located) {
+        let Some(count) = self.counts.get_mut(&located.entry.source) else { return };
+        // One that cannot be read was not counted.
+        let Ok(Fragment { header, .. }) = Fragment::find(&located.block, &located.entry) else { return };
+        if !header.is_whole() {
+            return;
+        }
+        let of_its_kind =
+            if header.status.contains(Status::MISSING) { &mut count.missing } else { &mut count.recorded };
+        *of_its_kind = of_its_kind.saturating_sub(1);
+        count.bytes = count.bytes.saturating_sub(header.piece_length.into());
+    }
+
     fn close(&mut self, block: &StoredBlock, id: EventId, status: EventStatus) {
-        self.report.events += 1;
         let fragments = self.assembler.close(id);
         let missing = self.missing.remove(&id).unwrap_or(0);
+        if self.is_torn(&fragments) {
+            return;
+        }
+        self.report.events += 1;
         let (event, found, expected) = (id.0, fragments.len(), self.expected.len());
-        let one_each = fragments.iter().map(|located| &located.entry.source).eq(&self.expected);
-        if !one_each {
+        if !self.one_of_each(&fragments) {
             self.problem(block.path(), Some(block.offset()), ProblemKind::Event { event, found, expected });
         }
         let says_incomplete = status == EventStatus::Incomplete;
@@ -401,22 +468,45 @@ impl<'a> Check<'a> {
         }
     }
 
+    fn one_of_each(&self, fragments: &[Located]) -> bool {
+        is_whole(fragments.iter().map(|located| located.entry.source), &self.expected)
+    }
+
+    /// Whether an event lacks records that may have been in a block that is lost: that was said of the block.
+    fn is_torn(&self, fragments: &[Located]) -> bool {
+        let once = fragments.windows(2).all(|pair| pair[0].entry.source < pair[1].entry.source);
+        let known = fragments.iter().all(|located| self.expected.binary_search(&located.entry.source).is_ok());
+        self.report.lost_blocks > 0 && fragments.len() < self.expected.len() && once && known
+    }
+
     fn finish(mut self) -> VerifyReport {
-        let open: Vec<(u64, usize, Arc<ReadBlock>)> = self
-            .assembler
-            .open()
-            .filter_map(|(event, located)| Some((event.0, located.len(), Arc::clone(&located.first()?.block))))
-            .collect();
-        for (event, records, place) in open {
-            if self.run.status(EventId(event)).is_some() {
-                let kind = ProblemKind::AfterClosing { event, records };
+        let mut open: Vec<EventId> = self.assembler.open().map(|(event, _)| event).collect();
+        open.sort_unstable();
+        for id in open {
+            let Some(status) = self.run.status(id) else {
+                // Its closing may be lost as well.
+                let is_lost = self.report.lost_blocks > 0 && self.run.info().state != RunState::Open;
+                self.report.unfinished_events += u64::from(!is_lost);
+                self.assembler.close(id).iter().for_each(|located| self.uncount(located));
+                continue;
+            };
+            let fragments = self.assembler.close(id);
+            let Some(place) = fragments.first().map(|located| Arc::clone(&located.block)) else { continue };
+            if self.report.lost_blocks > 0 && self.one_of_each(&fragments) {
+                // The footer knows what the block said that closed it.
+                self.report.events += 1;
+                self.report.incomplete_events += u64::from(status == EventStatus::Incomplete);
+            } else if !self.is_torn(&fragments) {
+                let kind = ProblemKind::AfterClosing { event: id.0, records: fragments.len() };
                 self.problem(place.mapping.path(), Some(place.offset), kind);
-            } else {
-                self.report.unfinished_events += 1;
             }
         }
-        self.recovery();
-        if self.run.info().state != RunState::Open {
+        let RunInfo { state, totals, .. } = self.run.info();
+        if self.report.lost_blocks > 0 {
+            let stated = if *state == RunState::Open { 0 } else { totals.events };
+            self.report.lost_events = self.run.len().max(stated).saturating_sub(self.report.events);
+        }
+        if *state != RunState::Open {
             self.totals();
         }
         self.report.sources = self.counts.into_values().collect();
@@ -424,24 +514,14 @@ impl<'a> Check<'a> {
         self.report
     }
 
-    /// A run whose writer died may end anywhere. A finished run ends with footers, unless it says that it could not write
-    /// them.
-    fn recovery(&mut self) {
-        let state = self.run.info().state;
-        let ends = self.run.unclosed().iter().chain(self.run.recovery());
-        for end in ends.filter(|end| state == RunState::Complete || state == RunState::Incomplete && !end.is_end) {
-            let path = self.run.path().join(&end.segment);
-            self.problem(&path, Some(end.offset), ProblemKind::Segment { found: end.found.clone() });
-        }
-    }
-
     /// Compares the totals and the ledger of a finished run with what was counted.
     fn totals(&mut self) {
         let info = self.run.info();
+        let blocks = self.report.blocks.saturating_add(self.report.lost_blocks);
         let mut numbers = vec![
             ("totals.events".to_owned(), info.totals.events, self.report.events),
             ("totals.incomplete_events".to_owned(), info.totals.incomplete_events, self.report.incomplete_events),
-            ("totals.blocks".to_owned(), info.totals.blocks, self.report.blocks),
+            ("totals.blocks".to_owned(), info.totals.blocks, blocks),
             ("totals.bytes".to_owned(), info.totals.bytes, self.report.bytes),
             ("totals.fragments".to_owned(), info.totals.fragments, self.report.fragments),
             ("totals.segments".to_owned(), info.totals.segments.into(), self.report.segments.into()),
@@ -470,8 +550,10 @@ impl<'a> Check<'a> {
             }
         }
         let path = self.run.path().join(crate::info::FILE_NAME);
+        // What was lost was said where it is lost.
+        let is_less = self.report.lost_blocks > 0 || self.run.problems().iter().any(Problem::is_of_a_file);
         for (what, stated, counted) in numbers {
-            if stated != counted {
+            if counted > stated || counted < stated && !is_less {
                 self.problem(&path, None, ProblemKind::Total { what, stated, counted });
             }
         }
@@ -484,8 +566,7 @@ impl<'a> Check<'a> {
         self.report.problem_count += 1;
         if self.report.problem_count <= ENOUGH {
             let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let text = kind.to_string();
-            self.report.problems.push(Problem { file, offset, kind, text });
+            self.report.problems.push(Problem::new(file, offset, kind));
         }
     }
 }
@@ -510,7 +591,7 @@ fn record_at(records: &[u8], offset: usize) -> Option<(FragmentHeader, &[u8])> {
 }
 
 /// What can become of a fragment that a source accepted (`docs/architecture.md`, "The ledger").
-const BUCKETS: [&str; 8] =
-    ["recorded", "discarded", "rejected", "dropped_newest", "dropped_oldest", "late", "corrupt", "lost"];
+pub(crate) const BUCKETS: [&str; 9] =
+    ["recorded", "discarded", "rejected", "dropped_newest", "dropped_oldest", "late", "corrupt", "lost", "beyond_end"];
 /// Problems that are listed one by one.
 const ENOUGH: u64 = 1000;

@@ -2,7 +2,7 @@
 
 use crate::event::ReadBlock;
 use crate::files::SegmentFile;
-use crate::format::{BLOCK_HEADER_LEN, BlockHeader, BlockKind, Footer, FormatError};
+use crate::format::{BLOCK_ALIGN, BLOCK_HEADER_LEN, BlockHeader, BlockKind, Footer, FormatError};
 use crate::{Mapping, RunInfo, StoreError};
 use std::io;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ pub(crate) enum Depth {
 pub(crate) enum Step {
     /// A data block, whole as far as was looked.
     Block(ReadBlock),
-    /// The footer: the segment is closed.
-    Footer,
+    /// The footer: the segment is closed. It ends where the walk is.
+    Footer(Footer),
     /// Nothing yet, or nothing whole.
     Stop(FormatError),
 }
@@ -81,6 +81,45 @@ impl Walk {
 
     pub(crate) fn step(&mut self, expected: Expected) -> Result<Step, StoreError> {
         self.try_step(expected).map_err(StoreError::io("reading", self.file.path()))
+    }
+
+    /// Where no block is, looks for the next whole one of the run behind that place, and says its number: one that is due or
+    /// comes later. The walk goes on there. Nothing, where there is none in the file.
+    pub(crate) fn skip(&mut self, due: Expected) -> Result<Option<u64>, StoreError> {
+        let begin = self.at;
+        let found = self.try_skip(due);
+        if !matches!(found, Ok(Some(_))) {
+            self.at = begin;
+        }
+        found.map_err(StoreError::io("reading", self.file.path()))
+    }
+
+    fn try_skip(&mut self, due: Expected) -> io::Result<Option<u64>> {
+        let mut window = vec![0; SEARCHED];
+        let (mut at, mut start, mut there) = (self.at, self.at, 0);
+        loop {
+            if at + BLOCK_HEADER_LEN as u64 > start + there as u64 {
+                start = at;
+                there = self.file.read_up_to(&mut window, at)?;
+                if there < BLOCK_HEADER_LEN {
+                    return Ok(None);
+                }
+            }
+            let from = usize::try_from(at - start).unwrap_or(usize::MAX);
+            let mut length = BLOCK_ALIGN as u64;
+            let header = BlockHeader::decode(&window[from..there]).ok().filter(|header| header.block >= due.block);
+            if let Some(header) = header.filter(|header| Expected { block: header.block, ..due }.check(header).is_ok())
+            {
+                self.at = at;
+                if !matches!(self.try_step(Expected { block: header.block, ..due })?, Step::Stop(_)) {
+                    self.at = at;
+                    return Ok(Some(header.block));
+                }
+                // How long a damaged block is, its header still says: nothing in it is taken for a block.
+                length = header.length.into();
+            }
+            at += length;
+        }
     }
 
     fn try_step(&mut self, expected: Expected) -> io::Result<Step> {
@@ -122,7 +161,10 @@ impl Walk {
         }
         if header.kind == BlockKind::Footer {
             return Ok(match Footer::decode(self.at, block) {
-                Ok(_) => Step::Footer,
+                Ok(footer) => {
+                    self.at += u64::from(length);
+                    Step::Footer(footer)
+                }
                 Err(error) => Step::Stop(error),
             });
         }
@@ -143,3 +185,5 @@ impl Walk {
 
 /// Address space set aside for a segment to grow into.
 const MAX_RESERVE: u64 = 64 << 30;
+/// Bytes that are read at a time in search of a block.
+const SEARCHED: usize = 1 << 20;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 use thalweg_arena::BlockPool;
+use thalweg_skip::skipped;
 use thalweg_store::format::{BlockHeader, Trailer};
 use thalweg_store::{
     EventStatus, Follow, ProblemKind, Recorder, RecorderConfig, Run, RunInfo, RunState, Verdict, VerifyReport, list,
@@ -159,6 +160,8 @@ fn a_payload_that_was_wrong_before_it_was_sealed_is_found() {
     ];
     assert_eq!(kinds(&report), expected.iter().collect::<Vec<_>>(), "{report}");
     assert_eq!(report.unfinished_events, 1);
+    let recorded: Vec<u64> = report.sources.iter().map(|source| source.recorded).collect();
+    assert_eq!(recorded, [2, 3, 2], "what was never closed, event 3 of source 1.2, is not recorded");
 }
 
 #[test]
@@ -196,16 +199,17 @@ fn a_lost_segment_is_found() {
     std::fs::remove_file(path.join("00002.seg")).unwrap();
     let run = Run::open(&path).unwrap();
     assert!(run.blocks().len() < whole.blocks().len());
-    let recovery = run.recovery().unwrap();
-    assert_eq!((recovery.segment.as_str(), recovery.offset), ("00003.seg", 0));
-    assert!(!verify(&run).consistent);
+    let report = verify(&run);
+    assert_eq!((report.problem_count, report.problems[0].file.as_str()), (1, "00002.seg"), "{report}");
+    assert_eq!(run.blocks().len() as u64 + run.lost_blocks(), whole.blocks().len() as u64);
     for number in 3..whole.segments() {
         std::fs::remove_file(path.join(format!("{number:05}.seg"))).unwrap();
     }
-    let report = verify(&Run::open(&path).unwrap());
-    assert!(
-        kinds(&report).iter().any(|kind| matches!(kind, ProblemKind::Total { what, .. } if what == "totals.blocks"))
-    );
+    let run = Run::open(&path).unwrap();
+    let report = verify(&run);
+    let lost = whole.blocks().len() as u64 - report.blocks;
+    assert!(matches!(kinds(&report)[..], [ProblemKind::Missing { blocks, .. }] if *blocks == lost), "{report}");
+    assert_eq!(run.problems().len(), 1);
 }
 
 #[test]
@@ -249,6 +253,15 @@ fn a_disk_without_room_for_a_run_gets_none() {
         assert!(list(&mount.join("runs")).unwrap().is_empty());
         assert_eq!(std::fs::read_dir(mount.join("runs")).unwrap().count(), 0, "nothing is left behind");
     });
+    // Wherever the room ends while a run is begun.
+    for pages in 16..40 {
+        on_small_disk(&std::ffi::CString::new(format!("size={}k", 4 * pages)).unwrap(), |mount| {
+            let mut pool = BlockPool::new("test", 1, 64 << 10).unwrap();
+            let begun = Recorder::create(config(mount), &mut pool).is_ok();
+            let left = std::fs::read_dir(mount.join("runs")).unwrap().count();
+            assert_eq!(left, usize::from(begun), "with {pages} pages");
+        });
+    }
 }
 
 /// Runs `test` on a file system of its own, or says why it cannot.
@@ -262,7 +275,7 @@ fn on_small_disk(options: &std::ffi::CStr, test: impl FnOnce(&Path)) {
     let directory = directory();
     let flags = rustix::mount::MountFlags::empty();
     match rustix::mount::mount("tmpfs", directory.path(), "tmpfs", flags, Some(options)) {
-        Err(error) => eprintln!("skipped: mounting a tmpfs: {error}"),
+        Err(error) => skipped(format_args!("mounting a tmpfs: {error}")),
         Ok(()) => {
             let _mounted = Mounted(directory.path());
             test(directory.path());

@@ -3,11 +3,13 @@
 mod common;
 
 use common::{Builder, SOURCES, config, directory, payload};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use thalweg_arena::BlockPool;
+use thalweg_skip::skipped;
 use thalweg_store::{
-    EngineChoice, EngineKind, Event, EventStatus, Recorder, RecorderConfig, Run, RunState, StoreError, Verdict,
-    WriterLife, list, verify,
+    BlockWriter, EngineChoice, EngineKind, Event, EventCounts, EventStatus, Recorder, RecorderConfig, Run, RunBegin,
+    RunEnd, RunState, StoreError, Verdict, WriterLife, list, verify,
 };
 use thalweg_wire::{EventId, RunNumber, SourceId, Status, TaiNanos};
 
@@ -149,12 +151,100 @@ fn an_empty_block_comes_back_unwritten() {
     let directory = directory();
     let mut pool = BlockPool::new("test", 1, 64 << 10).unwrap();
     let mut recorder = Recorder::create(config(directory.path()), &mut pool).unwrap();
-    recorder.submit(thalweg_store::BlockWriter::new(pool.take().unwrap()), TaiNanos(0));
+    recorder.submit(BlockWriter::new(pool.take().unwrap()), TaiNanos(0));
     let mut fds = [rustix::event::PollFd::new(&recorder, rustix::event::PollFlags::IN)];
     assert_eq!(rustix::event::poll(&mut fds, None), Ok(1), "the caller is woken for it");
     let finished = recorder.reap().unwrap();
     assert!(finished.result.is_ok() && recorder.reap().is_none());
     assert_eq!(recorder.info().totals.blocks, 0);
+}
+
+#[test]
+fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later() {
+    let directory = directory();
+    let mut pool = BlockPool::new("test", 2, 64 << 10).unwrap();
+    let nobody = RecorderConfig { begin: RunBegin::default(), ..config(directory.path()) };
+    let mut recorder = Recorder::create(nobody, &mut pool).unwrap();
+    if recorder.rung().engine != EngineKind::IoUring {
+        return skipped(format_args!("no io_uring: {}", recorder.rung()));
+    }
+    let mut submit = |recorder: &mut Recorder, event: u64| {
+        let mut block = BlockWriter::new(pool.take().unwrap());
+        assert!(block.close_event(EventId(event), 1, EventStatus::Complete));
+        recorder.submit(block, TaiNanos(event));
+    };
+    submit(&mut recorder, 0);
+    let first = recorder.wait().unwrap().unwrap();
+    assert!(first.result.is_ok());
+
+    // What is under way is given up when the last descriptor is closed.
+    let _ring = recorder.as_fd().try_clone_to_owned().unwrap();
+    let refusal = Refusal::of(&recorder);
+    submit(&mut recorder, 1);
+    let refused = recorder.reap().expect("it comes back at once");
+    assert!(recorder.reap().is_none());
+    let error = refused.result.unwrap_err().to_string();
+    assert!(error.contains("00000.seg"), "{error}");
+    // Its memory is for something else now.
+    let mut block = refused.block.into_block();
+    block.bytes_mut().fill(0xee);
+    // And the number of its file, which was closed, belongs to one of these.
+    let others: Vec<_> = (0..8).map(|_| tempfile::tempfile_in(directory.path()).unwrap()).collect();
+    drop(refusal);
+
+    // The kernel would take everything again.
+    let mut third = BlockWriter::new(first.block.into_block());
+    assert!(third.close_event(EventId(2), 1, EventStatus::Complete));
+    recorder.submit(third, TaiNanos(2));
+    assert!(recorder.wait().unwrap().unwrap().result.is_err(), "nothing is written behind a gap");
+    let end = RunEnd {
+        ended: TaiNanos(2_000_000_000),
+        state: RunState::Complete,
+        reasons: Vec::new(),
+        events: EventCounts { built: 1, incomplete: 0 },
+        trigger: serde_json::Value::Null,
+        ledger: serde_json::Value::Array(Vec::new()),
+    };
+    let finished = recorder.finish(end).unwrap();
+    assert_eq!(finished.info.state, RunState::Incomplete);
+    assert!(finished.info.reasons.contains(&error), "{:?}", finished.info.reasons);
+    assert_eq!((finished.info.totals.blocks, finished.info.totals.events), (1, 1));
+    // What was submitted all the same would be written by the time that another run is.
+    record(config(directory.path()));
+    let bytes = std::fs::read(finished.path.join("00000.seg")).unwrap();
+    assert!(!bytes.windows(64).any(|bytes| bytes == [0xee; 64]), "memory that was freed is in the file");
+    let lengths: Vec<_> = others.iter().map(|other| other.metadata().unwrap().len()).collect();
+    assert_eq!(lengths, [0; 8], "memory that was freed is in somebody else's file");
+    let run = Run::open(&finished.path).unwrap();
+    assert_eq!(run.events().map(|event| event.unwrap().id).collect::<Vec<_>>(), [EventId(0)]);
+    assert!(verify(&run).consistent, "{}", verify(&run));
+    drop(block);
+}
+
+/// While it is there, a recorder's descriptor leads elsewhere, and io_uring refuses whatever is asked of it.
+struct Refusal {
+    number: RawFd,
+    ring: OwnedFd,
+}
+
+impl Refusal {
+    fn of(recorder: &Recorder) -> Self {
+        let ring = recorder.as_fd().try_clone_to_owned().unwrap();
+        let number = recorder.as_fd().as_raw_fd();
+        Self::lead(number, &std::fs::File::open("/dev/null").unwrap());
+        Self { number, ring }
+    }
+
+    fn lead(number: RawFd, to: &impl AsRawFd) {
+        // SAFETY: the number goes on being open, and its owner only learns that it is another file.
+        assert_eq!(unsafe { libc::dup2(to.as_raw_fd(), number) }, number);
+    }
+}
+
+impl Drop for Refusal {
+    fn drop(&mut self) {
+        Self::lead(self.number, &self.ring);
+    }
 }
 
 #[test]
@@ -180,7 +270,7 @@ fn refusing_io_direct_shows() {
     let directory = directory();
     let mounted = match Mount::new("ramfs", directory.path(), "") {
         Ok(mounted) => mounted,
-        Err(reason) => return eprintln!("skipped: mounting a ramfs: {reason}"),
+        Err(reason) => return skipped(format_args!("mounting a ramfs: {reason}")),
     };
     let path = record(config(mounted.0));
     let run = Run::open(&path).unwrap();
@@ -209,8 +299,8 @@ fn a_limit_on_locked_memory_shows() {
         thread.join().unwrap()
     });
     match thread {
-        Err(reason) => eprintln!("skipped: {reason}"),
-        Ok(rung) if rung.engine == EngineKind::Threads => eprintln!("skipped: no io_uring: {rung}"),
+        Err(reason) => skipped(reason),
+        Ok(rung) if rung.engine == EngineKind::Threads => skipped(format_args!("no io_uring: {rung}")),
         Ok(rung) => {
             assert!(!rung.registered);
             assert!(rung.notes[0].contains("RLIMIT_MEMLOCK"), "{:?}", rung.notes);

@@ -1,26 +1,28 @@
 //! From a socket to a file.
 
-use crate::memory::Slots;
+use crate::memory::{Slot, buffer, ring_with_slots};
 use crate::outward::DONTCACHE;
 use crate::pipe::Pipe;
 use crate::stored::{ALIGNMENT, reopen};
 use crate::way::Inward;
 use crc_fast::Digest;
-use io_uring::{IoUring, opcode, types};
+use memmap2::MmapMut;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use thalweg_uring::{Operation, Ring};
 
 /// Writes what comes from one socket into files.
 #[derive(Debug, Default)]
 pub struct Receiver {
     pipe: Option<Pipe>,
-    buffer: Option<Slots>,
+    buffer: Option<MmapMut>,
     ring: Option<WriteRing>,
 }
 
@@ -103,7 +105,7 @@ impl Receiver {
         written: &mut u64,
         how: ReadWriteFlags,
     ) -> Result<(), Interrupted> {
-        let buffer = slots(&mut self.buffer).map_err(Interrupted::File)?.slot(0);
+        let buffer = kept(&mut self.buffer).map_err(Interrupted::File)?;
         while *written < length {
             let most = usize::try_from(length - *written).unwrap_or(usize::MAX).min(buffer.len());
             let read = from.read(&mut buffer[..most]).map_err(Interrupted::Network)?;
@@ -130,7 +132,7 @@ impl Receiver {
         write_all(to, first, at, ReadWriteFlags::empty()).map_err(Interrupted::File)?;
         *written += first.len() as u64;
         // What was spliced was never in this process's memory: it is read once more for its checksum.
-        let buffer = slots(&mut self.buffer).map_err(Interrupted::File)?.slot(0);
+        let buffer = kept(&mut self.buffer).map_err(Interrupted::File)?;
         while *written < length {
             let pipe = match &self.pipe {
                 Some(pipe) => pipe,
@@ -220,23 +222,21 @@ impl fmt::Debug for Incoming<'_> {
 }
 
 /// Slots that the network fills and the disk empties, in turn.
+#[derive(Debug)]
 struct WriteRing {
-    // In front of the memory it refers to: dropped first.
-    ring: IoUring,
-    slots: Slots,
-    /// For each slot, what is being written from it: offset and length.
-    busy: [Option<(u64, usize)>; COUNT],
+    ring: Ring<Slot>,
+    /// The slots that the ring does not have.
+    free: [Option<Slot>; COUNT],
+    /// For each of the others, what is being written from it: offset and length.
+    busy: [(u64, usize); COUNT],
     /// The lowest offset that could not be written, and why.
     failed: Option<(u64, io::Error)>,
 }
 
 impl WriteRing {
     fn new() -> io::Result<Self> {
-        let ring = IoUring::builder().setup_clamp().build(COUNT as u32)?;
-        let mut slots = Slots::new(COUNT, SLOT)?;
-        // SAFETY: the memory stays mapped as long as the ring is there.
-        unsafe { ring.submitter().register_buffers(&slots.vectors()) }?;
-        Ok(Self { ring, slots, busy: [None; COUNT], failed: None })
+        let (ring, free) = ring_with_slots(SLOT)?;
+        Ok(Self { ring, free, busy: [(0, 0); COUNT], failed: None })
     }
 
     /// Writes from `at` on, which is a multiple of the alignment. Gives the bytes written without a gap.
@@ -244,7 +244,7 @@ impl WriteRing {
         &mut self,
         from: &mut Incoming<'_>,
         buffered: &File,
-        direct: &File,
+        direct: &Arc<OwnedFd>,
         at: u64,
         length: u64,
         crc: &mut Digest,
@@ -253,11 +253,11 @@ impl WriteRing {
         let mut end = Ok(());
         let mut slot = 0;
         while taken < length && end.is_ok() && self.failed.is_none() {
-            if let Err(error) = self.settle(|busy| busy[slot].is_some()) {
-                return (0, Err(Interrupted::File(error)));
-            }
+            let mut bytes = match self.settle(|free| free[slot].is_some()) {
+                Ok(()) => self.free[slot].take().expect("it was waited for"),
+                Err(error) => return (0, Err(Interrupted::File(error))),
+            };
             let most = usize::try_from(length - taken).unwrap_or(usize::MAX).min(SLOT);
-            let bytes = self.slots.slot(slot);
             let mut filled = 0;
             while filled < most && end.is_ok() {
                 match from.read(&mut bytes[filled..most]) {
@@ -268,20 +268,23 @@ impl WriteRing {
             crc.update(&bytes[..filled]);
             let whole_pages = filled - filled % ALIGNMENT as usize;
             let rest = &bytes[whole_pages..filled];
-            if let Err(error) = write_all(buffered, rest, at + taken + whole_pages as u64, ReadWriteFlags::empty()) {
-                self.failed = Some((at + taken, error));
-                break;
+            let rest = write_all(buffered, rest, at + taken + whole_pages as u64, ReadWriteFlags::empty());
+            if whole_pages > 0 && rest.is_ok() {
+                self.busy[slot] = (at + taken, whole_pages);
+                let file = thalweg_uring::File::Open(Arc::clone(direct));
+                self.ring.push(Operation::write(file, bytes, 0..whole_pages, at + taken));
+                self.ring.submit();
+            } else {
+                self.free[slot] = Some(bytes);
             }
-            if whole_pages > 0
-                && let Err(error) = self.write(direct, slot, at + taken, whole_pages)
-            {
+            if let Err(error) = rest {
                 self.failed = Some((at + taken, error));
                 break;
             }
             taken += filled as u64;
             slot = (slot + 1) % COUNT;
         }
-        if let Err(error) = self.settle(|busy| busy.iter().any(Option::is_some)) {
+        if let Err(error) = self.settle(|free| free.iter().all(Option::is_some)) {
             return (0, Err(Interrupted::File(error)));
         }
         match self.failed.take() {
@@ -290,52 +293,34 @@ impl WriteRing {
         }
     }
 
-    fn write(&mut self, file: &File, slot: usize, offset: u64, length: usize) -> io::Result<()> {
-        let memory = self.slots.slot(slot).as_ptr();
-        let entry = opcode::WriteFixed::new(types::Fd(file.as_raw_fd()), memory, length as u32, slot as u16);
-        let entry = entry.offset(offset).build().user_data(slot as u64);
-        // SAFETY: the slot is not written to while `busy` names it, and `receive` keeps the file open until nothing is.
-        unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::ErrorKind::OutOfMemory)?;
-        self.busy[slot] = Some((offset, length));
-        self.ring.submit().map(|_| ())
-    }
-
     /// Waits for writes to be done, as long as it has to be.
-    fn settle(&mut self, unsettled: impl Fn(&[Option<(u64, usize)>; COUNT]) -> bool) -> io::Result<()> {
-        while unsettled(&self.busy) {
-            while let Some(done) = self.ring.completion().next() {
-                let Some((offset, length)) = self.busy[done.user_data() as usize % COUNT].take() else { continue };
-                let error = match usize::try_from(done.result()) {
-                    Ok(written) if written == length => continue,
-                    // A disk that is full writes what has room.
-                    Ok(_) => io::Error::from_raw_os_error(libc::ENOSPC),
-                    Err(_) => io::Error::from_raw_os_error(-done.result()),
-                };
-                if self.failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
-                    self.failed = Some((offset, error));
-                }
-            }
-            if unsettled(&self.busy) {
-                match self.ring.submit_and_wait(1) {
-                    Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                    _ => {}
-                }
+    fn settle(&mut self, settled: impl Fn(&[Option<Slot>; COUNT]) -> bool) -> io::Result<()> {
+        while !settled(&self.free) {
+            let Some(done) = self.ring.finished() else {
+                self.ring.wait(None)?;
+                continue;
+            };
+            let slot = done.memory.number() as usize;
+            self.free[slot] = Some(done.memory);
+            let (offset, length) = self.busy[slot];
+            let error = match done.result {
+                Ok(written) if written as usize == length => continue,
+                // A disk that is full writes what has room.
+                Ok(_) => Errno::NOSPC,
+                Err(error) => error,
+            };
+            if self.failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
+                self.failed = Some((offset, error.into()));
             }
         }
         Ok(())
     }
 }
 
-impl fmt::Debug for WriteRing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "WriteRing({} slots of {} bytes)", self.slots.count(), self.slots.slot_bytes())
-    }
-}
-
-fn slots(buffer: &mut Option<Slots>) -> io::Result<&mut Slots> {
-    match buffer {
-        Some(buffer) => Ok(buffer),
-        buffer => Ok(buffer.insert(Slots::new(1, BUFFER)?)),
+fn kept(memory: &mut Option<MmapMut>) -> io::Result<&mut MmapMut> {
+    match memory {
+        Some(memory) => Ok(memory),
+        none => Ok(none.insert(buffer(BUFFER)?)),
     }
 }
 

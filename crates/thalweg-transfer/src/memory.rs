@@ -2,36 +2,24 @@
 
 use memmap2::MmapMut;
 use std::io;
+use thalweg_uring::{Memory, Ring, slots};
 
-/// Memory in slots of equal size, each beginning at a page.
-#[derive(Debug)]
-pub(crate) struct Slots {
-    memory: MmapMut,
-    slot: usize,
+/// Fresh memory that begins at a page.
+pub(crate) fn buffer(bytes: usize) -> io::Result<MmapMut> {
+    let memory = MmapMut::map_anon(bytes)?;
+    // Fewer faults and shorter page lists. Only advice.
+    let _ = memory.advise(memmap2::Advice::HugePage);
+    Ok(memory)
 }
 
-impl Slots {
-    pub(crate) fn new(count: usize, slot: usize) -> io::Result<Self> {
-        let memory = MmapMut::map_anon(count * slot)?;
-        // Fewer faults and shorter page lists. Only advice.
-        let _ = memory.advise(memmap2::Advice::HugePage);
-        Ok(Self { memory, slot })
-    }
+/// A slot of [`ring_with_slots`].
+pub(crate) type Slot = thalweg_uring::Slot<MmapMut>;
 
-    pub(crate) fn count(&self) -> usize {
-        self.memory.len() / self.slot
-    }
-
-    pub(crate) fn slot_bytes(&self) -> usize {
-        self.slot
-    }
-
-    pub(crate) fn slot(&mut self, number: usize) -> &mut [u8] {
-        &mut self.memory[number * self.slot..][..self.slot]
-    }
-
-    pub(crate) fn vectors(&mut self) -> Vec<libc::iovec> {
-        let each = self.memory.chunks_mut(self.slot);
-        each.map(|slot| libc::iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() }).collect()
-    }
+/// A ring, and `COUNT` slots of so many bytes that are registered with it.
+pub(crate) fn ring_with_slots<const COUNT: usize>(bytes: usize) -> io::Result<(Ring<Slot>, [Option<Slot>; COUNT])> {
+    let mut ring = Ring::new(COUNT as u32)?;
+    let mut slots = slots(buffer(COUNT * bytes)?, bytes);
+    ring.register_memory(&mut slots.iter_mut().map(Memory::bytes).collect::<Vec<_>>())?;
+    let mut each = slots.into_iter();
+    Ok((ring, std::array::from_fn(|_| each.next())))
 }

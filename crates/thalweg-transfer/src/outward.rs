@@ -1,12 +1,13 @@
 //! From a file to a socket.
 
 use crate::cached::cached_bytes;
-use crate::memory::Slots;
+use crate::memory::buffer;
 use crate::pipe::Pipe;
 use crate::progress::while_it_moves;
 use crate::ring::ReadRing;
 use crate::stored::{ALIGNMENT, Stored};
 use crate::way::Outward;
+use memmap2::MmapMut;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::net::{SendFlags, send};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Sender {
     pipe: Option<Pipe>,
-    buffer: Option<Slots>,
+    buffer: Option<MmapMut>,
     ring: Option<ReadRing>,
     behind: Behind,
 }
@@ -62,7 +63,7 @@ impl Sender {
                 };
                 let sent = ring.send(from.direct()?, range, to, more);
                 if sent.is_err() {
-                    // What is still under way refers to the ring's memory: it goes with it.
+                    // What is still under way goes with the ring.
                     self.ring = None;
                 }
                 sent
@@ -134,9 +135,8 @@ impl Sender {
     ) -> io::Result<()> {
         let buffer = match &mut self.buffer {
             Some(buffer) => buffer,
-            buffer => buffer.insert(Slots::new(1, BUFFER)?),
+            none => none.insert(buffer(BUFFER)?),
         };
-        let buffer = buffer.slot(0);
         while !range.is_empty() {
             let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(buffer.len());
             let mut slice = [IoSliceMut::new(&mut buffer[..length])];
@@ -161,7 +161,7 @@ impl Sender {
 
     fn splice(&mut self, from: &Stored, range: Range<u64>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
         let pipe = self.pipe()?;
-        let through = through_pipe(pipe, from.file(), range, 0, to, more);
+        let through = through_pipe(pipe, from.file().as_fd(), range, 0, to, more);
         self.leave_pipe(through)
     }
 
@@ -169,7 +169,7 @@ impl Sender {
         let file = from.direct()?;
         let skip = range.start % ALIGNMENT;
         let pipe = self.pipe()?;
-        let through = through_pipe(pipe, file, range.start - skip..range.end, skip, to, more);
+        let through = through_pipe(pipe, file.as_fd(), range.start - skip..range.end, skip, to, more);
         self.leave_pipe(through)
     }
 
@@ -226,7 +226,7 @@ fn sendfile_some(from: &Stored, range: &mut Range<u64>, most: u64, to: BorrowedF
 /// one has behind the range is taken back out of the pipe.
 fn through_pipe(
     pipe: &Pipe,
-    file: &std::fs::File,
+    file: BorrowedFd<'_>,
     range: Range<u64>,
     skip: u64,
     to: BorrowedFd<'_>,
@@ -237,7 +237,7 @@ fn through_pipe(
         let wanted = usize::try_from(range.end - at).unwrap_or(usize::MAX);
         let whole_pages = wanted.min(pipe.capacity()).next_multiple_of(ALIGNMENT as usize);
         let before = at;
-        let filled = match pipe.fill(file.as_fd(), Some(&mut at), whole_pages) {
+        let filled = match pipe.fill(file, Some(&mut at), whole_pages) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(filled) => filled,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

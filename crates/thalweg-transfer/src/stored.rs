@@ -6,14 +6,14 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::sync::OnceLock;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
 /// A file that bytes are sent from; opened a second time, with `O_DIRECT`, when a way first asks for it.
 #[derive(Debug)]
 pub struct Stored {
     file: File,
-    direct: OnceLock<Result<File, Errno>>,
+    direct: OnceLock<Result<Arc<OwnedFd>, Errno>>,
 }
 
 impl Stored {
@@ -28,7 +28,7 @@ impl Stored {
     }
 
     /// The same file past the page cache. An error where the file system cannot do it.
-    pub fn direct(&self) -> io::Result<&File> {
+    pub fn direct(&self) -> io::Result<&Arc<OwnedFd>> {
         let open = || reopen(&self.file, OFlags::RDONLY | OFlags::DIRECT);
         self.direct.get_or_init(open).as_ref().map_err(|error| (*error).into())
     }
@@ -63,9 +63,9 @@ pub fn read(
 }
 
 /// The same file once more, with other flags. Its name is not looked up again: what it is called now does not matter.
-pub(crate) fn reopen(file: &File, flags: OFlags) -> Result<File, Errno> {
+pub(crate) fn reopen(file: &File, flags: OFlags) -> Result<Arc<OwnedFd>, Errno> {
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::open(same, flags | OFlags::CLOEXEC, Mode::empty()).map(File::from)
+    rustix::fs::open(same, flags | OFlags::CLOEXEC, Mode::empty()).map(Arc::new)
 }
 
 /// What `O_DIRECT` offsets and lengths are multiples of. The file system may be content with less (`STATX_DIOALIGN`), never with

@@ -9,6 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, LazyLock};
+use thalweg_skip::skipped;
 
 /// A file on the disk that this is built on: /tmp may be memory, which has no `O_DIRECT` everywhere.
 fn file() -> File {
@@ -53,7 +54,7 @@ fn sent(way: Outward, from: &Arc<Stored>, ranges: &[Range<u64>]) -> (Vec<u8>, st
 fn unsupported(way: impl std::fmt::Display, error: &std::io::Error) -> bool {
     let without = matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM));
     if without {
-        println!("skipped: {way} cannot be had here: {error}");
+        skipped(format_args!("{way} cannot be had here: {error}"));
     }
     without
 }
@@ -200,8 +201,7 @@ fn what_was_not_in_the_page_cache_is_not_there_afterwards() {
     let from = stored(&bytes);
     let range = 0..bytes.len() as u64;
     if let Err(error) = cached_bytes(from.file(), &range) {
-        println!("skipped: cachestat: {error}");
-        return;
+        return skipped(format_args!("cachestat: {error}"));
     }
     for way in Outward::ALL.into_iter().filter(|way| way.is_uncached()) {
         rustix::fs::fadvise(from.file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
@@ -221,8 +221,7 @@ fn what_others_have_in_the_page_cache_stays_there() {
     let from = stored(&bytes);
     let range = 0..bytes.len() as u64;
     let Ok(before) = cached_bytes(from.file(), &range) else {
-        println!("skipped: this kernel has no cachestat");
-        return;
+        return skipped("this kernel has no cachestat");
     };
     assert_eq!(before, bytes.len() as u64, "just written");
     sent(Outward::Ahead, &from, std::slice::from_ref(&range)).1.unwrap();

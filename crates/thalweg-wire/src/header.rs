@@ -128,6 +128,15 @@ bitflags::bitflags! {
 }
 
 impl Status {
+    /// What only a builder can know, and a source must not say.
+    pub const SET_BY_BUILDERS: Self = Self::from_bits_retain(
+        Self::MISSING.bits()
+            | Self::TIMED_OUT.bits()
+            | Self::LATE.bits()
+            | Self::CRC_FAILED.bits()
+            | Self::DROPPED.bits(),
+    );
+
     /// The clock runs on its own: both clock bits set.
     pub const CLOCK_FREE_RUNNING: Self = Self::from_bits_retain(3 << 16);
 

@@ -71,6 +71,8 @@ pub enum Refusal {
     Protocol = 4,
     /// The run is over or was given up.
     Ended = 5,
+    /// Too many connect at once: try again.
+    Busy = 6,
 }
 
 /// What became of the fragments an announcement names.
@@ -203,6 +205,11 @@ pub enum Message {
     End(Accounts),
     /// S→B: how much was lost on the way so far.
     Losses(Losses),
+    /// S→B: to the other builders: builder 0 has told me to go on up to this event.
+    Told {
+        /// The event.
+        end: EventId,
+    },
     /// B→S: all your fragments are accounted for; good-bye.
     Bye,
 }
@@ -246,6 +253,7 @@ const STOP_AT: u8 = 11;
 const END: u8 = 12;
 const BYE: u8 = 13;
 const LOSSES: u8 = 14;
+const TOLD: u8 = 15;
 
 impl Message {
     /// The longest description that may follow a [`Hello`].
@@ -320,6 +328,10 @@ impl Message {
                 w.u64(l.sent).u64(l.again);
                 LOSSES
             }
+            Self::Told { end } => {
+                w.u64(end.0);
+                TOLD
+            }
             Self::Bye => BYE,
         };
         w.finish(kind)
@@ -367,6 +379,7 @@ impl Message {
                     3 => Refusal::Mismatch,
                     4 => Refusal::Protocol,
                     5 => Refusal::Ended,
+                    6 => Refusal::Busy,
                     _ => return Err(MessageError::Field("reason")),
                 },
                 text: r.at_most("text", Self::MAX_REFUSAL_TEXT)?,
@@ -409,6 +422,7 @@ impl Message {
             PAUSE => Self::Pause,
             PAUSED => Self::Paused { next: EventId(r.u64()) },
             STOP_AT => Self::StopAt { end: EventId(r.u64()) },
+            TOLD => Self::Told { end: EventId(r.u64()) },
             END => Self::End(Accounts {
                 accepted: r.u64(),
                 dropped_newest: r.u64(),
@@ -526,6 +540,7 @@ mod tests {
             Message::Pause,
             Message::Paused { next: EventId(1234) },
             Message::StopAt { end: EventId(1240) },
+            Message::Told { end: EventId(1240) },
             Message::End(Accounts {
                 accepted: 1,
                 dropped_newest: 2,

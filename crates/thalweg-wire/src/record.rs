@@ -102,11 +102,33 @@ mod tests {
 
         #[test]
         fn a_cut_run_of_records_is_an_error_not_a_panic(cut in 0usize..600) {
-            let bytes = lay(&[vec![1; 100], vec![2; 200], vec![3; 65]]);
+            let payloads = [vec![1; 100], vec![2; 200], vec![3; 65]];
+            let bytes = lay(&payloads);
             let cut = cut.min(bytes.len());
-            for record in Records::new(&bytes[..cut]) {
-                let _ = record;
+            let ends = payloads.iter().scan(0, |at, payload| {
+                let begin = *at;
+                *at += record_len(payload.len());
+                Some((begin, begin + HEADER_LEN + payload.len(), *at))
+            });
+            let mut records = Records::new(&bytes[..cut]);
+            for ((begin, end, next), payload) in ends.zip(&payloads) {
+                match records.next() {
+                    // All of it is there but for its padding.
+                    Some(Ok((at, _, found))) => prop_assert!(at == begin && cut >= end && found == &payload[..]),
+                    Some(Err(RecordError::Header { at, .. })) => {
+                        prop_assert!(at == begin && (1..HEADER_LEN).contains(&(cut - begin)));
+                    }
+                    Some(Err(RecordError::Payload { at, length, available })) => {
+                        prop_assert_eq!((at, length as usize, available), (begin, payload.len(), cut - begin - HEADER_LEN));
+                        prop_assert!(cut < end);
+                    }
+                    None => prop_assert!(cut <= begin),
+                }
+                if cut < next {
+                    break;
+                }
             }
+            prop_assert!(records.next().is_none(), "nothing is read behind a cut");
         }
     }
 }

@@ -1,15 +1,19 @@
 //! `thalweg demo`, `thalweg run` and `thalweg check`: whole systems on this machine.
 
+use crate::node::check_name;
+use crate::print::text::plain;
 use crate::supervise::{Watched, supervise};
-use crate::{Failure, print};
+use crate::{Failure, node, outlet, print};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::Address;
 use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, LinkKind, OpenDevice, Policy, RunConfig, Snapshot,
+    SourceNodeConfig, Topology, WINDOW,
 };
 use thalweg_wire::{SourceId, record_len};
 
@@ -33,7 +37,7 @@ pub(crate) struct Options {
     input: Vec<PathBuf>,
     /// Events per second; without it, as fast as the builder takes them, or 1000 with --input
     #[arg(long, value_name = "HZ")]
-    rate: Option<f64>,
+    rate: Option<EventRate>,
     /// Where the run's directory is made
     #[arg(long, value_name = "DIR", default_value = "runs")]
     out: PathBuf,
@@ -56,7 +60,7 @@ pub(crate) struct Options {
 pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     let topology = topology(options)?;
     if options.print_topology {
-        print!("{}", toml::to_string(&topology).map_err(Failure::broken)?);
+        print!("{}", toml::to_string(&absolute(topology)?).map_err(Failure::broken)?);
         return Ok(ExitCode::SUCCESS);
     }
     if !json {
@@ -69,13 +73,29 @@ pub(crate) fn run(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Fail
     run_here(Topology::load(file)?, json, verbose)
 }
 
-pub(crate) fn check(file: &Path, json: bool) -> Result<ExitCode, Failure> {
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckOptions {
+    /// The topology
+    file: PathBuf,
+    /// Only what this node of the topology needs here; without it, all of its nodes run on this machine
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Only the file, and nothing of this machine: a topology of other hosts
+    #[arg(long, conflicts_with = "node")]
+    file_only: bool,
+}
+
+pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Failure> {
+    let (file, node) = (&options.file, options.node.as_deref());
     let topology = Topology::load(file)?;
-    let wrong = |source: &SourceNodeConfig, problem: String| {
-        Failure::Usage(format!("{}: source '{}': {problem}", file.display(), source.name))
-    };
+    node.map_or(Ok(()), |name| check_name(&topology, name))?;
+    let refused = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
+    if !options.file_only {
+        thalweg_node::preflight(&topology, node).map_err(|error| refused(&error))?;
+    }
+    let here = |name: &str| node.is_none_or(|node| node == name);
     let mut text = format!("{}: ok\n", file.display());
-    for builder in &topology.builders {
+    for builder in topology.builders.iter().filter(|builder| here(&builder.name)) {
         let listen: Vec<String> = builder.listen.iter().map(ToString::to_string).collect();
         let _ = writeln!(
             text,
@@ -87,47 +107,32 @@ pub(crate) fn check(file: &Path, json: bool) -> Result<ExitCode, Failure> {
         );
     }
     let mut sources = Vec::new();
-    for source in &topology.sources {
-        let Some(device) = &source.device else {
-            let _ = writeln!(text, "  source {} ({}): pushed by another program", source.name, source.id);
-            sources.push(serde_json::json!({ "name": source.name, "id": source.id, "device": null }));
+    for source in topology.sources.iter().filter(|source| here(&source.name)) {
+        let SourceNodeConfig { name, id, device, slots, .. } = source;
+        let opened = match options.file_only {
+            true => None,
+            false => thalweg_node::open_device(&topology, source)
+                .map_err(|error| refused(&format_args!("source '{name}': {error}")))?,
+        };
+        let Some(OpenDevice { device: opened, slot_bytes: slot }) = opened else {
+            let what = device.as_ref().map_or("pushed by another program", DeviceConfig::kind);
+            let _ = writeln!(text, "  source {name} ({id}): {what}");
+            sources.push(serde_json::json!({ "name": name, "id": id, "device": null }));
             continue;
         };
-        let device = thalweg_device::open(device).map_err(|error| wrong(source, error.to_string()))?;
-        let slot = source.slot_bytes(device.max_payload());
-        let needs = record_len(device.max_payload());
-        if needs > slot {
-            let longest = device.max_payload();
-            return Err(wrong(
-                source,
-                format!(
-                    "slot: {slot} bytes cannot hold a fragment of {longest} bytes and its header; set slot to at least {needs}"
-                ),
-            ));
-        }
-        if let Some(builder) = topology.builders.iter().find(|builder| slot > builder.largest_slot() as usize) {
-            return Err(wrong(
-                source,
-                format!(
-                    "its slots of {slot} bytes do not fit a block of builder '{}', which takes {}: give the builder a larger `block`",
-                    builder.name,
-                    builder.largest_slot()
-                ),
-            ));
-        }
-        let description = device.description();
+        let description = opened.description();
         let truth = if description.simulated { "simulated" } else { "replayed" };
         let _ = writeln!(
             text,
-            "  source {} ({}): {}, {truth}; fragments of up to {} bytes, {} slots of {slot} bytes",
-            source.name,
-            source.id,
+            "  source {name} ({id}): {}, {truth}; fragments of up to {} bytes, {slots} slots of {slot} bytes",
             description.kind,
-            device.max_payload(),
-            source.slots
+            opened.max_payload(),
         );
+        for note in &description.notes {
+            let _ = writeln!(text, "    {}", plain(note));
+        }
         sources.push(serde_json::json!({
-            "name": source.name, "id": source.id, "slot_bytes": slot, "slots": source.slots, "device": description,
+            "name": name, "id": id, "slot_bytes": slot, "slots": slots, "device": description,
         }));
     }
     let mut output = print::Output::new();
@@ -140,14 +145,20 @@ pub(crate) fn check(file: &Path, json: bool) -> Result<ExitCode, Failure> {
 }
 
 pub(crate) fn run_here(topology: Topology, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+    node::allow_files();
     // Together they may need more than each of them alone.
     thalweg_node::preflight(&topology, None)?;
-    let line = print::Line::new("thalweg");
-    let watched = supervise(topology, verbose, &line);
+    let shown = Arc::<Mutex<Snapshot>>::default();
+    let line = print::Line::new("thalweg", {
+        let shown = Arc::clone(&shown);
+        move || shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    });
+    let show = |now| *shown.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    let watched = supervise(topology, verbose, &show);
     line.clear();
     let Watched { report, failures } = watched?;
     for failure in &failures {
-        eprintln!("thalweg: {failure}");
+        outlet::stderr().put(format!("thalweg: {failure}\n"));
     }
     Ok(print::run(&report, json))
 }
@@ -160,12 +171,12 @@ fn introduce(options: &Options, topology: &Topology) {
     };
     let to =
         if options.no_record { "not recorded".to_owned() } else { format!("recorded in {}", options.out.display()) };
-    println!(
-        "{} sources ({what}) -> 1 builder over {}, {}, {to}",
+    outlet::stdout().put(format!(
+        "{} sources ({what}) -> 1 builder over {}, {}, {to}\n",
         topology.sources.len(),
         options.link,
         humantime::format_duration(options.duration)
-    );
+    ));
 }
 
 /// The topology that a demo's options stand for.
@@ -210,6 +221,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
             None => devices,
         }
     };
+    let recorded = if options.input.is_empty() { None } else { EventRate::try_from(1000.0).ok() };
     let mut largest = 0;
     let mut sources = Vec::new();
     for (index, mut device) in devices.into_iter().enumerate() {
@@ -225,7 +237,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
             device: Some(device),
             link: options.link,
             congestion: options.congestion.clone(),
-            rate: options.rate.or((!options.input.is_empty()).then_some(1000.0)),
+            rate: options.rate.or(recorded),
             policy: Policy::Block,
             slots: slots(payload),
             slot: None,
@@ -250,6 +262,14 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         builders: vec![builder],
         sources,
     };
+    topology.check().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
+    Ok(topology)
+}
+
+/// The same with paths that mean the same wherever it is saved: those in a file are relative to it.
+fn absolute(mut topology: Topology) -> Result<Topology, Failure> {
+    let here = std::env::current_dir().map_err(Failure::broken)?;
+    topology.resolve_paths(&here);
     topology.check().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
     Ok(topology)
 }

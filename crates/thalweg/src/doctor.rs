@@ -1,6 +1,7 @@
 //! `thalweg doctor`: what this machine can do, and what would lose data on it.
 
 use crate::Failure;
+use crate::node::check_name;
 use crate::print::Output;
 use crate::print::text::{plain, wrapped};
 use std::fmt::Write;
@@ -61,10 +62,7 @@ fn asked(options: &Options) -> Result<Needs, Failure> {
         Some(file) => {
             let topology = Topology::load(file)?;
             let node = options.node.as_deref();
-            if let Some(name) = node.filter(|name| !topology.names().contains(name)) {
-                let names = topology.names().join(", ");
-                return Err(Failure::Usage(format!("there is no node '{name}' in the topology; it has {names}")));
-            }
+            node.map_or(Ok(()), |name| check_name(&topology, name))?;
             needs(&topology, node, Recordings::Opened)
         }
     };

@@ -9,12 +9,14 @@ mod doctor;
 mod lab;
 mod mount;
 mod node;
+mod outlet;
 mod print;
 mod pull;
 mod push;
 mod serve;
 mod show;
 mod signals;
+mod stay;
 mod supervise;
 
 use clap::{Parser, Subcommand};
@@ -48,8 +50,8 @@ enum Command {
     Node(Json<node::Options>),
     /// Find out what each builder's link carries, by asking for more until something is lost; kept for the runs that follow
     Calibrate(Json<calibrate::Options>),
-    /// Check a topology, and that its devices can be opened here, without running it
-    Check(Json<File>),
+    /// Check a topology: whether `run` would refuse it here, or `node` one of its nodes. Starts nothing
+    Check(Json<demo::CheckOptions>),
     /// Examine this machine: what it can do, and what would lose data or cost speed. Changes nothing
     Doctor(Json<doctor::Options>),
     #[command(flatten)]
@@ -94,7 +96,8 @@ impl Command {
     fn json(&self) -> bool {
         match self {
             Self::Demo(options) => options.json,
-            Self::Run(options) | Self::Check(options) => options.json,
+            Self::Run(options) => options.json,
+            Self::Check(options) => options.json,
             Self::Node(options) => options.json,
             Self::Calibrate(options) => options.json,
             Self::Doctor(options) => options.json,
@@ -123,7 +126,7 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(outlet::Log)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();
@@ -134,7 +137,7 @@ fn main() -> ExitCode {
         Command::Run(Json { options, .. }) => demo::run(&options.file, json, arguments.verbose),
         Command::Node(Json { options, .. }) => node::node(&options, json),
         Command::Calibrate(Json { options, .. }) => calibrate::calibrate(&options, json, arguments.verbose),
-        Command::Check(Json { options, .. }) => demo::check(&options.file, json),
+        Command::Check(Json { options, .. }) => demo::check(&options, json),
         Command::Doctor(Json { options, .. }) => doctor::doctor(&options, json),
         Command::Show(command) => show::show(command, json),
         Command::Cc(command) => cc::cc(command, json),
@@ -146,14 +149,26 @@ fn main() -> ExitCode {
         Command::Reproduce(options) => bench::reproduce::reproduce(&options, json),
         Command::Lab(options) => lab::lab(&options, json),
     };
-    result.unwrap_or_else(|failure| {
-        eprintln!("thalweg: {failure}");
+    let mut code = result.unwrap_or_else(|failure| {
+        outlet::stderr().put(format!("thalweg: {}\n", print::text::plain_lines(&failure.to_string())));
         if json {
-            // Where not even this can be written, the exit code still says it.
-            let _ = print::Output::new().json(&serde_json::json!({ "error": failure.to_string() }));
+            let error = print::json_line(&serde_json::json!({ "error": failure.to_string() }));
+            outlet::stdout().put(error.unwrap_or_default());
         }
         ExitCode::from(failure.code())
-    })
+    });
+    match outlet::stdout().flush(outlet::RESULT_TIME) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            outlet::stderr().put(format!("thalweg: writing to standard output: {error}\n"));
+            // What it was before says more, unless it was success.
+            if code == ExitCode::SUCCESS {
+                code = ExitCode::FAILURE;
+            }
+        }
+        _ => {}
+    }
+    let _ = outlet::stderr().flush(outlet::LOG_TIME);
+    code
 }
 
 /// Why a command could not do what it was asked.

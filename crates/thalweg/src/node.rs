@@ -1,8 +1,9 @@
 //! `thalweg node`: one node, in this process.
 
-use crate::{Failure, print};
+use crate::{Failure, outlet, print, stay};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -10,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 use thalweg_link::Address;
 use thalweg_node::{
-    BuilderNode, BuilderReport, Feed, Progress, Snapshot, SourceNode, SourceReport, SourceSettings, Stop, Topology,
+    BuilderNode, BuilderReport, Feed, Handle, OpenDevice, Snapshot, SourceNode, SourceReport, SourceSettings, Topology,
 };
 
 /// How often a node says how far it is.
@@ -25,6 +26,9 @@ pub(crate) struct Options {
     /// Take the topology as one line of JSON from standard input, then commands; say everything in JSON
     #[arg(long, hide = true)]
     supervised: bool,
+    /// Take part in one run after another, as told on standard input: start, pause, resume, stop, abort, status, quit
+    #[arg(long)]
+    stay: bool,
 }
 
 /// What a supervised node says, one JSON object per line.
@@ -54,30 +58,23 @@ pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     if options.supervised {
         return Ok(supervised(&options.name));
     }
-    run_alone(&Topology::load(&options.file)?, &options.name, json)
+    let topology = Topology::load(&options.file)?;
+    match options.stay {
+        true => stay::stay(topology, &options.name, json),
+        false => run_alone(&topology, &options.name, json),
+    }
 }
 
 /// Runs a node to its end, and says what it did.
 pub(crate) fn run_alone(topology: &Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
-    let stop = Stop::new().map_err(Failure::broken)?;
-    heed_signals(stop.clone())?;
-    let progress = Progress::default();
-    let (watch, done) = channel::<()>();
-    let line = thread::spawn({
-        let (progress, name) = (progress.clone(), name.to_owned());
-        move || {
-            let line = print::Line::new(&name);
-            while done.recv_timeout(PROGRESS) == Err(RecvTimeoutError::Timeout) {
-                line.show(&progress.snapshot());
-            }
-        }
+    let handle = Handle::new().map_err(Failure::broken)?;
+    heed_signals(handle.clone())?;
+    let line = print::Line::new(name, {
+        let handle = handle.clone();
+        move || (*handle.snapshot()).clone()
     });
-    let result = run(topology, name, &stop, &progress, |addresses| {
-        let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        eprintln!("{name}: listening on {}", text.join(", "));
-    });
-    drop(watch);
-    let _ = line.join();
+    let result = run(topology, name, &handle, Kind::Single, |addresses| say_listening(name, addresses));
+    line.clear();
     Ok(match result? {
         Done::Source(report) => {
             print::source(&report, json);
@@ -87,35 +84,52 @@ pub(crate) fn run_alone(topology: &Topology, name: &str, json: bool) -> Result<E
     })
 }
 
-enum Done {
+/// Whether a node is there for one run that begins when all sources have come, or for any that it is told to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Single,
+    Waiting,
+}
+
+pub(crate) fn say_listening(name: &str, addresses: &[Address]) {
+    let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    outlet::stderr().put(format!("{name}: listening on {}\n", text.join(", ")));
+}
+
+pub(crate) enum Done {
     Source(SourceReport),
     Builder(Box<BuilderReport>),
 }
 
-fn run(
+/// Runs a node to the end of its run.
+pub(crate) fn run(
     topology: &Topology,
     name: &str,
-    stop: &Stop,
-    progress: &Progress,
+    handle: &Handle,
+    kind: Kind,
     listening: impl FnOnce(&[Address]),
 ) -> Result<Done, Failure> {
+    check_name(topology, name)?;
+    allow_files();
     thalweg_node::preflight(topology, Some(name))?;
     if topology.builders.iter().any(|builder| builder.name == name) {
-        let node = BuilderNode::new(topology, name)?;
+        let node = match kind {
+            Kind::Single => BuilderNode::new(topology, name)?,
+            Kind::Waiting => BuilderNode::waiting(topology, name)?,
+        };
         listening(&node.addresses());
-        return Ok(Done::Builder(Box::new(node.run(stop, progress)?)));
+        return Ok(Done::Builder(Box::new(node.run(handle)?)));
     }
-    let Some(config) = topology.sources.iter().find(|source| source.name == name) else {
-        let names = topology.names().join(", ");
-        return Err(Failure::Usage(format!("there is no node '{name}' in the topology; it has {names}")));
-    };
-    let Some(mut device_config) = config.device.clone() else {
+    let config = topology.sources.iter().find(|source| source.name == name);
+    let opened = config.map(|config| thalweg_node::open_device(topology, config)).transpose()?.flatten();
+    let (Some(config), Some(OpenDevice { device, slot_bytes })) = (config, opened) else {
         return Err(Failure::Usage(format!(
             "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"
         )));
     };
-    device_config.set_source(config.source_id());
-    let device = thalweg_device::open(&device_config).map_err(Failure::usage)?;
+    for note in &device.description().notes {
+        tracing::warn!("{name}: {note}");
+    }
     let settings = SourceSettings {
         name: config.name.clone(),
         id: config.source_id(),
@@ -124,75 +138,103 @@ fn run(
         rate: config.rate,
         policy: config.policy,
         slots: config.slots,
-        slot_bytes: config.slot_bytes(device.max_payload()),
+        slot_bytes,
         patience: topology.run.patience,
         cpu: config.cpu,
         feed: Feed::Device(device),
     };
-    Ok(Done::Source(SourceNode::new(settings)?.run(stop, progress)?))
+    Ok(Done::Source(SourceNode::new(settings)?.run(handle)?))
+}
+
+/// Whether there is a node of that name.
+pub(crate) fn check_name(topology: &Topology, name: &str) -> Result<(), Failure> {
+    match topology.names() {
+        names if names.contains(&name) => Ok(()),
+        names => Err(Failure::Usage(format!("there is no node '{name}' in the topology; it has {}", names.join(", ")))),
+    }
 }
 
 /// The first interrupt ends the run cleanly, the second one at once.
-pub(crate) fn heed_signals(stop: Stop) -> Result<(), Failure> {
+pub(crate) fn heed_signals(handle: Handle) -> Result<(), Failure> {
     let mut signals = crate::signals::ends()?;
     thread::spawn(move || {
         for _ in signals.forever() {
-            stop.press();
+            // Whoever asks a third time does not want to wait for the disk either.
+            if handle.press() > 2 {
+                std::process::exit(1);
+            }
         }
     });
     Ok(())
 }
 
-/// A node that another process watches: the topology and the commands come over standard input, and when that ends,
-/// so does the node.
+/// Lets this process, and those that it starts, have as many files open as the system allows them: the limit that most
+/// begin with is there for programs that use `select`.
+pub(crate) fn allow_files() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Where that is not possible, the preflight says whether it matters.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// A node that another process watches: the topology and the commands come over standard input.
 fn supervised(name: &str) -> ExitCode {
-    let result = supervised_run(name);
-    match result {
-        Ok(Done::Source(report)) => say(&Word::Source(report)),
-        Ok(Done::Builder(report)) => say(&Word::Builder(report)),
+    let (word, code) = match supervised_run(name) {
+        Ok(Done::Source(report)) => (Word::Source(report), ExitCode::SUCCESS),
+        Ok(Done::Builder(report)) => (Word::Builder(report), ExitCode::SUCCESS),
         Err(failure) => {
             let usage = matches!(failure, Failure::Usage(_));
             let follows = matches!(failure, Failure::Consequence(_));
-            say(&Word::Failed { error: failure.to_string(), usage, follows });
-            return ExitCode::from(failure.code());
+            (Word::Failed { error: failure.to_string(), usage, follows }, ExitCode::from(failure.code()))
         }
-    }
-    ExitCode::SUCCESS
+    };
+    outlet::stdout().put(spell(&word));
+    code
 }
 
 fn supervised_run(name: &str) -> Result<Done, Failure> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(Failure::broken)?;
     let topology: Topology = serde_json::from_str(&line).map_err(Failure::usage)?;
-    let stop = Stop::new().map_err(Failure::broken)?;
+    let handle = Handle::new().map_err(Failure::broken)?;
     thread::spawn({
-        let stop = stop.clone();
+        let handle = handle.clone();
+        let is_builder = topology.builders.iter().any(|builder| builder.name == name);
+        let patience = topology.run.patience;
         move || {
             // Each line asks for an end: the first for a clean one.
             for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
-                stop.press();
+                handle.press();
             }
-            stop.at_once();
+            orphaned(&handle, is_builder, patience);
         }
     });
-    let progress = Progress::default();
-    let (watch, done) = channel::<()>();
-    let teller = thread::spawn({
-        let progress = progress.clone();
+    let (_watch, done) = channel::<()>();
+    thread::spawn({
+        let handle = handle.clone();
         move || {
             while done.recv_timeout(PROGRESS) == Err(RecvTimeoutError::Timeout) {
-                say(&Word::Progress(progress.snapshot()));
+                // Whoever watches adds the nodes up.
+                let snapshot = Snapshot { sources: Vec::new(), ..(*handle.snapshot()).clone() };
+                outlet::stdout().put_if_idle(spell(&Word::Progress(snapshot)));
             }
         }
     });
-    let result = run(&topology, name, &stop, &progress, |addresses| say(&Word::Listening(addresses.to_vec())));
-    drop(watch);
-    let _ = teller.join();
-    result
+    let listening = |addresses: &[Address]| outlet::stdout().put(spell(&Word::Listening(addresses.to_vec())));
+    run(&topology, name, &handle, Kind::Single, listening)
 }
 
-fn say(word: &Word) {
-    let text = serde_json::to_string(word).unwrap_or_default();
-    // A supervisor that is gone cannot be told; the end of standard input stops this node.
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+/// Ends a node whose supervisor is gone, which is what the end of standard input says, however it died. The builders end
+/// the run as they do when they are asked to, and with them the sources. A source that no builder lets go ends by itself.
+fn orphaned(handle: &Handle, is_builder: bool, patience: Duration) {
+    if !is_builder {
+        thread::sleep(2 * patience);
+    }
+    if !handle.was_pressed() {
+        handle.press();
+    }
+}
+
+/// One line of JSON.
+fn spell(word: &Word) -> String {
+    serde_json::to_string(word).unwrap_or_default() + "\n"
 }

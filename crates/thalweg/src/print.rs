@@ -2,27 +2,62 @@
 
 pub(crate) mod text;
 
-use crate::Failure;
+use crate::{Failure, outlet};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 use text::{Align, Table, count, many, plain, times, wrapped};
 use thalweg_build::{Ledger, LedgerEntry};
-use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, TriggerReport};
+use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport};
 
-/// The live line on standard error. It is not there where standard error is no terminal.
+/// The live line on standard error. It is not there where standard error is no terminal. A thread of its own draws it:
+/// a terminal that was stopped (Ctrl-S) stops nothing else.
 #[derive(Debug)]
 pub(crate) struct Line {
+    over: Sender<()>,
+    cleared: Receiver<()>,
+}
+
+impl Line {
+    /// How often it is drawn.
+    const EVERY: Duration = Duration::from_millis(200);
+
+    /// Shows what is seen in a look at the run.
+    pub(crate) fn new(name: &str, look: impl Fn() -> Snapshot + Send + 'static) -> Self {
+        let (over, is_over) = channel();
+        let (clears, cleared) = channel();
+        let drawn = Drawn::new(name);
+        thread::spawn(move || {
+            while is_over.recv_timeout(Self::EVERY) == Err(RecvTimeoutError::Timeout) {
+                drawn.show(&look());
+            }
+            drawn.bar.finish_and_clear();
+            drop(clears);
+        });
+        Self { over, cleared }
+    }
+
+    /// Takes it away, for what is said next.
+    pub(crate) fn clear(self) {
+        drop(self.over);
+        let _ = self.cleared.recv_timeout(outlet::LOG_TIME);
+    }
+}
+
+#[derive(Debug)]
+struct Drawn {
     bar: ProgressBar,
     last: Cell<(Instant, u64)>,
 }
 
-impl Line {
-    pub(crate) fn new(name: &str) -> Self {
+impl Drawn {
+    fn new(name: &str) -> Self {
         let bar = ProgressBar::new_spinner().with_prefix(name.to_owned());
         if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_msg}") {
             bar.set_style(style);
@@ -30,22 +65,17 @@ impl Line {
         Self { bar, last: Cell::new((Instant::now(), 0)) }
     }
 
-    pub(crate) fn show(&self, now: &Snapshot) {
-        let (at, bytes) = self.last.get();
+    fn show(&self, now: &Snapshot) {
+        let (at, bytes) = self.last.replace((Instant::now(), now.bytes));
         let seconds = at.elapsed().as_secs_f64();
-        if seconds < 0.15 {
-            return;
-        }
-        self.last.set((Instant::now(), now.bytes));
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         let rate = now.bytes.saturating_sub(bytes) as f64 * 8e-9 / seconds;
-        let phase = match now.phase {
-            0 => format!("waiting, {} sources here", now.sources),
-            1 => "running".to_owned(),
-            _ => "ending".to_owned(),
+        let state = match now.state {
+            State::Idle | State::Configured => format!("{}, {} sources here", now.state, now.connected),
+            state => state.to_string(),
         };
         self.bar.set_message(format!(
-            "{phase} | {rate:.2} Gbit/s | {} events, {} incomplete | back-pressure {}, {:.1} s",
+            "{state} | {rate:.2} Gbit/s | {} events, {} incomplete | back-pressure {}, {:.1} s",
             count(now.events),
             count(now.incomplete),
             times(now.stalls),
@@ -53,23 +83,21 @@ impl Line {
         ));
         self.bar.tick();
     }
-
-    pub(crate) fn clear(&self) {
-        self.bar.finish_and_clear();
-    }
 }
 
 /// Several builders seen as one.
 pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {
     snapshots.iter().fold(Snapshot::default(), |sum, one| Snapshot {
-        phase: sum.phase.max(one.phase),
+        // The builder that leads comes first.
+        state: if sum.state == State::Idle { one.state } else { sum.state },
         bytes: sum.bytes + one.bytes,
         fragments: sum.fragments + one.fragments,
         events: sum.events + one.events,
         incomplete: sum.incomplete + one.incomplete,
         stalls: sum.stalls + one.stalls,
         stalled_nanos: sum.stalled_nanos + one.stalled_nanos,
-        sources: sum.sources.max(one.sources),
+        connected: sum.connected.max(one.connected),
+        ..Snapshot::default()
     })
 }
 
@@ -100,6 +128,17 @@ impl Drop for Busy {
     }
 }
 
+/// One JSON object, on a line of its own.
+pub(crate) fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
+    let mut line = serde_json::to_string(value)?;
+    // JSON leaves these as they are (RFC 8259, section 7), and a terminal takes them for commands.
+    if line.contains(is_c1) {
+        line = line.chars().map(|c| if is_c1(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() }).collect();
+    }
+    line.push('\n');
+    Ok(line)
+}
+
 /// Standard output. That nobody reads it any more (`| head`) is no error: what follows is for nobody.
 #[derive(Debug)]
 pub(crate) struct Output(Option<BufWriter<StdoutLock<'static>>>);
@@ -120,9 +159,7 @@ impl Output {
 
     /// One JSON object, on a line of its own.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
-        let mut line = serde_json::to_string(value).map_err(Failure::broken)?;
-        line.push('\n');
-        self.text(&line)
+        self.text(&json_line(value).map_err(Failure::broken)?)
     }
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
@@ -146,28 +183,27 @@ impl Output {
     }
 }
 
+/// DEL, and the control characters behind it, such as CSI.
+fn is_c1(c: char) -> bool {
+    ('\u{7f}'..='\u{9f}').contains(&c)
+}
+
 /// A run's report. The exit code says whether it is complete.
 pub(crate) fn run(report: &RunReport, json: bool) -> ExitCode {
-    let complete = if report.state == "COMPLETE" { ExitCode::SUCCESS } else { ExitCode::from(1) };
-    said(report, json, run_text, complete)
+    say(report, json, run_text);
+    if report.state == "COMPLETE" { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// A source's report.
 pub(crate) fn source(report: &SourceReport, json: bool) {
-    said(report, json, source_text, ExitCode::SUCCESS);
+    say(report, json, source_text);
 }
 
-/// Says a report, and returns `code`, or the code of not having been able to say it.
-fn said<R: Serialize>(report: &R, json: bool, text: fn(&R) -> String, code: ExitCode) -> ExitCode {
-    let mut out = Output::new();
-    let written = if json { out.json(report) } else { out.text(&text(report)) };
-    match written.and_then(|()| out.flush()) {
-        Ok(()) => code,
-        Err(failure) => {
-            eprintln!("thalweg: {failure}");
-            ExitCode::from(failure.code())
-        }
-    }
+fn say<R: Serialize>(report: &R, json: bool, text: fn(&R) -> String) {
+    outlet::stdout().put(match serde_json::to_string(report) {
+        Ok(line) if json => line + "\n",
+        _ => text(report),
+    });
 }
 
 /// What the links were found to carry.
@@ -289,7 +325,7 @@ pub(crate) fn because(reasons: &[String]) -> String {
 /// The books, in fragments, one row for each source; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
-    const COLUMNS: [(&str, Get); 12] = [
+    const COLUMNS: [(&str, Get); 13] = [
         ("accepted", |e| e.accepted.into()),
         ("recorded", |e| e.recorded.into()),
         ("discarded", |e| e.discarded.into()),
@@ -298,6 +334,7 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
         ("late", |e| e.late.into()),
         ("corrupt", |e| e.corrupt.into()),
         ("lost", |e| e.lost.into()),
+        ("beyond end", |e| e.beyond_end.into()),
         ("empty", |e| e.empty.into()),
         ("skipped", |e| e.skipped.into()),
         ("duplicates", |e| e.duplicates.into()),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_doctor::Steered;
-use thalweg_serve::{Server, Settings, Tls, Tokens, Ways};
+use thalweg_serve::{ServeError, Server, Settings, Tls, Tokens, Ways};
 use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
 #[derive(Debug, clap::Args)]
@@ -216,7 +216,10 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     };
     allow_files(options.connections);
     let stop = stop_on_signals()?;
-    let server = Server::bind(settings).map_err(Failure::broken)?;
+    let server = Server::bind(settings).map_err(|error| match error {
+        ServeError::Listen { .. } => Failure::Usage(format!("{error}; --listen takes another address")),
+        error => Failure::broken(error),
+    })?;
     let ready = Ready {
         url: format!("{scheme}://{}/", server.address()),
         directory: options.directory.clone(),

@@ -1,9 +1,10 @@
-//! `thalweg ls`, `info`, `verify` and `cat`: runs on disk, as people and programs see them.
+//! `thalweg ls`, `info`, `verify`, `cat` and `salvage`: runs on disk, as people and programs see them.
 
 mod cat;
 mod info;
 mod ls;
 mod place;
+mod salvage;
 mod verify;
 
 use crate::print::Output;
@@ -20,6 +21,8 @@ pub(crate) enum Command {
     Verify(Json<verify::Options>),
     /// Print a run's events and fragments
     Cat(Json<cat::Options>),
+    /// Write what is whole of a damaged run into a new one
+    Salvage(Json<salvage::Options>),
 }
 
 impl Command {
@@ -29,6 +32,7 @@ impl Command {
             Self::Info(options) => options.json,
             Self::Verify(options) => options.json,
             Self::Cat(options) => options.json,
+            Self::Salvage(options) => options.json,
         }
     }
 }
@@ -40,6 +44,7 @@ pub(crate) fn show(command: Command, json: bool) -> Result<ExitCode, Failure> {
         Command::Info(Json { options, .. }) => info::info(&options, json, &mut out),
         Command::Verify(Json { options, .. }) => verify::verify(&options, json, &mut out),
         Command::Cat(Json { options, .. }) => cat::cat(&options, json, &mut out),
+        Command::Salvage(Json { options, .. }) => salvage::salvage(&options, json, &mut out),
     }?;
     out.flush()?;
     Ok(code)

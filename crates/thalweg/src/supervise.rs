@@ -2,7 +2,7 @@
 
 use crate::node::Word;
 use crate::{Failure, print};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,6 +12,9 @@ use thalweg_node::{BuilderReport, RunReport, Snapshot, Topology};
 
 /// How long nodes that were told to stop at once are waited for before they are killed.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// The longest line that is heard of a node: the report of a builder with thousands of sources has a few MiB.
+const LONGEST_LINE: u64 = 64 << 20;
 
 /// What happened while a run was watched.
 #[derive(Debug)]
@@ -42,6 +45,7 @@ struct Nodes(Vec<Node>);
 impl Drop for Nodes {
     fn drop(&mut self) {
         for node in &mut self.0 {
+            tell(node, 2);
             drop(node.stdin.take());
         }
         let begun = Instant::now();
@@ -58,8 +62,8 @@ impl Drop for Nodes {
     }
 }
 
-/// Runs it to the end. `line` shows how far it is.
-pub(crate) fn supervise(mut topology: Topology, verbose: u8, line: &print::Line) -> Result<Watched, Failure> {
+/// Runs it to the end. `show` is told how far it is.
+pub(crate) fn supervise(mut topology: Topology, verbose: u8, show: &dyn Fn(Snapshot)) -> Result<Watched, Failure> {
     let (sender, news) = channel();
     watch_signals(sender.clone())?;
     let mut nodes = Nodes(Vec::new());
@@ -77,7 +81,7 @@ pub(crate) fn supervise(mut topology: Topology, verbose: u8, line: &print::Line)
     }
     let mut watch = Watch::new(builders, topology.sources.len());
     while watch.listening.iter().any(Option::is_none) {
-        watch.next(&mut nodes, &news, line)?;
+        watch.next(&mut nodes, &news, show)?;
         if let Some(failure) = watch.fatal.take() {
             return Err(failure);
         }
@@ -91,7 +95,7 @@ pub(crate) fn supervise(mut topology: Topology, verbose: u8, line: &print::Line)
         nodes.0.push(start(&source.name, &topology, verbose, index, &sender)?);
     }
     while !nodes.0.iter().all(|node| node.over) {
-        watch.next(&mut nodes, &news, line)?;
+        watch.next(&mut nodes, &news, show)?;
         // A node that could not even begin leaves the others waiting for it.
         if watch.fatal.is_some() && !watch.begun {
             break;
@@ -131,9 +135,9 @@ impl Watch {
         }
     }
 
-    fn next(&mut self, nodes: &mut Nodes, news: &Receiver<News>, line: &print::Line) -> Result<(), Failure> {
+    fn next(&mut self, nodes: &mut Nodes, news: &Receiver<News>, show: &dyn Fn(Snapshot)) -> Result<(), Failure> {
         match news.recv_timeout(Duration::from_secs(1)) {
-            Ok(News::Said(index, word)) => self.hear(index, word, nodes, line),
+            Ok(News::Said(index, word)) => self.hear(index, word, nodes, show),
             Ok(News::Silent(index)) => self.silent(index, &mut nodes.0[index]),
             Ok(News::Signal) => {
                 self.told += 1;
@@ -150,14 +154,14 @@ impl Watch {
         Ok(())
     }
 
-    fn hear(&mut self, index: usize, word: Word, nodes: &mut Nodes, line: &print::Line) {
+    fn hear(&mut self, index: usize, word: Word, nodes: &mut Nodes, show: &dyn Fn(Snapshot)) {
         match word {
             Word::Listening(addresses) => self.listening[index] = Some(addresses),
             Word::Progress(snapshot) => {
+                self.begun |= snapshot.state.has_begun();
                 self.snapshots[index] = snapshot;
-                self.begun |= snapshot.phase > 0;
                 let builders = &self.snapshots[..self.builders.len()];
-                line.show(&print::total(builders));
+                show(print::total(builders));
             }
             Word::Builder(report) => {
                 self.begun = true;
@@ -207,10 +211,12 @@ fn tell(node: &mut Node, times: u32) {
 fn start(name: &str, topology: &Topology, verbose: u8, index: usize, news: &Sender<News>) -> Result<Node, Failure> {
     let program = std::env::current_exe().map_err(Failure::broken)?;
     let mut command = Command::new(program);
-    command.args(["node", name, "-", "--supervised"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args(["node", "--supervised"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     for _ in 0..verbose {
         command.arg("-v");
     }
+    // A name may look like an option.
+    command.args(["--", name, "-"]);
     // An interrupt from the terminal is for the supervisor alone.
     command.process_group(0);
     let mut child = command.spawn().map_err(Failure::broken)?;
@@ -223,15 +229,30 @@ fn start(name: &str, topology: &Topology, verbose: u8, index: usize, news: &Send
     if let Some(stdout) = child.stdout.take() {
         let news = news.clone();
         thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if let Ok(word) = serde_json::from_str(&line) {
+            let _ = each_line(BufReader::new(stdout), |line| {
+                if let Ok(word) = serde_json::from_slice(line) {
                     let _ = news.send(News::Said(index, word));
                 }
-            }
+            });
             let _ = news.send(News::Silent(index));
         });
     }
     Ok(Node { name: name.to_owned(), child, stdin, over: false })
+}
+
+/// Reads to the end. What is longer than any line that a node says is passed over.
+fn each_line(mut from: impl BufRead, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut line = Vec::new();
+    let mut whole = true;
+    while from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? > 0 {
+        let ends = line.ends_with(b"\n");
+        if ends && whole {
+            take(&line);
+        }
+        whole = ends;
+        line.clear();
+    }
+    Ok(())
 }
 
 fn watch_signals(news: Sender<News>) -> Result<(), Failure> {
@@ -242,4 +263,18 @@ fn watch_signals(news: Sender<News>) -> Result<(), Failure> {
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_does_not_end_is_passed_over_and_the_next_one_heard() {
+        let endless = io::repeat(b'x').take(3 * LONGEST_LINE + 5);
+        let said = b"first\n".chain(endless).chain(&b"\nlast\nbroken off"[..]);
+        let mut heard = Vec::new();
+        each_line(BufReader::new(said), |line| heard.push(String::from_utf8_lossy(line).into_owned())).unwrap();
+        assert_eq!(heard, ["first\n", "last\n"]);
+    }
 }

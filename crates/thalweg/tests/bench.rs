@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
+use thalweg_skip::skipped;
 
 /// A measurement that is over soon: two points of one repeat each.
 const SOON: [&str; 10] =
@@ -47,7 +48,7 @@ fn in_a_terminal(arguments: &str, directory: &Path) -> Option<(Option<i32>, Stri
         .stdin(Stdio::null())
         .output();
     let Ok(output) = output else {
-        eprintln!("skipped: there is no script(1) here to make a terminal");
+        skipped("there is no script(1) here to make a terminal");
         return None;
     };
     // What the progress bar drew is over where its line begins anew, or is wiped.
@@ -273,7 +274,7 @@ fn the_data_server_is_measured_beside_nginx_and_what_is_missing_is_said() {
             // The server is this program, and needs nothing else.
             Some(error) => {
                 assert!(["nginx", "fio direct"].contains(&server), "{point}");
-                println!("skipped: {error}");
+                skipped(error);
             }
             None => {
                 assert!(point["goodput_bits_per_second"].as_f64().unwrap() > 0.0, "{point}");

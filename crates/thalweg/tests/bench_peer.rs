@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use thalweg_skip::skipped;
 
 fn thalweg(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
@@ -175,7 +176,7 @@ fn a_port_that_is_taken_or_an_address_that_is_not_ours_is_named() {
 fn without_any_privilege_the_network_is_measured_all_the_same() {
     let own = rustix::process::getuid();
     if !own.is_root() {
-        return println!("skipped: this test runs as an ordinary user already");
+        return skipped("this test runs as an ordinary user already");
     }
     let program = env!("CARGO_BIN_EXE_thalweg");
     let line = format!("bench latency --sizes 1 {SHORT}");
@@ -189,7 +190,7 @@ fn without_any_privilege_the_network_is_measured_all_the_same() {
         .arg(&copy)
         .args(line.split_whitespace())
         .output();
-    let Ok(output) = output else { return println!("skipped: there is no setpriv (util-linux) here") };
+    let Ok(output) = output else { return skipped("there is no setpriv (util-linux) here") };
     assert!(output.status.success(), "{}", errors(&output));
     assert_eq!(points(&output).len(), 3);
 }

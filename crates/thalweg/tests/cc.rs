@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 use thalweg_device::ByteSize;
 use thalweg_lab::kernel::{Kernel, Machine, boot};
+use thalweg_skip::skipped;
 
 /// More than the socket buffers of both ends hold, so that acknowledgements come while there is more to send.
 const BYTES: usize = 24 << 20;
@@ -19,19 +20,16 @@ const BYTES: usize = 24 << 20;
 #[test]
 fn each_control_is_loaded_carries_data_and_is_taken_out_again() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: loading into the kernel needs root");
-        return;
+        return skipped("loading into the kernel needs root");
     }
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        println!("skipped: this kernel does not describe its types (no /sys/kernel/btf/vmlinux)");
-        return;
+        return skipped("this kernel does not describe its types (no /sys/kernel/btf/vmlinux)");
     }
 
     let absent: Vec<String> =
         controls().into_iter().filter(|(_, standing)| standing == "absent").map(|(name, _)| name).collect();
     if absent.is_empty() {
-        println!("skipped: everything that could be loaded is there already");
-        return;
+        return skipped("everything that could be loaded is there already");
     }
     let loaded = Loaded(absent);
     assert_eq!(thalweg("load", &loaded.0).0, Some(0));
@@ -63,13 +61,11 @@ fn a_control_that_does_not_exist_is_a_mistake_that_says_what_there_is() {
 #[test]
 fn tapes_of_the_laboratorys_kernel_play_the_same_windows() {
     let Some(kernel) = Kernel::cached() else {
-        println!("skipped: the laboratory has no kernel yet (thalweg lab build)");
-        return;
+        return skipped("the laboratory has no kernel yet (thalweg lab build)");
     };
     for tool in ["python3", "tc", "bash"] {
         if Command::new(tool).arg("--version").output().is_err() && Command::new(tool).arg("-V").output().is_err() {
-            println!("skipped: {tool} is not installed");
-            return;
+            return skipped(format_args!("{tool} is not installed"));
         }
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -3,11 +3,11 @@
 
 mod common;
 
-use common::disk::skipped;
 use common::served::{Machines, Served, assert_same, big, record};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use thalweg_skip::skipped;
 
 /// Has a client fetch something into a directory, and returns what it says. Nothing where there is no such program, which is
 /// said.
@@ -20,7 +20,7 @@ fn client(program: &str, arguments: &[&str], into: &Path) -> Option<String> {
     }
     match command.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            skipped(program, "not installed");
+            skipped(format_args!("{program}: not installed"));
             None
         }
         Err(error) => panic!("{program}: {error}"),

@@ -4,6 +4,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 use thalweg_lab::kernel::Kernel;
+use thalweg_skip::skipped;
 
 fn thalweg(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_thalweg")).args(words).output().unwrap()
@@ -23,10 +24,10 @@ fn json(output: &Output) -> Value {
 }
 
 /// Whether the virtual machine's kernel is there. To build one takes minutes, which is not for a test to begin.
-fn has_kernel(test: &str) -> bool {
+fn has_kernel() -> bool {
     let found = Kernel::cached().is_some();
     if !found {
-        eprintln!("{test}: skipped: no kernel in the cache; `thalweg lab build` makes one");
+        skipped("no kernel in the cache; `thalweg lab build` makes one");
     }
     found
 }
@@ -71,7 +72,7 @@ fn sweeps_have_names_and_others_are_refused() {
 
 #[test]
 fn three_senders_fill_a_gigabit_under_credit_and_lose_nothing() {
-    if !has_kernel("three_senders_fill_a_gigabit_under_credit_and_lose_nothing") {
+    if !has_kernel() {
         return;
     }
     let out = tempfile::tempdir().unwrap();
@@ -103,7 +104,7 @@ fn three_senders_fill_a_gigabit_under_credit_and_lose_nothing() {
 
 #[test]
 fn a_builder_finds_out_what_its_link_carries() {
-    if !has_kernel("a_builder_finds_out_what_its_link_carries") {
+    if !has_kernel() {
         return;
     }
     let output = thalweg(&["lab", "incast", "--senders", "3", "--calibrate", "--wall-limit", "5m", "--json"]);
@@ -118,7 +119,7 @@ fn a_builder_finds_out_what_its_link_carries() {
 
 #[test]
 fn what_takes_too_long_is_ended_and_said() {
-    if !has_kernel("what_takes_too_long_is_ended_and_said") {
+    if !has_kernel() {
         return;
     }
     let output = thalweg(&["lab", "incast", "--seconds", "3600", "--wall-limit", "2s", "--json"]);
@@ -131,8 +132,7 @@ fn a_host_says_what_it_lacks() {
     let words = ["lab", "incast", "--on", "host", "--delay", "1ms", "--control", "cubic", "--seconds", "0.1", "--json"];
     let output = thalweg(&words);
     if output.status.success() {
-        eprintln!("a_host_says_what_it_lacks: skipped: this kernel has netem, and this user may use it");
-        return;
+        return skipped("this kernel has netem, and this user may use it");
     }
     assert_eq!(output.status.code(), Some(2));
     assert!(json(&output)["error"].as_str().unwrap().contains("--on virtual"));

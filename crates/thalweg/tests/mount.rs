@@ -2,7 +2,6 @@
 
 mod common;
 
-use common::disk::skipped;
 use common::node::Ended;
 use common::served::{Machines, Served, assert_same, big, record, start};
 use common::*;
@@ -14,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
+use thalweg_skip::skipped;
 
 /// A directory that shows what a server has, as long as this lives.
 struct Mounted {
@@ -26,7 +26,7 @@ impl Mounted {
     /// Nothing where this machine has no FUSE, which it says.
     fn start(url: &str, at: &Path, more: &[&str]) -> Option<Self> {
         if let Some(reason) = cannot_mount() {
-            skipped("mount", &reason);
+            skipped(format_args!("mount: {reason}"));
             return None;
         }
         let mut node = start(&[&["mount", "--patience", "1s"], more, &[url]].concat(), &[at]);

@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use thalweg_remote::{Options, is_url, open_run};
+use thalweg_skip::skipped;
 use thalweg_store::Run;
 
 /// A stretch of network that stands still when so many bytes have passed in one direction.
@@ -294,30 +295,22 @@ fn runs_keep_the_names_of_their_directories_and_come_without_the_one_for_runs() 
 fn what_the_server_may_not_read_costs_nobody_the_rest() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
-    let Machines { here, there, .. } = &Machines::new();
+    let Machines { here, .. } = &Machines::new();
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can start a server that is somebody else");
-        return;
+        return skipped("only root can start a server that is somebody else");
     }
+    // Where everybody gets to.
+    let (public, program) = thalweg_for_everybody();
+    let there = &public.path().join("there");
+    std::fs::create_dir(there).unwrap();
     record(there);
     for (name, mode) in [("a", 0o600), ("b", 0o644)] {
         std::fs::write(there.join(name), name).unwrap();
         std::fs::set_permissions(there.join(name), PermissionsExt::from_mode(mode)).unwrap();
     }
-    let everybody = PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(there.parent().unwrap(), everybody).unwrap();
-    let mut command = thalweg();
-    command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--path", "sendfile"]).arg(there);
-    let mut look = std::process::Command::new("sh");
-    look.args(["-c", "test -x \"$0\" && test -r \"$1\""]).arg(command.get_program()).arg(there);
-    if !look.uid(65534).status().unwrap().success() {
-        println!("skipped: nobody but root gets to {}", there.display());
-        return;
-    }
-    let mut nobody = Node::start("serve", {
-        command.uid(65534);
-        command
-    });
+    let mut command = std::process::Command::new(program);
+    command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--path", "sendfile"]).arg(there).uid(65534);
+    let mut nobody = Node::start("serve", command);
     let ready: serde_json::Value = serde_json::from_str(&nobody.wait_for("\"url\"")).unwrap();
     let url = ready["url"].as_str().unwrap();
     run(&["pull", url], &[here]).failed_saying("all else was fetched");

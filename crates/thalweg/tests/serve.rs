@@ -5,9 +5,11 @@ mod common;
 
 use common::dialogue::{Dialogue, all_of};
 use common::served::{big, record};
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+use thalweg_skip::skipped;
 
 #[test]
 fn a_file_is_sent_whole_and_in_parts() {
@@ -194,6 +196,77 @@ fn nothing_is_put_among_the_files_of_a_run_that_is_being_recorded() {
 }
 
 #[test]
+fn nothing_is_put_into_a_run_that_has_ended() {
+    let served = Dialogue::start(&[]);
+    let run = record(&served.path(""));
+    let before = std::fs::read_dir(&run).unwrap().count();
+    let put = "Content-Length: 3\r\n\r\nabc";
+    let head = served.ask("HEAD", "/runs/1/run.json", "");
+    let etag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
+    let replace = format!("If-Match: {etag}\r\n{put}");
+    for (path, fields) in [
+        ("/run-000001/00009.seg", put),
+        ("/runs/1/notes", put),
+        ("/run-000001/more/notes", put),
+        ("/runs/1/run.json", &replace),
+    ] {
+        served.answers("PUT", path, fields, 409, "this run has ended");
+    }
+    assert_eq!(std::fs::read_dir(&run).unwrap().count(), before, "not even a directory");
+    let thalweg_run = thalweg_store::Run::open(&run).unwrap();
+    assert!(thalweg_store::verify(&thalweg_run).consistent);
+    served.answers("PUT", "/notes", put, 201, "");
+}
+
+#[test]
+fn a_run_that_a_link_leads_to_outside_is_not_shown() {
+    let served = Dialogue::start(&[]);
+    let outside = served.directory.path().join("outside");
+    let run = record(&outside);
+    std::os::unix::fs::symlink(&run, served.path("run-000007")).unwrap();
+    std::fs::create_dir(served.path("run-000008")).unwrap();
+    std::os::unix::fs::symlink(run.join("run.json"), served.path("run-000008/run.json")).unwrap();
+    for path in ["/", "/runs/", "/run-000008/", "/runs/8/"] {
+        let answer = served.ask("GET", path, "");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+        assert!(!answer.contains("COMPLETE") && !answer.contains("model-adc"), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn events_of_a_run_that_is_being_recorded_cost_what_came_since() {
+    let served = Dialogue::start(&[]);
+    let run = record(&served.path(""));
+    let mut info: Value = serde_json::from_slice(&std::fs::read(run.join("run.json")).unwrap()).unwrap();
+    let events = info["totals"]["events"].as_u64().unwrap();
+    info["state"] = "OPEN".into();
+    info["ended"] = Value::Null;
+    std::fs::write(run.join("run.json"), info.to_string()).unwrap();
+    // Without its last footer, as it is while it is written.
+    let segments = (0..).map(|number| run.join(format!("{number:05}.seg"))).take_while(|path| path.exists());
+    let last = segments.last().unwrap();
+    let bytes = std::fs::read(&last).unwrap();
+    let footer = u64::from_le_bytes(bytes[bytes.len() - 16..][..8].try_into().unwrap());
+    std::fs::File::options().write(true).open(&last).unwrap().set_len(footer).unwrap();
+
+    // Bytes that the server read, from wherever (`proc_pid_io(5)`).
+    let read = || -> u64 {
+        let counts = std::fs::read_to_string(format!("/proc/{}/io", served.node.pid().as_raw_nonzero())).unwrap();
+        counts.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+    };
+    let ask = |events: String| served.ask("GET", &format!("/runs/1/events/{events}?format=json"), "");
+    let first = ask(format!("0-{}", events - 1));
+    assert_eq!(first.matches("\"event\":").count() as u64, events, "{first}");
+    let before = read();
+    for event in [0, events / 2, events - 1] {
+        let answer = ask(event.to_string());
+        assert_eq!(answer.matches("\"event\":").count(), 1, "{answer}");
+    }
+    let again = read() - before;
+    assert!(again < footer / 4, "{again} bytes of {footer} were read again");
+}
+
+#[test]
 fn a_segment_is_not_taken_for_one_that_had_its_number() {
     let served = Dialogue::start(&[]);
     let elsewhere = TempDir::new().unwrap();
@@ -249,8 +322,7 @@ fn the_disk_interrupts_where_it_is_told_to_while_the_server_is_there() {
     // To what it is already: then nothing changes.
     let mut again = settings.iter().zip(&before).map(|(path, list)| std::fs::write(path, list));
     if settings.is_empty() || again.any(|written| written.is_err()) {
-        println!("skipped: this disk's interrupts cannot be moved here");
-        return;
+        return skipped("this disk's interrupts cannot be moved here");
     }
     let mut command = common::thalweg();
     command.args(["--json", "serve", "--listen", "127.0.0.1:0", "--path", "sendfile", "--disk-cpus", "0", served]);

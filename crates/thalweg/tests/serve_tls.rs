@@ -20,6 +20,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_device::ByteSize;
 use thalweg_lab::kernel::{self, Kernel, Machine};
+use thalweg_skip::skipped;
 
 #[test]
 fn bytes_go_both_ways_whatever_cipher_was_agreed() {
@@ -171,8 +172,7 @@ fn where_the_kernel_encrypts_all_of_this_is_the_same() {
         return;
     }
     let Some(kernel) = Kernel::cached() else {
-        println!("skipped: no kernel in the cache; `thalweg lab build` makes one");
-        return;
+        return skipped("no kernel in the cache; `thalweg lab build` makes one");
     };
     let test = std::env::current_exe().unwrap();
     let args = [format!("{WHO}=kernel").into(), test.into(), "--test-threads=1".into()];
@@ -203,7 +203,7 @@ impl Served {
     fn start(more: &[&str]) -> Option<Self> {
         let directory = TempDir::new().unwrap();
         let Some((certificate, key)) = certificate(directory.path()) else {
-            println!("skipped: no openssl to make a certificate with");
+            skipped("no openssl to make a certificate with");
             return None;
         };
         let tls = ["--certificate", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];

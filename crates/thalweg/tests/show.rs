@@ -335,7 +335,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         ("cat runs/run-000001 --event 5..5", "has no event"),
         ("cat runs/run-000001 --event five", "is neither an event such as 7 nor a range"),
         ("cat runs/run-000001 --source 9.9", "has no source 9.9; it has 1.0, 1.1, 1.2"),
-        ("cat runs/run-000001 --source nine", "write SUBSYSTEM.ELEMENT"),
+        ("cat runs/run-000001 --source nine", "has no source nine; it has 1.0, 1.1, 1.2 (model-adc-0, model-adc-1, "),
         ("cat runs/run-000001 --raw --data 5", "cannot be used with"),
     ] {
         let said = thalweg(&directory, words);
@@ -366,8 +366,9 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
 
     An OPEN run is being written, or its writer died: the state says which. What its
     run.json does not know yet is shown as '-', and its bytes include space that is
-    set aside for what comes. A run that cannot be read is listed as BROKEN, with the
-    reason below.
+    set aside for what comes. A run that cannot be read is listed as BROKEN, and one whose
+    files are not what its run.json says as DAMAGED, with the reason below; `thalweg verify`
+    reads them.
 
     Exit code: 0; 2 where there is no such directory.
     ");
@@ -415,6 +416,31 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
     is damaged or missing, and also where what is on disk is intact, but the run is
     INCOMPLETE or OPEN; 2 where there is no such run.
     ");
+    insta::assert_snapshot!(help("salvage"), @r"
+    Write what is whole of a damaged run into a new one
+
+    Usage: thalweg salvage [OPTIONS] <RUN>
+
+    Arguments:
+      <RUN>  A run's directory, such as runs/run-000042
+
+    Options:
+          --to <DIR>    The new run's directory; left out, runs/salvaged/run-000042
+          --json        Print one JSON object as the last line of standard output, instead of text for
+                        people
+      -v, --verbose...  Say more about what is going on, on standard error; twice for everything
+      -h, --help        Print help
+
+    Kept is every record that is whole: of runs with bad blocks, cut segments, lost
+    footers or missing segment files, and of runs whose writer died. An event that lacks
+    fragments it had is kept as INCOMPLETE, with what is there of it. The new run is
+    INCOMPLETE, its reasons say what was left behind, and `thalweg verify` finds nothing
+    wrong with it. RUN itself is only read.
+
+    Exit code: 0, also where RUN is intact and nothing was written; 1 where it cannot be
+    read, or the new run cannot be written; 2 where there is no such run, where it is
+    being written, or where DIR exists.
+    ");
     insta::assert_snapshot!(help("cat"), @r"
     Print a run's events and fragments
 
@@ -425,7 +451,8 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
 
     Options:
           --event <E|A..B>   Only this event, or those from A on and before B; A or B may be left out
-          --source <SOURCE>  Only fragments of this source, such as 1.0; several with commas between
+          --source <SOURCE>  Only fragments of this source, by its name or as 1.0; several with commas
+                             between
           --data <N>         Also the first N values of each payload: samples, pixels, or bytes in
                              hexadecimal
           --raw              Only the payloads, as they are, one behind the other

@@ -2,6 +2,7 @@ use super::*;
 use crate::point::Point;
 use clap::Parser;
 use std::fs;
+use thalweg_skip::skipped;
 
 #[derive(clap::Parser)]
 #[command(no_binary_name = true)]
@@ -45,7 +46,7 @@ fn what_was_written_is_read_back_by_every_method_in_every_order() {
         match &point.error {
             Some(error) => {
                 assert!(is_unavailable(error), "{point:?}");
-                println!("skipped: {error}");
+                skipped(error);
             }
             None => {
                 let figures = &point.figures;
@@ -111,7 +112,7 @@ fn blocks_that_do_not_fit_the_disk_are_refused_by_direct_access_alone() {
 fn where_files_are_in_memory_only_there_is_nothing_direct_and_nothing_cold() {
     let shm = std::path::Path::new("/dev/shm");
     let points = match Target::create(shm, 1 << 20) {
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) => return skipped(error),
         Ok(_) => measure(shm, "--file-size 1MiB --sizes 64KiB --cache cold,warm"),
     };
     for point in points {
@@ -127,7 +128,7 @@ fn a_file_has_no_fewer_blocks_under_way_than_it_holds_or_says_so() {
     let dir = disk();
     let points = measure(dir.path(), "--file-size 64KiB --sizes 16KiB --method io_uring --direction read");
     match &points[0].error {
-        Some(error) => println!("skipped: {error}"),
+        Some(error) => skipped(error),
         None => assert_eq!(points[0].notes, ["4 blocks were under way at once: the file has no more"]),
     }
 }

@@ -9,12 +9,11 @@ use crate::drive::Stop;
 use crate::memory::Memory;
 use crate::point::Latency;
 use hdrhistogram::Histogram;
-use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 use thalweg_device::ByteSize;
+use thalweg_uring::{File, Operation, Ring, Slot, slots};
 
 /// One point's blocks, and the memory they come from or go to.
 pub(super) struct Work<'a> {
@@ -23,10 +22,9 @@ pub(super) struct Work<'a> {
     clock: &'a Clock,
     check: bool,
     blocks: u64,
-    memory: Memory,
-    /// From one block's memory to the next one's.
-    stride: usize,
-    ring: Option<IoUring>,
+    /// Memory for one block each, of those that are not under way.
+    free: Vec<Slot<Memory>>,
+    ring: Option<Ring<Slot<Memory>>>,
     depth: u32,
 }
 
@@ -99,17 +97,6 @@ fn shuffled(at: u64, count: u64, seed: u64) -> u64 {
     }
 }
 
-impl Drop for Work<'_> {
-    /// The kernel takes a ring apart some time after it was closed, and keeps until then what it knows: the file's space,
-    /// and the memory's pins.
-    fn drop(&mut self) {
-        if let Some(ring) = &self.ring {
-            let _ = ring.submitter().unregister_files();
-            let _ = ring.submitter().unregister_buffers();
-        }
-    }
-}
-
 impl<'a> Work<'a> {
     pub(super) fn new(case: Case, target: &'a mut Target, clock: &'a Clock, check: bool) -> Result<Self, BenchError> {
         let blocks = target.size() / case.size;
@@ -117,11 +104,12 @@ impl<'a> Work<'a> {
         let depth = if case.method == Method::IoUring { case.depth.min(most) } else { 1 };
         let (mut memory, stride) = buffers(case.size, depth)?;
         pattern(&mut memory, 0);
+        let mut free = slots(memory, stride);
         let ring = match case.method {
-            Method::IoUring => Some(ring(depth, &memory, stride, target)?),
+            Method::IoUring => Some(ring(&mut free, target)?),
             _ => None,
         };
-        Ok(Self { case, target, clock, check, blocks, memory, stride, ring, depth })
+        Ok(Self { case, target, clock, check, blocks, free, ring, depth })
     }
 
     pub(super) fn target(&mut self) -> &mut Target {
@@ -177,7 +165,7 @@ impl<'a> Work<'a> {
                 return Err(BenchError::Stopped);
             }
             let offset = block * self.case.size;
-            let bytes = &mut self.memory[..len];
+            let bytes = &mut self.free[0][..len];
             let read = rustix::io::pread(self.target.fd(), &mut *bytes, offset)
                 .map_err(self.target.error("reading back a file"))?;
             whole(read, len)?;
@@ -212,7 +200,7 @@ impl<'a> Work<'a> {
         let mut expected = vec![0; if self.check { len } else { 0 }];
         let mut before = self.clock.raw();
         for block in walk.by_ref() {
-            let (offset, bytes) = (block * size, &mut self.memory[..len]);
+            let (offset, bytes) = (block * size, &mut self.free[0][..len]);
             let moved = match self.case.direction {
                 Direction::Read => preadv2(self.target.fd(), &mut [IoSliceMut::new(bytes)], offset, flags),
                 Direction::Write => {
@@ -243,54 +231,44 @@ impl<'a> Work<'a> {
 
     /// Many blocks at once, until the time is over; those under way are waited for, inside the time.
     fn many(&mut self, walk: &mut Walk, until: u64, stop: &Stop, tally: &mut Tally) -> Result<(), BenchError> {
-        let (len, stride, size) = (self.len(), self.stride, self.case.size);
+        let (len, size) = (self.len(), self.case.size);
         let ring = self.ring.as_mut().expect("made for this method");
-        let mut slots: Vec<(u64, u64)> = vec![(0, 0); self.depth as usize];
-        let mut free: Vec<u32> = (0..self.depth).rev().collect();
+        // Of each slot that is under way: its block, and when it was asked for.
+        let mut asked: Vec<(u64, u64)> = vec![(0, 0); self.depth as usize];
         let mut expected = vec![0; if self.check { len } else { 0 }];
         let began = self.clock.raw();
         let mut over = false;
         loop {
-            while let Some(&slot) = free.last()
+            while !self.free.is_empty()
                 && !over
                 && let Some(block) = walk.next()
+                && let Some(mut slot) = self.free.pop()
             {
-                free.pop();
-                let at = slot as usize * stride;
-                let bytes = &mut self.memory[at..at + len];
                 if self.check && self.case.direction == Direction::Write {
-                    pattern(bytes, block * size);
+                    pattern(&mut slot[..len], block * size);
                 }
-                let entry = entry(self.case.direction, bytes, slot, block * size);
-                slots[slot as usize] = (block, self.clock.raw());
-                // SAFETY: the buffer is registered, so its pages stay the kernel's until the ring is gone, and nobody here
-                // touches it before the block is done; the file is registered too.
-                unsafe { ring.submission().push(&entry) }.expect("as many entries as slots");
+                asked[usize::from(slot.number())] = (block, self.clock.raw());
+                ring.push(match self.case.direction {
+                    Direction::Read => Operation::read(File::Registered, slot, 0..len, block * size),
+                    Direction::Write => Operation::write(File::Registered, slot, 0..len, block * size),
+                });
             }
-            if free.len() == slots.len() {
+            if self.free.len() == asked.len() {
                 break;
             }
             tally.calls += 1;
-            match ring.submit_and_wait(1) {
-                Ok(_) => {}
-                // What the kernel could not take now it is asked to take again.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
-                Err(error) => return Err(self.target.error("waiting for blocks")(error)),
-            }
+            ring.wait(None).map_err(self.target.error("waiting for blocks"))?;
             let now = self.clock.raw();
-            for done in ring.completion() {
-                let slot = u32::try_from(done.user_data()).expect("a slot's number");
-                let (block, asked) = slots[slot as usize];
-                let moved = usize::try_from(done.result())
-                    .map_err(|_| refused(self.case, Errno::from_raw_os_error(-done.result()), self.target))?;
-                whole(moved, len)?;
+            while let Some(done) = ring.finished() {
+                let (block, asked) = asked[usize::from(done.memory.number())];
+                let moved = done.result.map_err(|error| refused(self.case, error, self.target))?;
+                whole(moved as usize, len)?;
                 if self.check && self.case.direction == Direction::Read {
-                    let at = slot as usize * stride;
-                    compare(&self.memory[at..at + len], &mut expected, block, size)?;
+                    compare(&done.memory[..len], &mut expected, block, size)?;
                 }
                 tally.times.saturating_record(self.clock.nanos(asked, now));
                 tally.operations += 1;
-                free.push(slot);
+                self.free.push(done.memory);
             }
             over |= tally.nanos + self.clock.nanos(began, now) >= until || stop.pressed();
         }
@@ -299,36 +277,20 @@ impl<'a> Work<'a> {
     }
 }
 
-fn entry(direction: Direction, bytes: &mut [u8], slot: u32, offset: u64) -> squeue::Entry {
-    let len = u32::try_from(bytes.len()).expect("checked when the ring was made");
-    let index = u16::try_from(slot).expect("4096 slots at most");
-    let entry = match direction {
-        Direction::Read => {
-            opcode::ReadFixed::new(types::Fixed(0), bytes.as_mut_ptr(), len, index).offset(offset).build()
-        }
-        Direction::Write => opcode::WriteFixed::new(types::Fixed(0), bytes.as_ptr(), len, index).offset(offset).build(),
-    };
-    entry.user_data(u64::from(slot))
-}
-
 /// A ring that knows the file and the memory.
-fn ring(depth: u32, memory: &Memory, stride: usize, target: &Target) -> Result<IoUring, BenchError> {
-    if stride > 1 << 30 {
+fn ring(slots: &mut [Slot<Memory>], target: &Target) -> Result<Ring<Slot<Memory>>, BenchError> {
+    let (count, each) = (slots.len(), slots[0].len());
+    if each > 1 << 30 {
         return Err(BenchError::Unavailable {
-            what: format!("io_uring with blocks of {}", ByteSize(stride as u64)),
+            what: format!("io_uring with blocks of {}", ByteSize(each as u64)),
             why: "the kernel registers buffers of 1 GiB at most".to_owned(),
         });
     }
-    // COOP_TASKRUN (Linux 5.19) spares this thread the interrupts for completions that it waits for anyway.
-    let ring = IoUring::builder().setup_coop_taskrun().build(depth).or_else(|_| IoUring::new(depth));
-    let ring = ring.map_err(|error| no_ring(&error))?;
-    let buffer = |part: &[u8]| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() };
-    let vectors: Vec<libc::iovec> = memory.chunks(stride).map(buffer).collect();
-    // SAFETY: the kernel pins the pages and uses them only for entries that name them; see `Work::many`.
-    unsafe { ring.submitter().register_buffers(&vectors) }
-        .map_err(|error| not_registered(memory.len() as u64, error))?;
-    let files: [RawFd; 1] = [target.fd().as_raw_fd()];
-    ring.submitter().register_files(&files).map_err(BenchError::os("registering a file with io_uring"))?;
+    let ring = Ring::new(u32::try_from(count).expect("4096 slots at most"));
+    let mut ring = ring.map_err(|error| no_ring(&error))?;
+    let mut memory: Vec<&mut [u8]> = slots.iter_mut().map(|slot| &mut slot[..]).collect();
+    ring.register_memory(&mut memory).map_err(|error| not_registered((count * each) as u64, error))?;
+    ring.register_file(target.fd()).map_err(BenchError::os("registering a file with io_uring"))?;
     Ok(ring)
 }
 

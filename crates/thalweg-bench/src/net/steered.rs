@@ -72,6 +72,7 @@ fn mask(cpu: u32) -> String {
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use thalweg_skip::skipped;
 
     #[test]
     fn sets_of_processors_are_written_as_the_kernel_reads_them() {
@@ -90,7 +91,7 @@ mod tests {
                     TcpStream::connect(listener.local_addr().unwrap()).unwrap();
                 });
             }),
-            Err(error) => println!("skipped: {error}"),
+            Err(error) => skipped(error),
         }
         assert_eq!(setting(), before);
     }

@@ -146,6 +146,7 @@ fn runs(file: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::peers::table::PEERS;
+    use thalweg_skip::skipped;
 
     fn shelf() -> (tempfile::TempDir, Shelf) {
         let directory = tempfile::tempdir().unwrap();
@@ -202,7 +203,7 @@ mod tests {
         for peer in PEERS {
             match shelf.ready(peer, &Stop::default()) {
                 Ok(version) => assert!(version.contains('.'), "{}: {version}", peer.name),
-                Err(missing) => println!("skipped: {missing:?}"),
+                Err(missing) => skipped(format_args!("{missing:?}")),
             }
         }
     }

@@ -60,6 +60,7 @@ pub(super) fn congestion_control() -> String {
 mod tests {
     use super::*;
     use std::thread;
+    use thalweg_skip::skipped;
 
     #[test]
     fn ports_in_use_outside_are_free_inside_and_loopback_works() {
@@ -74,7 +75,7 @@ mod tests {
         });
         match inside.join().unwrap() {
             Ok(()) => {}
-            Err(error @ BenchError::Unavailable { .. }) => println!("skipped: {error}"),
+            Err(error @ BenchError::Unavailable { .. }) => skipped(error),
             Err(error) => panic!("{error}"),
         }
         // This thread has stayed where it was.

@@ -184,10 +184,11 @@ pub(super) struct Pass {
 /// deleted afterwards.
 pub(super) fn fio(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<Pass, BenchError> {
     let mut command = Command::new(found("fio", &[], "fio")?);
-    command.args(["--name=peer", "--direct=1", "--ioengine=libaio", "--iodepth=32", "--bs=1M", "--thread"]);
+    command.args(["--name=peer", "--direct=1", "--ioengine=libaio", "--iodepth=32", "--thread"]);
     // fio splits file names at colons.
     let name = file.to_string_lossy().replace(':', "\\:");
-    command.args([format!("--filename={name}"), format!("--size={bytes}"), "--output-format=json".to_owned()]);
+    command.args([format!("--filename={name}"), format!("--size={bytes}"), format!("--bs={}", bytes.min(1 << 20))]);
+    command.arg("--output-format=json");
     command.args(if write { &["--rw=write", "--end_fsync=1", "--unlink=1"][..] } else { &["--rw=read", "--readonly"] });
     let ended = Program::start("fio", &mut command)?.wait(LONGEST, stop)?;
     let measured = parse::fio(&ended.out).filter(|_| ended.status.success()).ok_or_else(|| ended.failed("fio"))?;

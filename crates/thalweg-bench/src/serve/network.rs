@@ -109,13 +109,14 @@ fn own_network() -> Result<File, BenchError> {
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
+    use thalweg_skip::skipped;
 
     #[test]
     fn what_listens_at_one_end_is_reached_from_the_other_and_from_nowhere_else() {
         let network = match Network::new(On::Veth, &Stop::default()) {
             Ok(network) => network,
             Err(error @ (BenchError::Unavailable { .. } | BenchError::Program { .. })) => {
-                return println!("skipped: {error}");
+                return skipped(error);
             }
             Err(error) => panic!("{error}"),
         };

@@ -1,5 +1,6 @@
 use super::*;
 use crate::Plan;
+use thalweg_skip::skipped;
 
 /// On a disk: beside the tests themselves, since the directory for temporary files may be in memory.
 fn disk() -> tempfile::TempDir {
@@ -76,7 +77,7 @@ fn figures_stand_beside_those_of_the_same_turn() {
 
 #[test]
 fn every_server_answers_and_every_upload_arrives() {
-    let Some(program) = thalweg() else { return println!("skipped: the program thalweg is not built") };
+    let Some(program) = thalweg() else { return skipped("the program thalweg is not built") };
     let disk = disk();
     let mut options = options(disk.path(), "--file-size 256KiB --ranges 4KiB --clients 8 -t 10ms -O 1ms --repeat 1");
     options.program = Some(program);
@@ -94,7 +95,7 @@ fn every_server_answers_and_every_upload_arrives() {
                 assert_eq!(figures.page_cache_bytes.is_some(), past, "{key:?}");
             }
             // nginx or fio is not installed, or the file system cannot do what a way needs.
-            Err(error) => println!("skipped: {key:?}: {error}"),
+            Err(error) => skipped(format_args!("{key:?}: {error}")),
         }
     }
     assert!(measured >= 3, "the server's own ways need nothing else");

@@ -105,6 +105,7 @@ impl Builder {
         let from = ticket.asked;
         if offer.disposition == Disposition::Eager {
             // Its bytes come unasked: the window leaves room for them beforehand.
+            credit.unasked(source, u64::from(offer.bytes));
             ticket.asked = offer.bytes;
         } else {
             let room = credit.room(source, u64::from(offer.bytes - from), now);
@@ -123,7 +124,9 @@ impl Builder {
     pub fn unfetch(&mut self, source: usize, number: u64) {
         if let Some(ticket) = self.fetched(source, number) {
             self.credit.called_off(source, ticket.counted());
-            source::insert(&mut self.sources[source].ready, Ticket { asked: 0, ..ticket });
+            if ticket.count > 0 {
+                source::insert(&mut self.sources[source].ready, Ticket { asked: 0, ..ticket });
+            }
             self.renew(source);
         }
     }
@@ -135,9 +138,10 @@ impl Builder {
         self.credit.received(source, bytes, now);
     }
 
-    /// A source has sent so many bytes more, `lost` of them again because they had been lost.
-    pub fn losses(&mut self, sent: u64, lost: u64) {
-        self.credit.losses(sent, lost);
+    /// A source says that it has sent so many bytes more, `lost` of them again because they had been lost. No more of it is
+    /// believed than it was to send.
+    pub fn losses(&mut self, source: usize, sent: u64, lost: u64) {
+        self.credit.losses(source, sent, lost);
     }
 
     /// Ends a fetch.

@@ -1,5 +1,6 @@
 //! The event builder, driven from outside as a node drives it.
 
+mod ending;
 mod port;
 mod property;
 mod rig;

@@ -187,7 +187,7 @@ impl Network {
                 let lost = self.segments.is_multiple_of(self.traffic.lost_of);
                 let here = self.port_busy + if lost { 2 * self.one_way } else { Duration::ZERO };
                 self.gaps[source] = self.gaps[source].max(here);
-                self.builder.losses(u64::from(bytes), if lost { u64::from(bytes) } else { 0 });
+                self.builder.losses(source, u64::from(bytes), if lost { u64::from(bytes) } else { 0 });
                 self.after(self.gaps[source], Next::Arrived { source, ticket, bytes });
             }
             Next::Arrived { source, ticket, bytes } => {
@@ -198,7 +198,8 @@ impl Network {
                 *here += bytes;
                 if *here == self.traffic.slot_bytes(source, ticket) {
                     let slot = slot(source, ticket, self.traffic.payload(source, ticket));
-                    self.builder.arrived(source, ticket, &slot, |event, at| assert_eq!((event.0, at), (ticket, 0)));
+                    let record = |event: EventId, at| assert_eq!((event.0, at), (ticket, 0));
+                    self.builder.arrived(source, ticket, &slot, record).unwrap();
                     let next = ticket + self.slots;
                     if next < self.traffic.events {
                         self.after(self.now + 2 * self.one_way, Next::Offered { source, ticket: next });

@@ -151,6 +151,11 @@ impl Rig {
 
     /// These bytes arrive.
     pub(crate) fn arrive(&mut self, source: usize, ticket: u64, bytes: &[u8]) {
+        self.try_arrive(source, ticket, bytes).unwrap();
+    }
+
+    /// These bytes arrive, which may be more than a source may send.
+    pub(crate) fn try_arrive(&mut self, source: usize, ticket: u64, bytes: &[u8]) -> Result<(), Violation> {
         let recorded = &mut self.recorded;
         let asked = self.asked.remove(&(source, ticket)).unwrap_or(0);
         self.builder.received(source, asked, self.now);
@@ -158,7 +163,7 @@ impl Rig {
             let header = FragmentHeader::decode(&bytes[at as usize..]).unwrap();
             assert_eq!((header.event, header.source), (event, id(source)));
             *recorded.entry((event.0, source)).or_default() += 1;
-        });
+        })
     }
 
     /// Asks for whatever may be asked for, and gets it. Takes what was closed, so that no event is held up.

@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use std::time::Duration;
-use thalweg_build::{BuilderConfig, Check, Hold, Violation, Window};
+use thalweg_build::{BuilderConfig, Check, Hold, Path, Violation, Window};
 use thalweg_wire::{Announcement, Disposition, EventId, FragmentHeader, RunNumber, Status};
 
 const SILENT: Status = Status::empty();
@@ -34,7 +34,7 @@ fn an_event_is_closed_when_each_source_has_delivered() {
 }
 
 #[test]
-fn a_repeated_message_or_fragment_does_no_harm() {
+fn a_repeated_message_does_no_harm() {
     let mut rig = Rig::new(config(1));
     let offer = rig.announcement(0, 0, 1, Disposition::Held);
     for _ in 0..3 {
@@ -49,29 +49,58 @@ fn a_repeated_message_or_fragment_does_no_harm() {
     rig.announce(0, offer).unwrap();
     assert_eq!(rig.builder.release(0), Some(1));
     assert_eq!(rig.ask(), None);
-    // The same event in another ticket is not worth a fetch; in one with others it is told apart.
-    rig.offer(0, 0, 1);
-    assert_eq!(rig.ask(), None);
-    rig.offer(0, 0, 2);
-    rig.fetch_all();
-    assert_eq!(rig.ledger().sources[0].late, 0);
-    rig.end(0, 2);
+    rig.end(0, 1);
     rig.assert_finished();
 }
 
 #[test]
-fn a_fragment_in_place_is_not_recorded_a_second_time() {
+fn a_whole_fragment_in_a_second_ticket_is_an_offence() {
+    // It is known to be here when it is offered again.
     let mut rig = Rig::new(config(2));
     rig.offer(0, 0, 1);
     rig.fetch_all();
-    rig.offer(0, 0, 2);
-    rig.fetch_all();
-    rig.offer(1, 0, 2);
-    rig.fetch_all();
-    assert_eq!(rig.closed(), [(0, 2, vec![])]);
-    assert_eq!(rig.ledger().sources[0].duplicates, 1);
-    (0..2).for_each(|source| rig.end(source, 2));
-    rig.assert_finished();
+    let again = rig.announcement(0, 0, 2, Disposition::Held);
+    assert_eq!(rig.announce(0, again), Err(Violation::Twice(0)));
+    // It is not: there may be pieces in both. The second to come shows that there are none.
+    for sources in [1, 2] {
+        let mut rig = Rig::new(config(sources));
+        rig.offer(0, 0, 2);
+        rig.offer(0, 1, 3);
+        rig.ask().unwrap();
+        rig.ask().unwrap();
+        rig.arrive(0, 0, &slot(0, 0..2));
+        assert_eq!(rig.try_arrive(0, 1, &slot(0, 1..4)), Err(Violation::Twice(1)));
+        rig.builder.give_up(0, rig.now);
+        if sources == 2 {
+            rig.end(1, 0);
+        }
+        rig.fetch_all();
+        assert_eq!(rig.closed().len(), if sources == 2 { 4 } else { 3 });
+        rig.assert_finished();
+        let books = &rig.ledger().sources[0];
+        assert_eq!((books.accepted, books.recorded, books.lost, books.duplicates), (4, 2, 2, 0));
+    }
+}
+
+#[test]
+fn what_only_a_builder_knows_no_source_may_say() {
+    for bit in Status::SET_BY_BUILDERS.iter() {
+        let mut rig = Rig::new(config(1));
+        rig.offer(0, 0, 3);
+        rig.ask().unwrap();
+        let [good, bad, unseen] = [0, 1, 2].map(|event| fragment(0, event, &payload(0, event)));
+        let bad = (FragmentHeader { status: bit | Status::REPLAYED, ..bad.0 }, bad.1);
+        let status = (bit | Status::REPLAYED).bits();
+        let result = rig.try_arrive(0, 0, &lay(&[good, bad, unseen]));
+        assert_eq!(result, Err(Violation::Status { event: 1, status }));
+        assert_eq!(rig.recorded.len(), 1);
+        assert_eq!(rig.builder.release(0), None);
+        rig.builder.give_up(0, rig.now);
+        let lost = vec![(0, SILENT)];
+        assert_eq!(rig.closed(), [(0, 1, vec![]), (1, 1, lost.clone()), (2, 1, lost)]);
+        rig.assert_finished();
+        assert_eq!((rig.ledger().sources[0].recorded, rig.ledger().sources[0].lost), (1, 2));
+    }
 }
 
 #[test]
@@ -310,21 +339,46 @@ fn a_source_may_drop_and_reuse_its_slots_for_as_long_as_one_fetch_takes() {
     rig.arrive(0, 0, &slot(0, 0..1));
     assert_eq!(rig.builder.release(0), Some(1000));
     rig.end(0, 1000);
-    let closed = rig.closed();
-    assert_eq!(closed.iter().map(|(_, count, _)| count).sum::<u32>(), 1000);
+    assert_eq!(rig.closed(), [(0, 1, vec![])]);
     rig.assert_finished();
+    assert_eq!(rig.ledger().sources[0].dropped_oldest, 999);
 }
 
 #[test]
-fn a_run_of_drops_longer_than_the_open_events_needs_no_help() {
-    let mut rig = Rig::new(config(1));
+fn an_event_that_every_source_dropped_or_is_silent_about_is_not_recorded() {
+    let mut rig = Rig::new(config(3));
     rig.drop_newest(0, 0, 1000);
-    // No event was closed yet by anyone asking; no more are opened than may wait.
-    assert_eq!(rig.builder.counts().0, 8);
-    assert_eq!(rig.builder.release(0), Some(1));
-    rig.end(0, 1000);
-    assert!(!rig.builder.is_finished());
-    assert_eq!(rig.closed().len(), 1000);
+    assert_eq!((rig.builder.release(0), rig.builder.open_events()), (Some(1), 0));
+    rig.drop_newest(1, 0, 1000);
+    rig.offer(2, 998, 1);
+    (0..2).for_each(|source| _ = rig.offer(source, 1000, 1));
+    rig.offer(2, 1000, 1);
+    rig.fetch_all();
+    // Of 998 one source had something; of 999 and all before none.
+    let dropped = vec![(0, Status::DROPPED), (1, Status::DROPPED)];
+    assert_eq!(rig.closed(), [(998, 1, dropped), (1000, 1, vec![])]);
+    assert_eq!(rig.builder.counts(), (2, 1));
+    (0..2).for_each(|source| rig.end(source, 1001));
+    rig.end(2, 2);
+    rig.assert_finished();
+    let books = rig.ledger();
+    assert_eq!(books.sources[0].dropped_newest, 1000);
+    assert_eq!(books.sources[2].skipped, 0, "nobody delivered what it was silent about");
+}
+
+#[test]
+fn a_fragment_that_came_damaged_or_was_lost_with_its_source_is_recorded_as_missing() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 2);
+    rig.drop_newest(1, 0, 3);
+    rig.ask().unwrap();
+    rig.arrive(0, 0, &[0; 64]);
+    rig.offer(0, 2, 1);
+    rig.builder.give_up(0, rig.now);
+    let missing = |status| vec![(0, status), (1, Status::DROPPED)];
+    let corrupt = missing(Status::CORRUPT);
+    assert_eq!(rig.closed(), [(0, 1, corrupt.clone()), (1, 1, corrupt), (2, 1, missing(SILENT))]);
+    rig.end(1, 3);
     rig.assert_finished();
 }
 
@@ -372,11 +426,28 @@ fn numbers_that_no_source_mentions_are_no_events() {
     assert_eq!(rig.closed(), [(0, 1, vec![]), (3, 1, vec![]), (far, 2, vec![])]);
     (0..2).for_each(|source| rig.end(source, 4));
     rig.assert_finished();
-    assert_eq!(rig.ledger().sources[0].skipped, far - 2);
+    assert_eq!(rig.ledger().reasons(), Vec::<String>::new(), "the run is complete");
 }
 
 #[test]
-fn drops_far_ahead_of_what_anyone_mentions_are_gone_to_at_once() {
+fn a_number_that_one_source_lacks_and_another_has_is_skipped() {
+    let mut rig = Rig::new(config(2));
+    for event in [0, 5, 9, 1 << 40] {
+        rig.offer(0, event, 1);
+        if event != 5 {
+            rig.offer(1, event, 1);
+        }
+    }
+    rig.fetch_all();
+    assert_eq!(rig.closed(), [(0, 1, vec![]), (5, 1, vec![(1, SILENT)]), (9, 1, vec![]), (1 << 40, 1, vec![])]);
+    rig.end(0, 4);
+    rig.end(1, 3);
+    rig.assert_finished();
+    assert_eq!(rig.ledger().reasons(), ["source 1.1 (s1): 1 fragments never mentioned by the source"]);
+}
+
+#[test]
+fn drops_far_ahead_of_what_anyone_mentions_are_no_events() {
     let far = 1 << 60;
     let mut rig = Rig::new(config(2));
     rig.offer(0, 0, 1);
@@ -384,9 +455,7 @@ fn drops_far_ahead_of_what_anyone_mentions_are_gone_to_at_once() {
     rig.offer(1, 0, 1);
     rig.end(1, 1);
     rig.fetch_all();
-    let missing = vec![(0, Status::DROPPED), (1, SILENT)];
-    let expected = (far..far + 3).map(|event| (event, 1, missing.clone()));
-    assert_eq!(rig.closed(), [(0, 1, vec![])].into_iter().chain(expected).collect::<Vec<_>>());
+    assert_eq!(rig.closed(), [(0, 1, vec![])]);
     rig.end(0, 4);
     rig.assert_finished();
 }
@@ -590,7 +659,7 @@ fn a_source_that_was_given_up_may_come_back() {
     rig.end(1, 5);
     rig.assert_finished();
     let books = &rig.ledger().sources[0];
-    assert_eq!((books.lost, books.late, books.recorded, books.skipped), (1, 2, 1, 1));
+    assert_eq!((books.lost, books.late, books.recorded, books.skipped), (1, 2, 1, 0));
 }
 
 #[test]
@@ -857,19 +926,30 @@ fn books_that_do_not_match_are_said_loudly() {
 }
 
 #[test]
-fn books_that_count_less_than_was_offered_are_refused_and_those_that_count_more_are_not_waited_for() {
+fn books_that_count_other_tickets_than_were_offered_are_refused() {
     let mut rig = Rig::new(config(1));
     rig.offer(0, 0, 3);
-    assert_eq!(rig.builder.ended(0, books(3, 0)), Err(Violation::Books { books: 0, offered: 1 }));
+    for books in [books(3, 0), books(3, 2), books(3, u64::MAX)] {
+        assert_eq!(rig.builder.ended(0, books), Err(Violation::Books { books: books.tickets, offered: 1 }));
+    }
     rig.fetch_all();
-    rig.builder.ended(0, books(4, 2)).unwrap();
-    let beyond = Announcement { ticket: 2, ..rig.announcement(0, 9, 1, Disposition::Held) };
-    assert_eq!(rig.announce(0, beyond), Err(Violation::Books { books: 2, offered: 3 }));
-    assert!(!rig.builder.is_finished());
-    assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + DEADLINE));
-    assert_eq!(rig.wait(DEADLINE), [0]);
-    assert!(rig.builder.is_finished());
-    assert_eq!(rig.ledger().unaccounted, 1);
+    rig.end(0, 3);
+    let beyond = rig.announcement(0, 9, 1, Disposition::Held);
+    assert_eq!(rig.announce(0, beyond), Err(Violation::Books { books: 1, offered: 2 }));
+    rig.closed();
+    rig.assert_finished();
+}
+
+#[test]
+fn the_books_of_a_source_that_was_given_up_come_too_late() {
+    let mut rig = Rig::new(config(1));
+    rig.offer(0, 0, 3);
+    rig.builder.give_up(0, rig.now);
+    rig.builder.ended(0, books(100, 50)).unwrap();
+    rig.closed();
+    rig.assert_finished();
+    assert_eq!(rig.ledger().sources[0].accepted, 3);
+    assert!(!rig.ledger().sources[0].closed_books);
 }
 
 #[test]
@@ -917,20 +997,22 @@ fn slots_that_stay_where_they_are_are_held_until_their_events_are_closed() {
 }
 
 #[test]
-fn offers_that_overtake_each_other_are_put_in_order() {
+fn tickets_begin_at_0_and_leave_no_gap() {
     let mut rig = Rig::new(config(1));
-    let offer = |rig: &Rig, ticket, how| Announcement { ticket, ..rig.announcement(0, ticket, 1, how) };
-    let (held, dropped) = (Disposition::Held, Disposition::DroppedOldest);
-    // Ticket 2 is first heard of as dropped, and later as it was before.
-    for (ticket, how) in [(2, dropped), (2, held), (1, held), (1, held)] {
-        rig.announce(0, offer(&rig, ticket, how)).unwrap();
+    let offer = |rig: &Rig, ticket| Announcement { ticket, ..rig.announcement(0, ticket, 1, Disposition::Held) };
+    let first = offer(&rig, 1);
+    assert_eq!(rig.announce(0, first), Err(Violation::Gap { ticket: 1, next: 0 }));
+    rig.offer(0, 0, 1);
+    for ticket in [2, u64::MAX] {
+        let offer = offer(&rig, ticket);
+        assert_eq!(rig.announce(0, offer), Err(Violation::Gap { ticket, next: 1 }));
     }
-    assert_eq!(rig.ask(), None);
-    rig.announce(0, offer(&rig, 0, held)).unwrap();
     rig.fetch_all();
-    assert_eq!(rig.recorded.len(), 2);
-    rig.end(0, 3);
-    rig.assert_finished();
+    // Nor does a source that comes back begin behind what it has not offered.
+    rig.builder.gone(0, rig.now);
+    assert_eq!(rig.builder.connected(0, 4, false), 1);
+    let offer = offer(&rig, 2);
+    assert_eq!(rig.announce(0, offer), Err(Violation::Gap { ticket: 2, next: 1 }));
 }
 
 #[test]
@@ -962,16 +1044,7 @@ fn offers_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn tickets_far_ahead_and_more_than_the_slots_are_refused() {
-    let mut rig = Rig::new(config(1));
-    for ticket in (1..11).map(|i| i * (u64::MAX / 11)) {
-        let offer = rig.announcement(0, 0, 1, Disposition::Held);
-        rig.announce(0, Announcement { ticket, ..offer }).unwrap();
-    }
-    let offer = Announcement { ticket: u64::MAX, ..rig.announcement(0, 0, 1, Disposition::Held) };
-    assert_eq!(rig.announce(0, offer), Err(Violation::TooMany(10)));
-    assert!(matches!(rig.builder.ended(0, books(3, 3)), Err(Violation::Books { .. })));
-
+fn more_offers_than_the_slots_are_refused() {
     let mut rig = Rig::new(config(1));
     for event in 0..10 {
         rig.offer(0, event, 1);
@@ -983,14 +1056,23 @@ fn tickets_far_ahead_and_more_than_the_slots_are_refused() {
 #[test]
 fn closed_events_that_nobody_takes_do_not_pile_up() {
     let mut rig = Rig::new(config(1));
-    for event in 0..1000 {
-        rig.drop_newest(0, event, 1);
+    for event in 0..8 {
+        rig.offer(0, 2 * event, 1);
     }
-    assert_eq!(rig.builder.counts(), (8, 8));
-    assert_eq!(rig.closed().len(), 1000);
+    let mut corrupt = 0;
+    while let Some((source, ticket, ..)) = rig.ask() {
+        rig.arrive(source, ticket, &[0; 64]);
+        rig.offer(0, 16 + 2 * corrupt, 1);
+        corrupt += 1;
+    }
+    // Those that were open are closed; no others are opened.
+    assert!(corrupt <= 16 && rig.builder.counts() == (corrupt, corrupt), "{corrupt}");
+    rig.fetch_all();
+    assert_eq!(rig.closed().len() as u64, 8 + corrupt);
 }
 
-/// A source says it dropped four thousand million fragments at a time, again and again, alone or with others.
+/// A source says it dropped four thousand million fragments at a time, again and again, alone or with others, and then
+/// offers events that are far apart.
 #[test]
 fn announcements_without_measure_cost_no_time_and_no_memory() {
     let mut rig = Rig::new(config(2));
@@ -999,17 +1081,23 @@ fn announcements_without_measure_cost_no_time_and_no_memory() {
         rig.drop_newest(0, first, u32::MAX);
         first += u64::from(u32::MAX) + 2;
     }
-    assert_eq!(rig.builder.open_events(), 8);
+    assert_eq!(rig.builder.open_events(), 0);
     assert_eq!(rig.builder.release(0), Some(20_000));
     rig.offer(1, 0, 8);
     rig.fetch_all();
-    rig.builder.give_up(1, rig.now);
-    assert!(rig.builder.counts().0 <= 24, "{:?}", rig.builder.counts());
-    for _ in 0..1000 {
-        rig.builder.next_closed().unwrap();
-    }
-    assert!(rig.builder.open_events() <= 8);
-    assert_eq!(rig.ledger().unaccounted, 0);
+    assert_eq!(rig.closed().len(), 8);
+    // The other one goes on far ahead, and then ends: nobody can have anything for those between.
+    rig.offer(1, 1 << 40, 1);
+    rig.end(1, 9);
+    rig.offer(0, 1 << 50, 1);
+    rig.drop_newest(0, (1 << 50) + 1, u32::MAX);
+    rig.offer(0, 1 << 62, 1);
+    rig.fetch_all();
+    let events: Vec<u64> = rig.closed().iter().map(|(event, ..)| *event).collect();
+    assert_eq!(events, [1 << 40, 1 << 50, 1 << 62]);
+    assert_eq!(rig.builder.open_events(), 0);
+    rig.end(0, 20_001 * u64::from(u32::MAX) + 2);
+    rig.assert_finished();
 }
 
 #[test]
@@ -1026,4 +1114,20 @@ fn a_run_at_the_end_of_all_numbers() {
     rig.wait(Duration::from_secs(1));
     rig.end(0, 20);
     rig.assert_finished();
+}
+
+#[test]
+fn a_source_is_believed_to_have_lost_no_more_than_it_can_have_sent() {
+    let path = Path { rate: 1e8, round_trip: ms(1), buffer: 1 << 20, segment: 1448, unasked: 0 };
+    let mut rig = Rig::new(BuilderConfig { window: Window::Credit(path), ..config(2) });
+    let window = rig.builder.credit().unwrap().window;
+    rig.offer(0, 0, 2);
+    let (source, ticket, ..) = rig.ask().unwrap();
+    // The other one was asked for nothing.
+    for _ in 0..3 {
+        rig.builder.losses(1, u64::MAX, u64::MAX);
+    }
+    rig.now += ms(5);
+    rig.arrive(source, ticket, &slot(0, 0..2));
+    assert!(rig.builder.credit().unwrap().window >= window);
 }

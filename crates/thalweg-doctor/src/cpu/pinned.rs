@@ -4,7 +4,7 @@ use crate::{Finding, Needs, read};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
 
-pub(super) fn probe(needs: &Needs) -> Finding {
+pub(crate) fn probe(needs: &Needs) -> Finding {
     const NAME: &str = "bound processors";
     let bound: Vec<_> = needs.nodes.iter().filter_map(|node| Some((node.cpu?, node.name.as_str()))).collect();
     if bound.is_empty() {

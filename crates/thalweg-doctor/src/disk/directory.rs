@@ -4,7 +4,7 @@ use super::place;
 use crate::{Finding, Needs, read};
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
-pub(super) fn probe(needs: &Needs) -> Finding {
+pub(crate) fn probe(needs: &Needs) -> Finding {
     let nearest = place::nearest(&needs.directory);
     let what = match nearest == needs.directory {
         true => format!("{}", nearest.display()),
@@ -25,7 +25,7 @@ pub(super) fn probe(needs: &Needs) -> Finding {
     };
     let finding = Finding::new("record directory", format!("{what}: {kind}, cannot be written to: {problem}"));
     match needs.record {
-        true => finding.missing("no run could be recorded: choose another directory"),
+        true => finding.missing("no run could be recorded: choose another `directory`"),
         // Nobody said that runs go there.
         false => finding,
     }

@@ -116,6 +116,7 @@ fn judge(wanted: Option<f64>, (bytes, seconds): Measured, how: &str) -> Finding 
 mod tests {
     use super::*;
     use crate::Level;
+    use thalweg_skip::skipped;
 
     #[test]
     fn a_disk_that_is_slower_than_the_sources_is_missing() {
@@ -133,7 +134,7 @@ mod tests {
         let base = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let file = match nameless(base.path(), OFlags::empty()) {
             Ok(file) => file,
-            Err(error) => return println!("skipped: files without a name: {error}"),
+            Err(error) => return skipped(format_args!("files without a name: {error}")),
         };
         assert_eq!(pwrite(&file, b"x", 0), Ok(1));
         drop(file);

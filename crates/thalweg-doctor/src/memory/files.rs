@@ -4,8 +4,8 @@ use crate::{Finding, Needs};
 use rustix::process::{Resource, getrlimit};
 
 pub(crate) fn probe(needs: &Needs) -> Finding {
-    // The limit is that of each process, and each node is one.
-    judge(needs.nodes.iter().map(|node| node.files).max().unwrap_or(0), getrlimit(Resource::Nofile).current)
+    // The limit is that of each process, and each node is one. Nodes take what the hard limit allows.
+    judge(needs.nodes.iter().map(|node| node.files).max().unwrap_or(0), getrlimit(Resource::Nofile).maximum)
 }
 
 fn judge(wanted: u64, limit: Option<u64>) -> Finding {

@@ -6,6 +6,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use std::collections::BTreeSet;
 use std::io::{Error, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use thalweg_link::Address;
 
@@ -91,11 +92,16 @@ fn socket_path(title: String, path: &Path, sockets: &str) -> Finding {
             .missing("a builder could not listen there: end that, or choose another path")
             .mended_by(format!("ss -lxp src {}", path.display()));
     }
+    // A socket that nobody listens on is replaced.
+    if std::fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket()) {
+        return Finding::new(title, "a file of that name is there, which is no socket")
+            .missing("a builder could not listen there: choose another path");
+    }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match access(directory, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) => Finding::new(title, format!("free: {} can be written to", directory.display())),
         Err(error) => Finding::new(title, format!("{} cannot be written to: {error}", directory.display()))
-            .missing("a builder could not listen there: choose another path"),
+            .missing("a builder could not listen there: make the directory, or choose another path"),
     }
 }
 
@@ -152,6 +158,9 @@ mod tests {
         assert_eq!(listened(&text).level, Level::Missing);
         assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody knocked");
         assert_eq!(listened("shm:/no/such/directory/x").level, Level::Missing);
+        let file = directory.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(listened(&format!("shm:{}", file.display())).level, Level::Missing);
         let long = Path::new("/tmp").join("x".repeat(120));
         assert_eq!(socket_path(String::new(), &long, "").level, Level::Missing);
     }

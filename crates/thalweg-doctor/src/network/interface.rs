@@ -80,6 +80,7 @@ fn megabits(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use thalweg_skip::skipped;
 
     #[test]
     fn a_speed_that_is_not_known_is_none() {
@@ -93,7 +94,7 @@ mod tests {
     fn loopback_is_always_there() {
         let all = Interface::all();
         let Some(lo) = all.iter().find(|interface| interface.name == "lo") else {
-            return println!("skipped: loopback is down here");
+            return skipped("loopback is down here");
         };
         assert!(lo.up && !lo.physical() && lo.index > 0 && lo.mtu > 0);
         assert_eq!((lo.speed, lo.driver(), lo.device_file("numa_node")), (None, None, None));

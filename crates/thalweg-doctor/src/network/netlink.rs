@@ -149,6 +149,7 @@ fn attributes_of(message: &[u8], sequence: u32) -> Answer<'_> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use thalweg_skip::skipped;
 
     #[test]
     fn what_is_asked_can_be_read_back() {
@@ -166,7 +167,7 @@ mod tests {
     fn loopback_answers() {
         let mut ethtool = match Family::open("ethtool") {
             Ok(family) => family,
-            Err(error) => return println!("skipped: ethtool over netlink: {error}"),
+            Err(error) => return skipped(format_args!("ethtool over netlink: {error}")),
         };
         // Features (ETHTOOL_MSG_FEATURES_GET), of which loopback has some.
         let answer = ethtool.ask(11, &ethtool_header(1)).unwrap();

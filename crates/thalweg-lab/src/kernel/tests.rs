@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_device::ByteSize;
+use thalweg_skip::skipped;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
@@ -34,7 +35,7 @@ fn shell_args(script: &str) -> [OsString; 2] {
 fn built() -> Option<Kernel> {
     let kernel = Kernel::cached();
     if kernel.is_none() {
-        eprintln!("skipped: no kernel is built (`thalweg lab build`)");
+        skipped("no kernel is built (`thalweg lab build`)");
     }
     kernel
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::report::{Completion, Report};
+use thalweg_skip::skipped;
 
 fn scenario(text: &str) -> Scenario {
     Scenario::parse(text).unwrap()
@@ -130,7 +131,7 @@ fn credit_loses_nothing_where_a_barrier_overruns_the_port() {
         super::run(&scenario(&text), &AtomicBool::new(false))
     };
     let overrun = match run("reno") {
-        Err(error @ LabError::Unavailable { .. }) => return println!("skipped: {error}"),
+        Err(error @ LabError::Unavailable { .. }) => return skipped(error),
         other => other.unwrap(),
     };
     assert!(overrun.whole_run.drops > 0 && overrun.queue.max_bytes <= 100_000, "{overrun:?}");

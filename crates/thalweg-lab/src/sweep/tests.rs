@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use thalweg_skip::skipped;
 
 const SWEEP: &str = r#"
 title = "Made up"
@@ -335,7 +336,7 @@ fn a_small_sweep_in_ns3() {
     let stop = AtomicBool::new(false);
     let run = || run(Sweep::parse("small", text, false).unwrap(), Laboratory::Ns3, 2, directory.path(), &stop, |_| {});
     let first = match run() {
-        Err(error @ LabError::Unavailable { .. }) => return println!("skipped: {error}"),
+        Err(error @ LabError::Unavailable { .. }) => return skipped(error),
         other => other.unwrap(),
     };
     assert!(first.passed(), "{}", first.text());

@@ -1,12 +1,13 @@
 //! The builder's half: puts offers in order, asks again for what did not come.
 
-use super::{AT_ONCE, GONE, PATIENCE, Retry, SILENCE, split};
+use super::{AT_ONCE, GONE, Numbered, PATIENCE, Retry, SILENCE, Standing, number, numbered, split};
+use crate::rules::{check_hello, check_offer};
 use crate::{Eager, LinkError};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::DerefMut;
 use std::time::Duration;
 use thalweg_arena::Span;
-use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Hello, IntervalMap, Losses, Message};
+use thalweg_wire::{Announcement, Disposition, Hello, IntervalMap, Losses, Message};
 
 /// What a builder heard, with spans for places.
 #[derive(Debug)]
@@ -21,8 +22,7 @@ pub(crate) enum Heard {
 pub(crate) struct ReliableBuilder {
     eager: Eager,
     greeting: Option<Greeting>,
-    /// Said until echoed, the first of them now.
-    standing: VecDeque<Message>,
+    standing: Standing,
     refusal: Option<Vec<u8>>,
     /// What was said of releases, and what of that the source has echoed.
     released: (u64, u64),
@@ -45,7 +45,7 @@ pub(crate) struct ReliableBuilder {
     asked: (u64, u64),
     data_at: Duration,
     /// What the source said that must not be reported twice.
-    reported: Vec<Message>,
+    reported: Numbered,
     /// The books, until all tickets they count have been offered.
     end: Option<Message>,
     control: VecDeque<Vec<u8>>,
@@ -111,7 +111,7 @@ impl ReliableBuilder {
         Self {
             eager,
             greeting: None,
-            standing: VecDeque::new(),
+            standing: Standing::default(),
             refusal: None,
             released: (0, 0),
             next: None,
@@ -124,7 +124,7 @@ impl ReliableBuilder {
             foreseen: Vec::new(),
             asked: (0, 0),
             data_at: now,
-            reported: Vec::new(),
+            reported: Numbered::default(),
             end: None,
             control: VecDeque::new(),
             retry: Retry::from(now),
@@ -168,7 +168,6 @@ impl ReliableBuilder {
             Some((known, may_come)) => {
                 let (known, _) = (*known, std::mem::replace(may_come, true));
                 if known.bytes as usize != fetching.filling.place.len() {
-                    self.fetches.insert(ticket, fetching);
                     return Err(LinkError::Protocol(format!(
                         "ticket {ticket} was offered with {bytes} bytes, and then with {}",
                         known.bytes
@@ -210,8 +209,8 @@ impl ReliableBuilder {
     }
 
     /// Calls a fetch off.
-    pub(crate) fn cancel(&mut self, ticket: u64) -> Option<Span> {
-        self.fetches.remove(&ticket).map(|fetching| fetching.filling.place)
+    pub(crate) fn cancel(&mut self, ticket: u64) {
+        self.fetches.remove(&ticket);
     }
 
     pub(crate) fn release(&mut self, below: u64, now: Duration) {
@@ -239,27 +238,21 @@ impl ReliableBuilder {
             self.next = Some(welcome.released_below);
             self.released = (welcome.released_below, welcome.released_below);
         }
-        self.standing.push_back(*message);
-        if self.standing.len() == 1 {
+        if self.standing.push(message) {
             self.say_standing();
         }
     }
 
     fn say_standing(&mut self) {
         // Good-bye comes last: nobody listens behind it.
-        let front = self.standing.front().filter(|message| **message != Message::Bye || !self.is_waiting_for_release());
-        self.control.extend(front.map(|message| message.encode().to_vec()));
+        if self.standing.front() != Some(&Message::Bye) || !self.is_waiting_for_release() {
+            self.control.extend(self.standing.datagram());
+        }
     }
 
     pub(crate) fn refuse(&mut self, datagram: Vec<u8>) {
         self.control.push_back(datagram.clone());
         self.refusal = Some(datagram);
-    }
-
-    /// The places of all fetches that were not answered.
-    pub(crate) fn abandon(&mut self) -> Vec<(u64, Span)> {
-        let fetches = std::mem::take(&mut self.fetches);
-        fetches.into_iter().map(|(ticket, fetching)| (ticket, fetching.filling.place)).collect()
     }
 
     /// A datagram from the source.
@@ -282,10 +275,10 @@ impl ReliableBuilder {
             _ if self.next.is_none() => return Ok(()),
             Message::Offer(offer) => self.heard_offer(offer, said)?,
             Message::Data { ticket, offset, .. } => self.heard_data(ticket, offset, body, now, said)?,
-            Message::Paused { .. } | Message::End(_) => {
-                self.control.push_back(message.encode().to_vec());
-                if !self.reported.contains(&message) {
-                    self.reported.push(message);
+            Message::Paused { .. } | Message::Told { .. } | Message::End(_) => {
+                let number = number(body);
+                self.control.push_back(numbered(&message, number));
+                if self.reported.is_new(number) {
                     match message {
                         Message::End(_) => self.end = Some(message),
                         _ => said.push(Heard::Message(message)),
@@ -307,8 +300,7 @@ impl ReliableBuilder {
                 }
             }
             Message::Welcome(_) | Message::Start { .. } | Message::Pause | Message::StopAt { .. } | Message::Bye => {
-                if self.standing.front() == Some(&message) {
-                    self.standing.pop_front();
+                if self.standing.echoed(number(body)) {
                     self.retry = Retry::from(now);
                     self.say_standing();
                 }
@@ -324,6 +316,7 @@ impl ReliableBuilder {
 
     fn heard_hello(&mut self, hello: Hello, body: &[u8], said: &mut Vec<Heard>) -> Result<(), LinkError> {
         let protocol = |text: &str| LinkError::Protocol(text.to_owned());
+        check_hello(&hello)?;
         let greeting = self.greeting.get_or_insert_with(|| Greeting {
             hello,
             // At most 16 KiB: checked where messages are decoded.
@@ -350,6 +343,7 @@ impl ReliableBuilder {
 
     fn heard_offer(&mut self, offer: Announcement, said: &mut Vec<Heard>) -> Result<(), LinkError> {
         let ticket = offer.ticket;
+        check_offer(&offer, self.greeting.as_ref().is_some_and(|greeting| greeting.hello.withdraws))?;
         if ticket < self.released.0 {
             // The source has not heard of it.
             self.control.push_back(Message::Release { below: self.released.0 }.encode().to_vec());
@@ -382,13 +376,13 @@ impl ReliableBuilder {
             said.push(Heard::Message(Message::Offer(offer)));
             return Ok(());
         }
-        // Between two tickets with data there can be one run of drops.
+        // As many again may be under way that the source has dropped, or believes released.
         let most = self.greeting.as_ref().map_or(0, |greeting| 2 * greeting.hello.slots as usize + 2);
         let entry = self.early.entry(ticket).or_insert(offer);
         if !entry.disposition.is_dropped() {
             *entry = offer;
         }
-        if self.early.len() + self.offers.len() > most {
+        if self.with_data() > most {
             return Err(LinkError::Protocol(format!("more than {most} offers are open: more than its slots can hold")));
         }
         self.latest = self.latest.map(|(latest, _)| (latest, true));
@@ -412,11 +406,18 @@ impl ReliableBuilder {
         Ok(())
     }
 
+    /// How many offers with data are open. What a source has withdrawn takes none of its slots, and may be any number
+    /// behind one that is not released.
+    fn with_data(&self) -> usize {
+        let reported = self.offers.values().map(|(offer, _)| offer);
+        reported.chain(self.early.values()).filter(|offer| !offer.disposition.is_dropped()).count()
+    }
+
     /// An eager offer: room for what comes of it, if it is within the bounds.
     fn expect(&mut self, offer: &Announcement) -> Result<(), LinkError> {
         let total = self.unasked + u64::from(offer.bytes);
         self.unasked = total;
-        if offer.bytes > self.eager.limit || total > self.eager.credit.into() || (offer.bytes as usize) < HEADER_LEN {
+        if offer.bytes > self.eager.limit || total > self.eager.credit.into() {
             return Err(LinkError::Protocol(format!(
                 "{} bytes sent unasked, {total} in all; the limits are {} and {}",
                 offer.bytes, self.eager.limit, self.eager.credit

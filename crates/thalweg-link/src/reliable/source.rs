@@ -1,6 +1,6 @@
 //! The source's half: offers until the builder has heard, serves fetches piece by piece.
 
-use super::{AT_ONCE, GONE, PART, PIECE, Retry, split};
+use super::{AT_ONCE, GONE, Numbered, PART, PIECE, Retry, Standing, number, numbered, split};
 use crate::offered::most_fetches;
 use crate::{LinkError, Outstanding};
 use std::collections::VecDeque;
@@ -24,11 +24,12 @@ pub(crate) struct ReliableSource {
     description: String,
     welcomed: bool,
     book: Option<Outstanding<Fate>>,
+    /// The first ticket that was not offered over this link.
+    unsent: u64,
     released: u64,
-    /// Said until echoed, the first of them now.
-    standing: VecDeque<Message>,
+    standing: Standing,
     /// What the builder said that must not be reported twice.
-    reported: Vec<Message>,
+    reported: Numbered,
     control: VecDeque<Vec<u8>>,
     /// What is being sent: ticket and range.
     serving: VecDeque<(u64, Range<u32>)>,
@@ -54,9 +55,10 @@ impl ReliableSource {
             description,
             welcomed: false,
             book: None,
+            unsent: 0,
             released: 0,
-            standing: VecDeque::new(),
-            reported: Vec::new(),
+            standing: Standing::default(),
+            reported: Numbered::default(),
             control: VecDeque::new(),
             serving: VecDeque::new(),
             most_serving: most_fetches(hello.slots, hello.slot_bytes),
@@ -82,20 +84,42 @@ impl ReliableSource {
         if !self.waits() {
             self.retry = Retry::from(now);
         }
-        let book = self.book.get_or_insert_with(|| Outstanding::starting_at(offer.ticket));
+        let book = self.book.get_or_insert_with(|| {
+            self.unsent = offer.ticket;
+            Outstanding::starting_at(offer.ticket)
+        });
         let eager = offer.disposition == Disposition::Eager;
         if offer.ticket >= book.next_ticket() {
             book.push(*offer, Fate { asked: eager, ..Fate::default() });
         } else if let Some((known, fate)) = book.get_mut(offer.ticket) {
             *known = *offer;
-            fate.changed = true;
-        } else {
-            return;
+            if offer.ticket < self.unsent {
+                fate.changed = true;
+                self.send_offer(offer);
+            }
         }
+        self.send_offers();
+    }
+
+    /// Makes the offers that were not made yet. What was withdrawn must be known before its slot is offered again, and
+    /// again: a builder does not take more offers with data than there can be.
+    fn send_offers(&mut self) {
         // Before the welcome there is nobody to hear it.
-        if self.welcomed {
-            self.send_offer(offer);
+        while self.welcomed
+            && let Some((offer, _)) = self.book.as_ref().and_then(|book| book.get(self.unsent)).copied()
+            && (offer.disposition.is_dropped() || self.seem_open() < 2 * self.hello.slots as usize + 2)
+        {
+            self.send_offer(&offer);
+            self.unsent += 1;
         }
+    }
+
+    /// How many offers the builder may take to have data.
+    fn seem_open(&self) -> usize {
+        let seems_open = |(offer, fate): &&(Announcement, Fate)| {
+            offer.ticket < self.unsent && (!offer.disposition.is_dropped() || fate.changed)
+        };
+        self.book.iter().flat_map(Outstanding::iter).filter(seems_open).count()
     }
 
     fn send_offer(&mut self, offer: &Announcement) {
@@ -113,9 +137,8 @@ impl ReliableSource {
         if !self.waits() {
             self.retry = Retry::from(now);
         }
-        self.standing.push_back(*message);
-        if self.welcomed && self.standing.len() == 1 {
-            self.control.push_back(message.encode().to_vec());
+        if self.standing.push(message) && self.welcomed {
+            self.control.extend(self.standing.datagram());
         }
     }
 
@@ -128,22 +151,19 @@ impl ReliableSource {
                 return Err(LinkError::Refused { reason, text: String::from_utf8_lossy(body).into_owned() });
             }
             Message::Welcome(welcome) => {
-                self.echo(&message);
-                if !self.welcomed {
+                self.control.push_back(numbered(&message, number(body)));
+                if self.reported.is_new(number(body)) {
                     self.welcomed = true;
                     self.release(welcome.released_below);
                     said.push(message);
-                    let offers: Vec<Announcement> =
-                        self.book.iter().flat_map(Outstanding::iter).map(|(offer, _)| *offer).collect();
-                    offers.iter().for_each(|offer| self.send_offer(offer));
-                    self.control.extend(self.standing.front().map(|message| message.encode().to_vec()));
+                    self.send_offers();
+                    self.control.extend(self.standing.datagram());
                     self.retry = Retry::from(now);
                 }
             }
             Message::Start { .. } | Message::Pause | Message::StopAt { .. } | Message::Bye => {
-                self.echo(&message);
-                if !self.reported.contains(&message) {
-                    self.reported.push(message);
+                self.control.push_back(numbered(&message, number(body)));
+                if self.reported.is_new(number(body)) {
                     said.push(message);
                 }
             }
@@ -153,13 +173,12 @@ impl ReliableSource {
                     self.retry = Retry::from(now);
                     said.push(message);
                 }
-                self.echo(&Message::Release { below: self.released });
+                self.control.push_back(Message::Release { below: self.released }.encode().to_vec());
             }
             Message::Fetch { ticket, offset, length } => self.serve(ticket, offset, length)?,
-            Message::Paused { .. } | Message::End(_) => {
-                if self.standing.front() == Some(&message) {
-                    self.standing.pop_front();
-                    self.control.extend(self.standing.front().map(|message| message.encode().to_vec()));
+            Message::Paused { .. } | Message::Told { .. } | Message::End(_) => {
+                if self.standing.echoed(number(body)) {
+                    self.control.extend(self.standing.datagram());
                     self.retry = Retry::from(now);
                 }
             }
@@ -171,6 +190,7 @@ impl ReliableSource {
                     fate.changed &= *known != offer;
                 }
                 self.knows(offer.ticket, now);
+                self.send_offers();
             }
             Message::Hello(_) | Message::Data { .. } | Message::Losses(_) => {
                 return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
@@ -192,15 +212,13 @@ impl ReliableSource {
         }
     }
 
-    fn echo(&mut self, message: &Message) {
-        self.control.push_back(message.encode().to_vec());
-    }
-
     fn release(&mut self, below: u64) {
         self.released = self.released.max(below);
         if let Some(book) = &mut self.book {
             book.release(below).for_each(drop);
+            self.unsent = self.unsent.max(book.next_ticket() - book.len() as u64);
         }
+        self.send_offers();
     }
 
     fn serve(&mut self, ticket: u64, offset: u32, length: u32) -> Result<(), LinkError> {
@@ -241,7 +259,7 @@ impl ReliableSource {
             self.say_hello();
             return Ok(());
         }
-        self.control.extend(self.standing.front().map(|message| message.encode().to_vec()));
+        self.control.extend(self.standing.datagram());
         let again = self.unheard().take(AT_ONCE).map(|offer| Message::Offer(*offer).encode().to_vec());
         let again: Vec<Vec<u8>> = again.collect();
         self.control.extend(again);
@@ -250,7 +268,9 @@ impl ReliableSource {
 
     fn unheard(&self) -> impl Iterator<Item = &Announcement> {
         let offers = self.book.iter().flat_map(Outstanding::iter);
-        offers.filter(|(_, fate)| !fate.known || fate.changed).map(|(offer, _)| offer)
+        let is_unheard =
+            |(offer, fate): &&(Announcement, Fate)| offer.ticket < self.unsent && (!fate.known || fate.changed);
+        offers.filter(is_unheard).map(|(offer, _)| offer)
     }
 
     fn waits(&self) -> bool {
@@ -321,7 +341,7 @@ mod tests {
         };
         let mut now = Duration::ZERO;
         let mut source = ReliableSource::new(hello, String::new(), now);
-        source.heard(&Message::Welcome(welcome).encode(), now, &mut Vec::new()).unwrap();
+        source.heard(&numbered(&Message::Welcome(welcome), 0), now, &mut Vec::new()).unwrap();
         source.offer(&offer, now);
         // The builder knows the ticket from an earlier connection. What was said on this one is lost.
         source.heard(&Message::Fetch { ticket: 7, offset: 0, length: 64 }.encode(), now, &mut Vec::new()).unwrap();

@@ -1,24 +1,29 @@
 //! Who connects to a builder, and what they say.
 
-use super::{BuilderNode, Connection, DEAF, MOST_STRANGERS, Phase};
+use super::{BuilderNode, Connection, DEAF, LET_IN_AT_ONCE};
 use crate::{NodeError, now};
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::os::fd::AsFd;
-use thalweg_arena::Span;
 use thalweg_build::Violation;
 use thalweg_link::{Accepted, Bytes, LinkError, Said};
 use thalweg_wire::{Accounts, Hello, Losses, MAX_RECORDS, Message, Refusal, Welcome};
 
 impl BuilderNode {
     pub(super) fn accept(&mut self, at: usize) -> Result<(), NodeError> {
-        loop {
+        for _ in 0..LET_IN_AT_ONCE {
             let Some(listener) = self.listeners.get(at) else { return Ok(()) };
             let (link, peer): Accepted = match listener.accept() {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    // Out of descriptors, most likely. It is still waiting there: do not ask again at once.
+                    // Out of descriptors, most likely.
                     tracing::warn!(%error, "a connection could not be accepted");
-                    self.poller.remove(listener.as_fd());
+                    if self.turn_away_a_stranger() {
+                        continue;
+                    }
+                    // It is still waiting there: do not ask again at once.
+                    self.poller.remove(self.listeners[at].as_fd());
                     self.deaf.push((at, now() + DEAF));
                     return Ok(());
                 }
@@ -34,7 +39,7 @@ impl BuilderNode {
             self.connections[index] = Some(Connection {
                 link,
                 interest,
-                peer: peer.to_string(),
+                peer,
                 source: None,
                 since: now,
                 heard: now,
@@ -45,24 +50,47 @@ impl BuilderNode {
                 losses: Losses::default(),
                 more: false,
             });
+            // A source says who it is at once: what it said may be here already.
+            self.serve(index);
         }
+        Ok(())
     }
 
-    /// Where too many connections have not said who they are, the one that has had the most time for it has to go: a
-    /// source says it at once, so a crowd of silent ones keeps none out.
+    /// Keeps few connections that have not said who they are. Sources that are expected have room for all of them, so that
+    /// they can come at the same time.
     fn make_room_for_a_stranger(&mut self) {
-        let strangers = self.connections.iter().enumerate().filter_map(|(index, connection)| {
-            let stranger = connection.as_ref().filter(|connection| connection.source.is_none())?;
-            Some((stranger.since, index))
-        });
-        if strangers.clone().count() >= MOST_STRANGERS
-            && let Some((_, oldest)) = strangers.min()
-        {
-            self.close(oldest, &LinkError::Protocol("it did not say who it is, and others wait to".into()));
+        let absent = self.sources.iter().filter(|source| source.connection.is_none()).count();
+        while self.strangers().count() >= self.most_strangers.max(1) + absent {
+            self.turn_away_a_stranger();
         }
     }
 
-    /// Hears what a source has to say.
+    fn strangers(&self) -> impl Iterator<Item = (usize, &Connection)> {
+        let connections = self.connections.iter().enumerate();
+        let strangers = connections.filter_map(|(index, connection)| Some((index, connection.as_ref()?)));
+        strangers.filter(|(_, connection)| connection.source.is_none())
+    }
+
+    /// Turns away the one that has had the most time to say who it is, of those from where most of them come: a crowd of
+    /// silent ones keeps no source out. If it was a source it tries again. False where there is nobody to turn away.
+    fn turn_away_a_stranger(&mut self) -> bool {
+        let mut alike = HashMap::new();
+        for (_, stranger) in self.strangers() {
+            *alike.entry(stranger.peer.origin()).or_insert(0) += 1;
+        }
+        let key = |stranger: &Connection| (Reverse(alike.get(&stranger.peer.origin())), stranger.since);
+        let Some((index, _)) = self.strangers().min_by_key(|(_, stranger)| key(stranger)) else { return false };
+        // It may have said it by now.
+        self.serve(index);
+        if self.strangers().any(|(stranger, _)| stranger == index) {
+            let text = "too many connect at once; try again".into();
+            self.close(index, &LinkError::Refused { reason: Refusal::Busy, text });
+        }
+        true
+    }
+
+    /// Hears what a source has to say, up to its first offence: what it said before counts, what came behind is dropped,
+    /// and places among it return by that.
     pub(super) fn serve(&mut self, index: usize) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let mut said = Vec::new();
@@ -86,7 +114,7 @@ impl BuilderNode {
             if losses != before {
                 let more = |now: u64, before: u64| now.saturating_sub(before);
                 let (sent, again) = (more(losses.sent, before.sent), more(losses.again, before.again));
-                self.builder.losses(sent, again);
+                self.builder.losses(source, sent, again);
             }
         }
         for said in said {
@@ -115,7 +143,7 @@ impl BuilderNode {
                 self.arrived(source, ticket, bytes)?;
             }
             Said::Message(Message::Offer(offer)) => {
-                if matches!(self.phase, Phase::Gathering { .. }) {
+                if !self.control.state().has_begun() {
                     return Err(LinkError::Protocol("an offer before the start of the run".into()));
                 }
                 let slot_bytes = self.sources[source].slot_bytes;
@@ -128,14 +156,11 @@ impl BuilderNode {
                 let cancelled = self.builder.offered(source, offer, now()).map_err(violation)?;
                 if cancelled {
                     connection.fetching = connection.fetching.saturating_sub(1);
-                    if let Some(place) = connection.link.cancel(offer.ticket) {
-                        self.unused(source, offer.ticket, place);
-                    }
+                    connection.link.cancel(offer.ticket);
                 }
             }
-            Said::Message(Message::Paused { next }) => {
-                self.sources[source].paused_at = Some(next);
-            }
+            Said::Message(Message::Paused { next }) => self.control.paused(source, next),
+            Said::Message(Message::Told { end }) => self.control.relayed(source, end),
             Said::Message(Message::End(accounts)) => {
                 self.ended(source, accounts)?;
             }
@@ -145,36 +170,31 @@ impl BuilderNode {
     }
 
     fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
-        self.builder.ended(source, accounts).map_err(violation)
+        self.builder.ended(source, accounts).map_err(violation)?;
+        self.control.ended(source);
+        Ok(())
     }
 
     pub(super) fn arrived(&mut self, source: usize, ticket: u64, bytes: Bytes) -> Result<(), LinkError> {
         let id = self.ids[source].0;
         let Self { builder, blocks, trigger, .. } = self;
-        let mut in_pieces = false;
+        let (mut in_pieces, mut result) = (false, Ok(()));
         match (trigger, bytes) {
-            (Some(trigger), bytes) => in_pieces = trigger.arrived(builder, source, ticket, bytes),
-            (None, Bytes::View(view)) => builder.arrived(source, ticket, &view, |_, _| {}),
+            (Some(trigger), bytes) => (in_pieces, result) = trigger.arrived(builder, source, ticket, bytes),
+            (None, Bytes::View(view)) => result = builder.arrived(source, ticket, &view, |_, _| {}),
             (None, Bytes::Place(span)) => blocks.filled(span, |bytes, enter| {
-                builder.arrived(source, ticket, bytes, |event, offset| match is_whole(bytes, offset) {
+                result = builder.arrived(source, ticket, bytes, |event, offset| match is_whole(bytes, offset) {
                     true => enter(event, id, offset),
                     false => in_pieces = true,
                 });
             }),
         }
+        result.map_err(violation)?;
         // A run has one record for each fragment.
         if in_pieces && self.run_config.record {
             return Err(LinkError::Protocol("sent a fragment in pieces, which cannot be recorded".into()));
         }
         Ok(())
-    }
-
-    /// A place that was set aside for a ticket comes back unused.
-    fn unused(&mut self, source: usize, ticket: u64, place: Span) {
-        match &mut self.trigger {
-            Some(trigger) => trigger.unused(source, ticket, place),
-            None => self.blocks.unused(place),
-        }
     }
 
     fn greet(&mut self, index: usize, hello: Hello, description: &str) -> Result<(), LinkError> {
@@ -207,13 +227,13 @@ impl BuilderNode {
         if let (Some(other), Some(session)) = (state.connection, state.session)
             && session != hello.session
         {
-            let peer = self.connections[other].as_ref().map_or("", |c| c.peer.as_str());
+            let peer = self.connections[other].as_ref().map(|c| c.peer.to_string()).unwrap_or_default();
             return refuse(
                 Refusal::AlreadyConnected,
                 format!("source {} is already connected, from {peer}", hello.source),
             );
         }
-        let running = !matches!(self.phase, Phase::Gathering { .. });
+        let running = self.has_begun();
         if running && state.session != Some(hello.session) {
             let (run, source) = (self.run.0, hello.source);
             let happened = if state.session.is_some() { "restarted" } else { "cut off" };
@@ -236,9 +256,12 @@ impl BuilderNode {
         state.slots = hello.slots;
         state.slot_bytes = hello.slot_bytes;
         state.description = description;
+        // What its slots can hold of events that it has not offered.
+        let records = u64::from(self.config.open_events.min(MAX_RECORDS)) * u64::from(self.count);
+        self.control.greeted(source, u64::from(hello.slots).saturating_mul(records));
         let Some(connection) = &mut self.connections[index] else { return Ok(()) };
         connection.source = Some(source);
-        tracing::info!(source = %hello.source, peer = connection.peer, "connected");
+        tracing::info!(source = %hello.source, peer = %connection.peer, "connected");
         connection.link.say(&Message::Welcome(Welcome {
             run: self.run,
             eager_credit: self.eager.credit,
@@ -252,33 +275,40 @@ impl BuilderNode {
         Ok(())
     }
 
+    /// Gives a source up, and with it its connection: nobody else would call off what was asked for over that.
+    pub(super) fn give_up(&mut self, source: usize, why: &str) {
+        self.builder.give_up(source, now());
+        self.control.given_up(source);
+        match self.sources[source].connection {
+            Some(index) => {
+                let text = format!("source {} was given up: {why}", self.ids[source].0);
+                self.close(index, &LinkError::Refused { reason: Refusal::Ended, text });
+            }
+            None => tracing::warn!(source = self.ids[source].1, "given up: {why}"),
+        }
+    }
+
     pub(super) fn close(&mut self, index: usize, error: &LinkError) {
         let Some(mut connection) = self.connections[index].take() else { return };
         let (peer, source) = (&connection.peer, connection.source.map(|source| self.ids[source].1.clone()));
         match error {
             LinkError::Refused { reason, text } => {
-                tracing::warn!(peer, "refused: {text}");
+                tracing::warn!(%peer, "refused: {text}");
                 connection.link.refuse(*reason, text);
             }
             error if error.is_violation() => {
-                tracing::warn!(peer, source, "cut off: {error}");
+                tracing::warn!(%peer, source, "cut off: {error}");
                 connection.link.refuse(Refusal::Protocol, &error.to_string());
             }
-            error => tracing::info!(peer, source, "connection ended: {error}"),
+            error => tracing::info!(%peer, source, "connection ended: {error}"),
         }
         self.poller.remove(connection.link.fd());
-        let abandoned = connection.link.abandon();
-        for (ticket, place) in abandoned {
-            // Only who has said who it is was asked for anything.
-            if let Some(source) = connection.source {
-                self.unused(source, ticket, place);
-            }
-        }
         self.copied_before += connection.link.copied();
         self.losses_before = super::add(self.losses_before, connection.losses);
         let Some(source) = connection.source else { return };
         self.sources[source].connection = None;
-        if self.sources[source].dismissed || matches!(self.phase, Phase::Gathering { .. }) {
+        self.control.left(source);
+        if self.sources[source].dismissed || !self.has_begun() {
             return;
         }
         if error.is_violation() {
@@ -286,6 +316,7 @@ impl BuilderNode {
             // It is not welcome again in this run.
             self.sources[source].session = None;
             self.builder.give_up(source, now());
+            self.control.given_up(source);
         } else {
             self.builder.gone(source, now());
         }

@@ -6,25 +6,23 @@
 use super::SourceState;
 use super::connections::is_whole;
 use crate::blocks::Blocks;
-use crate::{BuilderNodeConfig, NodeError};
+use crate::{BuilderNodeConfig, CheckConfig, NodeError};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
-use thalweg_arena::{Block, BlockPool, Span};
-use thalweg_build::{Builder, Closed};
+use thalweg_arena::{PlacePool, Span};
+use thalweg_build::{Builder, Closed, Missing, Violation};
 use thalweg_filter::{Decide, Fragment, Simulated};
 use thalweg_link::{Address, Bytes};
-use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, SourceId};
+use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, SourceId, Status};
 
 /// The trigger levels of a builder.
 #[derive(Debug)]
 pub(super) struct Trigger {
     level2: Option<Box<dyn Decide>>,
     filter: Option<Box<dyn Decide>>,
-    places: Option<BlockPool>,
+    places: Option<PlacePool>,
     /// Places kept for the oldest event, so that later ones cannot keep it from being decided on: one for each source.
     kept: usize,
-    /// Places set aside for bytes that have not arrived, by source and ticket.
-    awaited: HashMap<(usize, u64), Block>,
     /// Slots that hold records of events that are not decided on.
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
@@ -33,6 +31,7 @@ pub(super) struct Trigger {
     accepted: VecDeque<Closed>,
     stride: u64,
     record: bool,
+    check: CheckConfig,
     copied: u64,
 }
 
@@ -40,8 +39,6 @@ pub(super) struct Trigger {
 #[derive(Debug)]
 struct Slot {
     bytes: Bytes,
-    /// Whose place it is in; nothing where it lies in the source's own memory.
-    place: Option<Block>,
     /// How many records of it somebody waits for.
     records: usize,
 }
@@ -64,13 +61,13 @@ impl Trigger {
             filter: config.filter.map(|filter| simulated(filter.accept, filter.seed)),
             places: None,
             kept: 0,
-            awaited: HashMap::new(),
             slots: Vec::new(),
             free: Vec::new(),
             events: HashMap::new(),
             accepted: VecDeque::new(),
             stride: builders.into(),
             record,
+            check: config.check,
             copied: 0,
         }
     }
@@ -86,7 +83,7 @@ impl Trigger {
         let least = u64::try_from(2 * sources.len()).unwrap_or(u64::MAX);
         let count =
             u32::try_from((bytes / u64::from(longest)).clamp(least, MOST_PLACES.max(least))).unwrap_or(u32::MAX);
-        let places = BlockPool::new(&format!("{} places", config.name), count, longest as usize)?;
+        let places = PlacePool::new(&format!("{} places", config.name), count, longest as usize)?;
         tracing::info!(
             builder = config.name,
             count,
@@ -100,41 +97,27 @@ impl Trigger {
     }
 
     /// A place for a slot. Nothing where none is free; the last ones are for the `oldest` event.
-    pub(super) fn reserve(&mut self, source: usize, offer: &Announcement, oldest: bool) -> Option<Span> {
+    pub(super) fn reserve(&mut self, offer: &Announcement, oldest: bool) -> Option<Span> {
         let places = self.places.as_mut().filter(|places| oldest || places.free() > self.kept)?;
-        let mut place = places.take()?;
-        let Some(span) = place.carve(offer.bytes as usize) else {
-            places.give_back(place);
-            return None;
-        };
-        self.awaited.insert((source, offer.ticket), place);
-        Some(span)
-    }
-
-    /// A place comes back unused.
-    pub(super) fn unused(&mut self, source: usize, ticket: u64, span: Span) {
-        let place = self.awaited.remove(&(source, ticket));
-        self.vacate(Bytes::Place(span), place);
-    }
-
-    fn vacate(&mut self, bytes: Bytes, place: Option<Block>) {
-        if let (Bytes::Place(span), Some(mut place), Some(places)) = (bytes, place, &mut self.places) {
-            place.give_back(span);
-            places.give_back(place);
-        }
+        places.take(offer.bytes as usize)
     }
 
     /// The bytes of a ticket are here. True where some of its fragments were in pieces: those wait for nothing, and no
-    /// level sees them.
-    pub(super) fn arrived(&mut self, builder: &mut Builder, source: usize, ticket: u64, bytes: Bytes) -> bool {
-        let place = self.awaited.remove(&(source, ticket));
+    /// level sees them. And whether the source may send what it sent.
+    pub(super) fn arrived(
+        &mut self,
+        builder: &mut Builder,
+        source: usize,
+        ticket: u64,
+        bytes: Bytes,
+    ) -> (bool, Result<(), Violation>) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
         let (mut records, mut in_pieces) = (0, false);
         let events = &mut self.events;
-        builder.arrived(source, ticket, &bytes, |event, offset| {
+        let result = builder.arrived(source, ticket, &bytes, |event, offset| {
             if !is_whole(&bytes, offset) {
                 in_pieces = true;
                 return;
@@ -146,11 +129,11 @@ impl Trigger {
             events.entry(event).or_default().push(Record { source, slot, offset, len });
             records += 1;
         });
-        self.slots[slot] = Some(Slot { bytes, place, records });
+        self.slots[slot] = Some(Slot { bytes, records });
         if records == 0 {
             self.clear(slot);
         }
-        in_pieces
+        (in_pieces, result)
     }
 
     /// Level 2 decides on whatever it can.
@@ -201,11 +184,23 @@ impl Trigger {
         let Some(event) = self.accepted.front().map(|closed| closed.first) else { return true };
         while let Some(record) = self.events.get(&event).and_then(|records| records.last()).copied() {
             let Some(mut place) = blocks.reserve(record.len, 1, now) else { return false };
+            let (id, name) = &ids[record.source];
+            let mut good = true;
             if let Some(slot) = &self.slots[record.slot] {
                 place.copy_from_slice(&slot.bytes[record.offset..record.offset + record.len]);
                 self.copied += (record.len - HEADER_LEN) as u64;
+                // What was checked as it arrived was where another process can write. What counts is the copy.
+                good = matches!(slot.bytes, Bytes::Place(_)) || self.is_good(&place, event, *id);
             }
-            blocks.filled(place, |_, enter| enter(event, ids[record.source].0, 0));
+            if good {
+                blocks.filled(place, |_, enter| enter(event, *id, 0));
+            } else {
+                tracing::warn!(source = name, event = event.0, "a fragment was changed after it had been offered");
+                blocks.count_lost(record.source);
+                let status = Status::MISSING | Status::CORRUPT;
+                let closed = self.accepted.front_mut();
+                closed.into_iter().for_each(|closed| closed.missing.push(Missing { source: record.source, status }));
+            }
             self.events.get_mut(&event).and_then(Vec::pop);
             self.done(record.slot);
         }
@@ -214,6 +209,22 @@ impl Trigger {
             blocks.close(closed);
         }
         true
+    }
+
+    /// Whether a record is whole, and the one that was asked for.
+    fn is_good(&self, record: &[u8], event: EventId, source: SourceId) -> bool {
+        FragmentHeader::decode(record).is_ok_and(|header| {
+            let payload = &record[HEADER_LEN..];
+            (header.event, header.source, header.is_whole()) == (event, source, true)
+                && header.piece_length as usize == payload.len()
+                && (self.check == CheckConfig::Header || header.payload_matches(payload))
+        })
+    }
+
+    /// The run ends in front of this event: what waits for the decision on later ones makes room.
+    pub(super) fn end_at(&mut self, end: EventId) {
+        let beyond: Vec<EventId> = self.events.keys().copied().filter(|event| *event >= end).collect();
+        beyond.into_iter().for_each(|event| self.let_go(event));
     }
 
     /// Nobody needs the fragments of an event any more.
@@ -233,9 +244,7 @@ impl Trigger {
     }
 
     fn clear(&mut self, slot: usize) {
-        if let Some(Slot { bytes, place, .. }) = self.slots[slot].take() {
-            self.vacate(bytes, place);
-        }
+        self.slots[slot] = None;
         self.free.push(slot);
     }
 }
@@ -254,3 +263,28 @@ fn fragments<'a>(
 
 /// More places than this are of no use.
 const MOST_PLACES: u64 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_the_decision_on_events_beyond_the_end_makes_room() {
+        let config = BuilderNodeConfig::new("b", Vec::new());
+        let mut trigger = Trigger::new(&config, 1, true);
+        let mut places = PlacePool::new("test", 2, 4096).unwrap();
+        let slot = |records| Some(Slot { bytes: Bytes::Place(places.take(64).unwrap()), records });
+        trigger.slots = [2, 1].map(slot).into();
+        trigger.places = Some(places);
+        let record = |slot| Record { source: 0, slot, offset: 0, len: 64 };
+        trigger.events = [(4, 0), (5, 0), (6, 1)].map(|(event, slot)| (EventId(event), vec![record(slot)])).into();
+        let free = |trigger: &Trigger| trigger.places.as_ref().map(PlacePool::free);
+
+        trigger.end_at(EventId(7));
+        assert_eq!(free(&trigger), Some(0));
+        trigger.end_at(EventId(5));
+        assert_eq!((free(&trigger), &trigger.free[..]), (Some(1), &[1][..]), "event 4 shares its slot with event 5");
+        trigger.let_go(EventId(4));
+        assert_eq!(free(&trigger), Some(2));
+    }
+}

@@ -3,7 +3,6 @@
 use super::{Feed, Phase, SourceNode, Standing};
 use crate::slots::{Filling, PushedFragment, Stamp};
 use crate::{NodeError, Policy, clock, now};
-use std::time::Duration;
 use thalweg_arena::Slot;
 use thalweg_wire::{Announcement, Disposition, EventId, MAX_RECORDS, Message};
 
@@ -251,7 +250,7 @@ impl SourceNode {
 
     fn wait_for_next(&mut self) {
         if let (Some(due), Some(rate)) = (&mut self.due, self.settings.rate) {
-            *due += Duration::from_secs_f64(1.0 / rate);
+            *due += rate.interval();
         }
     }
 
@@ -265,25 +264,21 @@ impl SourceNode {
             return None;
         }
         let builder = &mut builders[index];
-        let oldest = builder.book.iter().find(|(offer, slot)| {
-            slot.is_some() && builder.link.as_ref().is_none_or(|_| offer.disposition == Disposition::Held)
-        });
-        let mut candidate = oldest.map(|(offer, _)| offer.ticket);
-        while let Some(ticket) = candidate {
-            let withdrawn = builder.link.as_mut().is_none_or(|(link, _)| link.withdraw(ticket));
-            match builder.book.get_mut(ticket) {
-                Some((offer, slot)) if withdrawn && slot.is_some() => {
-                    offer.disposition = Disposition::DroppedOldest;
-                    offer.bytes = 0;
-                    builder.accounts.dropped_oldest += u64::from(offer.count);
-                    if let Some((link, _)) = &mut builder.link {
-                        link.offer(offer);
-                    }
-                    return slot.take();
+        // Before the welcome nothing was offered over this connection, and everything will be.
+        let mut link = builder.link.as_mut().filter(|_| builder.welcome.is_some());
+        for (offer, slot) in builder.book.iter_mut().filter(|(_, slot)| slot.is_some()) {
+            let asked = link.as_mut().is_some_and(|(link, _)| !link.withdraw(offer.ticket));
+            if !asked && !builder.granted.contains(&offer.ticket) {
+                if offer.disposition == Disposition::Eager {
+                    builder.eager -= offer.bytes;
                 }
-                // Asked for already, or no slot of its own: the next one.
-                Some(_) => candidate = Some(ticket + 1),
-                None => candidate = None,
+                offer.disposition = Disposition::DroppedOldest;
+                offer.bytes = 0;
+                builder.accounts.dropped_oldest += u64::from(offer.count);
+                if let Some((link, _)) = link {
+                    link.offer(offer);
+                }
+                return slot.take();
             }
         }
         None
@@ -303,7 +298,7 @@ impl SourceNode {
         }
     }
 
-    fn announce_drops(&mut self, index: usize) {
+    pub(super) fn announce_drops(&mut self, index: usize) {
         let builder = &mut self.builders[index];
         let Some((first, count)) = builder.dropping.take() else { return };
         let offer = Announcement {
@@ -324,7 +319,7 @@ impl SourceNode {
     }
 
     /// Offers what is in the slot that is being filled.
-    fn offer(&mut self, index: usize) {
+    pub(super) fn offer(&mut self, index: usize) {
         let Some(filling) = self.builders[index].filling.take() else { return };
         if self.builders[index].dropping.is_some_and(|(first, _)| first < filling.first.0) {
             self.announce_drops(index);
@@ -333,7 +328,9 @@ impl SourceNode {
         #[expect(clippy::cast_possible_truncation, reason = "a slot has at most 1 GiB")]
         let bytes = filling.used() as u32;
         let eager = builder.welcome.is_some_and(|welcome| {
-            bytes <= welcome.eager_limit && builder.eager + bytes <= welcome.eager_credit && builder.link.is_some()
+            let unasked = builder.eager.checked_add(bytes);
+            let fits = bytes <= welcome.eager_limit && unasked.is_some_and(|unasked| unasked <= welcome.eager_credit);
+            fits && builder.link.is_some()
         });
         let offer = Announcement {
             ticket: builder.book.next_ticket(),
@@ -363,11 +360,142 @@ impl SourceNode {
             builder.accounts.copied_bytes = copied;
             builder.accounts.next_sequence = self.sequence;
             // All builders are told the same: it is one process.
-            builder.accounts.cpu_nanos = u64::try_from(clock::cpu().as_nanos()).unwrap_or(u64::MAX);
+            builder.accounts.cpu_nanos = u64::try_from((clock::cpu() - self.cpu_before).as_nanos()).unwrap_or(u64::MAX);
             let accounts = builder.accounts;
             if builder.welcome.is_some() {
                 self.say(index, &Message::End(accounts));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Handle, SourceSettings};
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use thalweg_link::{Address, Eager, Listener, Poller};
+    use thalweg_wire::{PayloadType, RunNumber, SourceId, Status, TaiNanos, Welcome};
+
+    const SLOT: u32 = 128;
+
+    /// A node of two slots, each for one fragment, that drops the oldest, and what drives it.
+    struct Driven {
+        node: SourceNode,
+        handle: Handle,
+        poller: Arc<Poller>,
+    }
+
+    impl Driven {
+        fn new(builder: Address) -> Self {
+            let node = SourceNode::new(SourceSettings {
+                name: "s".into(),
+                id: SourceId::new(1, 0),
+                feed: Feed::Pushed { max_payload: 64, description: serde_json::json!({}) },
+                builders: vec![builder],
+                congestion: None,
+                rate: None,
+                policy: Policy::DropOldest,
+                slots: 2,
+                slot_bytes: SLOT as usize,
+                patience: Duration::from_secs(60),
+                cpu: None,
+            });
+            let (node, handle) = (node.unwrap(), Handle::new().unwrap());
+            let poller = node.begin(&handle).unwrap();
+            Self { node, handle, poller }
+        }
+
+        fn until(&mut self, done: impl Fn(&SourceNode) -> bool) {
+            let mut tokens = Vec::new();
+            while !done(&self.node) {
+                self.node.turn(&tokens, &self.handle).unwrap();
+                tokens.clear();
+                if !done(&self.node) {
+                    self.poller.wait(self.node.timeout(now()), |token| tokens.push(token)).unwrap();
+                }
+            }
+        }
+
+        /// How all tickets stand after one more fragment was pushed.
+        fn push(&mut self) -> Vec<Disposition> {
+            let (payload, payload_type, status) = (&[7; 64][..], PayloadType::RAW, Status::SIMULATED);
+            let fragment = PushedFragment { payload, payload_type, status, timestamp: None, window: 0 };
+            assert!(self.node.push(None, &fragment).unwrap().is_some());
+            self.dispositions()
+        }
+
+        fn dispositions(&self) -> Vec<Disposition> {
+            self.node.builders[0].book.iter().map(|(offer, _)| offer.disposition).collect()
+        }
+
+        /// What begins a conversation with it, with credit for both slots. Nothing is left open from before.
+        fn welcome(&self) -> [Message; 2] {
+            let welcome = Welcome {
+                run: RunNumber(1),
+                eager_credit: 2 * SLOT,
+                eager_limit: SLOT,
+                most_records: 1,
+                running: true,
+                released_below: self.node.builders[0].book.next_ticket(),
+            };
+            let start = Message::Start { run: RunNumber(1), first: EventId(0), at: TaiNanos(0) };
+            [Message::Welcome(welcome), start]
+        }
+    }
+
+    fn is_welcome(node: &SourceNode) -> bool {
+        node.builders[0].welcome.is_some() && node.phase == Phase::Running
+    }
+
+    fn is_away(node: &SourceNode) -> bool {
+        node.builders[0].link.is_none()
+    }
+
+    #[test]
+    fn eager_credit_belongs_to_one_connection() {
+        use Disposition::{DroppedOldest, Eager, Held};
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut source = Driven::new(Address::Tcp(door.local_addr().unwrap().to_string()));
+        for _ in 0..3 {
+            source.until(|node| node.builders[0].link.is_some());
+            let (mut builder, _) = door.accept().unwrap();
+            builder.write_all(&source.welcome().map(|message| message.encode()).concat()).unwrap();
+            source.until(is_welcome);
+            source.push();
+            assert_eq!(source.push(), [Eager, Eager]);
+            drop(builder);
+            source.until(is_away);
+            // In the place of one that was sent.
+            assert_eq!(source.push(), [DroppedOldest, Held, Held]);
+        }
+    }
+
+    #[test]
+    fn what_was_granted_in_shared_memory_is_not_withdrawn_from_there() {
+        use Disposition::{DroppedOldest, Held};
+        let folder = tempfile::tempdir().unwrap();
+        let door = Listener::open(&Address::Shm(folder.path().join("b")), Eager { credit: 0, limit: 0 }).unwrap();
+        let mut source = Driven::new(door.address());
+        source.until(|node| node.builders[0].link.is_some());
+        let (mut builder, _) = door.accept().unwrap().unwrap();
+        let mut said = Vec::new();
+        builder.ready(&mut said).unwrap();
+        source.welcome().iter().for_each(|message| builder.say(message));
+        builder.flush().unwrap();
+        source.until(is_welcome);
+        source.push();
+        source.push();
+        let oldest = source.node.builders[0].book.get(0).unwrap().0;
+        assert!(builder.begin_fetch(&oldest, None, oldest.bytes).unwrap().is_none(), "it has to be granted");
+        builder.flush().unwrap();
+        // What it said last is heard before its end.
+        drop(builder);
+        source.until(is_away);
+        assert_eq!(source.push()[1..], [DroppedOldest, Held]);
+        assert_ne!(source.dispositions()[0], DroppedOldest);
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct Builder {
     pub(crate) pool: BlockPool,
     block: Option<BlockWriter>,
     now: u64,
+    /// Who sent a fragment of an event that is not known to be written or lost.
+    sent: BTreeMap<EventId, Vec<SourceId>>,
     recorded: BTreeMap<SourceId, u64>,
     pub(crate) lost: BTreeMap<SourceId, u64>,
     events: EventCounts,
@@ -69,8 +71,8 @@ impl Builder {
         let mut pool = BlockPool::new("test", blocks, block_bytes).unwrap();
         let recorder = Recorder::create(config, &mut pool).unwrap();
         let none = EventCounts::default();
-        let (recorded, lost) = (BTreeMap::new(), BTreeMap::new());
-        Self { recorder, pool, block: None, now: 1_000_000_000, recorded, lost, events: none }
+        let (sent, recorded, lost) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { recorder, pool, block: None, now: 1_000_000_000, sent, recorded, lost, events: none }
     }
 
     /// Builds a complete event with payloads of `length` bytes.
@@ -99,8 +101,21 @@ impl Builder {
         }
     }
 
+    /// The same, whose sources computed no checksums.
+    pub(crate) fn event_without_checksums(&mut self, event: u64, length: usize) {
+        for element in 0..SOURCES {
+            self.fragment_with(event, SourceId::new(1, element), length, Status::NO_PAYLOAD_CRC);
+        }
+        self.close(event, EventStatus::Complete);
+    }
+
     pub(crate) fn fragment(&mut self, event: u64, source: SourceId, length: usize) {
+        self.fragment_with(event, source, length, Status::default());
+    }
+
+    fn fragment_with(&mut self, event: u64, source: SourceId, length: usize, status: Status) {
         let payload = payload(event, source, length);
+        let without = status.contains(Status::NO_PAYLOAD_CRC);
         let header = FragmentHeader {
             run: self.recorder.run(),
             event: EventId(event),
@@ -108,7 +123,8 @@ impl Builder {
             timestamp: TaiNanos(self.now),
             total_length: length as u32,
             piece_length: length as u32,
-            payload_crc: crc32c(&payload),
+            payload_crc: if without { 0 } else { crc32c(&payload) },
+            status,
             ..Default::default()
         };
         let mut span = loop {
@@ -121,8 +137,9 @@ impl Builder {
         span[HEADER_LEN..HEADER_LEN + length].copy_from_slice(&payload);
         let block = self.block();
         let offset = block.position(&span);
-        block.give_back(span);
+        drop(span);
         block.enter(header.event, source, offset);
+        self.sent.entry(header.event).or_default().push(source);
     }
 
     pub(crate) fn close(&mut self, event: u64, status: EventStatus) {
@@ -152,8 +169,12 @@ impl Builder {
     fn wait(&mut self) {
         if let Some(finished) = self.recorder.wait().unwrap() {
             let into = if finished.result.is_ok() { &mut self.recorded } else { &mut self.lost };
-            for (source, count) in finished.block.fragments_by_source() {
-                *into.entry(source).or_default() += count;
+            // An event's fragments are on disk with the block that closes it.
+            let closed = finished.block.closings().iter().flat_map(|closing| {
+                (0..u64::from(closing.count)).map(|step| EventId(closing.first.0 + step * closing.stride))
+            });
+            for source in closed.filter_map(|event| self.sent.remove(&event)).flatten() {
+                *into.entry(source).or_default() += 1;
             }
             for closing in finished.block.closings() {
                 self.events.built += u64::from(closing.count);

@@ -101,6 +101,11 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// As [`plain`], for text of several lines.
+pub(crate) fn plain_lines(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
 /// Words in lines of at most [`WIDTH`] columns, the first behind `head`, the others indented as far.
 pub(crate) fn wrapped(head: &str, text: &str) -> String {
     let indent = head.chars().count();
@@ -214,6 +219,7 @@ mod tests {
     fn a_file_cannot_speak_to_the_terminal() {
         assert_eq!(plain("adc \u{1b}[2J\n"), "adc \u{fffd}[2J\u{fffd}");
         assert_eq!(plain("Δt"), "Δt");
+        assert_eq!(plain_lines("one\ntwo\u{9b}2J"), "one\ntwo\u{fffd}2J");
     }
 
     #[test]

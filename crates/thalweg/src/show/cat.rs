@@ -3,7 +3,7 @@
 use super::place::{explain, open};
 use crate::Failure;
 use crate::print::Output;
-use crate::print::text::{many, plain, tai, wrapped};
+use crate::print::text::{count, many, plain, tai, wrapped};
 use serde::Serialize;
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -11,7 +11,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
-use thalweg_store::{End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, StoreError, WriterLife};
+use thalweg_store::{
+    End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, SourceInfo, StoreError, WriterLife,
+};
 use thalweg_wire::{EventId, FragmentHeader, PayloadType, SourceId, Status};
 
 #[derive(Debug, clap::Args)]
@@ -34,9 +36,9 @@ pub(crate) struct Options {
     /// Only this event, or those from A on and before B; A or B may be left out
     #[arg(long, value_name = "E|A..B")]
     event: Option<EventRange>,
-    /// Only fragments of this source, such as 1.0; several with commas between
+    /// Only fragments of this source, by its name or as 1.0; several with commas between
     #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
-    source: Vec<SourceId>,
+    source: Vec<String>,
     /// Also the first N values of each payload: samples, pixels, or bytes in hexadecimal
     #[arg(long, value_name = "N")]
     data: Option<usize>,
@@ -55,7 +57,7 @@ pub(super) fn cat(options: &Options, json: bool, out: &mut Output) -> Result<Exi
     if options.raw && std::io::stdout().is_terminal() {
         return Err(Failure::Usage("--raw would write bytes to this terminal: send them to a file, or a pipe".into()));
     }
-    let mut cat = Cat { options, json, out, troubles: 0 };
+    let mut cat = Cat { options, json, out, sources: Vec::new(), troubles: 0 };
     if options.follow {
         cat.follow()?
     } else {
@@ -108,6 +110,8 @@ struct Cat<'a> {
     options: &'a Options,
     json: bool,
     out: &'a mut Output,
+    /// The only sources whose fragments are shown; all of them where it is empty.
+    sources: Vec<SourceId>,
     /// What could not be read.
     troubles: u64,
 }
@@ -116,7 +120,7 @@ impl Cat<'_> {
     /// What is there, in ascending order of events.
     fn read(&mut self) -> Result<(), Failure> {
         let run = open(&self.options.run)?;
-        self.check_sources(run.info())?;
+        self.find_sources(run.info())?;
         let range = self.options.event.unwrap_or(EventRange::ALL);
         let mut found = false;
         let in_range = run.event_ids().skip_while(|(id, _)| id.0 < range.first);
@@ -134,7 +138,10 @@ impl Cat<'_> {
             return Err(self.nothing(&run));
         }
         self.out.flush()?;
-        self.end(&run);
+        // What else is missing is nothing to one event that is there.
+        if range.first < range.last {
+            self.end(&run);
+        }
         Ok(())
     }
 
@@ -148,7 +155,7 @@ impl Cat<'_> {
             error => explain(path, &error),
         };
         let mut follow = Follow::open(path).map_err(refused)?;
-        self.check_sources(follow.info())?;
+        self.find_sources(follow.info())?;
         let range = self.options.event.unwrap_or(EventRange::ALL);
         let mut patience = Duration::ZERO;
         while self.out.is_read() {
@@ -167,13 +174,23 @@ impl Cat<'_> {
                     self.out.flush()?;
                     patience = Duration::from_secs(60);
                 }
-                Ok(Followed::End(End::Finished)) => break,
-                Ok(Followed::End(End::WriterGone)) => {
+                Ok(Followed::End(End::Finished)) => {
                     self.out.flush()?;
-                    eprintln!("thalweg: {}: its writer died; this is all that can be read", path.display());
+                    if self.troubles == 0 {
+                        self.end(&open(path)?);
+                    }
                     break;
                 }
-                Err(error @ StoreError::Record { .. }) => self.trouble(None, &error)?,
+                Ok(Followed::End(End::WriterGone)) => {
+                    self.out.flush()?;
+                    say(&format!("{}: its writer died; this is all that can be read", path.display()));
+                    break;
+                }
+                Err(error @ (StoreError::Record { .. } | StoreError::Event { .. })) => self.trouble(None, &error)?,
+                Err(error @ (StoreError::Format { .. } | StoreError::Missing { .. })) => {
+                    self.troubles += 1;
+                    say(&error.to_string());
+                }
                 Err(error) => return Err(Failure::broken(error)),
             }
         }
@@ -181,7 +198,7 @@ impl Cat<'_> {
     }
 
     fn event(&mut self, event: &Event) -> Result<(), Failure> {
-        let wanted = |source: &SourceId| self.options.source.is_empty() || self.options.source.contains(source);
+        let wanted = |source: &SourceId| self.sources.is_empty() || self.sources.contains(source);
         let fragments = || event.fragments.iter().filter(|fragment| wanted(&fragment.header.source));
         if self.options.raw {
             for fragment in fragments() {
@@ -212,21 +229,29 @@ impl Cat<'_> {
         }
         let which = event.map_or("an event".to_owned(), |event| format!("event {}", event.0));
         match self.troubles {
-            ..=TROUBLES => eprintln!("thalweg: {which} cannot be read: {}", plain(&error.to_string())),
+            ..=TROUBLES => say(&format!("{which} cannot be read: {error}")),
             trouble if trouble == TROUBLES + 1 => {
-                eprintln!("thalweg: further events cannot be read; run `thalweg verify` to see what is wrong");
+                say("further events cannot be read; run `thalweg verify` to see what is wrong");
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn check_sources(&self, info: &RunInfo) -> Result<(), Failure> {
-        let has = |id: &SourceId| info.sources.iter().any(|source| source.id == *id);
-        let Some(unknown) = self.options.source.iter().find(|id| !has(id)) else { return Ok(()) };
-        let ids: Vec<String> = info.sources.iter().map(|source| source.id.to_string()).collect();
-        let path = self.options.run.display();
-        Err(Failure::Usage(format!("{path} has no source {unknown}; it has {}", ids.join(", "))))
+    /// Finds the sources that were asked for by their names or ids.
+    fn find_sources(&mut self, info: &RunInfo) -> Result<(), Failure> {
+        for wanted in &self.options.source {
+            let known = self.sources.len();
+            let is_it = |source: &&SourceInfo| source.name == *wanted || source.id.to_string() == *wanted;
+            self.sources.extend(info.sources.iter().filter(is_it).map(|source| source.id));
+            if self.sources.len() == known {
+                let ids: Vec<String> = info.sources.iter().map(|source| source.id.to_string()).collect();
+                let names: Vec<&str> = info.sources.iter().map(|source| &source.name[..]).collect();
+                let (path, ids, names) = (self.options.run.display(), ids.join(", "), names.join(", "));
+                return Err(Failure::Usage(format!("{path} has no source {wanted}; it has {ids} ({names})")));
+            }
+        }
+        Ok(())
     }
 
     /// That there is no event in the range.
@@ -245,7 +270,11 @@ impl Cat<'_> {
             builders => format!(" of builder {} of {builders}", run.info().builder),
         };
         let known = many(run.len(), "event");
-        Failure::Usage(format!("{path} has no {which}; it has {known}{missing}, {first} to {}", last.0))
+        let text = format!("{path} has no {which}; it has {known}{missing}, {first} to {}", last.0);
+        match run.problems().first() {
+            Some(problem) => Failure::Broken(format!("{text}, and is damaged: {problem}; `thalweg verify {path}`")),
+            None => Failure::Usage(text),
+        }
     }
 
     /// Why there is no more, where that needs saying.
@@ -253,19 +282,26 @@ impl Cat<'_> {
         let path = self.options.run.display();
         match (run.info().state, run.writer(), run.recovery()) {
             (RunState::Open, Some(WriterLife::Gone), Some(end)) => {
-                eprintln!("thalweg: {path}: its writer died; recovered to block {}", end.blocks);
+                say(&format!("{path}: its writer died; recovered to block {}", end.blocks));
             }
-            (RunState::Open, ..) => {
-                eprintln!("thalweg: {path} is OPEN: --follow goes on with what is being written");
-            }
-            (_, _, Some(end)) => {
-                self.troubles += 1;
-                let place = format!("{} can be read up to byte {}", end.segment, end.offset);
-                eprintln!("thalweg: {path}: {place}, not behind it; run `thalweg verify {path}` to see why");
-            }
+            (RunState::Open, ..) => say(&format!("{path} is OPEN: --follow goes on with what is being written")),
             _ => {}
         }
+        let Some(first) = run.problems().first() else { return };
+        self.troubles += 1;
+        say(&format!("{path} is damaged: {first}"));
+        if let events @ 1.. = run.info().totals.events.saturating_sub(run.len()) {
+            say(&format!("{path}: {} of its {} are not there", count(events), many(run.info().totals.events, "event")));
+        }
+        say(&format!(
+            "run `thalweg verify {path}` to see what is wrong, `thalweg salvage {path}` to keep what is whole"
+        ));
     }
+}
+
+/// Says something on standard error. What it quotes from a file is nothing for a terminal.
+fn say(text: &str) {
+    eprintln!("thalweg: {}", plain(text));
 }
 
 fn event_text(id: EventId, complete: bool, missing: usize, sources: usize) -> String {

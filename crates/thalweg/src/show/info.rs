@@ -10,7 +10,9 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
-use thalweg_store::{EventCounts, EventStatus, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife};
+use thalweg_store::{
+    EventCounts, EventStatus, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -37,8 +39,10 @@ struct Sight {
     blocks: u64,
     segments: u32,
     bytes: u64,
-    /// Where reading has to stop.
+    /// Where reading has to stop, in a run that was not ended.
     recovery: Option<Recovery>,
+    /// What is wrong with it, as far as opening it tells.
+    problems: Vec<Problem>,
     /// The content of `run.json`.
     info: RunInfo,
 }
@@ -93,6 +97,7 @@ impl Sight {
             segments: run.segments(),
             bytes: run.bytes(),
             recovery: run.recovery().cloned(),
+            problems: run.problems().to_vec(),
             info: run.info().clone(),
         }
     }
@@ -109,7 +114,11 @@ impl Sight {
             (RunState::Open, _) => ", being written, or its writer died",
             _ => "",
         };
-        let mut out = format!("run {}{builder}: {}{life}\n", info.run, word(info.state));
+        let state = match self.problems.is_empty() {
+            true => word(info.state).to_owned(),
+            false => format!("DAMAGED; run.json says {}", word(info.state)),
+        };
+        let mut out = format!("run {}{builder}: {state}{life}\n", info.run);
         out.push_str(&print::because(&info.reasons));
         let mut line = |name: &str, text: &str| out.push_str(&wrapped(&format!("  {name:<11} "), &plain(text)));
         let path = self.named.path.display();
@@ -129,9 +138,14 @@ impl Sight {
         line("stored", &stored(self.bytes, self.blocks, self.segments));
         if let Some(end) = &self.recovery {
             line("readable", &format!("{} up to byte {}; behind it: {}", end.segment, end.offset, end.found));
-            if info.state != RunState::Open {
-                line("", &format!("something is missing: run `thalweg verify {path}`"));
-            }
+        }
+        for problem in self.problems.iter().take(SHOWN) {
+            line("damaged", &problem.to_string());
+        }
+        if !self.problems.is_empty() {
+            let missing = info.totals.events.saturating_sub(events.built);
+            let events = if missing > 0 { format!("{} missing; ", many(missing, "event")) } else { String::new() };
+            line("", &format!("{events}run `thalweg verify {path}` to see all that is wrong"));
         }
         let writer = &info.writer;
         let process = format!("process {} on {}", writer.pid, writer.host);
@@ -204,6 +218,9 @@ impl Sum {
         out
     }
 }
+
+/// Problems that a person is shown one by one.
+const SHOWN: usize = 5;
 
 /// How much there is on disk.
 pub(super) fn stored(bytes: u64, blocks: u64, segments: u32) -> String {
@@ -301,6 +318,7 @@ mod tests {
             segments: 1,
             bytes: 286_670_848,
             recovery: None,
+            problems: Vec::new(),
             info: serde_json::from_value(text).unwrap(),
         }
     }

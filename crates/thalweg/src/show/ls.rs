@@ -14,8 +14,9 @@ use thalweg_store::{Listed, RunState, WriterLife};
 #[command(after_help = "\
 An OPEN run is being written, or its writer died: the state says which. What its
 run.json does not know yet is shown as '-', and its bytes include space that is
-set aside for what comes. A run that cannot be read is listed as BROKEN, with the
-reason below.
+set aside for what comes. A run that cannot be read is listed as BROKEN, and one whose
+files are not what its run.json says as DAMAGED, with the reason below; `thalweg verify`
+reads them.
 
 Exit code: 0; 2 where there is no such directory.")]
 pub(crate) struct Options {
@@ -43,6 +44,8 @@ struct Entry<'a> {
     sources: Option<usize>,
     reasons: &'a [String],
     error: Option<&'a str>,
+    /// What is wrong with its files, as far as that shows without reading them.
+    damage: Option<&'a str>,
 }
 
 pub(super) fn ls(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
@@ -96,6 +99,7 @@ fn entry(listed: &Listed, now: u64) -> Entry<'_> {
         sources: info.map(|info| info.sources.len()),
         reasons: info.map_or(&[], |info| &info.reasons),
         error: listed.error.as_deref(),
+        damage: listed.damage.as_deref(),
     }
 }
 
@@ -141,6 +145,9 @@ fn text(listed: &[Listed], now: u64) -> String {
         if let Some(error) = entry.error {
             out.push_str(&wrapped("BROKEN: ", &plain(error)));
         }
+        if let Some(damage) = entry.damage {
+            out.push_str(&wrapped("DAMAGED: ", &plain(&format!("{}: {damage}", entry.path.display()))));
+        }
     }
     out
 }
@@ -148,6 +155,7 @@ fn text(listed: &[Listed], now: u64) -> String {
 fn state(entry: &Entry) -> String {
     match (entry.state, entry.writer) {
         (None, _) => "BROKEN".to_owned(),
+        _ if entry.damage.is_some() => "DAMAGED".to_owned(),
         (Some(RunState::Open), Some(WriterLife::Writing)) => "OPEN, writing".to_owned(),
         (Some(RunState::Open), Some(WriterLife::Gone)) => "OPEN, writer gone".to_owned(),
         (Some(RunState::Open), _) => "OPEN, writer unknown".to_owned(),
@@ -177,7 +185,7 @@ mod tests {
         });
         text.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
         let info = Some(serde_json::from_value(text).unwrap());
-        Listed { path: path.into(), run, builder, bytes: 286_670_848, writer: None, info, error: None }
+        Listed { path: path.into(), run, builder, bytes: 286_670_848, writer: None, info, error: None, damage: None }
     }
 
     #[test]

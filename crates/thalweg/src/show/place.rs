@@ -58,6 +58,9 @@ pub(super) fn explain(path: &Path, error: &StoreError) -> Failure {
                 None => Failure::Usage(format!("{shown}: no such directory; `thalweg ls DIR` lists the runs in DIR")),
             }
         }
+        StoreError::NotARun(_) if path.is_file() => Failure::Usage(format!(
+            "{shown} is a file in a directory that is not a run: it has no run.json; name a run's directory"
+        )),
         StoreError::NotARun(_) if thalweg_store::list(path).is_ok_and(|runs| !runs.is_empty()) => {
             Failure::Usage(format!("{shown} is not a run, but holds some: `thalweg ls {shown}` lists them"))
         }

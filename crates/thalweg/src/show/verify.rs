@@ -130,9 +130,16 @@ fn text(path: &str, report: &VerifyReport) -> String {
     let _ = writeln!(out, "  {} ({incomplete} incomplete), {fragments}", many(report.events, "event"));
     if report.unfinished_events > 0 {
         let unfinished = many(report.unfinished_events, "event");
-        let _ = writeln!(out, "  besides, {unfinished} of which not all had been written");
+        let _ = writeln!(out, "  besides, fragments of {unfinished}, never closed: they do not count");
     }
     let _ = writeln!(out, "  {}", stored(report.bytes, report.blocks, report.segments));
+    if report.lost_blocks > 0 {
+        let (blocks, events) = (many(report.lost_blocks, "block"), many(report.lost_events, "event"));
+        let _ = writeln!(out, "  lost: {blocks}, and with them {events}, in whole or in part");
+    }
+    if !report.consistent {
+        let _ = writeln!(out, "  `thalweg salvage {path}` keeps what is whole");
+    }
     out
 }
 
@@ -251,6 +258,8 @@ mod tests {
             events: 22_869,
             incomplete_events: 0,
             unfinished_events: 0,
+            lost_blocks: 0,
+            lost_events: 0,
             sources: Vec::new(),
             recovery: None,
             problem_count: problems.len() as u64,
@@ -292,7 +301,7 @@ mod tests {
           00000.seg can be read up to byte 286670848; behind it: the block is cut off:
           4096 of 65536 bytes are there
           22,869 events (0 incomplete), 68,607 fragments
-          besides, 1 event of which not all had been written
+          besides, fragments of 1 event, never closed: they do not count
           286,670,848 bytes in 69 blocks, 1 segment
         ");
     }
@@ -307,6 +316,7 @@ mod tests {
           CRC32C
           22,869 events (0 incomplete), 68,607 fragments
           286,670,848 bytes in 69 blocks, 1 segment
+          `thalweg salvage runs/run-000042` keeps what is whole
         ");
         let mut many = report(Verdict::Complete, (0..1000).map(payload).collect());
         many.problem_count = 4000;

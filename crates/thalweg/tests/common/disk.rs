@@ -1,6 +1,5 @@
 //! Disks that a test makes for itself: small ones that fill up, and ones that stand still when told to.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,9 +65,4 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     let output = Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() { Ok(()) } else { Err(format!("{program} {}: {}", arguments.join(" "), said.trim())) }
-}
-
-/// Says that a test cannot run on this machine, where everybody sees it: not into what the test runner holds back.
-pub(crate) fn skipped(what: &str, reason: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {what}: {reason}");
 }

@@ -1,11 +1,12 @@
 //! What people get wrong: exit code 2, and a message that names the file, line or field and what to do.
 
-use crate::common::disk::{Disk, skipped};
+use crate::common::disk::Disk;
 use crate::common::*;
 use insta::assert_snapshot;
 use std::net::TcpListener;
 use std::path::Path;
 use tempfile::TempDir;
+use thalweg_skip::skipped;
 
 /// A topology in which everything is right.
 const GOOD: &str = r#"[run]
@@ -116,10 +117,16 @@ fn values_that_cannot_be_are_named_with_what_can() {
     'soon' is not a duration (expected number at 0): write 10s or 500ms
     "#);
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslots = 0"), @r"thalweg: lab.toml: source 'source0': slots: 0; 1 to 65536 are possible");
-    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslot = \"1KiB\""), @r"thalweg: source0: source 'source0': a slot of 1024 bytes cannot hold a fragment of 16384 bytes and its header; set slot to at least 16448");
-    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nrate = -1.0"), @r"thalweg: lab.toml: source 'source0': rate: -1; it is a number of events per second, above 0");
+    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslot = \"1KiB\""), @r"thalweg: source0: slot: 1024 bytes cannot hold a fragment of 16384 bytes and its header; set slot to at least 16448");
+    for rate in ["-1.0", "0", "1e-30", "1e10", "inf", "nan"] {
+        let said = changed("id = \"1.0\"", &format!("id = \"1.0\"\nrate = {rate}"));
+        assert!(said.contains(&format!("12 | rate = {rate}")), "{said}");
+        assert!(said.ends_with("is not a rate: write a number of events per second, from 1e-6 to 1e9"), "{said}");
+    }
     assert_snapshot!(changed("id = \"1.0\"", "id = \"first\""), @r"thalweg: lab.toml: source 'source0': id: 'first' is not a source id: write SUBSYSTEM.ELEMENT, each 0 to 65535, for example 1.0");
-    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\ncpu = 4000"), @r"thalweg: source0: cpu = 4000: this process may not run on processor 4000");
+    assert_snapshot!(changed("events = 1", "events = 1\npatience = \"0s\""), @r"thalweg: lab.toml: run.patience: nodes that do not wait for each other never meet: write 10s");
+    assert_snapshot!(changed("name = \"source0\"", "name = \"source\\u00000\""), @r#"thalweg: lab.toml: name: "source\00": a name has no control characters"#);
+    assert_snapshot!(changed("\"runs\"", "\"runs\\u0000\""), @r#"thalweg: lab.toml: run.directory: "runs\0": no path has a NUL in it"#);
     assert_snapshot!(changed("events = 1", "events = 0"), @r"thalweg: lab.toml: run.events: 0 events make no run: leave it out to run until stopped");
 }
 
@@ -131,9 +138,13 @@ fn what_does_not_go_together_is_named() {
     let twin =
         "[[source]]\nname = \"twin\"\nid = \"1.0\"\ndevice = { kind = \"model-adc\", size = \"1KiB\" }\n\n[[source]]";
     assert_snapshot!(changed("[[source]]", twin), @r"thalweg: lab.toml: source 'source0': id: 1.0 is used by another source");
-    let said = changed("16KiB", "16MiB");
-    let (_, said) = said.split_once("refused: ").unwrap();
-    assert_snapshot!(said, @r"a slot of 16777280 bytes does not fit a block, which takes 4120512: give the builder a larger `block`, or the source a smaller `slot` (Mismatch)");
+    // A slot that nobody stated, and one that was.
+    assert_snapshot!(changed("16KiB", "16MiB"), @r#"thalweg: source0: slot: 16777280 bytes do not fit a block of builder 'builder0', which takes 4120512: give the builder a `block` of at least "16640 KiB""#);
+    assert_snapshot!(changed("listen =", "block = \"256KiB\"\nlisten ="), @r#"thalweg: source0: slot: 509888 bytes do not fit a block of builder 'builder0', which takes 188352: give the builder a `block` of at least "768 KiB", or the source a `slot` of 16448 to 188352 bytes"#);
+    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslot = \"5MiB\""), @r#"thalweg: lab.toml: source 'source0': slot: 5242880 bytes do not fit a block of builder 'builder0', which takes 4120512: give the builder a `block` of at least "5376 KiB", or the source a `slot` of 64 to 4120512 bytes"#);
+    let builders = "[[builder]]\nname = \"twin\"\nlisten = [\"tcp:127.0.0.1:7400\"]\n\n[[builder]]";
+    let twins = GOOD.replace("[[builder]]", builders).replace("tcp:127.0.0.1:0", "tcp:127.0.0.1:7400");
+    assert_snapshot!(changed(GOOD, &twins), @r"thalweg: lab.toml: builder 'builder0': listen: tcp:127.0.0.1:7400 is listened on twice: give each its own");
 }
 
 #[test]
@@ -163,7 +174,10 @@ fn addresses_that_cannot_be_listened_on_are_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let said = changed("127.0.0.1:0", &format!("127.0.0.1:{port}")).replace(&port, "[port]");
-    assert_snapshot!(said, @r"thalweg: builder0: listening on tcp:127.0.0.1:[port]: Address already in use (os error 98); end what listens there, or choose another address for `listen`");
+    assert_snapshot!(said, @r"thalweg: listening on tcp:127.0.0.1:[port]: a socket cannot be bound to 127.0.0.1:[port]: Address already in use (os error 98): somebody listens there: end that, or choose another port (ss -lntp 'sport = :[port]')");
+    assert_snapshot!(changed("tcp:127.0.0.1:0", "tcp:192.0.2.1:7400"), @r"thalweg: listening on tcp:192.0.2.1:7400: a socket cannot be bound to 192.0.2.1:7400: Cannot assign requested address (os error 99): it is no address of this machine: examine each host with --node (ip -brief address)");
+    let link = ("tcp:127.0.0.1:0\"]", "tcp:127.0.0.1:0\", \"shm:/nosuchdir/x.sock\"]");
+    assert_snapshot!(changed(link.0, link.1), @r"thalweg: listening on shm:/nosuchdir/x.sock: /nosuchdir cannot be written to: No such file or directory (os error 2): a builder could not listen there: make the directory, or choose another path");
 }
 
 #[test]
@@ -201,7 +215,10 @@ fn recordings_that_were_cut_off_are_named_with_the_place() {
 
 #[test]
 fn directories_that_cannot_be_written_are_named() {
-    assert_snapshot!(changed("directory = \"runs\"", "directory = \"lab.toml/runs\""), @r"thalweg: builder0: run.directory: runs cannot be written to lab.toml/runs: Not a directory (os error 20); choose another");
+    let said = changed("directory = \"runs\"", "directory = \"lab.toml/runs\"");
+    assert!(said.starts_with("thalweg: record directory: lab.toml/runs (to be made in lab.toml): "), "{said}");
+    let (_, why) = said.split_once("cannot be written to: ").unwrap();
+    assert_snapshot!(why, @"Not a directory: no run could be recorded: choose another `directory`");
 
     // Root may write everywhere but on a disk that takes no writes.
     let lab = lab();
@@ -209,9 +226,10 @@ fn directories_that_cannot_be_written_are_named() {
     match Disk::read_only(&at) {
         Ok(_disk) => {
             std::fs::write(lab.path().join("lab.toml"), GOOD).unwrap();
-            assert_snapshot!(refused(lab.path(), &["run", "lab.toml"]), @r"thalweg: builder0: run.directory: runs cannot be written to runs: Read-only file system (os error 30); choose another");
+            let said = refused(lab.path(), &["run", "lab.toml"]);
+            assert!(said.contains("record directory: runs: ") && said.contains("Read-only file system"), "{said}");
         }
-        Err(reason) => skipped("a read-only disk", &reason),
+        Err(reason) => skipped(format_args!("a read-only disk: {reason}")),
     }
 }
 
@@ -221,8 +239,110 @@ fn a_run_that_exists_is_not_overwritten() {
     std::fs::write(lab.path().join("lab.toml"), GOOD.replace("events = 1", "events = 1\nnumber = 4")).unwrap();
     let first = thalweg().args(["run", "lab.toml"]).current_dir(lab.path()).output().unwrap();
     assert!(first.status.success(), "{first:?}");
-    assert_snapshot!(refused(lab.path(), &["run", "lab.toml"]), @r"thalweg: builder0: runs/run-000004 exists already: choose another run number, or leave it out to take the next free one");
+    assert_snapshot!(refused(lab.path(), &["run", "lab.toml"]), @r"thalweg: runs/run-000004 exists already: choose another run number, or leave it out to take the next free one");
     assert_eq!(check_samples(&lab.path().join("runs/run-000004")).events, 1);
+}
+
+/// What `check` says, after its file's name, is what `run` says.
+#[test]
+fn a_check_finds_what_a_run_would_refuse() {
+    let lab = lab();
+    let at = |name: &str| lab.path().join(name);
+    std::fs::create_dir_all(at("runs/run-000004")).unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let source = |key: &str| ("id = \"1.0\"".to_owned(), format!("id = \"1.0\"\n{key}"));
+    let builder = |key: &str| ("listen =".to_owned(), format!("{key}\nlisten ="));
+    let run = |key: &str| ("events = 1".to_owned(), key.to_owned());
+    let large = GOOD.replace("listen =", "block = \"1GiB\"\nlisten =");
+    let large = large.replace("\"1.0\"", "\"1.0\"\nslots = 65536\nslot = \"1000MiB\"");
+    for ((from, to), named) in [
+        (source("cpu = 9999"), "source0 to 9999"),
+        (builder("cpu = 9999"), "builder0 to 9999"),
+        (source("congestion = \"nosuch\""), "congestion control nosuch"),
+        ((GOOD.to_owned(), large), "memory: "),
+        (run("events = 1000000000000"), "disk space: "),
+        (run("number = 4"), "run-000004 exists already"),
+        (("\"runs\"".to_owned(), "\"lab.toml/runs\"".to_owned()), "lab.toml/runs"),
+        (("127.0.0.1:0".to_owned(), format!("127.0.0.1:{port}")), "somebody listens there"),
+        (("127.0.0.1:0".to_owned(), "nobody.invalid:7400".to_owned()), "correct the name"),
+    ] {
+        std::fs::write(at("lab.toml"), GOOD.replacen(&from, &to, 1)).unwrap();
+        let ran = refused(lab.path(), &["run", "lab.toml"]);
+        let checked = refused(lab.path(), &["check", "lab.toml"]);
+        assert!(checked.contains(named), "{to}: {checked}");
+        // How much memory and disk there is changes meanwhile.
+        let words = |said: &str| -> Vec<String> {
+            said.split_whitespace().filter(|word| !word.contains(char::is_numeric)).map(str::to_owned).collect()
+        };
+        assert_eq!(words(&checked), words(&ran.replacen("thalweg:", "thalweg: lab.toml:", 1)), "{to}");
+    }
+    drop(taken);
+
+    // What is on another host is not looked for here.
+    let elsewhere = GOOD.replace("127.0.0.1:0", "192.0.2.1:7400").replace("\"runs\"", "\"lab.toml/runs\"");
+    std::fs::write(at("lab.toml"), elsewhere).unwrap();
+    for (arguments, code) in [
+        (&["lab.toml"][..], 2),
+        (&["lab.toml", "--node", "builder0"], 2),
+        (&["lab.toml", "--node", "source0"], 0),
+        (&["lab.toml", "--node", "nobody"], 2),
+        (&["lab.toml", "--file-only"], 0),
+    ] {
+        let output = thalweg().arg("check").args(arguments).current_dir(lab.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+    }
+    let left = std::fs::read_dir(lab.path()).unwrap().flatten().map(|entry| entry.file_name());
+    assert_eq!(left.collect::<std::collections::BTreeSet<_>>(), ["lab.toml".into(), "runs".into()].into());
+}
+
+#[test]
+fn paths_that_nobody_could_be_told_of_are_named() {
+    use std::os::unix::ffi::OsStrExt;
+    let lab = lab();
+    let odd = lab.path().join(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    std::fs::create_dir(&odd).unwrap();
+    std::fs::write(odd.join("lab.toml"), GOOD).unwrap();
+    for command in ["run", "check"] {
+        let output = thalweg().arg(command).arg(odd.join("lab.toml")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("run.directory: ") && said.contains(r"odd\xFF/runs") && said.contains("UTF-8"), "{said}");
+    }
+    let output = thalweg().args(["demo", "--duration", "1ms", "--out"]).arg(&odd).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn rates_that_no_clock_could_keep_are_named() {
+    let lab = lab();
+    for rate in ["1e-20", "0", "-1", "1e30", "fast"] {
+        let said = refused(lab.path(), &["demo", &format!("--rate={rate}")]);
+        assert!(said.contains("'--rate <HZ>'") && said.contains("from 1e-6 to 1e9"), "{said}");
+    }
+}
+
+#[test]
+fn an_address_that_is_taken_is_not_served_on() {
+    let lab = lab();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let said = refused(lab.path(), &["serve", ".", "--path", "read", "--listen", &address]);
+    assert!(said.contains(&format!("cannot listen on {address}: Address already in use")), "{said}");
+}
+
+#[test]
+fn a_printed_topology_means_the_same_wherever_it_is_saved() {
+    let lab = lab();
+    std::fs::create_dir(lab.path().join("deep")).unwrap();
+    std::fs::write(lab.path().join("a.pgm"), b"P5 2 1 255 ab").unwrap();
+    let print = ["demo", "--input", "a.pgm", "--duration", "100ms", "--rate", "100", "--print-topology"];
+    let printed = thalweg().args(print).current_dir(lab.path()).output().unwrap();
+    assert!(printed.status.success(), "{printed:?}");
+    std::fs::write(lab.path().join("deep/saved.toml"), printed.stdout).unwrap();
+    let ran = thalweg().args(["run", "deep/saved.toml"]).current_dir(lab.path()).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    assert!(lab.path().join("runs/run-000001").is_dir());
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Disks that are full, and disks that are slow.
 
-use crate::common::disk::{Disk, skipped};
+use crate::common::disk::Disk;
 use crate::common::*;
 use serde_json::Value;
+use thalweg_skip::skipped;
 
 /// Writes until the disk is full.
 fn fill(system: &System) {
@@ -36,12 +37,12 @@ fn a_disk_that_is_full_ends_the_run_and_every_fragment_is_accounted_for() {
         let system = System::new(&Plan { link, ..PLAN });
         match Disk::in_memory(&system.path("runs"), 8) {
             Ok(_disk) => fill(&system),
-            Err(reason) => skipped("a full disk in memory", &reason),
+            Err(reason) => skipped(format_args!("a full disk in memory: {reason}")),
         }
         let system = System::new(&Plan { link, ..PLAN });
         match Disk::in_file(&system.path("disk"), &system.path("runs"), 64) {
             Ok(_disk) => fill(&system),
-            Err(reason) => skipped("a full disk", &reason),
+            Err(reason) => skipped(format_args!("a full disk: {reason}")),
         }
     }
 }
@@ -63,7 +64,7 @@ fn slow_disk(link: Link, source: &str) -> Option<(Value, Vec<Value>)> {
     let mut disk = match Disk::in_file(&system.path("disk"), &system.path("runs"), 1024) {
         Ok(disk) => disk,
         Err(reason) => {
-            skipped("a slow disk", &reason);
+            skipped(format_args!("a slow disk: {reason}"));
             return None;
         }
     };

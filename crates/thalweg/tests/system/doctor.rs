@@ -1,12 +1,12 @@
 //! `thalweg doctor`, and what a node refuses to begin with.
 
-use crate::common::disk::skipped;
 use crate::common::*;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
+use thalweg_skip::skipped;
 
 /// Runs longer than any disk lasts, at a rate that is stated.
 const ENDLESS: Plan<'static> = Plan { run: "duration = \"100000h\"", source: "rate = 1000.0", ..PLAN };
@@ -134,13 +134,14 @@ fn a_user_without_privileges_is_told_what_that_costs() {
     // Somebody who may not even read our directory.
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-    let output = command.arg(env!("CARGO_BIN_EXE_thalweg")).args(["doctor", "--json"]).current_dir("/").output();
+    let (_directory, program) = thalweg_for_everybody();
+    let output = command.arg(program).args(["doctor", "--json"]).current_dir("/").output();
     let output = match output {
         Ok(output) if output.status.code() == Some(126 | 127) || output.stdout.is_empty() => {
-            return skipped("a user without privileges", &String::from_utf8_lossy(&output.stderr));
+            return skipped(format_args!("a user without privileges: {}", String::from_utf8_lossy(&output.stderr)));
         }
         Ok(output) => output,
-        Err(error) => return skipped("a user without privileges", &error.to_string()),
+        Err(error) => return skipped(format_args!("a user without privileges: {error}")),
     };
     let said = found(&output);
     let capabilities = one(&said, "capabilities")["evidence"].as_str().unwrap();
@@ -160,7 +161,7 @@ fn a_run_that_does_not_fit_the_disk_is_refused_by_everyone() {
     assert_eq!(said["level"], "missing");
 
     let ended = system.run().finish();
-    let refused = ended.report(1)["error"].as_str().unwrap().to_owned();
+    let refused = ended.report(2)["error"].as_str().unwrap().to_owned();
     assert!(refused.starts_with("disk space: the run writes "), "{refused}");
     assert!(refused.contains("the disk is full after "), "{refused}");
     assert!(!system.path("runs").exists(), "it ended before it began");

@@ -3,7 +3,7 @@
 use crate::common::*;
 use rustix::process::Signal;
 use serde_json::Value;
-use thalweg_store::{Run, RunState, Verdict, WriterLife};
+use thalweg_store::{Run, RunState, Verdict};
 
 /// Each a little faster than the other would be noticed in their event numbers.
 const PACED: &str = "rate = 2000.0";
@@ -75,7 +75,7 @@ fn a_terminated_source_ends_its_own_books_and_the_run_goes_on() {
 }
 
 #[test]
-fn asked_twice_a_builder_ends_at_once_and_leaves_the_run_open() {
+fn asked_twice_a_builder_ends_at_once_and_closes_the_run_as_far_as_it_is() {
     for link in LINKS {
         let system = System::new(&Plan { link, source: PACED, run: "patience = \"30s\"", ..PLAN });
         let mut builder = system.supervised("builder0");
@@ -86,17 +86,17 @@ fn asked_twice_a_builder_ends_at_once_and_leaves_the_run_open() {
         // One that hangs keeps a clean end waiting.
         sources[1].signal(Signal::STOP);
         builder.tell("stop");
-        builder.wait_for("\"phase\":2");
+        builder.wait_for("\"state\":\"stopping\"");
         builder.tell("stop");
-        builder.finish().report(1);
+        let report = builder.finish().report(0);
         sources[1].signal(Signal::CONT);
         for source in sources {
-            source.finish().failed_saying("stopped");
+            source.finish().failed_saying("ended at once");
         }
         let run = Run::open(system.run_directory()).unwrap();
-        assert_eq!((run.info().state, run.writer()), (RunState::Open, Some(WriterLife::Gone)));
-        assert_eq!(check_intact(&system.run_directory()).verdict, Verdict::Recovered);
-        assert!(check_samples(&system.run_directory()).events >= 10);
+        assert_eq!((run.info().state, run.info().events.incomplete), (RunState::Incomplete, 0));
+        assert!(matches!(check_intact(&system.run_directory()).verdict, Verdict::Incomplete { .. }));
+        assert!(check_samples(&system.run_directory()).events >= 10, "{report:#}");
     }
 }
 
@@ -123,7 +123,7 @@ fn interrupted_again_and_again_nothing_stays_behind() {
 }
 
 #[test]
-fn nodes_end_when_the_one_that_started_them_dies() {
+fn nodes_end_the_run_when_the_one_that_started_them_dies() {
     for link in LINKS {
         let system = System::new(&Plan { link, source: PACED, ..PLAN });
         let mut run = system.run();
@@ -132,9 +132,10 @@ fn nodes_end_when_the_one_that_started_them_dies() {
         assert_eq!(run.children().len(), 4);
         // Returns when nobody is left who could write to its standard error: its children are gone.
         assert_eq!(run.kill().code(), None);
-        let run = Run::open(system.run_directory()).unwrap();
-        assert_eq!((run.info().state, run.writer()), (RunState::Open, Some(WriterLife::Gone)));
-        check_samples(&system.run_directory());
+        // They ended the run as if they had been asked to.
+        assert_eq!(Run::open(system.run_directory()).unwrap().info().state, RunState::Complete);
+        check_intact(&system.run_directory());
+        assert_eq!(check_samples(&system.run_directory()).incomplete, 0);
     }
 }
 

@@ -1,0 +1,85 @@
+//! Places: equal buffers for what is received and soon let go of again.
+
+use crate::arena::Lender;
+use crate::{Arena, ArenaError, PAGE, Pages, Span};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Places of equal length. Each is lent as a [`Span`], and is free again when that span, and whatever was split off it, has
+/// been dropped: nobody has to bring it back.
+#[derive(Debug)]
+pub struct PlacePool {
+    arena: Arc<Arena>,
+    /// Where free places begin; the one that came back last is used next.
+    free: Arc<Mutex<Vec<usize>>>,
+    place_bytes: usize,
+}
+
+impl PlacePool {
+    /// Makes an arena with `count` places of `place_bytes`, rounded up to whole pages.
+    pub fn new(name: &str, count: u32, place_bytes: usize) -> Result<Self, ArenaError> {
+        let place_bytes = place_bytes.checked_next_multiple_of(PAGE).ok_or(ArenaError::Size(place_bytes))?;
+        let total = place_bytes.checked_mul(count as usize).ok_or(ArenaError::Size(usize::MAX))?;
+        let arena = Arc::clone(Arena::create_local(name, total)?.arena());
+        let free = (0..count as usize).rev().map(|index| index * place_bytes).collect();
+        Ok(Self { arena, free: Arc::new(Mutex::new(free)), place_bytes })
+    }
+
+    /// The first `len` bytes of a free place. Nothing where none is free, or `len` is more than a place holds.
+    pub fn take(&mut self, len: usize) -> Option<Span> {
+        if len > self.place_bytes {
+            return None;
+        }
+        let start = self.lock().pop()?;
+        let lender = Lender::new(Arc::clone(&self.arena), Some((Arc::clone(&self.free), start)));
+        // SAFETY: the arena's own span is gone, so its bytes belong to the pool, and places do not overlap. This one is out
+        // of the list until its lender returns it there, which is when no span of it is left.
+        Some(unsafe { Span::new(lender, start..start + len) })
+    }
+
+    /// How many are free.
+    pub fn free(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// What pages they are made of.
+    pub fn pages(&self) -> Pages {
+        self.arena.pages()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_free_again_when_the_last_of_its_spans_is_dropped() {
+        let mut pool = PlacePool::new("test", 2, 5000).unwrap();
+        let (mut a, mut b) = (pool.take(5000).unwrap(), pool.take(8192).unwrap());
+        assert!(pool.take(1).is_none());
+        a[..].fill(1);
+        b[..].fill(2);
+        let front = a.take_front(10);
+        drop(a);
+        assert_eq!(pool.free(), 0);
+        assert!(front.iter().all(|byte| *byte == 1) && b.iter().all(|byte| *byte == 2));
+        let at = front.offset();
+        std::thread::spawn(move || drop(front)).join().unwrap();
+        assert_eq!(pool.free(), 1);
+        assert_eq!(pool.take(64).unwrap().offset(), at);
+        assert!(pool.take(8193).is_none());
+        assert_eq!(pool.free(), 1);
+    }
+
+    #[test]
+    fn a_place_outlives_its_pool() {
+        let mut pool = PlacePool::new("test", 1, 1).unwrap();
+        let mut place = pool.take(1).unwrap();
+        drop(pool);
+        place[0] = 7;
+        assert_eq!(place[..], [7]);
+    }
+}

@@ -1,0 +1,170 @@
+//! Where a run ends, and who keeps it from ending.
+//!
+//! Sources produce at rates of their own, and an event is complete when all of them have it. Asked how far they are, they
+//! differ. All go on to the furthest of them, so that nothing that was accepted is cut off. Whoever is behind is looked at
+//! after a [`LAP`]: if it cannot be there in time at the rate it has now, the run ends where it is instead; what others
+//! have beyond that belongs to no complete event. Nobody is waited for longer than the timeout, and no source decides by
+//! what it merely claims: its word counts as far as it has offered events and its slots can hold more.
+
+use crate::control::{Facts, Phase, RunControl, Source};
+use crate::{Config, Order, Tell};
+use std::time::Duration;
+use thalweg_wire::EventId;
+
+/// How long sources go on at the end before it is looked at who is behind.
+const LAP: Duration = Duration::from_secs(1);
+/// How long sources have to say how far they are.
+const TIME_TO_ANSWER: Duration = Duration::from_secs(2);
+
+impl Config {
+    pub(crate) fn time_to_answer(&self) -> Duration {
+        TIME_TO_ANSWER.min(self.timeout / 4)
+    }
+}
+
+impl RunControl {
+    /// Waits for sources to say how far they are, and then decides where the run ends.
+    pub(crate) fn ask(&mut self, waited: Duration, facts: &impl Facts) {
+        if let Some(end) = self.agreed_end() {
+            self.end_at(end, true);
+        } else if self.config.leads {
+            // One that is away is told when it comes back.
+            if waited >= self.config.time_to_answer() || self.waits_for().next().is_none() {
+                self.end_at(self.furthest(facts), false);
+                self.begin_lap(facts);
+            }
+        } else if waited >= self.config.timeout / 2 {
+            // The builder that leads does not, or its sources do not tell. They end when they end, within the timeout.
+            self.phase = Phase::Ending { last: true, lap: Duration::ZERO };
+        }
+    }
+
+    /// The first event that no source has accepted.
+    fn furthest(&self, facts: &impl Facts) -> EventId {
+        let sources = self.sources.iter().enumerate().filter(|(_, source)| !source.out);
+        sources.map(|(index, _)| self.position(index, facts)).max().unwrap_or_default().max(facts.closed_until())
+    }
+
+    /// Whether the run may end where a source is: not where it is away, or has not answered, and so may be hung.
+    fn counts(source: &Source) -> bool {
+        source.present && source.is_live() && source.next.is_some()
+    }
+
+    /// The first event that a source has not accepted, as far as it can be believed.
+    fn position(&self, index: usize, facts: &impl Facts) -> EventId {
+        let (source, offered) = (&self.sources[index], facts.offered_until(index));
+        let most = EventId(offered.0.saturating_add(source.room));
+        source.next.filter(|_| !source.ended).map_or(offered, |next| next.clamp(offered, most))
+    }
+
+    /// The run ends in front of this event, or where it was to end before.
+    pub(crate) fn end_at(&mut self, end: EventId, last: bool) {
+        let end = self.end.map_or(end, |known| known.min(end));
+        self.end = Some(end);
+        self.phase = Phase::Ending { last, lap: Duration::ZERO };
+        self.orders.push_back(Order::EndAt(end));
+        if self.config.leads {
+            // One that has ended already passes it on.
+            let there = |index: &usize| self.sources[*index].present && !self.sources[*index].out;
+            let tell = |index: usize| Order::Tell(index, Tell::StopAt(self.end_for(index, end)));
+            let orders: Vec<Order> = (0..self.sources.len()).filter(there).map(tell).collect();
+            self.orders.extend(orders);
+        }
+    }
+
+    /// What a source is told: never to end at an event that it is past already. With several builders all are told the
+    /// same, since they pass it on.
+    pub(crate) fn end_for(&self, source: usize, end: EventId) -> EventId {
+        match self.sources[source].next {
+            Some(next) if self.config.builders == 1 => next.max(end),
+            _ => end,
+        }
+    }
+
+    /// Waits for the final counters of all sources and for what they hold.
+    pub(crate) fn wait_for_end(&mut self, free: Duration, facts: &impl Facts) {
+        if let Some(end) = self.agreed_end() {
+            self.end_at(end, true);
+        }
+        for index in 0..self.sources.len() {
+            let source = &mut self.sources[index];
+            let delays = !source.out && !facts.is_settled(index) && (!source.ended || facts.owes(index));
+            if !delays {
+                continue;
+            }
+            source.waited += free;
+            if source.waited >= self.config.timeout {
+                source.out = true;
+                let what = match source.ended {
+                    true => "did not deliver what it held",
+                    false => "did not end and send its final counters",
+                };
+                let why = format!("it {what} within {:?} of the end of the run (run.patience)", self.config.timeout);
+                self.orders.push_back(Order::Expel(index, why));
+            }
+        }
+        if let Phase::Ending { last: false, lap } = &mut self.phase {
+            *lap += free;
+            if *lap >= LAP.min(self.config.timeout / 4) {
+                let lap = *lap;
+                self.end_lap(lap, facts);
+            }
+        }
+    }
+
+    fn begin_lap(&mut self, facts: &impl Facts) {
+        for index in 0..self.sources.len() {
+            self.sources[index].lap_began = facts.offered_until(index);
+        }
+    }
+
+    /// Whether all that are behind will be at the end in time; where one will not, the run ends where it is.
+    fn end_lap(&mut self, lap: Duration, facts: &impl Facts) {
+        let end = self.end.unwrap_or(Self::NO_END);
+        let half = self.config.timeout / 2;
+        let behind: Vec<usize> = (0..self.sources.len())
+            .filter(|index| Self::counts(&self.sources[*index]) && facts.offered_until(*index) < end)
+            .collect();
+        let is_too_slow = |index: &usize| {
+            let (source, now) = (&self.sources[*index], facts.offered_until(*index).0);
+            let (done, left) = (now.saturating_sub(source.lap_began.0) as f64, (end.0 - now) as f64);
+            left * lap.as_secs_f64() > done * half.saturating_sub(source.waited).as_secs_f64()
+        };
+        self.phase = Phase::Ending { last: false, lap: Duration::ZERO };
+        if behind.iter().any(is_too_slow) {
+            let lowest = behind.iter().map(|index| facts.offered_until(*index)).min().unwrap_or(end);
+            self.end_at(lowest.max(facts.closed_until()), true);
+        }
+        self.begin_lap(facts);
+    }
+
+    /// Where most sources say that the builder that leads has the run end, sooner than was known. One source cannot end
+    /// a run.
+    pub(crate) fn agreed_end(&self) -> Option<EventId> {
+        if self.config.leads {
+            return None;
+        }
+        let known = self.end.unwrap_or(Self::NO_END);
+        // One that has ended, and been told good-bye, does not hear of an end that was moved since, nor pass it on.
+        let may_tell = |source: &Source| !source.ended || source.relayed.is_some_and(|end| end < known);
+        let voters = self.sources.iter().filter(|source| !source.out && may_tell(source));
+        let votes: Vec<EventId> = voters.clone().filter_map(|source| source.relayed).collect();
+        let needed = voters.count() / 2 + 1;
+        let agreed = votes.iter().copied().find(|end| votes.iter().filter(|vote| *vote == end).count() >= needed);
+        agreed.filter(|end| *end < known)
+    }
+
+    /// Whether most sources say that the builder that leads has begun the run.
+    pub(crate) fn is_started_elsewhere(&self) -> bool {
+        let told = self.sources.iter().filter(|source| source.relayed.is_some()).count();
+        !self.config.leads && 2 * told > self.sources.len()
+    }
+
+    /// Whether most sources were paused by another builder.
+    pub(crate) fn is_paused_elsewhere(&self) -> bool {
+        let voters = self.sources.iter().filter(|source| source.present && source.is_live());
+        let (paused, all) =
+            voters.fold((0, 0), |(paused, all), source| (paused + usize::from(source.next.is_some()), all + 1));
+        self.config.builders > 1 && 2 * paused > all
+    }
+}

@@ -1,0 +1,47 @@
+//! What a builder checks of a source's words over every link. The texts go to the source's author, with the refusal.
+
+use crate::LinkError;
+use crate::offered::Asked;
+use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Hello, RECORD_ALIGN};
+
+/// A source needs a slot, and a slot has room for a fragment.
+pub(crate) fn check_hello(hello: &Hello) -> Result<(), LinkError> {
+    let Hello { slots, slot_bytes, .. } = *hello;
+    if slots == 0 || (slot_bytes as usize) < HEADER_LEN {
+        return Err(LinkError::Protocol(format!(
+            "the hello tells of {slots} slots of {slot_bytes} bytes: a source has at least one slot, of at least \
+             {HEADER_LEN} bytes"
+        )));
+    }
+    Ok(())
+}
+
+/// An offer is of whole records, and taken back only by a source that said it would do that.
+pub(crate) fn check_offer(offer: &Announcement, withdraws: bool) -> Result<(), LinkError> {
+    let Announcement { ticket, bytes, disposition, .. } = *offer;
+    if !(bytes as usize).is_multiple_of(RECORD_ALIGN) {
+        return Err(LinkError::Protocol(format!(
+            "ticket {ticket} was offered with {bytes} bytes, which is no multiple of {RECORD_ALIGN}: count the padding \
+             behind each record"
+        )));
+    }
+    if disposition == Disposition::DroppedOldest && !withdraws {
+        return Err(LinkError::Protocol(format!(
+            "ticket {ticket} was dropped to make room, and the hello said that nothing offered would be: set \
+             `withdraws` in it to 1"
+        )));
+    }
+    Ok(())
+}
+
+/// Data come in the order of the fetches, each fetch answered as a whole.
+pub(crate) fn check_order(sent: Asked, asked: Asked) -> Result<(), LinkError> {
+    if sent == asked {
+        return Ok(());
+    }
+    Err(LinkError::Protocol(format!(
+        "bytes {}+{} of ticket {} were sent, and asked for were {}+{} of ticket {}: answer fetches in their order, each \
+         as a whole",
+        sent.offset, sent.length, sent.ticket, asked.offset, asked.length, asked.ticket
+    )))
+}

@@ -1,0 +1,229 @@
+//! The end of a run: what is built goes to disk, the ledger is closed, and the report is made.
+
+use super::{BELL, BuilderNode, RECORDER, add};
+use crate::blocks::Sent;
+use crate::{
+    BuilderNodeConfig, BuilderReport, Calibration, Completion, CreditReport, Handle, NodeError, Steady, TriggerReport,
+    calibration, clock, now,
+};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use thalweg_build::{Found, Ledger, Window};
+use thalweg_link::{Interest, Poller};
+use thalweg_store::{EventCounts, RunEnd, RunState};
+
+/// A disk that takes longer than this for one write has failed.
+const DISK_TIME: Duration = Duration::from_secs(60);
+
+/// Whether the disk answers.
+#[derive(Debug, Default)]
+pub(super) struct Disk {
+    /// Since when it owes an answer.
+    since: Option<Duration>,
+}
+
+impl Disk {
+    /// `in_flight` blocks are with it, and some have come back since the last look, or none has. True where it has owed an
+    /// answer for too long.
+    fn look(&mut self, in_flight: usize, answered: bool, now: Duration) -> bool {
+        self.since = match self.since {
+            _ if in_flight == 0 => None,
+            Some(since) if !answered => Some(since),
+            _ => Some(now),
+        };
+        self.since.is_some_and(|since| now > since + DISK_TIME)
+    }
+
+    /// When it has owed an answer for too long.
+    pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
+        self.since.map(|since| (since + DISK_TIME).max(now + Duration::from_millis(1)))
+    }
+}
+
+/// What was built so far.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Built {
+    at: Duration,
+    events: u64,
+    bytes: u64,
+}
+
+impl BuilderNode {
+    pub(super) fn built(&self, at: Duration) -> Built {
+        Built { at, events: self.builder.counts().0, bytes: self.builder.progress_counts().0 }
+    }
+
+    /// What was done since the warm-up.
+    pub(super) fn steady(&self) -> Steady {
+        let Some(warm) = self.warm else { return Steady::default() };
+        let built = self.built(now());
+        let completion = self.builder.completion();
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        Steady {
+            seconds: (built.at - warm.at).as_secs_f64(),
+            // The event filter may have rejected some of the events that were there then.
+            events: built.events.saturating_sub(warm.events),
+            payload_bytes: built.bytes.saturating_sub(warm.bytes),
+            completion: Completion {
+                p50_us: micros(completion.value_at_quantile(0.5)),
+                p99_us: micros(completion.value_at_quantile(0.99)),
+                max_us: micros(completion.max()),
+            },
+        }
+    }
+
+    /// Takes back what the disk has written. A disk that has not answered for long has failed: nothing more is given to it.
+    pub(super) fn look_at_disk(&mut self, now: Duration) {
+        let answered = self.blocks.reap();
+        if self.disk.look(self.blocks.in_flight(), answered, now) {
+            let (blocks, time) = (self.blocks.in_flight(), humantime::format_duration(DISK_TIME));
+            self.blocks.failure.get_or_insert_with(|| format!("the disk has not taken {blocks} blocks within {time}"));
+        }
+    }
+
+    /// Everything is built: gets it onto the disk and closes the ledger.
+    pub(super) fn finish(mut self, handle: &Handle) -> Result<BuilderReport, NodeError> {
+        let ended_at = now();
+        self.write_out(handle)?;
+        let calibration = self.builder.found().map(|found| self.calibration(&found)).transpose()?;
+        let mut report = self.report(ended_at);
+        report.calibration = calibration;
+        let recorded = self.blocks.recorder().is_some();
+        let Sent { recorder, unwritten, failure } = self.blocks.finish()?;
+        report.ledger = self.builder.ledger(recorded, &unwritten, self.unknown_sources);
+        if report.trigger.is_some() {
+            // What a level rejected was fetched, and is not part of any event.
+            report.fragments = report.ledger.sources.iter().map(|entry| entry.recorded + entry.discarded).sum();
+        }
+        report.reasons = reasons(self.reasons, failure, &report.ledger, report.events, report.incomplete);
+        let mut state = if report.reasons.is_empty() { RunState::Complete } else { RunState::Incomplete };
+        if let Some(recorder) = recorder {
+            let end = RunEnd {
+                ended: self.clock.now(),
+                state,
+                reasons: report.reasons,
+                events: EventCounts { built: report.events, incomplete: report.incomplete },
+                trigger: report
+                    .trigger
+                    .map(|trigger| serde_json::to_value(trigger).unwrap_or_default())
+                    .unwrap_or_default(),
+                ledger: serde_json::to_value(&report.ledger.sources).unwrap_or_default(),
+            };
+            let finished = recorder.finish(end)?;
+            state = finished.info.state;
+            report.reasons = finished.info.reasons;
+            report.directory = Some(finished.path.display().to_string());
+            // With recording, the run has ended when it is on disk.
+            report.seconds = (now() - self.began_at).as_secs_f64();
+        }
+        report.state = if state == RunState::Complete { "COMPLETE" } else { "INCOMPLETE" }.into();
+        self.control.closed();
+        Ok(report)
+    }
+
+    /// Waits until all that is built is on disk.
+    fn write_out(&mut self, handle: &Handle) -> Result<(), NodeError> {
+        // Sources that are still connected are not listened to any more.
+        let poller = Poller::new()?;
+        poller.add(handle.as_fd(), BELL, Interest::READ)?;
+        if let Some(recorder) = self.blocks.recorder() {
+            poller.add(recorder.as_fd(), RECORDER, Interest::READ)?;
+        }
+        loop {
+            let (tai, mono) = (self.clock.now(), now());
+            self.look_at_disk(mono);
+            self.write_down(tai, mono);
+            self.blocks.send_on(tai, mono, Duration::ZERO, true);
+            let accepted = self.trigger.as_ref().is_some_and(|trigger| trigger.has_accepted());
+            if !accepted && !self.blocks.has_closings() && !self.blocks.has_unsent() && self.blocks.in_flight() == 0 {
+                return Ok(());
+            }
+            if self.blocks.in_flight() == 0 {
+                continue;
+            }
+            if let Some(failure) =
+                self.blocks.failure.clone().filter(|_| self.disk.since.is_some_and(|at| mono > at + DISK_TIME))
+            {
+                // Its memory is the kernel's until the kernel lets go of it: this process must not wait for that.
+                std::mem::forget(self.blocks.leave());
+                return Err(NodeError::Disk(failure));
+            }
+            handle.show(|| self.snapshot());
+            poller.wait(self.disk.next_look(mono).map(|at| at.saturating_sub(mono)), |token| {
+                if token == BELL {
+                    handle.clear();
+                }
+            })?;
+            while let Some(command) = handle.next_command() {
+                let _ = self.control.command(command);
+            }
+        }
+    }
+
+    /// Keeps what the link was found to carry.
+    fn calibration(&self, found: &Found) -> Result<Calibration, NodeError> {
+        let link = calibration::link(found, self.config.link.map_or(1500, |link| link.mtu));
+        let config = BuilderNodeConfig { window: None, link: Some(link), ..self.config.clone() };
+        let window_bytes = match config.credit(self.ids.len()).0 {
+            Window::Credit(path) => path.widest(),
+            Window::Constant(bytes) | Window::Search { most: bytes, .. } => bytes,
+        };
+        let file = calibration::keep(&self.config.listen, &link)?.display().to_string();
+        Ok(Calibration { builder: self.config.name.clone(), link, lost: found.lost, window_bytes, file })
+    }
+
+    /// What is known before the last block is on disk.
+    fn report(&self, ended_at: Duration) -> BuilderReport {
+        let losses = self.connections.iter().flatten().fold(self.losses_before, |sum, c| add(sum, c.losses));
+        let credit = self.builder.credit().map(|credit| CreditReport {
+            window_bytes: credit.window,
+            piece_bytes: credit.piece,
+            round_trip_us: credit.round_trip.as_secs_f64() * 1e6,
+            sent_bytes: losses.sent,
+            sent_again_bytes: losses.again,
+        });
+        let (events, incomplete) = self.builder.counts();
+        let (bytes, fragments) = self.builder.progress_counts();
+        let (source_cpu, source_copied) = self.builder.source_costs();
+        let copied: u64 = self.connections.iter().flatten().map(|c| c.link.copied()).sum();
+        let copied_here = self.trigger.as_ref().map_or(0, |trigger| trigger.copied());
+        let seconds = (ended_at - self.began_at).as_secs_f64();
+        let trigger = self.trigger.is_some().then(|| TriggerReport::new(self.builder.triggered(), seconds));
+        BuilderReport {
+            name: self.config.name.clone(),
+            run: self.run.0,
+            seconds,
+            bytes,
+            fragments,
+            events,
+            incomplete,
+            stalls: self.shown.stalls,
+            stalled_seconds: Duration::from_nanos(self.shown.stalled_nanos).as_secs_f64(),
+            copied_bytes: self.copied_before + copied + copied_here,
+            cpu_seconds: (clock::cpu() - self.cpu_before).as_secs_f64(),
+            source_cpu_seconds: Duration::from_nanos(source_cpu).as_secs_f64(),
+            source_copied_bytes: source_copied,
+            recorder: self.recorder_rung.clone(),
+            pages: self.pages.to_string(),
+            steady: self.steady.unwrap_or_else(|| self.steady()),
+            credit,
+            trigger,
+            ..BuilderReport::default()
+        }
+    }
+}
+
+fn reasons(
+    mut reasons: Vec<String>,
+    failure: Option<String>,
+    ledger: &Ledger,
+    events: u64,
+    incomplete: u64,
+) -> Vec<String> {
+    reasons.extend(failure);
+    reasons.extend(ledger.reasons());
+    if incomplete > 0 {
+        reasons.push(format!("{incomplete} of {events} events are incomplete"));
+    }
+    reasons
+}

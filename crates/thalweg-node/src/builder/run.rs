@@ -1,0 +1,229 @@
+//! Run control wired in: what the event builder and the connections know goes in, and its orders are carried out.
+
+use super::{BuilderNode, Connection, RECORDER, SourceState};
+use crate::{Handle, NodeError, now};
+use std::os::fd::AsFd;
+use std::time::Duration;
+use thalweg_build::{Builder, BuilderConfig};
+use thalweg_control::{Cause, Facts, Order, State, Tell};
+use thalweg_link::{Interest, LinkError};
+use thalweg_store::{Recorder, RecorderConfig, RunBegin, SourceInfo};
+use thalweg_wire::{EventId, Message, Refusal, RunNumber};
+
+/// What run control asks of the events.
+struct Seen<'a> {
+    builder: &'a Builder,
+    sources: &'a [SourceState],
+    connections: &'a [Option<Connection>],
+}
+
+impl Facts for Seen<'_> {
+    fn offered_until(&self, source: usize) -> EventId {
+        self.builder.offered_until(source)
+    }
+
+    fn closed_until(&self) -> EventId {
+        self.builder.closed_until()
+    }
+
+    fn is_settled(&self, source: usize) -> bool {
+        self.builder.is_settled(source)
+    }
+
+    fn owes(&self, source: usize) -> bool {
+        owes(self.builder, self.sources, self.connections, source)
+    }
+
+    fn is_finished(&self) -> bool {
+        self.builder.is_finished()
+    }
+}
+
+/// Whether a source was asked for something that has not come.
+pub(super) fn owes(
+    builder: &Builder,
+    sources: &[SourceState],
+    connections: &[Option<Connection>],
+    source: usize,
+) -> bool {
+    let connection = sources[source].connection.and_then(|at| connections[at].as_ref());
+    connection.is_some_and(|c| c.fetching > 0 && (c.link.maps() || builder.in_flight_of(source) > 0))
+}
+
+impl BuilderNode {
+    /// Carries out what was asked for from outside.
+    pub(super) fn obey_commands(&mut self, handle: &Handle) {
+        handle.clear();
+        while let Some(command) = handle.next_command() {
+            if let Err(refused) = self.control.command(command) {
+                tracing::warn!("{refused}");
+            }
+        }
+    }
+
+    /// Tells run control how far things are, and does what it says.
+    pub(super) fn keep_in_control(&mut self, now: Duration) -> Result<(), NodeError> {
+        if self.builder.found().is_some() {
+            self.control.stop(Cause::Found);
+        }
+        if let Some(failure) = &self.blocks.failure {
+            self.control.stop(Cause::Failure(failure.clone()));
+        }
+        let seen = Seen { builder: &self.builder, sources: &self.sources, connections: &self.connections };
+        self.control.time(now, &seen);
+        while let Some(order) = self.control.next_order() {
+            self.obey(order)?;
+        }
+        // Sources are to accept nothing in a part of a state only, and from a command on, not from the next look.
+        self.hold_clock(now);
+        let state = self.control.state();
+        if std::mem::replace(&mut self.state, state) != state {
+            tracing::info!(builder = self.config.name, "{state}");
+            if matches!(state, State::Stopping | State::Closing) && self.steady.is_none() {
+                self.steady = Some(self.steady());
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, order: Order) -> Result<(), NodeError> {
+        match order {
+            Order::Begin => self.begin()?,
+            Order::Tell(source, tell) => self.tell(source, tell),
+            Order::EndAt(end) => {
+                let end = self.builder.end_at(end, now());
+                if let Some(trigger) = &mut self.trigger {
+                    trigger.end_at(end);
+                }
+            }
+            Order::Expel(source, why) => self.expel(source, &why),
+            Order::Abandon => self.abandon(),
+            Order::Close => self.over = true,
+            Order::Leave(cause) => {
+                let (text, error) = self.reason_to_leave(&cause);
+                self.refuse_all(Refusal::Ended, &text);
+                self.over = true;
+                self.left = Some(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds nothing more. Connections end, and with them what is under way: places return to their blocks.
+    fn abandon(&mut self) {
+        const WHY: &str = "the run was ended at once";
+        self.reasons.push(format!("{WHY}: what was not built by then is lost"));
+        self.builder.abandon(now());
+        for index in 0..self.connections.len() {
+            if let Some(connection) = &mut self.connections[index] {
+                // What the others are told, they are told by the sources.
+                let _ = connection.link.flush();
+                self.close(index, &LinkError::Refused { reason: Refusal::Ended, text: WHY.into() });
+            }
+        }
+    }
+
+    fn reason_to_leave(&self, cause: &Cause) -> (String, NodeError) {
+        let Cause::Absent(absent, timeout) = cause else {
+            return ("the builder was stopped".into(), NodeError::Stopped);
+        };
+        let absent: Vec<String> =
+            absent.iter().map(|source| format!("{} ({})", self.ids[*source].0, self.ids[*source].1)).collect();
+        let error = NodeError::Absent(format!(
+            "these sources did not connect within {}: {}",
+            humantime::format_duration(*timeout),
+            absent.join(", ")
+        ));
+        ("other sources did not come".into(), error)
+    }
+
+    fn refuse_all(&mut self, reason: Refusal, text: &str) {
+        for connection in self.connections.iter_mut().flatten() {
+            connection.link.refuse(reason, text);
+        }
+    }
+
+    fn tell(&mut self, source: usize, tell: Tell) {
+        let message = match tell {
+            Tell::Start => Message::Start { run: self.run, first: self.first, at: self.began },
+            Tell::Pause => Message::Pause,
+            Tell::StopAt(end) => Message::StopAt { end },
+        };
+        if let Some(connection) = self.sources[source].connection.and_then(|at| self.connections[at].as_mut()) {
+            connection.link.say(&message);
+        }
+    }
+
+    /// Tells a source all that it has to know of the run so far.
+    pub(super) fn instruct(&mut self, source: usize) {
+        for tell in self.control.told(source) {
+            self.tell(source, tell);
+        }
+    }
+
+    /// Turns a source out of this run: it is not welcome again.
+    fn expel(&mut self, source: usize, why: &str) {
+        self.reasons.push(format!("source {} ({}): {why}", self.ids[source].0, self.ids[source].1));
+        self.sources[source].session = None;
+        self.give_up(source, why);
+    }
+
+    /// All sources are there: opens the run, and has them begin.
+    fn begin(&mut self) -> Result<(), NodeError> {
+        self.began = self.clock.now();
+        if let Err(error) = self.open_run() {
+            self.control.failed();
+            self.refuse_all(Refusal::Ended, &format!("the run could not be opened: {error}"));
+            return Err(error);
+        }
+        if let Some(trigger) = &mut self.trigger {
+            trigger.set_aside(&self.config, &self.sources)?;
+        }
+        let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
+        self.builder = Builder::new(config);
+        self.began_at = now();
+        for source in 0..self.sources.len() {
+            if self.sources[source].connection.is_some() {
+                self.builder.connected(source, self.sources[source].slots, self.is_near(source));
+            }
+        }
+        self.control.begun(self.began_at);
+        Ok(())
+    }
+
+    fn open_run(&mut self) -> Result<(), NodeError> {
+        self.run = RunNumber(self.run_config.number.unwrap_or(0));
+        if !self.run_config.record {
+            return Ok(());
+        }
+        let sources = self.ids.iter().zip(&self.sources).map(|((id, name), state)| SourceInfo {
+            id: *id,
+            name: name.clone(),
+            description: state.description.clone(),
+        });
+        let begin = RunBegin {
+            began: self.began,
+            tai_utc_offset: self.clock.offset(),
+            program: "thalweg".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            sources: sources.collect(),
+            configuration: self.configuration.clone(),
+        };
+        let config = RecorderConfig {
+            directory: self.run_config.directory.clone(),
+            run: self.run_config.number.map(RunNumber),
+            builder: self.index,
+            builders: self.count,
+            segment_bytes: self.config.segment.0,
+            begin,
+            ..RecorderConfig::default()
+        };
+        let recorder = Recorder::create(config, self.blocks.pool_mut())?;
+        self.poller.add(recorder.as_fd(), RECORDER, Interest::READ)?;
+        self.run = recorder.run();
+        self.recorder_rung = Some(recorder.rung().to_string());
+        tracing::info!(run = self.run.0, path = %recorder.path().display(), "recording by {}", recorder.rung());
+        self.blocks.record_to(recorder.run(), Some(recorder));
+        Ok(())
+    }
+}

@@ -1,0 +1,441 @@
+//! Takes what is whole of a damaged run into a new one.
+
+use crate::event::{Assembler, Located};
+use crate::format::{Closing, MAX_BLOCK_LEN};
+use crate::run::{Reach, others_event};
+use crate::{
+    BlockWriter, EventCounts, EventStatus, Finished, Fragment, Problem, Recorder, RecorderConfig, Run, RunBegin,
+    RunEnd, RunInfo, RunState, StoreError, VerifyReport, WriterLife, verify,
+};
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thalweg_arena::BlockPool;
+use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RunNumber, SourceId, Status, TaiNanos, record_len};
+use thiserror::Error;
+
+/// What [`salvage`] wrote, and what it left behind.
+#[derive(Debug, Clone, Serialize)]
+pub struct Salvaged {
+    /// The new run's directory.
+    pub path: PathBuf,
+    /// Events that are in it.
+    pub events: u64,
+    /// Of these, events without some of the fragments that they had: records with status `missing` stand for them.
+    pub torn_events: u64,
+    /// Of these, events with all their fragments whose closing is lost, or was never written: nobody who reads the damaged run
+    /// is given them.
+    pub unclosed_events: u64,
+    /// Events of the damaged run that are not in it, as far as is known that there were such.
+    pub lost_events: u64,
+    /// Fragments that are in it, those with status `missing` not counted.
+    pub fragments: u64,
+    /// Fragments of the damaged run that are not in it; nothing for a run that was not ended, which says nowhere how many
+    /// there were.
+    pub lost_fragments: Option<u64>,
+    /// Blocks of the damaged run that are missing or cannot be read.
+    pub lost_blocks: u64,
+    /// What is wrong with the damaged run, the first thousand of it.
+    pub left_behind: Vec<Problem>,
+    /// How much of that there is in all.
+    pub problem_count: u64,
+}
+
+/// Why a run could not be salvaged.
+#[derive(Debug, Error)]
+pub enum SalvageError {
+    /// There is something where the new run should be.
+    #[error("{} exists already, and nothing is overwritten: name another directory with --to", .0.display())]
+    Exists(PathBuf),
+    /// The run is not damaged: it goes on.
+    #[error("{} is being written: wait until it has ended", .0.display())]
+    BeingWritten(PathBuf),
+    /// What was written does not agree with itself.
+    #[error("what is left of {} contradicts itself, so that nothing was kept of it: {problem}", .path.display())]
+    Unsound {
+        /// The damaged run.
+        path: PathBuf,
+        /// What does not agree.
+        problem: String,
+    },
+    /// A run could not be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Writes what is whole of the run in `from` into a new run in the directory `to`, and leaves `from` as it is; nothing where
+/// that run has ended and is intact.
+///
+/// Every record that is whole is kept. Where an event lacks records of some sources, records with status `missing` stand for
+/// them; an event of which no record is whole is left behind. The new run is INCOMPLETE, says in its reasons what was left
+/// behind, and has been [verified](verify) before it gets its name.
+pub fn salvage(from: &Path, to: &Path) -> Result<Option<Salvaged>, SalvageError> {
+    if to.symlink_metadata().is_ok() {
+        return Err(SalvageError::Exists(to.to_owned()));
+    }
+    let run = Run::open_in_pieces(from)?;
+    if run.writer() == Some(WriterLife::Writing) {
+        return Err(SalvageError::BeingWritten(run.path().to_owned()));
+    }
+    let report = verify(&run);
+    if report.consistent && run.info().state != RunState::Open {
+        return Ok(None);
+    }
+    let place = Place::beside(to)?;
+    let mut new = NewRun::begin(&run, &place.0)?;
+    new.blocks()?;
+    new.leftovers()?;
+    let (path, mut salvaged) = new.end(report)?;
+    let made = verify(&Run::open(&path)?);
+    if let Some(problem) = made.problems.first() {
+        return Err(SalvageError::Unsound { path: run.path().to_owned(), problem: problem.to_string() });
+    }
+    publish(&path, to)?;
+    salvaged.path = to.to_owned();
+    Ok(Some(salvaged))
+}
+
+/// Gives the new run its name, if nobody has it.
+fn publish(path: &Path, to: &Path) -> Result<(), SalvageError> {
+    let renamed = match rustix::fs::renameat_with(CWD, path, CWD, to, RenameFlags::NOREPLACE) {
+        // A file system that cannot be told to replace nothing. Of directories only an empty one would be.
+        Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::rename(path, to),
+        renamed => renamed,
+    };
+    renamed.map_err(|error| match error {
+        Errno::EXIST | Errno::NOTEMPTY => SalvageError::Exists(to.to_owned()),
+        error => StoreError::os("naming", to)(error).into(),
+    })
+}
+
+/// A hidden directory beside the new run, where it is written; removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn beside(to: &Path) -> Result<Self, StoreError> {
+        let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::create_dir_all(parent).map_err(StoreError::io("creating", parent))?;
+        let name = to.file_name().unwrap_or_default().to_string_lossy();
+        let path = parent.join(format!(".{name}.salvage-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(StoreError::io("creating", &path))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A new run that is filled from a damaged one.
+struct NewRun<'a> {
+    run: &'a Run,
+    recorder: Recorder,
+    pool: BlockPool,
+    block: Option<BlockWriter>,
+    assembler: Assembler,
+    /// What the blocks that can be read closed.
+    closings: Vec<Closing>,
+    /// When the block was sealed that is copied from.
+    written: TaiNanos,
+    recorded: BTreeMap<SourceId, u64>,
+    events: EventCounts,
+    torn_events: u64,
+    unclosed_events: u64,
+}
+
+impl<'a> NewRun<'a> {
+    fn begin(run: &'a Run, directory: &Path) -> Result<Self, StoreError> {
+        let info = mended(run);
+        // Whatever a block held fits one that is as long, with room for the tables.
+        let longest = run.blocks().iter().filter_map(|block| block.read(run.info()).ok());
+        let longest = longest.map(|block| block.header().length as usize).max().unwrap_or(0);
+        let block_bytes = (longest + TABLES).clamp(SMALLEST, MAX_BLOCK_LEN);
+        let mut pool = BlockPool::new("salvage", BLOCKS, block_bytes)?;
+        let config = RecorderConfig {
+            directory: directory.to_owned(),
+            run: Some(RunNumber(info.run)),
+            builder: info.builder,
+            builders: info.builders,
+            segment_bytes: info
+                .recorder
+                .segment_size
+                .clamp(block_bytes as u64, RecorderConfig::default().segment_bytes),
+            begin: RunBegin {
+                began: TaiNanos(info.began),
+                tai_utc_offset: info.tai_utc_offset,
+                program: "thalweg salvage".to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                sources: info.sources,
+                configuration: info.configuration,
+            },
+            ..RecorderConfig::default()
+        };
+        Ok(Self {
+            run,
+            recorder: Recorder::create(config, &mut pool)?,
+            pool,
+            block: None,
+            assembler: Assembler::default(),
+            closings: Vec::new(),
+            written: TaiNanos(info.began),
+            recorded: BTreeMap::new(),
+            events: EventCounts::default(),
+            torn_events: 0,
+            unclosed_events: 0,
+        })
+    }
+
+    /// Copies the events that blocks close which can be read.
+    fn blocks(&mut self) -> Result<(), StoreError> {
+        for (place, block) in self.run.blocks().iter().enumerate() {
+            self.run.prefetch(place, true);
+            // What is wrong with a block that cannot be read, the report says.
+            let Ok(block) = block.read(self.run.info()) else { continue };
+            let block = Arc::new(block);
+            self.written = self.written.max(block.header.written);
+            self.assembler.add(&block);
+            for closing in block.closings().flatten() {
+                for event in self.assembler.of(&closing) {
+                    self.event(event)?;
+                }
+                if !self.closings.last_mut().is_some_and(|last| last.absorb(&closing)) {
+                    self.closings.push(closing);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the events whose closing is lost, or was never written.
+    fn leftovers(&mut self) -> Result<(), StoreError> {
+        let closed = Reach::new(self.closings.iter().map(|closing| (closing.first, closing.last())));
+        let mut open: Vec<EventId> = self.assembler.open().map(|(event, _)| event).collect();
+        open.sort_unstable();
+        for event in open {
+            // What came behind its event's closing does not belong to it.
+            if !closed.around(event).any(|place| self.closings[place].contains(event)) {
+                self.event(event)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what is whole of an event.
+    fn event(&mut self, event: EventId) -> Result<(), StoreError> {
+        let located = self.assembler.close(event);
+        let kept: Vec<Option<Fragment>> = self.run.sources().iter().map(|source| whole(&located, *source)).collect();
+        if kept.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let mut status = EventStatus::Complete;
+        for (source, fragment) in self.run.sources().iter().zip(&kept) {
+            let run = self.recorder.run();
+            let absent = FragmentHeader { run, event, source: *source, status: Status::MISSING, ..Default::default() };
+            let (header, payload) =
+                fragment.as_ref().map_or((absent, &[][..]), |found| (found.header, found.payload()));
+            self.record(&header, payload)?;
+            if header.status.contains(Status::MISSING) {
+                status = EventStatus::Incomplete;
+            } else {
+                *self.recorded.entry(*source).or_default() += 1;
+            }
+        }
+        let stride = self.recorder.info().builders.into();
+        while !self.block()?.close_event(event, stride, status) {
+            self.flush();
+        }
+        self.events.built += 1;
+        self.events.incomplete += u64::from(status == EventStatus::Incomplete);
+        let is_torn = kept.iter().any(Option::is_none);
+        self.torn_events += u64::from(is_torn);
+        self.unclosed_events += u64::from(!is_torn && self.run.status(event).is_none());
+        Ok(())
+    }
+
+    fn record(&mut self, header: &FragmentHeader, payload: &[u8]) -> Result<(), StoreError> {
+        let mut span = loop {
+            let block = self.block()?;
+            match block.reserve(record_len(payload.len()), 1) {
+                Some(span) => break span,
+                None if block.is_empty() => return Err(StoreError::BlockSize(payload.len())),
+                None => self.flush(),
+            }
+        };
+        let (head, body) = span.split_at_mut(HEADER_LEN);
+        head.copy_from_slice(&header.encode());
+        body[..payload.len()].copy_from_slice(payload);
+        body[payload.len()..].fill(0);
+        let block = self.block()?;
+        let offset = block.position(&span);
+        drop(span);
+        block.enter(header.event, header.source, offset);
+        Ok(())
+    }
+
+    /// The block that is being filled.
+    fn block(&mut self) -> Result<&mut BlockWriter, StoreError> {
+        while self.block.is_none() {
+            match self.pool.take() {
+                Some(block) => self.block = Some(BlockWriter::new(block)),
+                None => self.take_back()?,
+            }
+        }
+        self.block.as_mut().ok_or(StoreError::BlockSize(0))
+    }
+
+    fn flush(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.recorder.submit(block, self.written);
+        }
+    }
+
+    fn take_back(&mut self) -> Result<(), StoreError> {
+        if let Some(Finished { block, result }) = self.recorder.wait()? {
+            self.pool.give_back(block.into_block());
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Ends the new run: where it is, and what was kept.
+    fn end(mut self, report: VerifyReport) -> Result<(PathBuf, Salvaged), StoreError> {
+        self.flush();
+        while self.recorder.in_flight() > 0 {
+            self.take_back()?;
+        }
+        let Self { run, recorder, recorded, events, torn_events, unclosed_events, written, .. } = self;
+        let info = run.info();
+        let fragments = recorded.values().sum();
+        let had_ended = info.state != RunState::Open;
+        let known =
+            report.events.saturating_add(report.lost_events).max(if had_ended { info.totals.events } else { 0 });
+        let lines: Vec<Value> = recorder
+            .info()
+            .sources
+            .iter()
+            .map(|source| {
+                ledger_line(info, &source.id.to_string(), &source.name, recorded.get(&source.id).copied().unwrap_or(0))
+            })
+            .collect();
+        let stated = lines.iter().filter_map(|line| line["lost"].as_u64()).sum::<u64>();
+        let before = info.ledger.as_array().into_iter().flatten().filter_map(|line| line["lost"].as_u64()).sum();
+        let salvaged = Salvaged {
+            path: recorder.path().to_owned(),
+            events: events.built,
+            torn_events,
+            unclosed_events,
+            lost_events: known.saturating_sub(events.built),
+            fragments,
+            lost_fragments: had_ended.then(|| stated.saturating_sub(before)),
+            lost_blocks: report.lost_blocks,
+            left_behind: report.problems,
+            problem_count: report.problem_count,
+        };
+        let end = RunEnd {
+            ended: TaiNanos(info.ended.unwrap_or(written.0).max(info.began).max(recorder.info().began)),
+            state: RunState::Incomplete,
+            reasons: reasons(info, run.path(), &salvaged),
+            events: EventCounts { built: events.built.max(info.events.built), ..events },
+            trigger: info.trigger.clone(),
+            ledger: lines.into(),
+        };
+        Ok((recorder.finish(end)?.path, salvaged))
+    }
+}
+
+/// The only record of a source that an event has, if it is whole.
+fn whole(located: &[Located], source: SourceId) -> Option<Fragment> {
+    let mut of_source = located.iter().filter(|located| located.entry.source == source);
+    let (only, None) = (of_source.next()?, of_source.next()) else { return None };
+    let fragment = Fragment::find(&only.block, &only.entry).ok()?;
+    (fragment.header.is_whole() && fragment.is_intact()).then_some(fragment)
+}
+
+/// What `run.json` says, without that which cannot be.
+fn mended(run: &Run) -> RunInfo {
+    let mut info = run.info().clone();
+    info.builders = info.builders.max(info.builder.saturating_add(1));
+    if info.builder == 0 && others_event(run.closings(), info.builder, info.builders).is_some() {
+        info.builders = 1;
+    }
+    if let Some(ended) = info.ended {
+        info.began = info.began.min(ended);
+    }
+    info.sources.sort_by_key(|source| source.id);
+    info.sources.dedup_by_key(|source| source.id);
+    for source in &mut info.sources {
+        source.name = source.name.replace(char::is_control, "\u{fffd}");
+        for key in ["channels", "width", "height"] {
+            if let Some(number) =
+                source.description.get_mut(key).filter(|number| number.as_u64().is_none_or(|n| n == 0))
+            {
+                *number = Value::Null;
+            }
+        }
+    }
+    info
+}
+
+/// A source's line of the new ledger: what was recorded and is not here is lost. A run that was not ended has no lines, and
+/// one that does not add up says nothing: then what is here is all that is known.
+fn ledger_line(info: &RunInfo, source: &str, name: &str, recorded: u64) -> Value {
+    let known = info.ledger.as_array().into_iter().flatten().find(|line| line["source"] == source);
+    let number = |line: &Value, key: &str| line[key].as_i64().unwrap_or(0);
+    let balances = |line: &&Value| {
+        let buckets = crate::verify::BUCKETS.iter().map(|bucket| number(line, bucket));
+        let explained = buckets.fold(number(line, "unaccounted"), i64::saturating_add);
+        let accepted = line["accepted"].as_i64().unwrap_or(explained);
+        accepted == explained && line["recorded"].as_u64().is_some_and(|stated| stated >= recorded)
+    };
+    if let Some(mut line) = known.filter(balances).cloned() {
+        let lost = number(&line, "recorded").saturating_sub_unsigned(recorded);
+        line["lost"] = number(&line, "lost").saturating_add(lost).into();
+        line["recorded"] = recorded.into();
+        return line;
+    }
+    json!({
+        "source": source, "name": name, "accepted": recorded, "recorded": recorded, "discarded": 0, "rejected": 0,
+        "dropped_newest": 0, "dropped_oldest": 0, "late": 0, "corrupt": 0, "lost": 0, "unaccounted": 0, "empty": 0,
+        "duplicates": 0, "skipped": 0, "bytes": 0, "closed_books": false,
+    })
+}
+
+/// Why the new run is incomplete.
+fn reasons(info: &RunInfo, path: &Path, salvaged: &Salvaged) -> Vec<String> {
+    let mut reasons = info.reasons.clone();
+    reasons.push(match info.state {
+        RunState::Open => format!("salvaged from {}, whose writer did not end it", path.display()),
+        _ => format!("salvaged from {}, which was damaged", path.display()),
+    });
+    let Salvaged { torn_events, unclosed_events, lost_events, left_behind, problem_count, .. } = salvaged;
+    if *lost_events > 0 {
+        reasons.push(format!("events left behind, of which nothing was whole: {lost_events}"));
+    }
+    if *torn_events > 0 {
+        reasons.push(format!("events that lack fragments they had: {torn_events}"));
+    }
+    if *unclosed_events > 0 {
+        reasons.push(format!("events with all their fragments that are not known to be closed: {unclosed_events}"));
+    }
+    reasons.extend(left_behind.iter().take(TOLD).map(|problem| format!("left behind: {problem}")));
+    let more = problem_count.saturating_sub(left_behind.len().min(TOLD) as u64);
+    if more > 0 {
+        reasons.push(format!("left behind: {more} more; `thalweg verify` of the damaged run says what"));
+    }
+    reasons
+}
+
+/// Blocks to write from: one is filled while others are on their way.
+const BLOCKS: u32 = 4;
+/// Bytes in the smallest block: larger than the longest record of a run without long ones.
+const SMALLEST: usize = 1 << 20;
+/// Bytes for tables that a block needs beside what it was copied from.
+const TABLES: usize = 64 << 10;
+/// Problems that the new run's reasons tell one by one.
+const TOLD: usize = 16;

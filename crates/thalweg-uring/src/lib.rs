@@ -1,0 +1,386 @@
+//! io_uring whose operations own their memory until the kernel is done with it.
+//!
+//! An [`Operation`] is moved into a [`Ring`] together with the memory it reads from or writes to, and comes back exactly
+//! once, from [`Ring::finished`], with its memory and its result. An operation that the kernel did not take comes back the
+//! same way. A caller never has to argue how long memory lives: it does not have it.
+//!
+//! # Why this is sound
+//!
+//! - Memory stays at its address while its owner is moved ([`Memory`], the one promise that is `unsafe` to make), and the
+//!   owner is inside the ring from [`Ring::push`] until the kernel has said that the operation is over. [`Memory`] is
+//!   `'static`, so a ring that is leaked leaks its memory with it.
+//! - The kernel sees an entry only during a system call of this thread (there is no `SQPOLL`), and takes entries in order.
+//!   So after each call the head of the submission queue says which operations the kernel has.
+//! - An entry cannot be withdrawn from the submission queue. When the kernel refuses it for good, the ring never submits
+//!   again: the entries left in the queue stay there, and their operations come back. What the kernel has is waited for.
+//! - A ring that is dropped waits for what the kernel has. Where that takes too long, the memory is leaked rather than freed.
+//! - An operation keeps its file open until there is a result: the kernel looks the number of an `fsync` or a `fallocate` up
+//!   only when a worker gets to it (`REQ_F_FORCE_ASYNC`, `io_assign_file` in Linux `io_uring/io_uring.c`).
+
+mod memory;
+mod operation;
+
+pub use memory::{Memory, Slot, slots};
+pub use operation::{File, Operation};
+
+use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// A submission and a completion queue, and the operations under way.
+///
+/// Its file descriptor ([`AsFd`]) is readable when the kernel has finished an operation.
+pub struct Ring<M: Memory> {
+    ring: IoUring,
+    /// By key. A key is free again once its operation has come back.
+    held: Vec<Option<Held<M>>>,
+    free: Vec<u32>,
+    /// Operations that the kernel has not taken, in order; as many as the submission queue holds are in it already.
+    queued: VecDeque<u32>,
+    /// Operations that the kernel will never get.
+    refused: VecDeque<u32>,
+    /// Why the ring does not submit any more.
+    refusal: Option<Errno>,
+    /// Operations that the kernel has and has given no result for.
+    under_way: usize,
+    /// Memory or a file is registered.
+    registered: bool,
+    #[cfg(test)]
+    injected: VecDeque<Errno>,
+}
+
+/// An operation inside the ring, found again by what [`Ring::push`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key(u32);
+
+/// An operation that is over.
+#[derive(Debug)]
+pub struct Done<M> {
+    /// The memory that was moved in with it.
+    pub memory: M,
+    /// Bytes read, written or sent, or why there are none.
+    pub result: Result<u32, Errno>,
+    /// The network copied what was to be sent from where it is.
+    pub copied: bool,
+}
+
+#[derive(Debug)]
+struct Held<M> {
+    operation: Operation<M>,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The kernel does not have it.
+    Queued,
+    /// The kernel has it.
+    Taken,
+    /// The result is known; the network still reads from the memory.
+    Sent(i32),
+}
+
+impl<M: Memory> Ring<M> {
+    /// A ring with room for `entries` submissions between two system calls; more of them wait their turn.
+    ///
+    /// # Errors
+    /// Where the kernel has no io_uring, or does not allow it (`kernel.io_uring_disabled`, seccomp).
+    pub fn new(entries: u32) -> io::Result<Self> {
+        // COOP_TASKRUN (Linux 5.19) spares this thread the interrupts for completions that it will look at anyway.
+        // SINGLE_ISSUER is not asked for: a ring may be made on one thread and used on another.
+        let cooperative = IoUring::builder().setup_clamp().setup_coop_taskrun().setup_taskrun_flag().build(entries);
+        let ring = cooperative.or_else(|_| IoUring::builder().setup_clamp().build(entries))?;
+        Ok(Self {
+            ring,
+            held: Vec::new(),
+            free: Vec::new(),
+            queued: VecDeque::new(),
+            refused: VecDeque::new(),
+            refusal: None,
+            under_way: 0,
+            registered: false,
+            #[cfg(test)]
+            injected: VecDeque::new(),
+        })
+    }
+
+    /// Pins memory that operations will use again and again, so that the kernel need not look its pages up for each.
+    /// Operations use it where their memory says so ([`Memory::registered`]); numbers are positions in `memory`. It has to
+    /// outlive the ring: what is mapped in its place later is not what is registered.
+    ///
+    /// # Errors
+    /// Whatever the kernel says; `OutOfMemory` where more is locked than `RLIMIT_MEMLOCK` allows.
+    pub fn register_memory(&mut self, memory: &mut [&mut [u8]]) -> io::Result<()> {
+        let vector = |bytes: &mut &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let vectors: Vec<libc::iovec> = memory.iter_mut().map(vector).collect();
+        // SAFETY: the addresses are those of live slices during the call, in which the kernel pins their pages. It uses them
+        // only for operations that name them, at addresses within those operations' own memory.
+        unsafe { self.ring.submitter().register_buffers(&vectors) }?;
+        self.registered = true;
+        Ok(())
+    }
+
+    /// Has the kernel keep a file at hand, as [`File::Registered`].
+    ///
+    /// # Errors
+    /// Whatever the kernel says.
+    pub fn register_file(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.ring.submitter().register_files(&[file.as_raw_fd()])?;
+        self.registered = true;
+        Ok(())
+    }
+
+    /// Queues an operation. Makes no system call: [`submit`](Self::submit) or [`wait`](Self::wait) hands it to the kernel.
+    pub fn push(&mut self, operation: Operation<M>) -> Key {
+        let key = self.free.pop().unwrap_or_else(|| {
+            self.held.push(None);
+            u32::try_from(self.held.len() - 1).expect("fewer operations than 2^32")
+        });
+        self.held[key as usize] = Some(Held { operation, stage: Stage::Queued });
+        match self.refusal {
+            None => self.queued.push_back(key),
+            Some(_) => self.refused.push_back(key),
+        }
+        Key(key)
+    }
+
+    /// Hands what is queued to the kernel, and has it post what it has finished. Does not wait, and makes no system call
+    /// where there is neither. What the kernel cannot take now goes with the next call; what it refuses comes back.
+    pub fn submit(&mut self) {
+        let mut queue = self.ring.submission();
+        queue.sync();
+        let posts = queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        if posts || !self.queued.is_empty() {
+            // Only waiting fails.
+            let _ = self.enter(0, None);
+        }
+    }
+
+    /// Hands what is queued to the kernel, and waits in the same system call until an operation is over or a signal comes.
+    /// Returns at once where [`finished`](Self::finished) has something that was refused, or where there is nothing to wait for.
+    ///
+    /// # Errors
+    /// `TimedOut` where `patience` is over, and whatever the kernel says where it cannot be waited for.
+    pub fn wait(&mut self, patience: Option<Duration>) -> io::Result<()> {
+        if !self.refused.is_empty() || self.free.len() == self.held.len() {
+            return Ok(());
+        }
+        self.enter(1, patience)
+    }
+
+    /// An operation that is over, in no particular order. Makes no system call.
+    pub fn finished(&mut self) -> Option<Done<M>> {
+        loop {
+            let Some(entry) = self.ring.completion().next() else { break };
+            if let Some(done) = self.note(entry.user_data() as usize, entry.result(), entry.flags()) {
+                return Some(done);
+            }
+        }
+        let (key, errno) = (self.refused.pop_front()?, self.refusal?);
+        self.hand_back(key as usize, Err(errno), false)
+    }
+
+    /// What became of a send whose memory the network still holds: its result, and the memory, which the kernel only reads.
+    pub fn sent(&self, key: Key) -> Option<(Result<u32, Errno>, &M)> {
+        let held = self.held.get(key.0 as usize)?.as_ref()?;
+        let Stage::Sent(result) = held.stage else { return None };
+        Some((outcome(result), &held.operation.memory))
+    }
+
+    /// One system call, or as many as the submission queue has to be filled.
+    fn enter(&mut self, want: usize, patience: Option<Duration>) -> io::Result<()> {
+        if self.refusal.is_some() {
+            return self.enter_without_submitting(want, patience);
+        }
+        loop {
+            let filled = self.fill();
+            let last = filled == self.queued.len();
+            let entered = self.system_call(if last { want } else { 0 }, patience);
+            let taken = self.note_taken(filled);
+            match entered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
+                Ok(_) if self.queued.is_empty() || taken == 0 => return Ok(()),
+                Ok(_) => {}
+                // Completions have to be taken first, or memory is short: what is queued goes with the next call.
+                Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => return Ok(()),
+                Err(Errno::TIME) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(errno) => {
+                    self.refuse(errno);
+                    // What the kernel has can be waited for all the same, perhaps.
+                    let waits = want > 0 && self.refused.is_empty();
+                    return if waits { self.enter_without_submitting(want, patience) } else { Ok(()) };
+                }
+            }
+        }
+    }
+
+    /// Moves queued operations into the submission queue, and says how many of them are in it.
+    fn fill(&mut self) -> usize {
+        let mut queue = self.ring.submission();
+        let mut filled = queue.len();
+        while let Some(key) = self.queued.get(filled)
+            && let Some(held) = &mut self.held[*key as usize]
+        {
+            let entry = held.operation.entry().user_data(u64::from(*key));
+            // SAFETY: file and memory belong to the operation, which stays in `held` until the kernel is done with it, or
+            // until the entry can never reach the kernel (see the crate's documentation).
+            if unsafe { queue.push(&entry) }.is_err() {
+                break;
+            }
+            filled += 1;
+        }
+        filled
+    }
+
+    fn system_call(&mut self, want: usize, patience: Option<Duration>) -> io::Result<usize> {
+        #[cfg(test)]
+        if let Some(errno) = self.injected.pop_front() {
+            return Err(errno.into());
+        }
+        let Some(patience) = patience else { return self.ring.submit_and_wait(want) };
+        let patience = Timespec::from(patience.min(LONGEST));
+        self.ring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&patience))
+    }
+
+    /// Takes note of what the kernel has now, and says how many operations are new: of those in the submission queue it
+    /// takes the first ones first.
+    fn note_taken(&mut self, filled: usize) -> usize {
+        let mut queue = self.ring.submission();
+        queue.sync();
+        let taken = filled - queue.len();
+        drop(queue);
+        for key in self.queued.drain(..taken) {
+            if let Some(held) = &mut self.held[key as usize] {
+                held.stage = Stage::Taken;
+            }
+        }
+        self.under_way += taken;
+        taken
+    }
+
+    /// From here on nothing is submitted, and what the kernel does not have comes back.
+    fn refuse(&mut self, errno: Errno) {
+        self.refusal.get_or_insert(errno);
+        self.refused.extend(self.queued.drain(..));
+    }
+
+    /// As [`enter`](Self::enter), but whatever is in the submission queue stays there.
+    fn enter_without_submitting(&mut self, want: usize, patience: Option<Duration>) -> io::Result<()> {
+        if want > 0 {
+            let patience = patience.map(|patience| rustix::event::Timespec {
+                tv_sec: patience.min(LONGEST).as_secs().cast_signed(),
+                tv_nsec: patience.subsec_nanos().into(),
+            });
+            match poll(&mut [PollFd::new(&self.ring_fd(), PollFlags::IN)], patience.as_ref()) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => {}
+                Err(Errno::INTR) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // SAFETY: no argument is passed, and there is nothing to submit.
+        unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, GETEVENTS, None) }.map(drop)
+    }
+
+    /// Takes note of what the kernel says of an operation, and hands it back where that is all.
+    fn note(&mut self, key: usize, result: i32, flags: u32) -> Option<Done<M>> {
+        let held = self.held.get_mut(key)?.as_mut()?;
+        if cqueue::notif(flags) {
+            let Stage::Sent(sent) = held.stage else { return None };
+            return self.hand_back(key, outcome(sent), result.cast_unsigned() & NOTIF_COPIED != 0);
+        }
+        self.under_way -= 1;
+        if cqueue::more(flags) {
+            held.stage = Stage::Sent(result);
+            // A socket would stay open behind its owner's back.
+            held.operation.file = File::None;
+            return None;
+        }
+        self.hand_back(key, outcome(result), false)
+    }
+
+    fn hand_back(&mut self, key: usize, result: Result<u32, Errno>, copied: bool) -> Option<Done<M>> {
+        let held = self.held.get_mut(key)?.take()?;
+        self.free.push(u32::try_from(key).ok()?);
+        Some(Done { memory: held.operation.memory, result, copied })
+    }
+
+    fn ring_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the ring's own, open as long as the ring, which `self` borrows.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+
+    /// Has what may never end by itself end. What cannot be cancelled (before Linux 6.0) is waited for like the rest.
+    fn cancel(&self) {
+        for (key, held) in self.held.iter().enumerate() {
+            if held.as_ref().is_some_and(|held| held.stage == Stage::Taken && held.operation.can_be_cancelled()) {
+                let cancel = CancelBuilder::user_data(key as u64);
+                let _ = self.ring.submitter().register_sync_cancel(Some(Timespec::new()), cancel);
+            }
+        }
+    }
+}
+
+impl<M: Memory> Drop for Ring<M> {
+    /// Closing a ring does not wait for what is under way, and a disk would go on reading from or writing to memory that is
+    /// somebody else's by then. Reads and sends are cancelled, since nobody wants them any more; writes are waited for. Not
+    /// waited for is what the network holds after a send: it is only read, and see [`Operation::send`].
+    fn drop(&mut self) {
+        self.refuse(Errno::CANCELED);
+        self.cancel();
+        // Kept until nothing is under way: dropping somebody's memory may panic.
+        let mut over = Vec::new();
+        loop {
+            while let Some(done) = self.finished() {
+                over.push(done);
+            }
+            if self.under_way == 0 {
+                break;
+            }
+            if self.enter_without_submitting(1, Some(PATIENCE)).is_err() {
+                // Rather lose the memory than let the kernel use it when it belongs to somebody else.
+                std::mem::forget(std::mem::take(&mut self.held));
+                return;
+            }
+        }
+        if self.registered && self.free.len() == self.held.len() {
+            // The kernel takes a ring apart some time after it was closed, and keeps pinned pages and files until then.
+            let _ = self.ring.submitter().unregister_files();
+            let _ = self.ring.submitter().unregister_buffers();
+        }
+    }
+}
+
+impl<M: Memory> AsFd for Ring<M> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring_fd()
+    }
+}
+
+impl<M: Memory> fmt::Debug for Ring<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ring(fd {}, {} under way)", self.ring.as_raw_fd(), self.under_way)
+    }
+}
+
+fn outcome(result: i32) -> Result<u32, Errno> {
+    u32::try_from(result).map_err(|_| Errno::from_raw_os_error(-result))
+}
+
+/// How long a disk may take before a ring that is dropped gives its memory up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What the kernel takes for a time of its clock.
+const LONGEST: Duration = Duration::from_secs(1 << 30);
+/// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
+const GETEVENTS: u32 = 1;
+/// `IORING_NOTIF_USAGE_ZC_COPIED` of `linux/io_uring.h`.
+const NOTIF_COPIED: u32 = 1 << 31;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! What the kernel is asked to do, with which file and which memory.
+
+use crate::{Memory, Slot};
+use io_uring::{opcode, squeue, types};
+use memmap2::MmapMut;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// The file of an operation.
+#[derive(Debug, Clone)]
+pub enum File {
+    /// None.
+    None,
+    /// An open one.
+    Open(Arc<OwnedFd>),
+    /// The one that was registered with the ring ([`Ring::register_file`](crate::Ring::register_file)).
+    Registered,
+}
+
+/// Something to be done, and the memory it is done with.
+#[derive(Debug)]
+pub struct Operation<M> {
+    action: Action,
+    pub(crate) file: File,
+    pub(crate) memory: M,
+}
+
+#[derive(Debug, Clone)]
+enum Action {
+    Read { range: Range<usize>, offset: u64 },
+    Write { range: Range<usize>, offset: u64 },
+    Send { range: Range<usize>, more: bool },
+    Allocate { offset: u64, length: u64 },
+    Sync,
+    Nothing,
+}
+
+impl<M: Memory> Operation<M> {
+    /// Fills a range of the memory from `offset` of a file. Panics where the memory does not have the range.
+    pub fn read(file: File, mut memory: M, range: Range<usize>, offset: u64) -> Self {
+        check(&mut memory, &range);
+        Self { action: Action::Read { range, offset }, file, memory }
+    }
+
+    /// Writes a range of the memory at `offset` of a file. Panics where the memory does not have the range.
+    pub fn write(file: File, mut memory: M, range: Range<usize>, offset: u64) -> Self {
+        check(&mut memory, &range);
+        Self { action: Action::Write { range, offset }, file, memory }
+    }
+
+    /// Sets space aside, and lets the file grow over it (`fallocate`).
+    pub fn allocate(file: File, memory: M, offset: u64, length: u64) -> Self {
+        Self { action: Action::Allocate { offset, length }, file, memory }
+    }
+
+    /// Has everything written so far on the disk itself (`fsync`).
+    pub fn sync(file: File, memory: M) -> Self {
+        Self { action: Action::Sync, file, memory }
+    }
+
+    /// Only comes back: makes the ring's file descriptor readable.
+    pub fn nothing(memory: M) -> Self {
+        Self { action: Action::Nothing, file: File::None, memory }
+    }
+
+    /// Does it with an ordinary system call that waits, for where there is no io_uring. Only what is done to an open file.
+    ///
+    /// # Errors
+    /// Whatever the kernel says.
+    pub fn carry_out(mut self) -> (M, Result<u32, Errno>) {
+        let result = self.system_call();
+        let result = result.map(|moved| u32::try_from(moved).unwrap_or(u32::MAX));
+        (self.memory, result)
+    }
+
+    fn system_call(&mut self) -> Result<usize, Errno> {
+        let Self { action, file, memory } = self;
+        let file = match (&*action, file) {
+            (Action::Nothing, _) => return Ok(0),
+            (_, File::Open(file)) => file,
+            (_, File::None | File::Registered) => return Err(Errno::BADF),
+        };
+        match action.clone() {
+            Action::Read { range, offset } => rustix::io::pread(file, &mut memory.bytes()[range], offset),
+            Action::Write { range, offset } => rustix::io::pwrite(file, &memory.bytes()[range], offset),
+            Action::Allocate { offset, length } => {
+                rustix::fs::fallocate(file, FallocateFlags::empty(), offset, length).map(|()| 0)
+            }
+            Action::Sync => rustix::fs::fsync(file).map(|()| 0),
+            Action::Send { .. } => Err(Errno::OPNOTSUPP),
+            Action::Nothing => Ok(0),
+        }
+    }
+
+    /// As the kernel is told it. The addresses in it are those of `memory`.
+    pub(crate) fn entry(&mut self) -> squeue::Entry {
+        let (number, registered) = match &self.file {
+            File::None => (-1, false),
+            File::Open(file) => (file.as_raw_fd(), false),
+            File::Registered => (0, true),
+        };
+        let (file, buffer) = (types::Fd(number), self.memory.registered());
+        let entry = match self.action.clone() {
+            Action::Read { range, offset } => {
+                let (start, length) = part(&mut self.memory, range);
+                match buffer {
+                    Some(buffer) => opcode::ReadFixed::new(file, start, length, buffer).offset(offset).build(),
+                    None => opcode::Read::new(file, start, length).offset(offset).build(),
+                }
+            }
+            Action::Write { range, offset } => {
+                let (start, length) = part(&mut self.memory, range);
+                match buffer {
+                    Some(buffer) => opcode::WriteFixed::new(file, start, length, buffer).offset(offset).build(),
+                    None => opcode::Write::new(file, start, length).offset(offset).build(),
+                }
+            }
+            Action::Send { range, more } => {
+                let (start, length) = part(&mut self.memory, range);
+                let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | if more { libc::MSG_MORE } else { 0 };
+                let send = opcode::SendZc::new(file, start, length).buf_index(buffer).flags(flags);
+                send.zc_flags(REPORT_USAGE).build()
+            }
+            Action::Allocate { offset, length } => opcode::Fallocate::new(file, length).offset(offset).build(),
+            Action::Sync => opcode::Fsync::new(file).build(),
+            Action::Nothing => opcode::Nop::new().build(),
+        };
+        if registered { entry.flags(squeue::Flags::FIXED_FILE) } else { entry }
+    }
+
+    /// Whether nobody wants it any more once its ring is dropped, and it may never end by itself.
+    pub(crate) fn can_be_cancelled(&self) -> bool {
+        matches!(self.action, Action::Read { .. } | Action::Send { .. })
+    }
+}
+
+impl Operation<Slot<MmapMut>> {
+    /// Sends a range of a slot from where it is (`SEND_ZC`), all of it unless the connection ends. With `more`, something
+    /// follows at once. The result is known before the network is done with the memory ([`Ring::sent`](crate::Ring::sent)),
+    /// which may take as long as the other end likes: so this is for memory whose pages nobody gets before the network has
+    /// let go of them, though the ring was dropped. A slot's bytes are nobody's then, and unmapped pages stay pinned.
+    /// Panics where the slot does not have the range.
+    pub fn send(socket: File, mut memory: Slot<MmapMut>, range: Range<usize>, more: bool) -> Self {
+        check(&mut memory, &range);
+        Self { action: Action::Send { range, more }, file: socket, memory }
+    }
+}
+
+fn check<M: Memory>(memory: &mut M, range: &Range<usize>) {
+    let length = memory.bytes().len();
+    assert!(range.start <= range.end && range.end <= length, "bytes {range:?} of a memory of {length}");
+}
+
+fn part<M: Memory>(memory: &mut M, range: Range<usize>) -> (*mut u8, u32) {
+    let bytes = &mut memory.bytes()[range];
+    // A longer one is moved in part, as by any other system call.
+    (bytes.as_mut_ptr(), u32::try_from(bytes.len()).unwrap_or(LONGEST))
+}
+
+/// Bytes that one call moves at most (`MAX_RW_COUNT`).
+const LONGEST: u32 = 0x7fff_f000;
+/// `IORING_SEND_ZC_REPORT_USAGE` (Linux 6.2).
+const REPORT_USAGE: u16 = 1 << 3;

@@ -1,0 +1,342 @@
+//! Standard output and standard error of a node, each written by a thread of its own: nobody who has something to say
+//! waits for whoever reads it, and a pipe that nobody reads holds up neither a run nor its end.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, ErrorKind, Write};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// How long the end of the program waits for a log of which nothing is read.
+pub(crate) const LOG_TIME: Duration = Duration::from_secs(1);
+/// How long it waits for a result of which nothing is read.
+pub(crate) const RESULT_TIME: Duration = Duration::from_secs(10);
+
+/// Lines of the log that may wait. More are left out, and counted.
+const MOST_WAITING: usize = 1024;
+/// The longest line of the log, in bytes: what goes into a pipe as a whole (`PIPE_BUF`, pipe(7)), so that the lines of
+/// nodes that share one are not mixed.
+const LONGEST_LINE: usize = 4096;
+/// A warning that is repeated is written so often in a [`WINDOW`]; the rest of them become one line.
+const REPEATED: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Standard error, where the log goes too.
+pub(crate) fn stderr() -> &'static Outlet {
+    static STDERR: LazyLock<Arc<Outlet>> = LazyLock::new(|| Outlet::start(io::stderr()));
+    &STDERR
+}
+
+/// Standard output.
+pub(crate) fn stdout() -> &'static Outlet {
+    static STDOUT: LazyLock<Arc<Outlet>> = LazyLock::new(|| Outlet::start(io::stdout()));
+    &STDOUT
+}
+
+/// A queue in front of something that may take its time.
+#[derive(Debug, Default)]
+pub(crate) struct Outlet {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Vec<u8>>,
+    /// One more is being written.
+    writing: bool,
+    /// How many were written.
+    written: u64,
+    /// Why the last one was not.
+    failed: Option<io::Error>,
+    /// Lines of the log for which there was no room since one last had it.
+    left_out: u64,
+    warnings: HashMap<Identifier, Repeated>,
+}
+
+/// The warnings of one place in the program.
+#[derive(Debug)]
+struct Repeated {
+    since: Instant,
+    written: u32,
+    /// How many more there were, and the last of them.
+    more: u64,
+    last: Vec<u8>,
+}
+
+impl Outlet {
+    /// One that writes there.
+    fn start(mut to: impl Write + Send + 'static) -> Arc<Self> {
+        let outlet = Arc::new(Self::default());
+        let writer = Arc::clone(&outlet);
+        thread::spawn(move || {
+            loop {
+                let text = writer.next();
+                let result = to.write_all(&text).and_then(|()| to.flush());
+                writer.lock().failed = result.err();
+            }
+        });
+        outlet
+    }
+
+    /// Says something that is never left out: there is little of it.
+    pub(crate) fn put(&self, text: impl Into<Vec<u8>>) {
+        self.lock().waiting.push_back(text.into());
+        self.changed.notify_all();
+    }
+
+    /// Says something that is soon out of date: not while something else waits.
+    pub(crate) fn put_if_idle(&self, text: impl Into<Vec<u8>>) {
+        let mut state = self.lock();
+        if !state.is_busy() {
+            state.waiting.push_back(text.into());
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until everything is written, or for `limit` nothing was. The error is that of the last write, or
+    /// [`ErrorKind::TimedOut`].
+    pub(crate) fn flush(&self, limit: Duration) -> io::Result<()> {
+        let mut state = self.lock();
+        state.sum_up(None);
+        state.own_up();
+        self.changed.notify_all();
+        let (mut written, mut since) = (state.written, Instant::now());
+        while state.is_busy() {
+            if state.written != written {
+                (written, since) = (state.written, Instant::now());
+            }
+            let Some(left) = limit.checked_sub(since.elapsed()) else {
+                return Err(io::Error::new(ErrorKind::TimedOut, "nobody reads it"));
+            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// A line of the log, and where it is a warning, the place in the program that warns.
+    fn log(&self, warning: Option<Identifier>, line: &[u8]) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.sum_up(Some(now));
+        let fresh = || Repeated { since: now, written: 0, more: 0, last: Vec::new() };
+        match warning.map(|place| state.warnings.entry(place).or_insert_with(fresh)) {
+            Some(repeated) if repeated.written == REPEATED => {
+                repeated.more += 1;
+                repeated.last = line.to_vec();
+            }
+            Some(repeated) => {
+                repeated.written += 1;
+                state.add(line.to_vec());
+            }
+            None => state.add(line.to_vec()),
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits for something to write.
+    fn next(&self) -> Vec<u8> {
+        let mut state = self.lock();
+        state.written += u64::from(std::mem::take(&mut state.writing));
+        loop {
+            let now = Instant::now();
+            let due = state.sum_up(Some(now));
+            if let Some(text) = state.waiting.pop_front() {
+                state.writing = true;
+                state.own_up();
+                return text;
+            }
+            self.changed.notify_all();
+            state = match due {
+                Some(due) => self.changed.wait_timeout(state, due - now).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_busy(&self) -> bool {
+        self.writing || !self.waiting.is_empty()
+    }
+
+    /// Adds a line of the log where there is room for one.
+    fn add(&mut self, mut line: Vec<u8>) {
+        if self.waiting.len() >= MOST_WAITING {
+            self.left_out += 1;
+            return;
+        }
+        if line.len() > LONGEST_LINE {
+            line.truncate(LONGEST_LINE - 4);
+            line.extend_from_slice(b"...\n");
+        }
+        self.waiting.push_back(line);
+    }
+
+    /// Says how many lines were left out, now that there is room again.
+    fn own_up(&mut self) {
+        if self.left_out > 0 && self.waiting.len() < MOST_WAITING {
+            let left_out = std::mem::take(&mut self.left_out);
+            self.waiting.push_back(format!("{left_out} lines of the log are left out here: nobody read it\n").into());
+        }
+    }
+
+    /// Says of the warnings whose time is over, or of all, how many more there were. When to look again.
+    fn sum_up(&mut self, now: Option<Instant>) -> Option<Instant> {
+        let mut sums = Vec::new();
+        self.warnings.retain(|_, Repeated { since, more, last, .. }| {
+            let over = now.is_none_or(|now| now >= *since + WINDOW);
+            if over && *more > 0 {
+                let sum = format!(" (the last of {more} more of these)\n");
+                last.truncate(last.trim_ascii_end().len().min(LONGEST_LINE - sum.len()));
+                last.extend_from_slice(sum.as_bytes());
+                sums.push(std::mem::take(last));
+            }
+            !over
+        });
+        sums.into_iter().for_each(|sum| self.add(sum));
+        self.warnings.values().filter(|repeated| repeated.more > 0).map(|repeated| repeated.since + WINDOW).min()
+    }
+}
+
+/// Takes the log to [`stderr`].
+#[derive(Debug)]
+pub(crate) struct Log;
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line { warning: None }
+    }
+
+    fn make_writer_for(&'a self, place: &Metadata<'_>) -> Line {
+        // What was asked for with `-v` is written as often as it happens.
+        Line { warning: (*place.level() <= Level::WARN).then(|| place.callsite()) }
+    }
+}
+
+/// One line of the log, which is written as a whole.
+#[derive(Debug)]
+pub(crate) struct Line {
+    warning: Option<Identifier>,
+}
+
+impl Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        stderr().log(self.warning.clone(), line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// Writes only what it is allowed to.
+    struct Pipe {
+        allowed: Receiver<()>,
+        written: Sender<String>,
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.allowed.recv().map_err(|_| io::Error::from(ErrorKind::BrokenPipe))?;
+            self.written.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn pipe() -> (Arc<Outlet>, Sender<()>, Receiver<String>) {
+        let (allow, allowed) = channel();
+        let (written, read) = channel();
+        (Outlet::start(Pipe { allowed, written }), allow, read)
+    }
+
+    fn here() -> Option<Identifier> {
+        struct Place;
+        impl tracing::callsite::Callsite for Place {
+            fn set_interest(&self, _: tracing::subscriber::Interest) {}
+            fn metadata(&self) -> &Metadata<'_> {
+                unreachable!("nobody asks")
+            }
+        }
+        static HERE: Place = Place;
+        Some(tracing::callsite::Identifier(&HERE))
+    }
+
+    #[test]
+    fn nobody_waits_for_a_pipe_that_is_not_read_and_what_is_left_out_is_counted() {
+        let (outlet, allow, read) = pipe();
+        let lines = 3 * MOST_WAITING as u64;
+        for line in 0..lines {
+            outlet.log(None, format!("{line}\n").as_bytes());
+        }
+        assert_eq!(outlet.flush(Duration::ZERO).unwrap_err().kind(), ErrorKind::TimedOut);
+        for _ in 0..=lines {
+            allow.send(()).unwrap();
+        }
+        outlet.flush(Duration::from_secs(60)).unwrap();
+        let read: Vec<String> = read.try_iter().collect();
+        let (told, lines_read): (Vec<&String>, Vec<&String>) = read.iter().partition(|line| line.contains("left out"));
+        let left_out = |line: &&String| line.split_once(' ').unwrap().0.parse::<u64>().unwrap();
+        assert_eq!(lines_read.len() as u64 + told.iter().map(left_out).sum::<u64>(), lines);
+        assert_eq!(read[0], "0\n");
+    }
+
+    #[test]
+    fn a_warning_that_is_repeated_becomes_one_line() {
+        let (outlet, allow, read) = pipe();
+        for _ in 0..1000 {
+            allow.send(()).unwrap();
+        }
+        for line in 0..733 {
+            outlet.log(here(), format!("turned away: {line}\n").as_bytes());
+            // What is no warning is not counted with it.
+            outlet.log(None, b"connected\n");
+        }
+        outlet.flush(Duration::from_secs(60)).unwrap();
+        let read: Vec<String> = read.try_iter().filter(|line| line.starts_with("turned")).collect();
+        let more: u64 = read
+            .iter()
+            .filter_map(|line| line.split_once("the last of ")?.1.split_once(' ')?.0.parse::<u64>().ok())
+            .sum();
+        let written = read.iter().filter(|line| !line.contains("the last of")).count() as u64;
+        assert_eq!(written + more, 733);
+        assert!(more > 0 && read.last().unwrap().starts_with("turned away: 732 (the last of "), "{read:?}");
+    }
+
+    #[test]
+    fn no_line_is_longer_than_a_pipe_takes_as_a_whole() {
+        let (outlet, allow, read) = pipe();
+        allow.send(()).unwrap();
+        outlet.log(None, &[b'x'; 3 * LONGEST_LINE]);
+        outlet.flush(Duration::from_secs(60)).unwrap();
+        let line = read.recv().unwrap();
+        assert!(line.len() == LONGEST_LINE && line.ends_with("x...\n"));
+    }
+
+    #[test]
+    fn that_it_cannot_be_written_is_said_at_the_end() {
+        let (outlet, allow, _read) = pipe();
+        drop(allow);
+        outlet.put("the result\n");
+        assert_eq!(outlet.flush(Duration::from_secs(60)).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+}

@@ -1,0 +1,93 @@
+//! `thalweg salvage`: what is whole of a damaged run, in a new one.
+
+use super::place::explain;
+use crate::Failure;
+use crate::print::text::{count, many, plain, wrapped};
+use crate::print::{Busy, Output};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use thalweg_store::{SalvageError, Salvaged};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Kept is every record that is whole: of runs with bad blocks, cut segments, lost
+footers or missing segment files, and of runs whose writer died. An event that lacks
+fragments it had is kept as INCOMPLETE, with what is there of it. The new run is
+INCOMPLETE, its reasons say what was left behind, and `thalweg verify` finds nothing
+wrong with it. RUN itself is only read.
+
+Exit code: 0, also where RUN is intact and nothing was written; 1 where it cannot be
+read, or the new run cannot be written; 2 where there is no such run, where it is
+being written, or where DIR exists.")]
+pub(crate) struct Options {
+    /// A run's directory, such as runs/run-000042
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// The new run's directory; left out, runs/salvaged/run-000042
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+}
+
+pub(super) fn salvage(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+    let Options { run, to } = options;
+    let to = match to {
+        Some(to) => to.clone(),
+        None => beside(run)?,
+    };
+    let busy = Busy::new(format!("salvaging {}", run.display()));
+    let salvaged = thalweg_store::salvage(run, &to).map_err(|error| match error {
+        SalvageError::Store(error) => explain(run, &error),
+        SalvageError::Exists(_) | SalvageError::BeingWritten(_) => Failure::usage(error),
+        SalvageError::Unsound { .. } => Failure::broken(error),
+    })?;
+    drop(busy);
+    match (&salvaged, json) {
+        (_, true) => out.json(&serde_json::json!({ "run": run, "salvaged": salvaged }))?,
+        (Some(salvaged), false) => out.text(&text(run, salvaged))?,
+        (None, false) => {
+            let run = plain(&run.display().to_string()).into_owned();
+            out.text(&format!("{run}: intact, and needs no salvage; nothing was written\n"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where a run goes that is not told where: under its own name, so that `thalweg ls` shows it there.
+fn beside(run: &Path) -> Result<PathBuf, Failure> {
+    let name_it = || Failure::Usage(format!("{}: name the new run's directory with --to", run.display()));
+    let directory = if run.is_file() { run.parent().ok_or_else(name_it)? } else { run };
+    match (directory.parent(), directory.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.join("salvaged").join(name)),
+        _ => Err(name_it()),
+    }
+}
+
+fn text(run: &Path, salvaged: &Salvaged) -> String {
+    let Salvaged { path, events, torn_events, unclosed_events, lost_events, .. } = salvaged;
+    let Salvaged { fragments, lost_fragments, lost_blocks, .. } = salvaged;
+    let mut out = format!("{}\n", plain(&format!("{}: salvaged to {}", run.display(), path.display())));
+    let torn = match torn_events {
+        0 => String::new(),
+        torn => format!(" ({} without fragments that they had)", count(torn)),
+    };
+    let unclosed = match unclosed_events {
+        0 => String::new(),
+        unclosed => format!(" ({} not known to be closed)", count(unclosed)),
+    };
+    out.push_str(&format!("  {}{torn}{unclosed}, {}\n", many(*events, "event"), many(*fragments, "fragment")));
+    let mut lost = vec![many(*lost_events, "event")];
+    lost.extend(lost_fragments.map(|fragments| many(fragments, "fragment")));
+    lost.push(many(*lost_blocks, "block"));
+    out.push_str(&format!("  left behind: {}\n", lost.join(", ")));
+    for problem in salvaged.left_behind.iter().take(SHOWN) {
+        out.push_str(&wrapped("  ", &plain(&problem.to_string())));
+    }
+    let more = salvaged.problem_count.saturating_sub(salvaged.left_behind.len().min(SHOWN) as u64);
+    if more > 0 {
+        out.push_str(&format!("  and {} more; --json lists the first {}\n", count(more), salvaged.left_behind.len()));
+    }
+    out
+}
+
+/// Problems that a person is shown one by one.
+const SHOWN: usize = 20;

@@ -1,0 +1,92 @@
+//! Nodes that stay: one run after another, as they are told.
+
+use crate::common::{Link, Node, PLAN, Plan, System, check_books, check_intact};
+use serde_json::Value;
+use thalweg_store::RunState;
+
+fn system(link: Link) -> (System, Node, Vec<Node>) {
+    let system = System::new(&Plan { link, source: "rate = 500.0", run: "patience = \"20s\"", ..PLAN });
+    let builder = system.staying("builder0");
+    let sources = (0..3).map(|number| system.staying(&format!("source{number}"))).collect();
+    (system, builder, sources)
+}
+
+fn state(builder: &mut Node, wanted: &str) {
+    let wanted = format!("\"state\":\"{wanted}\"");
+    builder.wait_next(&wanted, |line| line.contains(&wanted).then_some(()));
+}
+
+fn report(builder: &mut Node) -> Value {
+    builder.wait_next("a report", |line| {
+        serde_json::from_str(line).ok().filter(|value: &Value| value.get("ledger").is_some())
+    })
+}
+
+#[test]
+fn one_run_follows_another_without_a_new_process() {
+    for link in [Link::Tcp, Link::Shm] {
+        let (system, mut builder, sources) = system(link);
+        for run in 1..=3 {
+            state(&mut builder, "armed");
+            builder.tell("start");
+            state(&mut builder, "running");
+            builder.tell("pause");
+            state(&mut builder, "paused");
+            builder.tell("resume");
+            state(&mut builder, "running");
+            builder.tell("stop");
+            let report = report(&mut builder);
+            assert_eq!((&report["run"], &report["state"]), (&run.into(), &"COMPLETE".into()), "{report:#}");
+            check_books(&report);
+        }
+        // There is nothing to stop, and nothing to pause: both are said, and change nothing.
+        state(&mut builder, "armed");
+        builder.tell("pause");
+        builder.wait_for("cannot pause: the run is armed");
+        builder.tell("dance");
+        builder.wait_for("there is no command 'dance'");
+        builder.tell("status");
+        let status = builder.wait_next("a snapshot", |line| {
+            serde_json::from_str(line).ok().filter(|value: &Value| value.get("sources").is_some())
+        });
+        assert_eq!(status["state"], "armed");
+        assert_eq!(status["sources"].as_array().unwrap().len(), 3);
+        builder.tell("quit");
+        builder.finish().succeeded();
+        for source in sources {
+            source.interrupt();
+            source.finish().succeeded();
+        }
+        for run in ["run-000001", "run-000002", "run-000003"] {
+            let directory = system.path("runs").join(run);
+            assert_eq!(thalweg_store::Run::open(&directory).unwrap().info().state, RunState::Complete);
+            check_intact(&directory);
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_aborted_is_closed_as_far_as_it_is_and_the_next_one_is_whole() {
+    let (system, mut builder, sources) = system(Link::Tcp);
+    state(&mut builder, "armed");
+    builder.tell("start");
+    state(&mut builder, "running");
+    builder.tell("abort");
+    let aborted = report(&mut builder);
+    assert_eq!(aborted["state"], "INCOMPLETE", "{aborted:#}");
+    assert_eq!(aborted["events"]["incomplete"], 0, "{aborted:#}");
+    state(&mut builder, "armed");
+    builder.tell("start");
+    state(&mut builder, "running");
+    // An interrupt ends the run, and the node with it.
+    builder.interrupt();
+    let whole = report(&mut builder);
+    assert_eq!((&whole["run"], &whole["state"]), (&2.into(), &"COMPLETE".into()), "{whole:#}");
+    builder.finish().succeeded();
+    for source in sources {
+        source.interrupt();
+        source.finish().succeeded();
+    }
+    check_intact(&system.path("runs").join("run-000001"));
+    check_intact(&system.path("runs").join("run-000002"));
+}

@@ -1,0 +1,103 @@
+"""What was skipped is said at the end, and fails where it is not allowed: scripts/test.py and .ci/check_skips.py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command: object, at: Path) -> tuple[int, list[str]]:
+    """Runs a program of ours, and returns how it ended and the lines it said."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "THALWEG_SKIPPED")}
+    environment["CARGO_TARGET_DIR"] = str(at / "target")
+    words = [sys.executable, *map(str, command)]
+    ended = subprocess.run(words, cwd=at, env=environment, capture_output=True, text=True, check=False)
+    assert not ended.stderr, ended.stderr
+    return ended.returncode, ended.stdout.splitlines()
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    """A folder with a Makefile of steps that say what cargo and pytest say."""
+    libtest = "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
+    lines = [
+        f"rust:\n\t@echo '{libtest}'\n\t@printf 'crate a::test\\tno device\\n' >>$$THALWEG_SKIPPED",
+        f"test-loom:\n\t@echo '{libtest}'",
+        f"broken:\n\t@printf '    a::test\\n{libtest.replace('0 failed', '2 failed')}\\n'; false",
+        "nothing:\n\t@false",
+        "python:\n\t@echo '=== 7 passed, 1 skipped in 0.10s ==='\n\t@printf 'python b\\tx\\n' >>$$THALWEG_SKIPPED",
+        f"step:\n\t@{ROOT}/scripts/skip.sh step 'no program'",
+    ]
+    (tmp_path / "Makefile").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_the_end_counts_what_ran_and_lists_what_did_not(steps: Path) -> None:
+    code, said = run(ROOT / "scripts/test.py", "rust", "test-loom", "python", "step", at=steps)
+    assert code == 0
+    assert said[-1] == "16 passed, 0 failed, 3 skipped"
+    assert {"crate a::test: no device", "python b: x", "make step: no program"} < set(said)
+    assert "== Tests that ran: Rust 4, loom 5, Python 7" in said
+
+
+def test_a_step_that_fails_does_not_hide_what_was_skipped(steps: Path) -> None:
+    code, said = run(ROOT / "scripts/test.py", "nothing", "rust", "broken", "step", at=steps)
+    assert code == 1
+    # The test that skipped a part has failed then, and is not counted twice.
+    assert said[-1] == "10 passed, 3 failed, 1 skipped"
+    assert {"crate a::test: no device", "make step: no program", "== Failed: make nothing, make broken"} < set(said)
+
+
+def test_what_was_skipped_before_is_not_said_again(steps: Path) -> None:
+    run(ROOT / "scripts/test.py", "step", at=steps)
+    assert run(ROOT / "scripts/test.py", "test-loom", at=steps)[1][-1] == "5 passed, 0 failed, 0 skipped"
+
+
+def test_python_tests_say_what_they_skip(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "python/tests/conftest.py", tmp_path)
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\ndef test_a(): pytest.skip('no\\tdevice')\ndef test_b(): pass\n"
+    )
+    (tmp_path / "test_none.py").write_text("import pytest\npytest.importorskip('nobody', reason='no nobody')\n")
+    (tmp_path / "Makefile").write_text(f"python:\n\t@{sys.executable} -m pytest --rootdir . -p no:cacheprovider\n")
+    code, said = run(ROOT / "scripts/test.py", "python", at=tmp_path)
+    assert (code, said[-1]) == (0, "1 passed, 0 failed, 2 skipped")
+    assert {"python test_some.py::test_a: no device", "python test_none.py: no nobody"} < set(said)
+
+
+def check(at: Path, skipped: str, may_skip: str) -> tuple[int, list[str]]:
+    """What .ci/check_skips.py says of these two files."""
+    (at / "skipped").write_text(skipped)
+    (at / "may-skip").write_text(may_skip)
+    return run(ROOT / ".ci/check_skips.py", "skipped", "may-skip", at=at)
+
+
+def test_only_what_is_listed_may_be_skipped(tmp_path: Path) -> None:
+    listed = "# A comment.\n\n*: no device [a] # there is none\n*: other # never\n"
+    code, said = check(tmp_path, "crate a::test\tno device [a]\n", listed)
+    assert code == 0
+    assert said == ["may be skipped, and was: *: no device [a] # there is none", "note: nothing matched *: other"]
+    code, said = check(tmp_path, "crate a::test\tno device [a]\ncrate b\t/dev/fuse: No such file\n", listed)
+    assert code == 1
+    assert "skipped, and may not be: crate b: /dev/fuse: No such file" in said
+    assert check(tmp_path, "", listed)[0] == 0
+
+
+def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
+    code, said = check(tmp_path, "", "*\n")
+    assert code == 2
+    assert said == ["may-skip:1: an entry is `PATTERN # why`, not `*`"]
+
+
+def test_the_list_itself_can_be_read_and_allows_neither_fuse_nor_the_kernel_to_be_missing(tmp_path: Path) -> None:
+    listed = (ROOT / ".ci/may-skip").read_text()
+    assert check(tmp_path, "", listed)[0] == 0
+    for reason in ["mount: /dev/fuse: No such file", "no kernel in the cache; `thalweg lab build` makes one"]:
+        assert check(tmp_path, f"thalweg a_test\t{reason}\n", listed)[0] == 1
