@@ -617,11 +617,6 @@ impl Builder {
         release
     }
 
-    /// One past the highest event that any source has mentioned.
-    pub fn highest_mentioned(&self) -> EventId {
-        self.event(self.sources.iter().map(|entry| entry.mentioned).max().unwrap_or(0))
-    }
-
     /// Whether every source has ended or was given up, and every event is closed and was taken.
     pub fn is_finished(&self) -> bool {
         self.events.is_empty()

@@ -47,11 +47,6 @@ impl State {
         }
     }
 
-    /// Whether it goes over into another by itself, within the run's timeout.
-    pub fn is_transitional(self) -> bool {
-        matches!(self, Self::Starting | Self::Pausing | Self::Stopping | Self::Closing)
-    }
-
     /// Whether a run has begun and is not over.
     pub fn has_begun(self) -> bool {
         matches!(self, Self::Running | Self::Pausing | Self::Paused | Self::Stopping | Self::Closing)

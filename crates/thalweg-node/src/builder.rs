@@ -108,8 +108,6 @@ struct Connection {
     peer: Peer,
     source: Option<usize>,
     since: Duration,
-    /// When something was last said.
-    heard: Duration,
     /// Fetches under way, when a part of what they ask for last came, and how much had come by then.
     fetching: usize,
     delivered: Duration,

@@ -244,7 +244,7 @@ fn explain(status: u16, says: &str) -> String {
         403 => "the server may not read or write it, or not for this token",
         404 | 410 => "there is no such thing on the server",
         405 => "the server does not do that; uploads need `thalweg serve --write`",
-        409 => "it is there already",
+        409 => "what is there is in the way",
         412 => "it has changed on the server",
         423 => "another client writes it",
         503 => "the server is busy",

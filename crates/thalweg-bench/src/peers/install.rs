@@ -42,6 +42,12 @@ impl Shelf {
         own.into_iter().chain(env::split_paths(&path)).map(|directory| directory.join(program)).find(|file| runs(file))
     }
 
+    /// A program that knows of a peer. There may be several called `pip`: that one knows it which lies where the peer does.
+    fn find_for(&self, peer: &Peer, program: &str) -> Option<PathBuf> {
+        let beside = || Some(fs::canonicalize(self.find(peer.programs[0])?).ok()?.with_file_name(program));
+        beside().filter(|file| matches!(peer.from, From::Pip(_)) && runs(file)).or_else(|| self.find(program))
+    }
+
     /// Makes a peer ready and says its version, or says why it is missing.
     pub(super) fn ready(&self, peer: &Peer, stop: &Stop) -> Result<String, Missing> {
         let missing = |why: String| Missing { peer: peer.name.to_owned(), why, install: command_for(peer.from) };
@@ -52,7 +58,7 @@ impl Shelf {
             return Err(missing(format!("{absent} is not installed")));
         }
         let mut words = peer.version.split_whitespace();
-        let program = words.next().and_then(|program| self.find(program)).unwrap_or_default();
+        let program = words.next().and_then(|program| self.find_for(peer, program)).unwrap_or_default();
         let said = finish(peer.name, Command::new(program).args(words), SAYING, stop);
         let said = said.map_err(|error| missing(error.to_string()))?;
         // Some end with an error after having said it, some say it on standard error.
@@ -164,6 +170,26 @@ mod tests {
         fs::set_permissions(&own, PermissionsExt::from_mode(0o755)).unwrap();
         assert_eq!(shelf.find("sh"), Some(own));
         assert_eq!(shelf.find("no such program"), None);
+    }
+
+    #[test]
+    fn the_pip_that_is_asked_lies_where_the_program_does() {
+        let (directory, shelf) = shelf();
+        let elsewhere = tempfile::tempdir().unwrap();
+        for file in [directory.path().join("pip"), elsewhere.path().join("wheel"), elsewhere.path().join("pip")] {
+            fs::write(&file, "#!/bin/sh\n").unwrap();
+            fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        std::os::unix::fs::symlink(elsewhere.path().join("wheel"), directory.path().join("wheel")).unwrap();
+        let wheel = Peer {
+            name: "wheel",
+            from: From::Pip("wheel"),
+            programs: &["wheel"],
+            version: "pip show wheel",
+            stays_at_home: true,
+        };
+        let pip = shelf.find_for(&wheel, "pip").unwrap();
+        assert_eq!(pip, fs::canonicalize(elsewhere.path()).unwrap().join("pip"));
     }
 
     #[test]

@@ -127,7 +127,7 @@ const LIBZMQ: Peer = Peer {
 const SPEAD2: Peer = Peer {
     name: "spead2",
     from: From::Pip("spead2"),
-    programs: &["spead2_bench.py", "pip"],
+    programs: &["spead2_bench.py"],
     version: "pip show spead2",
     stays_at_home: false,
 };

@@ -78,10 +78,9 @@ proptest! {
                 builder.decide(event, event.0 % 3 != 0);
             }
             _ = (0..20).map_while(|_| builder.next_fetch(now)).count();
-            _ = (builder.release(source), builder.next_deadline(now), builder.highest_mentioned(), builder.next_ask());
+            _ = (builder.release(source), builder.next_deadline(now), builder.next_ask());
             prop_assert!(builder.open_events() <= 8);
             prop_assert!(builder.in_flight() < 1 << 34);
-            prop_assert!((0..2).all(|source| builder.offered_until(source) <= builder.highest_mentioned()));
         }
         let mut ledger = builder.ledger(true, &[u64::MAX / 4, 0], 0);
         ledger.merge(&builder.ledger(false, &[], u64::MAX));

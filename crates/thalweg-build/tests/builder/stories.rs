@@ -690,7 +690,7 @@ fn each_builder_builds_its_share() {
             rig.offer(source, first, 2);
             rig.offer(source, first + 6, 1);
         }
-        assert_eq!(rig.builder.highest_mentioned(), EventId(first + 9));
+        assert_eq!(rig.builder.offered_until(0), EventId(first + 9));
         rig.fetch_all();
         for (first, count, missing) in rig.closed() {
             assert!(missing.is_empty());
@@ -1107,7 +1107,7 @@ fn a_run_at_the_end_of_all_numbers() {
     rig.offer(0, first, 8);
     rig.offer(0, first + 8, 8);
     rig.offer(0, first + 16, 4);
-    assert_eq!(rig.builder.highest_mentioned(), EventId(u64::MAX - 1));
+    assert_eq!(rig.builder.offered_until(0), EventId(u64::MAX - 1));
     let beyond = rig.announcement(0, u64::MAX - 1, 1, Disposition::Held);
     assert!(matches!(rig.announce(0, beyond), Err(Violation::Range { .. })));
     rig.fetch_all();

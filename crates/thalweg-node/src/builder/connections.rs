@@ -42,7 +42,6 @@ impl BuilderNode {
                 peer,
                 source: None,
                 since: now,
-                heard: now,
                 fetching: 0,
                 delivered: now,
                 copied: 0,
@@ -96,9 +95,6 @@ impl BuilderNode {
         let mut said = Vec::new();
         let result = connection.link.ready(&mut said);
         connection.more = *result.as_ref().unwrap_or(&false);
-        if !said.is_empty() {
-            connection.heard = now();
-        }
         let copied = connection.link.copied();
         if copied != connection.copied {
             connection.copied = copied;

@@ -227,3 +227,22 @@ fn reasons(
     }
     reasons
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_has_failed_that_does_not_answer_and_not_one_that_is_always_busy() {
+        let mut disk = Disk::default();
+        let second = Duration::from_secs(1);
+        for at in 0..1000 {
+            assert!(!disk.look(16, true, at * second), "it answers");
+        }
+        let last = 999 * second;
+        assert!(!disk.look(16, false, last + DISK_TIME));
+        assert!(disk.look(16, false, last + DISK_TIME + second));
+        assert!(!disk.look(0, true, last + 2 * DISK_TIME), "it owes nothing");
+        assert!(!disk.look(1, false, last + 3 * DISK_TIME), "what it was given now it owes from now on");
+    }
+}
