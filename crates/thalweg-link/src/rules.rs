@@ -28,7 +28,7 @@ pub(crate) fn check_offer(offer: &Announcement, withdraws: bool) -> Result<(), L
     if disposition == Disposition::DroppedOldest && !withdraws {
         return Err(LinkError::Protocol(format!(
             "ticket {ticket} was dropped to make room, and the hello said that nothing offered would be: set \
-             `withdraws` in it to 1"
+             the capability *withdraws* in it"
         )));
     }
     Ok(())

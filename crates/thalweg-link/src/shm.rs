@@ -24,7 +24,7 @@ use thalweg_arena::{
     Arena, Doorbell, HandoverError, MAX_CELLS, PAGE, PushError, Ring, RingReceiver, RingSender, Span, recv_fds,
     send_fds,
 };
-use thalweg_wire::{Announcement, Disposition, Hello, Losses, MESSAGE_LEN, Message, Refusal};
+use thalweg_wire::{Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, Message, Refusal};
 
 /// Arenas are made of whole huge pages.
 const ARENA_ROUNDING: u64 = 2 << 20;
@@ -298,6 +298,7 @@ impl SourceLink for ShmSource {
                 | Message::Refuse { .. } => {
                     return Err(LinkError::Protocol(format!("unexpected from a builder over a ring: {message:?}")));
                 }
+                Message::Ignored { .. } => {}
                 _ => said.push(message),
             }
             Ok(())
@@ -451,7 +452,11 @@ fn open(poller: &Poller, fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkEr
     let (mine, sources) = (Doorbell::import(mine).map_err(theirs)?, Doorbell::import(sources).map_err(theirs)?);
     poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
     let fetches = Fetches { arena, pending: VecDeque::new(), copied: 0 };
-    Ok(Open { wires: Wires::new(sender, receiver, mine, sources), withdraws: hello.withdraws, fetches })
+    Ok(Open {
+        wires: Wires::new(sender, receiver, mine, sources),
+        withdraws: hello.capabilities.contains(Capabilities::WITHDRAWS),
+        fetches,
+    })
 }
 
 impl BuilderLink for ShmBuilder {
@@ -539,6 +544,7 @@ impl BuilderLink for ShmBuilder {
                     Said::Message(message)
                 }
                 Message::Paused { .. } | Message::Told { .. } | Message::End(_) => Said::Message(message),
+                Message::Ignored { .. } => return Ok(()),
                 _ => return Err(LinkError::Protocol(format!("unexpected from a source over a ring: {message:?}"))),
             });
             Ok(())

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
-use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Refusal};
+use thalweg_wire::{Announcement, Capabilities, Disposition, Losses, MESSAGE_LEN, Message, Refusal};
 
 /// Congestion control of the sending side where nothing else is asked for (RFC 9438). The builder's window bounds what is
 /// in flight already, so a control that paces, as bbr does, spends timers on a burst that cannot happen (`make bench`
@@ -212,6 +212,7 @@ impl TcpSource {
                 | Message::Told { .. } => {
                     return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
                 }
+                Message::Ignored { .. } => {}
                 _ => said.push(message),
             }
         }
@@ -586,7 +587,7 @@ impl TcpBuilder {
             Message::Hello(hello) if !self.greeted => {
                 check_hello(&hello)?;
                 self.greeted = true;
-                self.withdraws = hello.withdraws;
+                self.withdraws = hello.capabilities.contains(Capabilities::WITHDRAWS);
                 self.phase = Phase::Hello { message, text: Vec::new() };
             }
             Message::Refuse { reason, .. } => {
@@ -594,6 +595,7 @@ impl TcpBuilder {
             }
             _ if !self.greeted => return protocol(format!("the first message must be a hello, not {message:?}")),
             Message::Hello(_) => return protocol("the source said hello twice".into()),
+            Message::Ignored { .. } => {}
             Message::Offer(offer) => {
                 check_offer(&offer, self.withdraws)?;
                 if offer.disposition == Disposition::Eager {

@@ -14,8 +14,8 @@ use thalweg_link::{
     connect,
 };
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, Hello, Message, Refusal, RunNumber, SourceId, TaiNanos, Welcome,
-    crc32c,
+    Accounts, Announcement, Capabilities, Disposition, EventId, Hello, Message, Refusal, RunNumber, SourceId, TaiNanos,
+    Welcome, crc32c,
 };
 
 /// Bytes in the arena of the sources.
@@ -136,7 +136,7 @@ impl<M: Medium> Link<M> {
             slots: 4096,
             slot_bytes: 4 << 20,
             max_payload: 4 << 20,
-            withdraws: false,
+            capabilities: Capabilities::empty(),
             description: 0,
         };
         change(&mut hello);
@@ -171,6 +171,7 @@ impl<M: Medium> Link<M> {
             most_records: 4096,
             running: released_below > 0,
             released_below,
+            capabilities: Capabilities::empty(),
         });
         self.builder.say(&welcome);
         self.until("the welcome", |link| link.heard.contains(&welcome));
@@ -517,7 +518,7 @@ fn releases_are_cumulative<M: Medium>(medium: M) {
 }
 
 fn an_offer_is_withdrawn_before_it_is_asked_for<M: Medium>(medium: M) {
-    let mut link = Link::with(medium, |hello| hello.withdraws = true);
+    let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
     let offers: Vec<Announcement> = (0..4).map(|ticket| link.slot(ticket, 6400)).collect();
     link.offer(&offers);
     link.until("offers", |link| link.said.len() == 4);
@@ -539,7 +540,7 @@ fn an_offer_is_withdrawn_before_it_is_asked_for<M: Medium>(medium: M) {
 }
 
 fn an_offer_that_was_asked_for_is_not_withdrawn<M: Medium>(medium: M) {
-    let mut link = Link::with(medium, |hello| hello.withdraws = true);
+    let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
     let offer = link.slot(0, 1 << 20);
     link.offer(&[offer]);
     link.until("the offer", |link| link.said.len() == 1);
@@ -577,7 +578,7 @@ fn a_source_that_comes_back_offers_again<M: Medium>(medium: M) {
 }
 
 fn a_builder_may_ask_before_the_offer_is_repeated<M: Medium>(medium: M) {
-    let mut link = Link::with(medium, |hello| hello.withdraws = true);
+    let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
     let offers: Vec<Announcement> = (0..6).map(|ticket| link.slot(ticket, 4096)).collect();
     link.offer(&offers);
     link.until("offers", |link| link.said.len() == 6);
@@ -597,7 +598,7 @@ fn a_builder_may_ask_before_the_offer_is_repeated<M: Medium>(medium: M) {
 }
 
 fn a_link_that_ends_returns_every_place<M: Medium>(medium: M) {
-    let mut link = Link::with(medium, |hello| hello.withdraws = true);
+    let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
     let offers: Vec<Announcement> = (0..8).map(|ticket| link.slot(ticket, 256 << 10)).collect();
     link.offer(&offers);
     link.until("offers", |link| link.said.len() == 8);

@@ -18,8 +18,8 @@ use thalweg_link::{
     connect,
 };
 use thalweg_wire::{
-    Announcement, Disposition, EventId, Hello, MESSAGE_LEN, MESSAGE_MAGIC, Message, PROTOCOL_VERSION, Refusal,
-    RunNumber, SourceId, Welcome, crc32c,
+    Announcement, Capabilities, Disposition, EventId, Hello, MESSAGE_LEN, MESSAGE_MAGIC, Message, PROTOCOL_VERSION,
+    Refusal, RunNumber, SourceId, Welcome, crc32c,
 };
 
 const EAGER: Eager = Eager { credit: 16 << 10, limit: 8 << 10 };
@@ -211,7 +211,7 @@ fn a_dropped_offer_brings_no_bytes() {
     let (block, place) = place();
     builder.fetch(&held(0), Some(place)).unwrap();
     let gone = Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..held(0) };
-    let hello = Message::Hello(Hello { withdraws: true, ..greeting().hello });
+    let hello = Message::Hello(Hello { capabilities: Capabilities::WITHDRAWS, ..greeting().hello });
     source.say(&[hello, Message::Offer(held(0)), Message::Offer(gone)]);
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
     violates(&mut *builder, "without being asked for");
@@ -687,6 +687,27 @@ fn a_builder_that_breaks_the_rules_over_a_ring_is_named() {
     assert!(fate_of_source(&mut *source).to_string().contains("index of a shared-memory ring is 5000"));
 }
 
+// ---- not hostile: of a later version -------------------------------------------------------------------------------
+
+#[test]
+fn a_kind_that_may_be_ignored_is_ignored() {
+    let more = Message::Ignored { kind: 200 };
+    let offer = Message::Offer(held(0));
+    let (mut source, mut builder) = raw_source();
+    source.say(&[hello(0), more, offer]);
+    until(&mut *builder, |said| matches!(said, [Said::Hello(..), Said::Message(Message::Offer(_))]));
+    let (mut source, mut builder) = greeted_shm_source(false);
+    source.say(&[more, offer]);
+    until(&mut *builder, |said| matches!(said, [Said::Message(Message::Offer(_))]));
+
+    let (mut source, mut builder) = raw_builder();
+    builder.say(&[more, Message::Pause]);
+    assert_eq!(first_words(&mut *source), [Message::Pause]);
+    let (mut source, mut builder, _dir) = raw_shm_builder();
+    builder.say(&[more, Message::Pause]);
+    assert_eq!(first_words(&mut *source), [Message::Pause]);
+}
+
 // ---- the pieces ----------------------------------------------------------------------------------------------------
 
 fn hello(description: u32) -> Message {
@@ -702,7 +723,7 @@ fn greeting() -> SourceGreeting {
         slots: 8,
         slot_bytes: 1 << 20,
         max_payload: 1 << 20,
-        withdraws: false,
+        capabilities: Capabilities::empty(),
         description: 0,
     };
     SourceGreeting { hello, description: String::new(), arena: Arc::clone(arena().arena()) }
@@ -715,7 +736,15 @@ fn arena() -> &'static Span {
 }
 
 fn welcome() -> Welcome {
-    Welcome { run: RunNumber(1), eager_credit: 0, eager_limit: 0, most_records: 1, running: false, released_below: 0 }
+    Welcome {
+        run: RunNumber(1),
+        eager_credit: 0,
+        eager_limit: 0,
+        most_records: 1,
+        running: false,
+        released_below: 0,
+        capabilities: Capabilities::empty(),
+    }
 }
 
 /// An offer of 4096 bytes.
@@ -841,7 +870,7 @@ struct ShmSource {
 fn greeted_shm_source(withdraws: bool) -> (ShmSource, Box<dyn BuilderLink>) {
     let (socket, mut builder, _dir) = raw_shm_source();
     let good = Handover::new();
-    let hello = Message::Hello(Hello { withdraws, ..greeting().hello });
+    let hello = Message::Hello(Hello { capabilities: withdrawing(withdraws), ..greeting().hello });
     send_fds(&socket, &hello.encode(), &good.fds()).unwrap();
     until(&mut *builder, |said| matches!(said, [Said::Hello(..)]));
     let own = |ring: &Ring| ring.fd().try_clone_to_owned().unwrap();
@@ -958,4 +987,20 @@ fn fate_of_source(source: &mut dyn SourceLink) -> LinkError {
         }
         wait(source.fd());
     }
+}
+
+fn withdrawing(withdraws: bool) -> Capabilities {
+    if withdraws { Capabilities::WITHDRAWS } else { Capabilities::empty() }
+}
+
+/// What a source hears as soon as it hears anything.
+fn first_words(source: &mut dyn SourceLink) -> Vec<Message> {
+    let mut said = Vec::new();
+    while said.is_empty() {
+        source.ready(&mut said).unwrap();
+        if said.is_empty() {
+            wait(source.fd());
+        }
+    }
+    said
 }

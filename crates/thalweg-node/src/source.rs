@@ -174,7 +174,7 @@ impl SourceNode {
                 slots: settings.slots,
                 slot_bytes: settings.slot_bytes as u32,
                 max_payload: longest as u32,
-                withdraws: settings.policy == Policy::DropOldest,
+                capabilities: settings.policy.capabilities(),
                 description: description.len() as u32,
             };
             let greeting = SourceGreeting { hello, description: description.clone(), arena: Arc::clone(pool.arena()) };

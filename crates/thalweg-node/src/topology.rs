@@ -8,7 +8,7 @@ use std::time::Duration;
 use thalweg_build::{Path as CreditPath, Window};
 use thalweg_device::{BitRate, ByteSize, DeviceConfig, ModelAdcConfig};
 use thalweg_link::Address;
-use thalweg_wire::{HEADER_LEN, MAX_RECORDS, SourceId, record_len};
+use thalweg_wire::{Capabilities, HEADER_LEN, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;
 
 /// A whole system: one run configuration, its builders, its sources.
@@ -431,6 +431,16 @@ pub enum Policy {
     DropNewest,
     /// The oldest slot that nobody has asked for is dropped, counted and announced, and the new fragment takes its place.
     DropOldest,
+}
+
+impl Policy {
+    /// What a source with this policy says in its greeting.
+    pub fn capabilities(self) -> Capabilities {
+        match self {
+            Self::Block | Self::DropNewest => Capabilities::empty(),
+            Self::DropOldest => Capabilities::WITHDRAWS,
+        }
+    }
 }
 
 mod defaults {

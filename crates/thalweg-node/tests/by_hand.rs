@@ -12,8 +12,8 @@ use thalweg_link::{Address, Poller, SourceGreeting, SourceLink, connect};
 use thalweg_node::{BuilderNode, BuilderReport, Handle, Topology};
 use thalweg_store::{Run, verify};
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, MESSAGE_LEN, Message, RunNumber,
-    SourceId, Status, crc32c,
+    Accounts, Announcement, Capabilities, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, MESSAGE_LEN,
+    Message, RunNumber, SourceId, Status, crc32c,
 };
 
 /// A bound on waiting, for tests that would otherwise hang.
@@ -254,7 +254,7 @@ fn hello() -> Hello {
         slots: 8,
         slot_bytes: 4096,
         max_payload: 64,
-        withdraws: false,
+        capabilities: Capabilities::empty(),
         description: 2,
     }
 }
@@ -298,7 +298,7 @@ fn shm(folder: &Path) -> String {
 /// A source whose arena the builder maps.
 fn in_shared_memory(builder: &Builder, arena: &Span, withdraws: bool) -> Box<dyn SourceLink> {
     let address = builder.addresses.iter().find(|address| matches!(address, Address::Shm(_)));
-    let (hello, arena) = (Hello { withdraws, ..hello() }, Arc::clone(arena.arena()));
+    let (hello, arena) = (Hello { capabilities: withdrawing(withdraws), ..hello() }, Arc::clone(arena.arena()));
     connect(address.unwrap(), None, &SourceGreeting { hello, description: "{}".into(), arena }).unwrap()
 }
 
@@ -326,4 +326,8 @@ fn check(report: &BuilderReport, recorded: u64) {
     let run = Run::open(report.directory.as_ref().unwrap()).unwrap();
     let verified = verify(&run);
     assert!(verified.consistent, "{:#?}", verified.problems);
+}
+
+fn withdrawing(withdraws: bool) -> Capabilities {
+    if withdraws { Capabilities::WITHDRAWS } else { Capabilities::empty() }
 }

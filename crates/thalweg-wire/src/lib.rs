@@ -20,8 +20,8 @@ pub use header::{
 };
 pub use interval::IntervalMap;
 pub use message::{
-    Accounts, Announcement, Disposition, Hello, Losses, MESSAGE_LEN, MESSAGE_MAGIC, Message, MessageError,
-    PROTOCOL_VERSION, Refusal, Welcome,
+    Accounts, Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, MESSAGE_MAGIC, Message,
+    MessageError, PROTOCOL_VERSION, Refusal, Welcome,
 };
 pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordError, Records, record_len};
 pub use sequence::{Arrival, SequenceTracker};

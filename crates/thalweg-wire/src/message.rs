@@ -8,6 +8,7 @@
 //! content, and saying anything twice does no harm.
 
 use crate::{EventId, RunNumber, SourceId, TaiNanos, crc32c};
+use std::ops::RangeInclusive;
 use thiserror::Error;
 
 /// Bytes in a control message.
@@ -16,6 +17,22 @@ pub const MESSAGE_LEN: usize = 64;
 pub const MESSAGE_MAGIC: u32 = u32::from_le_bytes(*b"TWMS");
 /// The version of the conversation this crate speaks.
 pub const PROTOCOL_VERSION: u8 = 1;
+
+bitflags::bitflags! {
+    /// What one end of a link does that not every end does. A source says in [`Hello`] what it does, the builder answers in
+    /// [`Welcome`] with those of them that it takes part in. A bit this version has no name for is kept, and means nothing.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Capabilities: u32 {
+        /// The source withdraws offers (policy `drop-oldest`): nothing may be read before it was asked for and granted.
+        const WITHDRAWS = 1 << 0;
+        const _ = !0;
+    }
+}
+
+impl Capabilities {
+    /// Those that have a name here.
+    pub const KNOWN: Self = Self::WITHDRAWS;
+}
 
 /// What a source says of itself when it connects. Followed by `description` bytes of JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +51,8 @@ pub struct Hello {
     pub slot_bytes: u32,
     /// The longest payload it will send.
     pub max_payload: u32,
-    /// Whether it may withdraw offers (policy `drop-oldest`): then nothing may be read before it was asked for and granted.
-    pub withdraws: bool,
+    /// What it does that not every source does.
+    pub capabilities: Capabilities,
     /// Bytes of description (JSON) that follow.
     pub description: u32,
 }
@@ -55,6 +72,8 @@ pub struct Welcome {
     pub running: bool,
     /// Tickets below this one are released: where a source that comes back goes on.
     pub released_below: u64,
+    /// What the source does that this builder takes part in.
+    pub capabilities: Capabilities,
 }
 
 /// Why a builder turns a source away.
@@ -212,6 +231,11 @@ pub enum Message {
     },
     /// B→S: all your fragments are accounted for; good-bye.
     Bye,
+    /// S→B or B→S: of a kind that this version does not know, and that may be ignored.
+    Ignored {
+        /// The kind: one of [`Message::IGNORABLE`].
+        kind: u8,
+    },
 }
 
 /// Why 64 bytes are not a control message.
@@ -256,6 +280,8 @@ const LOSSES: u8 = 14;
 const TOLD: u8 = 15;
 
 impl Message {
+    /// Who does not know one of these kinds ignores it. Nothing follows it but its 64 bytes.
+    pub const IGNORABLE: RangeInclusive<u8> = 192..=255;
     /// The longest description that may follow a [`Hello`].
     pub const MAX_DESCRIPTION: u32 = 16 * 1024;
     /// The longest text that may follow a refusal.
@@ -277,12 +303,12 @@ impl Message {
         let kind = match *self {
             Self::Hello(h) => {
                 w.u64(h.session).u32(h.source.0).u32(h.builder).u32(h.builders).u32(h.slots);
-                w.u32(h.slot_bytes).u32(h.max_payload).u32(h.withdraws.into()).u32(h.description);
+                w.u32(h.slot_bytes).u32(h.max_payload).u32(h.capabilities.bits()).u32(h.description);
                 HELLO
             }
             Self::Welcome(m) => {
                 w.u32(m.run.0).u32(m.eager_credit).u32(m.eager_limit).u32(m.most_records);
-                w.u32(m.running.into()).u64(m.released_below);
+                w.u32(m.running.into()).u64(m.released_below).u32(m.capabilities.bits());
                 WELCOME
             }
             Self::Refuse { reason, text } => {
@@ -333,6 +359,7 @@ impl Message {
                 TOLD
             }
             Self::Bye => BYE,
+            Self::Ignored { kind } => kind,
         };
         w.finish(kind)
     }
@@ -361,7 +388,7 @@ impl Message {
                 slots: r.u32(),
                 slot_bytes: r.u32(),
                 max_payload: r.u32(),
-                withdraws: r.at_most("withdraws", 1)? == 1,
+                capabilities: Capabilities::from_bits_retain(r.u32()),
                 description: r.at_most("description", Self::MAX_DESCRIPTION)?,
             }),
             WELCOME => Self::Welcome(Welcome {
@@ -371,6 +398,7 @@ impl Message {
                 most_records: r.u32(),
                 running: r.at_most("running", 1)? == 1,
                 released_below: r.u64(),
+                capabilities: Capabilities::from_bits_retain(r.u32()),
             }),
             REFUSE => Self::Refuse {
                 reason: match r.u32() {
@@ -434,6 +462,7 @@ impl Message {
             }),
             LOSSES => Self::Losses(Losses { sent: r.u64(), again: r.u64() }),
             BYE => Self::Bye,
+            kind if Self::IGNORABLE.contains(&kind) => Self::Ignored { kind },
             kind => return Err(MessageError::Kind(kind)),
         };
         Ok(message)
@@ -513,7 +542,7 @@ mod tests {
                 slots: 16,
                 slot_bytes: 1 << 20,
                 max_payload: 1 << 16,
-                withdraws: true,
+                capabilities: Capabilities::WITHDRAWS | Capabilities::from_bits_retain(1 << 31),
                 description: 17,
             }),
             Message::Welcome(Welcome {
@@ -523,6 +552,7 @@ mod tests {
                 most_records: 512,
                 running: true,
                 released_below: 9,
+                capabilities: Capabilities::WITHDRAWS,
             }),
             Message::Refuse { reason: Refusal::AlreadyConnected, text: 5 },
             Message::Start { run: RunNumber(3), first: EventId(100), at: TaiNanos(5) },
@@ -552,6 +582,7 @@ mod tests {
             }),
             Message::Losses(Losses { sent: 1 << 40, again: 14_480 }),
             Message::Bye,
+            Message::Ignored { kind: 200 },
         ]
     }
 
@@ -581,7 +612,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in 0u8..20, tail: [u8; 28], valid_crc: bool) {
+        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..20, 190u8..], tail: [u8; 28], valid_crc: bool) {
             let mut cell = [0u8; MESSAGE_LEN];
             cell[..32].copy_from_slice(&bytes);
             cell[32..60].copy_from_slice(&tail);

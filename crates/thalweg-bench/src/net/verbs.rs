@@ -16,7 +16,8 @@ use thalweg_link::{
     connect,
 };
 use thalweg_wire::{
-    Announcement, Disposition, EventId, HEADER_LEN, Hello, Message, RunNumber, SourceId, Welcome, record_len,
+    Announcement, Capabilities, Disposition, EventId, HEADER_LEN, Hello, Message, RunNumber, SourceId, Welcome,
+    record_len,
 };
 
 /// As builders have it by default.
@@ -75,7 +76,7 @@ impl Door {
             slots: slots.len() as u32,
             slot_bytes: record as u32,
             max_payload: job.size as u32,
-            withdraws: false,
+            capabilities: Capabilities::empty(),
             description: 2,
         };
         let greeting = SourceGreeting { hello, description: "{}".into(), arena: std::sync::Arc::clone(arena.arena()) };
@@ -221,6 +222,7 @@ impl Verbs {
                     most_records: 1,
                     running: true,
                     released_below: 0,
+                    capabilities: Capabilities::empty(),
                 }));
                 self.builder.flush().map_err(failed)?;
             }

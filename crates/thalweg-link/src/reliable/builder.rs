@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::DerefMut;
 use std::time::Duration;
 use thalweg_arena::Span;
-use thalweg_wire::{Announcement, Disposition, Hello, IntervalMap, Losses, Message};
+use thalweg_wire::{Announcement, Capabilities, Disposition, Hello, IntervalMap, Losses, Message};
 
 /// What a builder heard, with spans for places.
 #[derive(Debug)]
@@ -299,6 +299,7 @@ impl ReliableBuilder {
                     }
                 }
             }
+            Message::Ignored { .. } => {}
             Message::Welcome(_) | Message::Start { .. } | Message::Pause | Message::StopAt { .. } | Message::Bye => {
                 if self.standing.echoed(number(body)) {
                     self.retry = Retry::from(now);
@@ -343,7 +344,12 @@ impl ReliableBuilder {
 
     fn heard_offer(&mut self, offer: Announcement, said: &mut Vec<Heard>) -> Result<(), LinkError> {
         let ticket = offer.ticket;
-        check_offer(&offer, self.greeting.as_ref().is_some_and(|greeting| greeting.hello.withdraws))?;
+        check_offer(
+            &offer,
+            self.greeting
+                .as_ref()
+                .is_some_and(|greeting| greeting.hello.capabilities.contains(Capabilities::WITHDRAWS)),
+        )?;
         if ticket < self.released.0 {
             // The source has not heard of it.
             self.control.push_back(Message::Release { below: self.released.0 }.encode().to_vec());

@@ -192,6 +192,7 @@ impl ReliableSource {
                 self.knows(offer.ticket, now);
                 self.send_offers();
             }
+            Message::Ignored { .. } => {}
             Message::Hello(_) | Message::Data { .. } | Message::Losses(_) => {
                 return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
             }
@@ -308,7 +309,7 @@ impl ReliableSource {
 mod tests {
     use super::*;
     use crate::reliable::PATIENCE;
-    use thalweg_wire::{EventId, RunNumber, SourceId, Welcome};
+    use thalweg_wire::{Capabilities, EventId, RunNumber, SourceId, Welcome};
 
     #[test]
     fn a_fetch_does_not_show_that_the_offer_was_heard() {
@@ -320,7 +321,7 @@ mod tests {
             slots: 4,
             slot_bytes: 64,
             max_payload: 0,
-            withdraws: false,
+            capabilities: Capabilities::empty(),
             description: 0,
         };
         let welcome = Welcome {
@@ -330,6 +331,7 @@ mod tests {
             most_records: 1,
             running: true,
             released_below: 7,
+            capabilities: Capabilities::empty(),
         };
         let offer = Announcement {
             ticket: 7,

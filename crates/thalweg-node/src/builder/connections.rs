@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use thalweg_build::Violation;
 use thalweg_link::{Accepted, Bytes, LinkError, Said};
-use thalweg_wire::{Accounts, Hello, Losses, MAX_RECORDS, Message, Refusal, Welcome};
+use thalweg_wire::{Accounts, Capabilities, Hello, Losses, MAX_RECORDS, Message, Refusal, Welcome};
 
 impl BuilderNode {
     pub(super) fn accept(&mut self, at: usize) -> Result<(), NodeError> {
@@ -265,6 +265,7 @@ impl BuilderNode {
             most_records: self.config.open_events.min(MAX_RECORDS),
             running,
             released_below,
+            capabilities: hello.capabilities & Capabilities::KNOWN,
         }));
         // What was said before may have been lost with the old connection.
         self.instruct(source);

@@ -378,7 +378,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
     use thalweg_link::{Address, Eager, Listener, Poller};
-    use thalweg_wire::{PayloadType, RunNumber, SourceId, Status, TaiNanos, Welcome};
+    use thalweg_wire::{Capabilities, PayloadType, RunNumber, SourceId, Status, TaiNanos, Welcome};
 
     const SLOT: u32 = 128;
 
@@ -441,6 +441,7 @@ mod tests {
                 most_records: 1,
                 running: true,
                 released_below: self.node.builders[0].book.next_ticket(),
+                capabilities: Capabilities::empty(),
             };
             let start = Message::Start { run: RunNumber(1), first: EventId(0), at: TaiNanos(0) };
             [Message::Welcome(welcome), start]

@@ -10,7 +10,7 @@ use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Hold, Ledger, Path, Vi
 use thalweg_control::{Cause, Command, Config, Facts, Order, RunControl, State, Tell};
 use thalweg_link::{BuilderLink, Bytes, Eager, Interest, LinkError, Said};
 use thalweg_store::BlockWriter;
-use thalweg_wire::{EventId, Hello, Losses, Message, Refusal, TaiNanos, Welcome};
+use thalweg_wire::{Capabilities, EventId, Hello, Losses, Message, Refusal, TaiNanos, Welcome};
 
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 const OPEN_EVENTS: u32 = 64;
@@ -540,6 +540,7 @@ impl Node {
             most_records: OPEN_EVENTS,
             running,
             released_below,
+            capabilities: hello.capabilities & Capabilities::KNOWN,
         }));
         for tell in self.control.told(source) {
             self.tell(source, tell);

@@ -109,7 +109,7 @@ impl Source {
                     slots: plan.slots,
                     slot_bytes: slot_bytes as u32,
                     max_payload: plan.longest as u32,
-                    withdraws: plan.policy == Policy::DropOldest,
+                    capabilities: plan.policy.capabilities(),
                     description: description.len() as u32,
                 },
                 description: description.clone(),

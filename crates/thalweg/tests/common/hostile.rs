@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use thalweg_arena::{Slot, SlotPool};
 use thalweg_link::{Address, LinkError, Poller, SourceGreeting, SourceLink, connect};
 use thalweg_wire::{
-    Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, Losses, MESSAGE_LEN, Message, PayloadType,
-    Refusal, RunNumber, SourceId, Status, crc32c, record_len,
+    Announcement, Capabilities, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, Losses, MESSAGE_LEN, Message,
+    PayloadType, Refusal, RunNumber, SourceId, Status, crc32c, record_len,
 };
 
 /// Bytes in one of its slots.
@@ -29,7 +29,7 @@ pub(crate) fn hello(source: &str) -> Hello {
         slots: SLOTS,
         slot_bytes: SLOT,
         max_payload: SLOT - HEADER_LEN as u32,
-        withdraws: false,
+        capabilities: Capabilities::empty(),
         description: 2,
     }
 }
