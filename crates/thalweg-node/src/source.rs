@@ -303,6 +303,13 @@ impl SourceNode {
         let builder = &mut self.builders[index];
         match message {
             Message::Welcome(welcome) => {
+                if !welcome.capabilities.contains(self.settings.policy.capabilities()) {
+                    return Err(NodeError::Config(format!(
+                        "the builder at {} does not let a source withdraw what it offered: choose another `policy` than \
+                         drop-oldest",
+                        builder.address
+                    )));
+                }
                 builder.away = None;
                 builder.most_records = welcome.most_records;
                 builder.welcome = Some(welcome);

@@ -441,7 +441,7 @@ mod tests {
                 most_records: 1,
                 running: true,
                 released_below: self.node.builders[0].book.next_ticket(),
-                capabilities: Capabilities::empty(),
+                capabilities: Capabilities::WITHDRAWS,
             };
             let start = Message::Start { run: RunNumber(1), first: EventId(0), at: TaiNanos(0) };
             [Message::Welcome(welcome), start]
