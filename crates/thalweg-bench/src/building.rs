@@ -11,9 +11,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig};
-use thalweg_link::Address;
+use thalweg_link::{Address, LinkKind};
 use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW,
 };
 use thalweg_wire::{SourceId, record_len};
 
@@ -81,12 +81,11 @@ impl Instrument for Building {
     fn keys(&self) -> Vec<Key> {
         let Options { sources, builders, congestion, check, record, .. } = &self.options;
         let of = |link: LinkKind, size: u64| {
-            let name = if link == LinkKind::Tcp { "tcp" } else { "shm" };
-            let mut key = Key::new(name, "build", size)
+            let mut key = Key::new(link.name, "build", size)
                 .with("sources", sources)
                 .with("builders", builders)
                 .with("recorded", if record.is_some() { "yes" } else { "no" });
-            if let (LinkKind::Tcp, Some(congestion)) = (link, congestion) {
+            if let Some(congestion) = congestion.as_ref().filter(|_| link.congestion) {
                 key = key.with("congestion", congestion);
             }
             if *check == CheckConfig::Payload { key.with("checked", "header and payload") } else { key }
@@ -95,7 +94,7 @@ impl Instrument for Building {
     }
 
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
-        let link = if key.link == "tcp" { LinkKind::Tcp } else { LinkKind::Shm };
+        let link: LinkKind = key.link.parse().map_err(BenchError::Usage)?;
         let directory = match &self.options.record {
             Some(directory) => Some(Scratch::below(directory, "build")?),
             None => None,
@@ -197,7 +196,7 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
         id: SourceId::new(1, index).to_string(),
         device: Some(DeviceConfig::ModelAdc(model.clone())),
         link,
-        congestion: options.congestion.clone().filter(|_| link == LinkKind::Tcp),
+        congestion: options.congestion.clone().filter(|_| link.congestion),
         rate: None,
         policy: Policy::Block,
         slots,
@@ -207,12 +206,8 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
     let sources: Vec<SourceNodeConfig> = (0..options.sources).map(source).collect();
     let slot = sources[0].slot_bytes(payload) as u64;
     let builder = |index: u16| {
-        let listen = match link {
-            LinkKind::Tcp => "tcp:127.0.0.1:0".parse().map_err(BenchError::Usage)?,
-            LinkKind::Shm => {
-                Address::Shm(std::env::temp_dir().join(format!("thalweg-bench-{}-{index}.sock", std::process::id())))
-            }
-        };
+        let name = format!("thalweg-bench-{}-{index}.sock", std::process::id());
+        let listen = Address::here(link, &std::env::temp_dir(), &name).map_err(BenchError::Usage)?;
         let mut builder = BuilderNodeConfig::new(&format!("builder-{index}"), vec![listen]);
         builder.check = options.check;
         builder.block = ByteSize(builder.block.0.max((slot + (1 << 17)).next_multiple_of(1 << 20)));
@@ -318,7 +313,7 @@ mod tests {
             [("1", "1", 1), ("3", "2", 64 << 10), ("256", "64", 1 << 20), ("2", "5", 64 << 20)]
         {
             let options = options(&["--sources", sources, "--builders", builders]);
-            for link in [LinkKind::Tcp, LinkKind::Shm] {
+            for link in [LinkKind::TCP, LinkKind::SHM] {
                 topology(&options, link, size).unwrap();
             }
         }

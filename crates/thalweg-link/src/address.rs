@@ -1,41 +1,95 @@
-//! Where a builder listens: `tcp:HOST:PORT` or `shm:PATH`.
+//! Where a builder listens: the name of a kind of link, and a place.
 
+use crate::LinkKind;
+use crate::kind::Place;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::str::FromStr;
 
-/// An address of a builder.
+/// An address of a builder: `tcp:HOST:PORT`, `shm:PATH`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Address {
-    /// TCP: host name or address, and port.
-    Tcp(String),
-    /// Shared memory on this host: the path of the Unix socket over which arenas are handed over.
-    Shm(PathBuf),
+pub struct Address {
+    kind: LinkKind,
+    place: String,
+}
+
+impl Address {
+    /// The longest path of a Unix socket (`sockaddr_un`, unix(7)): 108 bytes with the terminating zero.
+    pub const LONGEST_PATH: usize = 107;
+
+    /// A place, for links of this kind.
+    ///
+    /// # Errors
+    /// It is no such place, and the text says what one looks like.
+    pub fn new(kind: LinkKind, place: &str) -> Result<Self, String> {
+        let text = || format!("{}:{place}", kind.name);
+        let error = || no_address(&text());
+        if place.contains('\0') {
+            return Err(format!("{:?}: no host name and no path has a NUL in it", text()));
+        }
+        match kind.place {
+            Place::HostPort => {
+                let (host, port) = place.rsplit_once(':').ok_or_else(error)?;
+                port.parse::<u16>().map_err(|_| format!("'{}': '{port}' is not a port, 0 to 65535", text()))?;
+                if host.is_empty() {
+                    return Err(error());
+                }
+            }
+            Place::Path if place.is_empty() => return Err(error()),
+            Place::Path if place.len() > Self::LONGEST_PATH => {
+                return Err(format!("'{}': a socket path has at most {} bytes", text(), Self::LONGEST_PATH));
+            }
+            Place::Path => {}
+        }
+        Ok(Self { kind, place: place.to_owned() })
+    }
+
+    /// One on this host that is its caller's own: a port that the system chooses, or the socket `name` in `directory`.
+    ///
+    /// # Errors
+    /// The directory's path is too long for a socket in it.
+    pub fn here(kind: LinkKind, directory: &Path, name: &str) -> Result<Self, String> {
+        match kind.place {
+            Place::HostPort => Self::new(kind, "127.0.0.1:0"),
+            Place::Path => Self::new(kind, &directory.join(name).display().to_string()),
+        }
+    }
+
+    /// Its kind of link.
+    pub fn kind(&self) -> LinkKind {
+        self.kind
+    }
+
+    /// What stands behind the kind.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// `HOST:PORT`, where it is on an IP network.
+    pub fn host_port(&self) -> Option<&str> {
+        (self.kind.place == Place::HostPort).then_some(&*self.place)
+    }
+
+    /// The path of a socket, where it is on this host.
+    pub fn path(&self) -> Option<&Path> {
+        (self.kind.place == Place::Path).then_some(Path::new(&self.place))
+    }
 }
 
 impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let error = || format!("'{text}' is not an address: write tcp:HOST:PORT or shm:PATH");
-        let (scheme, rest) = text.split_once(':').ok_or_else(error)?;
-        if text.contains('\0') {
-            return Err(format!("{text:?}: no host name and no path has a NUL in it"));
-        }
-        match scheme {
-            "tcp" => {
-                let (host, port) = rest.rsplit_once(':').ok_or_else(error)?;
-                port.parse::<u16>().map_err(|_| format!("'{text}': '{port}' is not a port, 0 to 65535"))?;
-                if host.is_empty() { Err(error()) } else { Ok(Self::Tcp(rest.to_owned())) }
-            }
-            // The limit is that of sockaddr_un (unix(7)): 108 bytes with the terminating zero.
-            "shm" if rest.len() > 107 => Err(format!("'{text}': a socket path has at most 107 bytes")),
-            "shm" if !rest.is_empty() => Ok(Self::Shm(rest.into())),
-            _ => Err(error()),
-        }
+        let (name, place) = text.split_once(':').ok_or_else(|| no_address(text))?;
+        Self::new(name.parse().map_err(|_| no_address(text))?, place)
     }
+}
+
+fn no_address(text: &str) -> String {
+    let forms: Vec<&str> = LinkKind::all().iter().map(|kind| kind.transport().abilities().form).collect();
+    format!("'{}' is not an address: write {}", text.replace('\0', "\\0"), forms.join(" or "))
 }
 
 impl TryFrom<String> for Address {
@@ -54,10 +108,7 @@ impl From<Address> for String {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(host) => write!(f, "tcp:{host}"),
-            Self::Shm(path) => write!(f, "shm:{}", path.display()),
-        }
+        write!(f, "{}:{}", self.kind.name, self.place)
     }
 }
 

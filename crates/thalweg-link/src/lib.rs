@@ -49,6 +49,7 @@ mod address;
 mod buffer;
 mod copy;
 mod error;
+mod kind;
 mod listen;
 pub mod memory;
 mod offered;
@@ -63,6 +64,7 @@ mod tcp_info;
 
 pub use address::Address;
 pub use error::LinkError;
+pub use kind::{Abilities, Door, LinkKind, Place, Transport};
 pub use listen::{Accepted, Listener, Origin, Peer, connect};
 pub use outstanding::Outstanding;
 pub use poller::{Interest, Poller};

@@ -9,16 +9,21 @@
 
 use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
+use crate::kind::{Abilities, Door, Place, Transport};
 use crate::offered::{Asked, Novelty, Offered};
 use crate::rules::{check_hello, check_offer, check_order};
-use crate::{BuilderLink, Bytes, Interest, LinkError, Poller, Said, SourceGreeting, SourceLink};
+use crate::{
+    Address, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Poller, Said, SourceGreeting, SourceLink,
+    listen,
+};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_arena::{
     Arena, Doorbell, HandoverError, MAX_CELLS, PAGE, PushError, Ring, RingReceiver, RingSender, Span, recv_fds,
@@ -193,9 +198,106 @@ fn waiting_on(socket: &UnixStream) -> Result<Poller, LinkError> {
     Ok(poller)
 }
 
+/// Shared memory on one host.
+#[derive(Debug)]
+pub(crate) struct Shm;
+
+impl Transport for Shm {
+    fn abilities(&self) -> &'static Abilities {
+        &Abilities {
+            name: "shm",
+            title: "shared memory",
+            form: "shm:PATH",
+            place: Place::Path,
+            maps: true,
+            pieces: false,
+            eager: false,
+            one_sided: true,
+            frames: None,
+            congestion: false,
+            // A socket, an arena, two rings and two doorbells.
+            files: 6,
+        }
+    }
+
+    fn connect(
+        &self,
+        to: &Address,
+        _congestion: Option<&str>,
+        greeting: &SourceGreeting,
+    ) -> Result<Box<dyn SourceLink>, LinkError> {
+        connect(Path::new(to.place()), greeting)
+    }
+
+    fn listen(&self, at: &Address, _eager: Eager) -> Result<Box<dyn Door>, LinkError> {
+        let path = Path::new(at.place());
+        let open = || -> std::io::Result<UnixListener> {
+            // Connecting to any other kind of file is refused in the same way: leave those alone.
+            if is_socket(path) && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+                std::fs::remove_file(path)?;
+            }
+            let listener = UnixListener::bind(path)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        let failed = |error: std::io::Error| {
+            let advice = advice(path, error.kind());
+            LinkError::Listening { address: at.clone(), error, advice }
+        };
+        Ok(Box::new(ShmDoor { listener: open().map_err(failed)?, path: path.to_owned() }))
+    }
+}
+
+/// Whether a path is that of a socket.
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
+}
+
+/// What to do where a path cannot be listened on for that reason.
+fn advice(path: &Path, reason: ErrorKind) -> &'static str {
+    match reason {
+        ErrorKind::AddrInUse if !is_socket(path) => {
+            "a file of that name is there, which is no socket: choose another path for `listen`"
+        }
+        ErrorKind::AddrInUse => "end what listens there, or choose another address for `listen`",
+        ErrorKind::NotFound | ErrorKind::NotADirectory => "make the directory, or choose another path for `listen`",
+        _ => "choose a path for `listen` in a directory that can be written to",
+    }
+}
+
+#[derive(Debug)]
+struct ShmDoor {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Door for ShmDoor {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn accept(&self) -> Result<Option<(Box<dyn BuilderLink>, Peer)>, LinkError> {
+        let Some((socket, _)) = listen::accepted(self.listener.accept())? else { return Ok(None) };
+        let peer = rustix::net::sockopt::socket_peercred(&socket).ok();
+        let name = peer.map_or_else(|| "process unknown".to_owned(), |peer| format!("process {}", peer.pid));
+        let peer = Peer::new(name, Origin::User(peer.map(|peer| peer.uid.as_raw())));
+        Ok(Some((accepted(socket)?, peer)))
+    }
+}
+
+impl Drop for ShmDoor {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 /// Connects to a builder on this host and hands the arena over. Nothing here waits: a builder that is too busy to accept
 /// is an error (`WouldBlock`), to be tried again later.
-pub(crate) fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn SourceLink>, LinkError> {
+fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn SourceLink>, LinkError> {
     let doing = || format!("connecting to shm:{}", path.display());
     let open = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
@@ -316,7 +418,7 @@ impl SourceLink for ShmSource {
 }
 
 /// Takes over a connection that a source made over the Unix socket.
-pub(crate) fn accepted(socket: UnixStream) -> Result<Box<dyn BuilderLink>, LinkError> {
+fn accepted(socket: UnixStream) -> Result<Box<dyn BuilderLink>, LinkError> {
     socket.set_nonblocking(true).map_err(LinkError::io("setting up a connection"))?;
     let poller = waiting_on(&socket)?;
     let state = State::Greeting { bytes: Vec::new(), fds: Vec::new() };

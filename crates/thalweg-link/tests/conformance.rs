@@ -10,8 +10,8 @@ use std::time::Duration;
 use thalweg_arena::{Arena, Block, BlockPool, Span};
 use thalweg_link::memory::{Network, Weather};
 use thalweg_link::{
-    Address, BuilderLink, Bytes, Eager, Interest, LinkError, Listener, Poller, Said, SourceGreeting, SourceLink,
-    connect,
+    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Said, SourceGreeting,
+    SourceLink, connect,
 };
 use thalweg_wire::{
     Accounts, Announcement, Capabilities, Disposition, EventId, Hello, Message, Refusal, RunNumber, SourceId, TaiNanos,
@@ -69,7 +69,7 @@ impl Medium for Shm {
     const FAITHFUL: bool = true;
 
     fn connect(&mut self, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>) {
-        over(&Address::Shm(self.0.path().join("builder")), greeting, eager)
+        over(&Address::here(LinkKind::SHM, self.0.path(), "builder").unwrap(), greeting, eager)
     }
 }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_arena::{Arena, Block, BlockPool, Doorbell, Ring, RingReceiver, RingSender, Span, recv_fds, send_fds};
 use thalweg_link::{
-    Address, BuilderLink, Bytes, Eager, Interest, LinkError, Listener, Poller, Said, SourceGreeting, SourceLink,
-    connect,
+    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Said, SourceGreeting,
+    SourceLink, connect,
 };
 use thalweg_wire::{
     Announcement, Capabilities, Disposition, EventId, Hello, MESSAGE_LEN, MESSAGE_MAGIC, Message, PROTOCOL_VERSION,
@@ -797,8 +797,7 @@ impl Say for TcpStream {
 /// A connection to a builder, in the hands of nobody it knows.
 fn raw_source() -> (TcpStream, Box<dyn BuilderLink>) {
     let door = Listener::open(&"tcp:127.0.0.1:0".parse().unwrap(), EAGER).unwrap();
-    let Address::Tcp(address) = door.address() else { unreachable!("it was opened for TCP") };
-    let source = TcpStream::connect(address).unwrap();
+    let source = TcpStream::connect(door.address().place()).unwrap();
     (source, accept(&door))
 }
 
@@ -814,7 +813,7 @@ fn accept(door: &Listener) -> Box<dyn BuilderLink> {
 /// A source that has connected to nobody it knows, and has said hello.
 fn raw_builder() -> (Box<dyn SourceLink>, TcpStream) {
     let door = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = Address::Tcp(door.local_addr().unwrap().to_string());
+    let address = format!("tcp:{}", door.local_addr().unwrap()).parse().unwrap();
     let mut source = connect(&address, None, &greeting()).unwrap();
     let (mut builder, _) = door.accept().unwrap();
     source.flush().unwrap();
@@ -851,7 +850,7 @@ impl Handover {
 fn raw_shm_source() -> (UnixStream, Box<dyn BuilderLink>, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("builder");
-    let door = Listener::open(&Address::Shm(path.clone()), EAGER).unwrap();
+    let door = Listener::open(&shm(&path), EAGER).unwrap();
     let source = UnixStream::connect(path).unwrap();
     let builder = accept(&door);
     (source, builder, dir)
@@ -912,7 +911,7 @@ fn raw_shm_builder() -> (Box<dyn SourceLink>, ShmBuilder, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("builder");
     let door = UnixListener::bind(&path).unwrap();
-    let source = connect(&Address::Shm(path), None, &greeting()).unwrap();
+    let source = connect(&shm(&path), None, &greeting()).unwrap();
     let (socket, _) = door.accept().unwrap();
     let (_, fds) = recv_fds(&socket, &mut [0; MESSAGE_LEN], 5).unwrap();
     let [_arena, _to_builder, to_source, _bell, sources_bell] = <[OwnedFd; 5]>::try_from(fds).unwrap();
@@ -1003,4 +1002,8 @@ fn first_words(source: &mut dyn SourceLink) -> Vec<Message> {
         }
     }
     said
+}
+
+fn shm(path: &std::path::Path) -> Address {
+    Address::new(LinkKind::SHM, path.to_str().unwrap()).unwrap()
 }

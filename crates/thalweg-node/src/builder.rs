@@ -259,7 +259,7 @@ impl BuilderNode {
         sources: Vec<(SourceId, String)>,
         window: Window,
     ) -> BuilderConfig {
-        let is_mapped = |address: &Address| matches!(address, Address::Shm(_));
+        let is_mapped = |address: &Address| address.kind().maps;
         let asked_first = |name: &String| config.level2.as_ref().is_some_and(|level2| level2.sources.contains(name));
         // Where nothing is copied, a slot is needed until its event is handed over.
         let in_place = match config.has_trigger() {

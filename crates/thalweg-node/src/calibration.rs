@@ -50,10 +50,7 @@ pub(crate) fn link(found: &Found, mtu: u32) -> LinkConfig {
 }
 
 fn file(listen: &[Address]) -> Option<PathBuf> {
-    let host = listen.iter().find_map(|address| match address {
-        Address::Tcp(address) => address.rsplit_once(':').map(|(host, _)| host.to_owned()),
-        Address::Shm(_) => None,
-    })?;
+    let (host, _) = listen.iter().find_map(|address| address.host_port()?.rsplit_once(':'))?;
     let state = std::env::var_os("XDG_STATE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state")))?;

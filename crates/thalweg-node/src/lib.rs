@@ -34,5 +34,5 @@ pub use source::{Feed, SourceNode, SourceSettings};
 pub use thalweg_control::{Command, State};
 pub use topology::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, FilterConfig, Level2Config, LinkConfig,
-    LinkKind, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
+    Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
 };

@@ -1,7 +1,7 @@
 //! What a topology asks of this machine, and whether a node may go ahead with it.
 
+use crate::NodeError;
 use crate::topology::{BuilderNodeConfig, SourceNodeConfig, Topology};
-use crate::{LinkKind, NodeError};
 use thalweg_arena::{HEADROOM, PAGE};
 use thalweg_build::Window;
 use thalweg_device::{Device, DeviceConfig};
@@ -12,8 +12,6 @@ use thalweg_wire::{RunNumber, record_len};
 
 /// Files a node has open besides its links: standard streams, memory, poller, wake-ups, ring, run.
 const OWN_FILES: u64 = 16;
-/// Files of one link: a TCP connection is one; shared memory is a socket, an arena, two rings and two doorbells.
-const LINK_FILES: (u64, u64) = (1, 6);
 /// What a block keeps of each record in its index, in bytes.
 const INDEX_ENTRY: u64 = 16;
 
@@ -134,11 +132,7 @@ pub fn needs(topology: &Topology, node: Option<&str>, recordings: Recordings) ->
 
 /// Files that a builder has open when all sources are there.
 pub(crate) fn builder_files(topology: &Topology) -> u64 {
-    let links = topology.sources.iter().map(|source| match source.link {
-        LinkKind::Tcp => LINK_FILES.0,
-        LinkKind::Shm => LINK_FILES.1,
-    });
-    OWN_FILES + links.sum::<u64>()
+    OWN_FILES + topology.sources.iter().map(|source| source.link.files).sum::<u64>()
 }
 
 fn builder_needs(topology: &Topology, config: &BuilderNodeConfig, rate: Option<f64>) -> NodeNeeds {
@@ -163,12 +157,11 @@ fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> 
         (_, payload) => Some(config.slot_bytes(payload.unwrap_or(0))),
     };
     let stride = slot.map(|slot| slot.saturating_add(HEADROOM).div_ceil(PAGE).saturating_mul(PAGE) as u64);
-    let per_link = if config.link == LinkKind::Tcp { LINK_FILES.0 } else { LINK_FILES.1 };
     NodeNeeds {
         name: config.name.clone(),
         cpu: config.cpu,
         slots: stride.unwrap_or(0).saturating_mul(config.slots.into()),
-        files: OWN_FILES + per_link * connect.len() as u64,
+        files: OWN_FILES + config.link.files * connect.len() as u64,
         connect,
         congestion: config.congestion.clone(),
         window,

@@ -425,7 +425,7 @@ impl SourceNode {
         let builder = &mut self.builders[index];
         let who = builder.address.to_string();
         if let Some((mut link, _)) = builder.link.take() {
-            if let Address::Shm(_) = builder.address {
+            if builder.address.kind().maps {
                 let offered = builder.book.iter().map(|(offer, _)| offer.ticket);
                 builder.granted.extend(offered.filter(|ticket| !link.withdraw(*ticket)));
             }

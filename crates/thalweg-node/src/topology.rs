@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_build::{Path as CreditPath, Window};
 use thalweg_device::{BitRate, ByteSize, DeviceConfig, ModelAdcConfig};
-use thalweg_link::Address;
+use thalweg_link::{Address, LinkKind};
 use thalweg_wire::{Capabilities, HEADER_LEN, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;
 
@@ -388,38 +388,6 @@ const LEAST_EAGER: u64 = 1 << 10;
 /// Slots hold several fragments up to this size: large enough that requests cost little, small enough for the cache.
 pub const DEFAULT_SLOT: usize = 512 << 10;
 
-/// Which kind of link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LinkKind {
-    /// TCP.
-    #[default]
-    Tcp,
-    /// Shared memory on one host.
-    Shm,
-}
-
-impl std::fmt::Display for LinkKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "TCP",
-            Self::Shm => "shared memory",
-        })
-    }
-}
-
-impl std::str::FromStr for LinkKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "tcp" => Ok(Self::Tcp),
-            "shm" => Ok(Self::Shm),
-            _ => Err(format!("'{text}' is not a link: use 'tcp' or 'shm'")),
-        }
-    }
-}
-
 /// What a source does when all its slots are full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -602,7 +570,7 @@ impl Topology {
                 return wrong(field("listen"), "it needs at least one address, tcp:HOST:PORT or shm:PATH".into());
             }
             for address in &builder.listen {
-                let chosen_by_the_system = matches!(address, Address::Tcp(host) if host.ends_with(":0"));
+                let chosen_by_the_system = address.host_port().is_some_and(|host| host.ends_with(":0"));
                 if !listened_on.insert(address) && !chosen_by_the_system {
                     return wrong(field("listen"), format!("{address} is listened on twice: give each its own"));
                 }
@@ -744,10 +712,7 @@ impl Topology {
 
     /// The address at which sources of this kind reach a builder.
     pub fn address<'a>(&self, builder: &'a BuilderNodeConfig, link: LinkKind) -> Option<&'a Address> {
-        builder.listen.iter().find(|address| match address {
-            Address::Tcp(_) => link == LinkKind::Tcp,
-            Address::Shm(_) => link == LinkKind::Shm,
-        })
+        builder.listen.iter().find(|address| address.kind() == link)
     }
 
     /// The names of all nodes, builders first.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
-use thalweg_link::{Address, Poller, SourceGreeting, SourceLink, connect};
+use thalweg_link::{Address, LinkKind, Poller, SourceGreeting, SourceLink, connect};
 use thalweg_node::{BuilderNode, BuilderReport, Handle, Topology};
 use thalweg_store::{Run, verify};
 use thalweg_wire::{
@@ -200,10 +200,7 @@ impl Builder {
     }
 
     fn connected(&self, source: SourceId) -> Peer {
-        let tcp = self.addresses.iter().find_map(|address| match address {
-            Address::Tcp(tcp) => Some(tcp),
-            Address::Shm(_) => None,
-        });
+        let tcp = self.addresses.iter().find_map(Address::host_port);
         let mut peer = Peer(TcpStream::connect(tcp.unwrap()).unwrap());
         peer.0.set_read_timeout(Some(LONG)).unwrap();
         peer.say(&[Message::Hello(Hello { source, ..hello() })]);
@@ -297,7 +294,7 @@ fn shm(folder: &Path) -> String {
 
 /// A source whose arena the builder maps.
 fn in_shared_memory(builder: &Builder, arena: &Span, withdraws: bool) -> Box<dyn SourceLink> {
-    let address = builder.addresses.iter().find(|address| matches!(address, Address::Shm(_)));
+    let address = builder.addresses.iter().find(|address| address.kind() == LinkKind::SHM);
     let (hello, arena) = (Hello { capabilities: withdrawing(withdraws), ..hello() }, Arc::clone(arena.arena()));
     connect(address.unwrap(), None, &SourceGreeting { hello, description: "{}".into(), arena }).unwrap()
 }

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 use thalweg_device::{DeviceConfig, model_adc};
 use thalweg_filter::{Decide, Simulated};
-use thalweg_link::Address;
-use thalweg_node::{BuilderNode, BuilderReport, Feed, Handle, LinkKind, SourceNode, SourceSettings, Topology};
+use thalweg_link::{Address, LinkKind};
+use thalweg_node::{BuilderNode, BuilderReport, Feed, Handle, SourceNode, SourceSettings, Topology};
 use thalweg_store::{Run, verify};
 use thalweg_wire::EventId;
 
@@ -16,10 +16,7 @@ const LEVELS: &str = "level2 = { sources = [\"s1\"], accept = 0.2, seed = 5 }\nf
 /// Runs a builder and four sources to the end of a run; `builder` and `source` are further lines of the topology.
 fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let (kind, address) = match link {
-        LinkKind::Tcp => ("tcp", "tcp:127.0.0.1:0".to_owned()),
-        LinkKind::Shm => ("shm", format!("shm:{}", folder.path().join("s").display())),
-    };
+    let (kind, address) = (link.name, Address::here(link, folder.path(), "s").unwrap());
     let mut text =
         format!("[run]\nevents = {EVENTS}\n[[builder]]\nname = \"b\"\nlisten = [\"{address}\"]\n{builder}\n");
     for index in 0..4 {
@@ -91,7 +88,7 @@ fn accepts(accept: f64, seed: u64) -> impl Fn(&u64) -> bool {
 fn what_both_levels_accept_is_on_disk() {
     let level2: BTreeSet<u64> = (0..EVENTS).filter(accepts(0.2, 5)).collect();
     let kept: BTreeSet<u64> = level2.iter().copied().filter(accepts(0.5, 6)).collect();
-    for link in [LinkKind::Tcp, LinkKind::Shm] {
+    for link in [LinkKind::TCP, LinkKind::SHM] {
         // One fragment in each slot; then many; then so few places that the oldest event needs those kept for it.
         for (memory, source) in [
             ("", "slot = \"11KB\""),
@@ -118,12 +115,12 @@ fn each_level_can_be_there_without_the_other() {
         (level2, (0..EVENTS).filter(accepts(0.2, 5)).collect()),
         (filter, (0..EVENTS).filter(accepts(0.5, 6)).collect()),
     ] {
-        check(&run(LinkKind::Tcp, levels, "slot = \"11KB\"").0, &kept);
+        check(&run(LinkKind::TCP, levels, "slot = \"11KB\"").0, &kept);
     }
 }
 
 #[test]
 fn none_and_all_can_be_accepted() {
-    check(&run(LinkKind::Tcp, "level2 = { sources = [\"s0\", \"s3\"], accept = 0.0 }", "").0, &BTreeSet::new());
-    check(&run(LinkKind::Tcp, "filter = { accept = 1.0 }", "").0, &(0..EVENTS).collect());
+    check(&run(LinkKind::TCP, "level2 = { sources = [\"s0\", \"s3\"], accept = 0.0 }", "").0, &BTreeSet::new());
+    check(&run(LinkKind::TCP, "filter = { accept = 1.0 }", "").0, &(0..EVENTS).collect());
 }

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
-use thalweg_link::Address;
+use thalweg_link::{Address, LinkKind};
 use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, LinkKind, OpenDevice, Policy, RunConfig, Snapshot,
-    SourceNodeConfig, Topology, WINDOW,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, OpenDevice, Policy, RunConfig, Snapshot, SourceNodeConfig,
+    Topology, WINDOW,
 };
 use thalweg_wire::{SourceId, record_len};
 
@@ -181,14 +181,8 @@ fn introduce(options: &Options, topology: &Topology) {
 
 /// The topology that a demo's options stand for.
 fn topology(options: &Options) -> Result<Topology, Failure> {
-    let listen = match options.link {
-        LinkKind::Tcp => "tcp:127.0.0.1:0".parse(),
-        LinkKind::Shm => {
-            let path = std::env::temp_dir().join(format!("thalweg-{}.sock", std::process::id()));
-            Ok(Address::Shm(path))
-        }
-    };
-    let listen = listen.map_err(Failure::Usage)?;
+    let name = format!("thalweg-{}.sock", std::process::id());
+    let listen = Address::here(options.link, &std::env::temp_dir(), &name).map_err(Failure::Usage)?;
     let devices: Vec<DeviceConfig> = if options.input.is_empty() {
         let size = usize::try_from(options.size.0).unwrap_or(usize::MAX);
         if options.size.0 == 0 || options.size.0 > 1 << 29 {

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::time::Instant;
 use thalweg_arena::{Arena, Span};
 use thalweg_link::{
-    Address, BuilderLink, Bytes, Eager, Interest, LinkError, Listener, Poller, Said, SourceGreeting, SourceLink,
-    connect,
+    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Said, SourceGreeting,
+    SourceLink, connect,
 };
 use thalweg_wire::{
     Announcement, Capabilities, Disposition, EventId, HEADER_LEN, Hello, Message, RunNumber, SourceId, Welcome,
@@ -42,9 +42,10 @@ impl Door {
     /// Opens it: at `here` for tcp, in `directory` under `name` for shm.
     pub(super) fn open(link: Link, here: std::net::IpAddr, directory: &Path, name: &str) -> Result<Self, BenchError> {
         let address = match link {
-            Link::Shm => Address::Shm(directory.join(name)),
-            _ => Address::Tcp(std::net::SocketAddr::new(here, 0).to_string()),
-        };
+            Link::Shm => Address::new(LinkKind::SHM, &directory.join(name).display().to_string()),
+            _ => Address::new(LinkKind::TCP, &std::net::SocketAddr::new(here, 0).to_string()),
+        }
+        .map_err(BenchError::Usage)?;
         Ok(Self { listener: Listener::open(&address, EAGER).map_err(failed)? })
     }
 

@@ -10,9 +10,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use thalweg_link::Address;
 
-/// The longest path of a Unix socket, in bytes (unix(7)).
-const LONGEST: usize = 107;
-
 pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
     let of = |list: fn(&crate::NodeNeeds) -> &Vec<Address>| -> BTreeSet<String> {
         needs.nodes.iter().flat_map(list).map(ToString::to_string).collect()
@@ -26,42 +23,54 @@ pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
 /// An address that a builder listens on.
 fn listened(text: &str) -> Finding {
     let title = format!("listening on {text}");
-    match text.parse() {
-        Ok(Address::Tcp(host)) => match host.to_socket_addrs().and_then(|mut all| all.next().ok_or_else(none)) {
+    let address: Address = match text.parse() {
+        Ok(address) => address,
+        Err(problem) => return Finding::new(title, problem).missing("it is no address"),
+    };
+    match (address.host_port(), address.path()) {
+        (Some(host), _) => match resolve(host) {
+            Ok(address) => port(title, address),
             Err(error) => unresolved(title, &error),
-            Ok(address) => match bind(address) {
-                Ok(()) => Finding::new(title, format!("free: a socket could be bound to {address}")),
-                Err(error) => {
-                    let finding = Finding::new(title, format!("a socket cannot be bound to {address}: {error}"));
-                    match error.kind() {
-                        ErrorKind::AddrInUse => finding
-                            .missing("somebody listens there: end that, or choose another port")
-                            .mended_by(format!("ss -lntp 'sport = :{}'", address.port())),
-                        ErrorKind::AddrNotAvailable => finding
-                            .missing("it is no address of this machine: examine each host with --node")
-                            .mended_by("ip -brief address"),
-                        _ => finding.missing("a builder could not listen there"),
-                    }
-                }
-            },
         },
-        Ok(Address::Shm(path)) => socket_path(title, &path, &read::text("/proc/net/unix").unwrap_or_default()),
-        Err(problem) => Finding::new(title, problem).missing("it is no address"),
+        (_, Some(path)) => socket_path(title, path, &read::text("/proc/net/unix").unwrap_or_default()),
+        (None, None) => Finding::new(title, "whether it is free shows when it runs"),
     }
 }
 
 /// An address that a source connects to, on this host or another.
 fn connected(text: &str) -> Finding {
     let title = format!("connecting to {text}");
-    match text.parse() {
-        Ok(Address::Tcp(host)) => match host.to_socket_addrs().and_then(|mut all| all.next().ok_or_else(none)) {
-            Ok(address) => {
-                Finding::new(title, format!("resolves to {address}; whether a builder is there shows when it runs"))
-            }
-            Err(error) => unresolved(title, &error),
-        },
-        Ok(Address::Shm(path)) => Finding::new(title, format!("on this host, at {}", path.display())),
-        Err(problem) => Finding::new(title, problem).missing("it is no address"),
+    let address: Address = match text.parse() {
+        Ok(address) => address,
+        Err(problem) => return Finding::new(title, problem).missing("it is no address"),
+    };
+    match (address.host_port().map(resolve), address.path()) {
+        (Some(Ok(address)), _) => {
+            Finding::new(title, format!("resolves to {address}; whether a builder is there shows when it runs"))
+        }
+        (Some(Err(error)), _) => unresolved(title, &error),
+        (None, Some(path)) => Finding::new(title, format!("on this host, at {}", path.display())),
+        (None, None) => Finding::new(title, "whether a builder is there shows when it runs"),
+    }
+}
+
+fn resolve(host: &str) -> std::io::Result<SocketAddr> {
+    host.to_socket_addrs().and_then(|mut all| all.next().ok_or_else(none))
+}
+
+fn port(title: String, address: SocketAddr) -> Finding {
+    let Err(error) = bind(address) else {
+        return Finding::new(title, format!("free: a socket could be bound to {address}"));
+    };
+    let finding = Finding::new(title, format!("a socket cannot be bound to {address}: {error}"));
+    match error.kind() {
+        ErrorKind::AddrInUse => finding
+            .missing("somebody listens there: end that, or choose another port")
+            .mended_by(format!("ss -lntp 'sport = :{}'", address.port())),
+        ErrorKind::AddrNotAvailable => finding
+            .missing("it is no address of this machine: examine each host with --node")
+            .mended_by("ip -brief address"),
+        _ => finding.missing("a builder could not listen there"),
     }
 }
 
@@ -83,9 +92,9 @@ fn bind(address: SocketAddr) -> std::io::Result<()> {
 
 fn socket_path(title: String, path: &Path, sockets: &str) -> Finding {
     let length = path.as_os_str().len();
-    if length > LONGEST {
+    if length > Address::LONGEST_PATH {
         return Finding::new(title, format!("{length} bytes long"))
-            .missing(format!("a socket's path has at most {LONGEST} bytes: choose a shorter one"));
+            .missing(format!("a socket's path has at most {} bytes: choose a shorter one", Address::LONGEST_PATH));
     }
     if is_listened_on(sockets, path) {
         return Finding::new(title, "somebody listens there (/proc/net/unix)")

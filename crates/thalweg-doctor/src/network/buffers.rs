@@ -2,7 +2,6 @@
 
 use super::{Interface, link};
 use crate::{Finding, Needs, read};
-use thalweg_link::Address;
 
 const RECEIVE: &str = "/proc/sys/net/ipv4/tcp_rmem";
 const SEND: &str = "/proc/sys/net/ipv4/tcp_wmem";
@@ -14,9 +13,8 @@ const ROUND_TRIP: f64 = 1e-3;
 pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Finding {
     let limits = |path| read::text(path).and_then(|text| triple(&text));
     let core = |name: &str| read::or_unknown(read::text(format!("/proc/sys/net/core/{name}")));
-    let tcp = |node: &&crate::NodeNeeds| {
-        node.listen.iter().chain(&node.connect).any(|address| matches!(address, Address::Tcp(_)))
-    };
+    let tcp =
+        |node: &&crate::NodeNeeds| node.listen.iter().chain(&node.connect).any(|address| address.kind().congestion);
     let window = needs.nodes.iter().filter(tcp).map(|node| node.window).max().unwrap_or(DEFAULT_WINDOW);
     let fastest = interfaces.iter().filter(|one| one.up).filter_map(|one| one.speed).max_by(f64::total_cmp);
     let other = format!("rmem_max {}, wmem_max {}", core("rmem_max"), core("wmem_max"));

@@ -3,7 +3,6 @@
 use crate::{Finding, Needs, read};
 use socket2::{Domain, Socket, Type};
 use std::collections::BTreeSet;
-use thalweg_link::Address;
 
 const DIRECTORY: &str = "/proc/sys/net/ipv4";
 /// What a source asks for that names none.
@@ -11,7 +10,7 @@ const DEFAULT: &str = "cubic";
 
 /// One finding for each that is asked for.
 pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
-    let tcp = needs.nodes.iter().filter(|node| node.connect.iter().any(|address| matches!(address, Address::Tcp(_))));
+    let tcp = needs.nodes.iter().filter(|node| node.connect.iter().any(|address| address.kind().congestion));
     let mut named: BTreeSet<&str> = tcp.filter_map(|node| node.congestion.as_deref()).collect();
     named.remove("system");
     let file = |name: &str| read::or_unknown(read::text(format!("{DIRECTORY}/{name}")));

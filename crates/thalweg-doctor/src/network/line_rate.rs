@@ -46,8 +46,7 @@ fn judge(name: &str, speed: Option<f64>, bytes_per_second: f64) -> Finding {
 
 /// The interface that leads to an address, or that has it. None for this machine itself, and where it is not known.
 fn line(address: &Address, routes: &str) -> Option<String> {
-    let Address::Tcp(host) = address else { return None };
-    let target = host.to_socket_addrs().ok()?.next()?;
+    let target = address.host_port()?.to_socket_addrs().ok()?.next()?;
     let IpAddr::V4(target_ip) = target.ip() else { return None };
     if target_ip.is_loopback() || target_ip.is_unspecified() {
         return None;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use thalweg_arena::{PlacePool, Span};
 use thalweg_build::{Builder, Closed, Missing, Violation};
 use thalweg_filter::{Decide, Fragment, Simulated};
-use thalweg_link::{Address, Bytes};
+use thalweg_link::Bytes;
 use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, SourceId, Status};
 
 /// The trigger levels of a builder.
@@ -75,7 +75,7 @@ impl Trigger {
     /// Sets memory aside, once it is known how long the sources' slots are: as much as the blocks have, and two places for
     /// each source at least.
     pub(super) fn set_aside(&mut self, config: &BuilderNodeConfig, sources: &[SourceState]) -> Result<(), NodeError> {
-        if !config.listen.iter().any(|address| matches!(address, Address::Tcp(_))) {
+        if config.listen.iter().all(|address| address.kind().maps) {
             return Ok(());
         }
         let longest = sources.iter().map(|source| source.slot_bytes).max().unwrap_or(0).max(1);

@@ -377,7 +377,7 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::time::Duration;
-    use thalweg_link::{Address, Eager, Listener, Poller};
+    use thalweg_link::{Address, Eager, LinkKind, Listener, Poller};
     use thalweg_wire::{Capabilities, PayloadType, RunNumber, SourceId, Status, TaiNanos, Welcome};
 
     const SLOT: u32 = 128;
@@ -460,7 +460,7 @@ mod tests {
     fn eager_credit_belongs_to_one_connection() {
         use Disposition::{DroppedOldest, Eager, Held};
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut source = Driven::new(Address::Tcp(door.local_addr().unwrap().to_string()));
+        let mut source = Driven::new(format!("tcp:{}", door.local_addr().unwrap()).parse().unwrap());
         for _ in 0..3 {
             source.until(|node| node.builders[0].link.is_some());
             let (mut builder, _) = door.accept().unwrap();
@@ -479,7 +479,9 @@ mod tests {
     fn what_was_granted_in_shared_memory_is_not_withdrawn_from_there() {
         use Disposition::{DroppedOldest, Held};
         let folder = tempfile::tempdir().unwrap();
-        let door = Listener::open(&Address::Shm(folder.path().join("b")), Eager { credit: 0, limit: 0 }).unwrap();
+        let door =
+            Listener::open(&Address::here(LinkKind::SHM, folder.path(), "b").unwrap(), Eager { credit: 0, limit: 0 })
+                .unwrap();
         let mut source = Driven::new(door.address());
         source.until(|node| node.builders[0].link.is_some());
         let (mut builder, _) = door.accept().unwrap().unwrap();

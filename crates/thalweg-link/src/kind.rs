@@ -1,0 +1,198 @@
+//! The kinds of links: one table of what each can do, that the whole program asks.
+
+use crate::{Address, BuilderLink, Eager, LinkError, Peer, SourceGreeting, SourceLink, shm, tcp};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
+use std::str::FromStr;
+use std::sync::{PoisonError, RwLock};
+
+/// A kind of link: what it can do, and how its two ends come to be.
+pub trait Transport: Debug + Send + Sync {
+    /// What it can do.
+    fn abilities(&self) -> &'static Abilities;
+
+    /// Begins to connect a source to the builder at `to`; see [`connect`](crate::connect).
+    ///
+    /// # Errors
+    /// Nobody can be connected to there, as far as that is known at once.
+    fn connect(
+        &self,
+        to: &Address,
+        congestion: Option<&str>,
+        greeting: &SourceGreeting,
+    ) -> Result<Box<dyn SourceLink>, LinkError>;
+
+    /// Listens at `at`.
+    ///
+    /// # Errors
+    /// It cannot, and [`LinkError::Listening`] says what to do.
+    fn listen(&self, at: &Address, eager: Eager) -> Result<Box<dyn Door>, LinkError>;
+}
+
+/// Where the sources of one kind of link come in.
+pub trait Door: Debug + Send {
+    /// What to wait on until somebody comes.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Where others find it: with the port the system chose, where it was to choose one.
+    fn place(&self) -> String;
+
+    /// The next connection. Nothing where nobody waits.
+    ///
+    /// # Errors
+    /// Somebody waits and cannot be let in: out of descriptors, most likely.
+    fn accept(&self) -> Result<Option<(Box<dyn BuilderLink>, Peer)>, LinkError>;
+
+    /// Prepares for credits: see [`Listener::expect`](crate::Listener::expect). A kind without buffers of its own has
+    /// nothing to prepare.
+    ///
+    /// # Errors
+    /// What cannot be had, and what that means.
+    fn expect(&self, bytes: u64) -> Result<(), &'static str> {
+        let _ = bytes;
+        Ok(())
+    }
+}
+
+/// What a kind of link can do: a row of the table.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// As addresses begin, and as a topology names it.
+    pub name: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// What an address of it looks like.
+    pub form: &'static str,
+    /// What stands behind the name in an address.
+    pub place: Place,
+    /// The builder reads fragments in the source's own memory, without a copy: see [`BuilderLink::maps`].
+    pub maps: bool,
+    /// A slot is fetched in pieces, so that credit can be finer than a slot.
+    pub pieces: bool,
+    /// A source may send small slots unasked.
+    pub eager: bool,
+    /// One end reads or writes the other's memory without its processor.
+    pub one_sided: bool,
+    /// It sends frames of its own making, of at most so many bytes each; nothing where the kernel makes them.
+    pub frames: Option<u32>,
+    /// It is a connection of the kernel's TCP, whose congestion control can be chosen.
+    pub congestion: bool,
+    /// Files that each end has open for one connection.
+    pub files: u64,
+}
+
+/// What stands behind the name of a kind in an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// `HOST:PORT`, over IP.
+    HostPort,
+    /// The path of a socket on this host.
+    Path,
+}
+
+/// Kinds that are there without being asked for.
+static BUILT_IN: [LinkKind; 2] = [LinkKind::TCP, LinkKind::SHM];
+static REGISTERED: RwLock<Vec<LinkKind>> = RwLock::new(Vec::new());
+
+/// One of the kinds that are registered.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LinkKind(&'static dyn Transport);
+
+impl LinkKind {
+    /// Kernel TCP.
+    pub const TCP: Self = Self(&tcp::Tcp);
+    /// Shared memory on one host.
+    pub const SHM: Self = Self(&shm::Shm);
+
+    /// Makes a kind of link known to this process: from now on its addresses can be read. A kind of this name that was
+    /// registered before stays.
+    pub fn register(transport: &'static dyn Transport) -> Self {
+        let kind = Self(transport);
+        if !Self::all().contains(&kind) {
+            REGISTERED.write().unwrap_or_else(PoisonError::into_inner).push(kind);
+        }
+        kind
+    }
+
+    /// All that are known.
+    pub fn all() -> Vec<Self> {
+        let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+        BUILT_IN.iter().chain(registered.iter()).copied().collect()
+    }
+
+    /// How its two ends come to be.
+    pub fn transport(self) -> &'static dyn Transport {
+        self.0
+    }
+}
+
+impl Deref for LinkKind {
+    type Target = Abilities;
+
+    fn deref(&self) -> &Abilities {
+        self.0.abilities()
+    }
+}
+
+impl Default for LinkKind {
+    fn default() -> Self {
+        Self::TCP
+    }
+}
+
+impl Debug for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.title)
+    }
+}
+
+impl PartialEq for LinkKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for LinkKind {}
+
+impl Hash for LinkKind {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl FromStr for LinkKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = Self::all();
+        all.iter().copied().find(|kind| kind.name == text).ok_or_else(|| {
+            let names: Vec<String> = all.iter().map(|kind| format!("'{}'", kind.name)).collect();
+            format!("'{text}' is not a link: use {}", names.join(" or "))
+        })
+    }
+}
+
+impl TryFrom<String> for LinkKind {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<LinkKind> for String {
+    fn from(kind: LinkKind) -> Self {
+        kind.name.to_owned()
+    }
+}

@@ -1,0 +1,492 @@
+//! The builder's end: payloads are received where they belong, messages behind them into the stash.
+
+use super::stash::Stash;
+use super::{is_gone, send_now};
+use crate::copy::copy_counted;
+use crate::error::{MOST_UNHEARD, check_unheard, refusal};
+use crate::offered::Asked;
+use crate::rules::{check_hello, check_offer, check_order};
+use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Said};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use socket2::Socket;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd};
+use thalweg_arena::Span;
+use thalweg_wire::{Announcement, Capabilities, Disposition, Losses, Message, Refusal};
+
+/// Bytes received from one link before others have their turn.
+const FAIR_SHARE: usize = 4 << 20;
+
+#[derive(Debug)]
+pub(super) struct TcpBuilder {
+    socket: Socket,
+    eager: Eager,
+    greeted: bool,
+    withdraws: bool,
+    /// Fetches that were made and not answered in full.
+    pending: VecDeque<Pending>,
+    /// Tickets of which more is asked for than was said.
+    unsaid: Vec<u64>,
+    /// What was said and not answered: data come in this order.
+    asked: VecDeque<Asked>,
+    /// Eager offers that are not released, by ticket.
+    ahead: BTreeMap<u64, Ahead>,
+    /// Bytes of these.
+    unasked: u64,
+    /// An eager offer was the last thing heard: ticket and length of the bytes that must follow.
+    following: Option<(u64, u32)>,
+    phase: Phase,
+    stash: Stash,
+    out: Vec<u8>,
+    /// Sending found nobody. What the source said before it left is still to be heard.
+    gone: bool,
+    copied: u64,
+    received: u64,
+    losses: Losses,
+}
+
+#[derive(Debug)]
+struct Pending {
+    ticket: u64,
+    place: Span,
+    /// Bytes of it that have come, that were asked for, and that the source was told of.
+    at: usize,
+    upto: u32,
+    said: u32,
+    /// Its bytes come unasked.
+    eager: bool,
+}
+
+#[derive(Debug)]
+struct Ahead {
+    length: u32,
+    /// Bytes that came before there was a place for them.
+    landed: Option<Vec<u8>>,
+}
+
+/// What the next bytes of the stream are.
+#[derive(Debug)]
+enum Phase {
+    Message,
+    Hello {
+        message: Message,
+        text: Vec<u8>,
+    },
+    /// Bytes of an offer, of which the last that come now end at `end`. While some are missing the stash is empty.
+    Payload {
+        place: Place,
+        end: usize,
+    },
+}
+
+#[derive(Debug)]
+enum Place {
+    /// One that was set aside.
+    Set(Pending),
+    /// Of an eager offer that there was no place for yet: its ticket, its bytes, and how many have come.
+    Landing(u64, Vec<u8>, usize),
+}
+
+impl Place {
+    /// Where the next bytes go, up to `end`.
+    fn rest(&mut self, end: usize) -> &mut [u8] {
+        match self {
+            Self::Set(Pending { place, at, .. }) => &mut place[*at..end],
+            Self::Landing(_, bytes, at) => &mut bytes[*at..end],
+        }
+    }
+
+    /// So many have come.
+    fn came(&mut self, bytes: usize) {
+        match self {
+            Self::Set(Pending { at, .. }) | Self::Landing(_, _, at) => *at += bytes,
+        }
+    }
+
+    fn at(&self) -> usize {
+        match self {
+            Self::Set(Pending { at, .. }) | Self::Landing(_, _, at) => *at,
+        }
+    }
+
+    /// The ticket, where there was no place for it yet.
+    fn lands(&self) -> Option<u64> {
+        match self {
+            Self::Set(_) => None,
+            Self::Landing(ticket, ..) => Some(*ticket),
+        }
+    }
+
+    /// Whether its bytes were asked for.
+    fn was_asked(&self) -> bool {
+        matches!(self, Self::Set(Pending { eager: false, .. }))
+    }
+}
+
+impl Pending {
+    fn new(offer: &Announcement, place: Span, upto: u32) -> Self {
+        let eager = offer.disposition == Disposition::Eager;
+        Self { ticket: offer.ticket, place, at: 0, upto, said: 0, eager }
+    }
+}
+
+impl TcpBuilder {
+    pub(super) fn new(socket: Socket, eager: Eager) -> Self {
+        Self {
+            socket,
+            eager,
+            greeted: false,
+            withdraws: false,
+            pending: VecDeque::new(),
+            asked: VecDeque::new(),
+            ahead: BTreeMap::new(),
+            unasked: 0,
+            following: None,
+            phase: Phase::Message,
+            stash: Stash::default(),
+            unsaid: Vec::new(),
+            out: Vec::new(),
+            gone: false,
+            copied: 0,
+            received: 0,
+            losses: Losses::default(),
+        }
+    }
+
+    /// Works through what is in the stash. Stops behind an eager offer, true then: the caller now has the chance to fetch
+    /// it, so that its bytes need not land elsewhere first.
+    fn parse(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
+        while !self.stash.is_empty() {
+            match &mut self.phase {
+                Phase::Message => {
+                    let Some(cell) = self.stash.message() else { break };
+                    self.hear(Message::decode(&cell)?, said)?;
+                    if self.following.is_some() {
+                        return Ok(true);
+                    }
+                }
+                Phase::Hello { message, text } => {
+                    text.extend_from_slice(self.stash.take(message.body_len() - text.len()));
+                }
+                Phase::Payload { place, end } => {
+                    let asked = place.was_asked();
+                    let rest = place.rest(*end);
+                    let bytes = self.stash.take(rest.len());
+                    self.copied += copy_counted(&mut rest[..bytes.len()], bytes);
+                    self.received += if asked { bytes.len() as u64 } else { 0 };
+                    place.came(bytes.len());
+                }
+            }
+            self.finish_phase(said)?;
+        }
+        Ok(false)
+    }
+
+    fn hear(&mut self, message: Message, said: &mut Vec<Said>) -> Result<(), LinkError> {
+        let protocol = |text: String| Err(LinkError::Protocol(text));
+        if let Some((ticket, _)) = self.following
+            && !matches!(message, Message::Data { .. })
+        {
+            return protocol(format!("the bytes of ticket {ticket} must follow its eager offer, not {message:?}"));
+        }
+        match message {
+            Message::Hello(hello) if !self.greeted => {
+                check_hello(&hello)?;
+                self.greeted = true;
+                self.withdraws = hello.capabilities.contains(Capabilities::WITHDRAWS);
+                self.phase = Phase::Hello { message, text: Vec::new() };
+            }
+            Message::Refuse { reason, .. } => {
+                return Err(LinkError::Refused { reason, text: "the source ended the conversation".into() });
+            }
+            _ if !self.greeted => return protocol(format!("the first message must be a hello, not {message:?}")),
+            Message::Hello(_) => return protocol("the source said hello twice".into()),
+            Message::Ignored { .. } => {}
+            Message::Offer(offer) => {
+                check_offer(&offer, self.withdraws)?;
+                if offer.disposition == Disposition::Eager {
+                    self.expect(&offer)?;
+                } else if offer.disposition.is_dropped() {
+                    // Nothing of it may arrive any more: the fetch is about to be called off.
+                    self.asked.retain(|asked| asked.ticket != offer.ticket);
+                }
+                said.push(Said::Message(message));
+            }
+            Message::Data { ticket, offset, length } => self.begin_payload(ticket, offset, length)?,
+            Message::Losses(losses) => self.losses = losses,
+            Message::Paused { .. } | Message::Told { .. } | Message::End(_) => said.push(Said::Message(message)),
+            _ => return protocol(format!("the source sent a builder's message: {message:?}")),
+        }
+        Ok(())
+    }
+
+    /// An eager offer: its bytes follow at once, if it is within the bounds.
+    fn expect(&mut self, offer: &Announcement) -> Result<(), LinkError> {
+        let total = self.unasked + u64::from(offer.bytes);
+        if offer.bytes > self.eager.limit || total > self.eager.credit.into() {
+            return Err(LinkError::Protocol(format!(
+                "{} bytes sent unasked, {total} in all; the limits are {} and {}",
+                offer.bytes, self.eager.limit, self.eager.credit
+            )));
+        }
+        if self.ahead.insert(offer.ticket, Ahead { length: offer.bytes, landed: None }).is_some() {
+            return Err(LinkError::Protocol(format!("ticket {} was offered eagerly twice", offer.ticket)));
+        }
+        self.unasked = total;
+        self.following = Some((offer.ticket, offer.bytes));
+        Ok(())
+    }
+
+    fn begin_payload(&mut self, ticket: u64, offset: u32, length: u32) -> Result<(), LinkError> {
+        let sent = Asked { ticket, offset, length };
+        let unasked = || LinkError::Protocol(format!("bytes of ticket {ticket} were sent without being asked for"));
+        let eager = self.following.take();
+        match eager {
+            Some((expected, bytes)) if (Asked { ticket: expected, offset: 0, length: bytes }) != sent => {
+                return Err(LinkError::Protocol(format!(
+                    "bytes {offset}+{length} of ticket {ticket} were sent behind the eager offer of ticket {expected}, \
+                     {bytes} bytes"
+                )));
+            }
+            // Where it was asked for as well, that is answered.
+            Some(_) => self.asked.retain(|asked| asked.ticket != ticket),
+            None => {
+                let asked = self.asked.pop_front().ok_or_else(unasked)?;
+                check_order(sent, asked)?;
+            }
+        }
+        let pending = self.pending.iter().position(|pending| pending.ticket == ticket);
+        let place = match pending.and_then(|at| self.pending.remove(at)) {
+            Some(pending) if pending.at == offset as usize && pending.at + length as usize <= pending.place.len() => {
+                Place::Set(pending)
+            }
+            // Within the limit for eager offers.
+            None if eager.is_some() => Place::Landing(ticket, vec![0; length as usize], 0),
+            _ => return Err(unasked()),
+        };
+        self.phase = Phase::Payload { place, end: offset as usize + length as usize };
+        Ok(())
+    }
+
+    /// Reports what is complete and turns to the next message.
+    fn finish_phase(&mut self, said: &mut Vec<Said>) -> Result<(), LinkError> {
+        let complete = match &mut self.phase {
+            Phase::Message => false,
+            Phase::Hello { message, text } => text.len() == message.body_len(),
+            Phase::Payload { place, end } => place.at() == *end,
+        };
+        if !complete {
+            return Ok(());
+        }
+        match std::mem::replace(&mut self.phase, Phase::Message) {
+            Phase::Hello { message: Message::Hello(hello), text } => {
+                let text = String::from_utf8(text)
+                    .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
+                said.push(Said::Hello(hello, text));
+            }
+            Phase::Payload { place: Place::Set(pending), .. } if pending.at < pending.place.len() => {
+                self.pending.push_front(pending);
+            }
+            Phase::Payload { place: Place::Set(Pending { ticket, place, .. }), .. } => {
+                said.push(Said::Arrived { ticket, bytes: Bytes::Place(place) });
+            }
+            Phase::Payload { place: Place::Landing(ticket, bytes, _), .. } => {
+                // Released while it was on the way: nobody wants it.
+                if let Some(ahead) = self.ahead.get_mut(&ticket) {
+                    ahead.landed = Some(bytes);
+                }
+            }
+            Phase::Message | Phase::Hello { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Puts what was asked for into words: one message for each offer, however many pieces of it were asked for since.
+    fn say_fetches(&mut self) {
+        let Self { unsaid, pending, phase, asked, out, .. } = self;
+        let mut arriving = match phase {
+            Phase::Payload { place: Place::Set(pending), .. } => Some(pending),
+            _ => None,
+        };
+        for ticket in unsaid.drain(..) {
+            let fetch = pending.iter_mut().chain(arriving.as_deref_mut()).find(|pending| pending.ticket == ticket);
+            // Called off since, otherwise.
+            if let Some(Pending { said, upto, .. }) = fetch.filter(|pending| pending.upto > pending.said) {
+                let (offset, length) = (*said, *upto - *said);
+                out.extend_from_slice(&Message::Fetch { ticket, offset, length }.encode());
+                asked.push_back(Asked { ticket, offset, length });
+                *said = *upto;
+            }
+        }
+    }
+}
+
+impl BuilderLink for TcpBuilder {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn interest(&self) -> Interest {
+        Interest { read: true, write: !self.out.is_empty() }
+    }
+
+    fn maps(&self) -> bool {
+        false
+    }
+
+    fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError> {
+        let into = into.unwrap_or_else(|| unreachable!("a TCP link maps nothing: a fetch needs a place"));
+        let mut pending = Pending::new(offer, into, upto);
+        let ticket = pending.ticket;
+        let Some(ahead) = self.ahead.get_mut(&ticket) else {
+            self.pending.push_back(pending);
+            self.unsaid.push(ticket);
+            return Ok(None);
+        };
+        pending.eager = true;
+        if ahead.length as usize != pending.place.len() {
+            let (bytes, known) = (offer.bytes, ahead.length);
+            let error = format!("ticket {ticket} was offered with {bytes} bytes, and then with {known}");
+            return Err(LinkError::Protocol(error));
+        }
+        if let Some(bytes) = ahead.landed.take() {
+            self.copied += copy_counted(&mut pending.place, &bytes);
+            return Ok(Some(Bytes::Place(pending.place)));
+        }
+        match &mut self.phase {
+            Phase::Payload { place, .. } if place.lands() == Some(ticket) => {
+                // Half of it is here: the rest goes straight to its place.
+                if let Place::Landing(_, bytes, at) = place {
+                    self.copied += copy_counted(&mut pending.place[..*at], &bytes[..*at]);
+                    pending.at = *at;
+                }
+                *place = Place::Set(pending);
+            }
+            _ => self.pending.push_back(pending),
+        }
+        Ok(None)
+    }
+
+    fn extend_fetch(&mut self, ticket: u64, upto: u32) {
+        let arriving = match &mut self.phase {
+            Phase::Payload { place: Place::Set(pending), .. } => Some(pending),
+            _ => None,
+        };
+        let Some(pending) = self.pending.iter_mut().chain(arriving).find(|pending| pending.ticket == ticket) else {
+            return;
+        };
+        if pending.said == pending.upto {
+            self.unsaid.push(ticket);
+        }
+        pending.upto = pending.upto.max(upto);
+    }
+
+    fn received(&self) -> u64 {
+        self.received
+    }
+
+    fn losses(&self) -> Losses {
+        self.losses
+    }
+
+    fn cancel(&mut self, ticket: u64) {
+        self.pending.retain(|pending| pending.ticket != ticket);
+    }
+
+    fn release(&mut self, below: u64) {
+        while let Some(first) = self.ahead.first_entry()
+            && *first.key() < below
+        {
+            self.unasked -= u64::from(first.remove().length);
+        }
+        self.say(&Message::Release { below });
+    }
+
+    fn say(&mut self, message: &Message) {
+        self.out.extend_from_slice(&message.encode());
+    }
+
+    fn refuse(&mut self, reason: Refusal, text: &str) {
+        self.out.extend_from_slice(&refusal(reason, text));
+        // The peer may be gone, or may not listen: it was worth trying.
+        let _ = self.flush();
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.say_fetches();
+        while !self.gone && !self.out.is_empty() {
+            match rustix::net::send(&self.socket, &self.out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(n) => {
+                    self.out.drain(..n);
+                    send_now(&self.socket)?;
+                }
+                Err(Errno::AGAIN) => return check_unheard(self.out.len(), MOST_UNHEARD),
+                Err(Errno::INTR) => {}
+                Err(error) if is_gone(error) => self.gone = true,
+                Err(error) => return Err(LinkError::io("sending to a source")(error)),
+            }
+        }
+        // Only left behind by a peer that is gone.
+        self.out.clear();
+        Ok(())
+    }
+
+    fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
+        self.flush()?;
+        if self.parse(said)? {
+            return Ok(true);
+        }
+        let mut share = FAIR_SHARE;
+        loop {
+            let (received, direct, wanted) = match &mut self.phase {
+                Phase::Payload { place, end } => {
+                    debug_assert!(self.stash.is_empty(), "the stash would belong in front of what is received now");
+                    let place = place.rest(*end);
+                    let room = self.stash.room();
+                    let (direct, wanted) = (place.len(), place.len() + room.len());
+                    let mut parts = [IoSliceMut::new(place), IoSliceMut::new(room)];
+                    (rustix::io::readv(&self.socket, &mut parts), direct, wanted)
+                }
+                _ => {
+                    let room = self.stash.room();
+                    let wanted = room.len();
+                    (rustix::io::read(&self.socket, room), 0, wanted)
+                }
+            };
+            let received = match received {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(received) => received,
+                Err(Errno::AGAIN) if self.gone => return Err(LinkError::Closed),
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => continue,
+                Err(error) if is_gone(error) => return Err(LinkError::Closed),
+                Err(error) => return Err(LinkError::io("receiving from a source")(error)),
+            };
+            let placed = received.min(direct);
+            if let Phase::Payload { place, .. } = &mut self.phase {
+                place.came(placed);
+                self.copied += placed as u64;
+                self.received += if place.was_asked() { placed as u64 } else { 0 };
+            }
+            self.stash.came(received - placed);
+            self.finish_phase(said)?;
+            if self.parse(said)? {
+                return Ok(true);
+            }
+            if received < wanted && !self.gone {
+                // Everything that was there: asking again would only be told so.
+                return Ok(false);
+            }
+            share = share.saturating_sub(received);
+            if share == 0 {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn copied(&self) -> u64 {
+        self.copied
+    }
+}

@@ -1,0 +1,276 @@
+//! The source's end: messages and slots go out in one queue, slots by `sendfile`.
+
+use super::is_gone;
+use crate::offered::{Asked, Novelty, Offered};
+use crate::tcp_info::sent_again;
+use crate::{Interest, LinkError, SourceGreeting, SourceLink};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::Socket;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use thalweg_arena::Arena;
+use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message};
+
+/// Room for messages from a builder: more than the longest, a refusal with its text.
+const INBOX: usize = 4096;
+/// Times the inbox is emptied before others have their turn.
+const INBOXES: usize = 16;
+/// Bytes after which a source looks for losses. It says what it finds, so that the builder asks for less at a time.
+const LOOK_FOR_LOSSES: u64 = 64 << 10;
+/// Bytes sent at a time where they have to be copied.
+const COPIED_AT_ONCE: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct TcpSource {
+    socket: Socket,
+    peer: String,
+    arena: Arc<Arena>,
+    offered: Offered,
+    out: VecDeque<Out>,
+    /// Bytes of messages in `out`.
+    unheard: usize,
+    inbox: Vec<u8>,
+    connected: bool,
+    /// Sending found nobody. What the peer said before it left can still be heard: it may say why.
+    gone: bool,
+    /// Room for a copy, where the kernel does not send the arena's pages as they are.
+    copying: Option<Vec<u8>>,
+    copied: u64,
+    /// What is known of losses, and what had been sent when they were last looked for.
+    losses: Losses,
+    looked: u64,
+}
+
+#[derive(Debug)]
+enum Out {
+    Bytes { bytes: Vec<u8>, sent: usize },
+    Slot { offset: u64, left: usize },
+}
+
+impl TcpSource {
+    /// The greeting goes out as soon as the connection stands.
+    pub(super) fn new(socket: Socket, peer: &str, greeting: &SourceGreeting) -> Self {
+        let mut link = Self {
+            socket,
+            peer: peer.to_owned(),
+            arena: Arc::clone(&greeting.arena),
+            offered: Offered::new(greeting.hello.slots, greeting.hello.slot_bytes),
+            out: VecDeque::new(),
+            unheard: 0,
+            inbox: Vec::with_capacity(INBOX),
+            connected: false,
+            gone: false,
+            copying: None,
+            copied: 0,
+            losses: Losses::default(),
+            looked: 0,
+        };
+        link.say(&Message::Hello(greeting.hello));
+        link.queue(greeting.description.as_bytes());
+        link
+    }
+
+    fn queue(&mut self, more: &[u8]) {
+        self.unheard += more.len();
+        match self.out.back_mut() {
+            Some(Out::Bytes { bytes, .. }) => bytes.extend_from_slice(more),
+            _ => self.out.push_back(Out::Bytes { bytes: more.to_vec(), sent: 0 }),
+        }
+    }
+
+    fn queue_slot(&mut self, offer: &Announcement, asked: Asked) {
+        let Asked { ticket, offset, length } = asked;
+        self.say(&Message::Data { ticket, offset, length });
+        self.out.push_back(Out::Slot { offset: offer.arena_offset + u64::from(offset), left: length as usize });
+    }
+
+    fn serve(&mut self, asked: Asked) -> Result<(), LinkError> {
+        if let Some((offer, _)) = self.offered.ask(asked)? {
+            self.queue_slot(&offer, asked);
+            // Each answer is a message and a slot.
+            self.offered.check_queue(self.out.len() / 2)?;
+        }
+        Ok(())
+    }
+
+    /// Works through the inbox.
+    fn hear(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
+        let mut at = 0;
+        while let Some(cell) = self.inbox[at..].first_chunk::<MESSAGE_LEN>() {
+            let message = Message::decode(cell)?;
+            if let Message::Refuse { reason, text } = message {
+                let text = self.inbox[at + MESSAGE_LEN..].get(..text as usize);
+                let Some(text) = text else { break };
+                return Err(LinkError::Refused { reason, text: String::from_utf8_lossy(text).into_owned() });
+            }
+            at += MESSAGE_LEN;
+            match message {
+                Message::Fetch { ticket, offset, length } => self.serve(Asked { ticket, offset, length })?,
+                Message::Release { below } => {
+                    self.offered.release(below);
+                    said.push(message);
+                }
+                Message::Hello(_)
+                | Message::Data { .. }
+                | Message::Offer(_)
+                | Message::Paused { .. }
+                | Message::End(_)
+                | Message::Losses(_)
+                | Message::Told { .. } => {
+                    return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
+                }
+                Message::Ignored { .. } => {}
+                _ => said.push(message),
+            }
+        }
+        self.inbox.drain(..at);
+        Ok(())
+    }
+
+    /// Sends what the socket takes of the piece in front. True when all of it went.
+    fn send_front(&mut self) -> Result<bool, Errno> {
+        let more = if self.out.len() > 1 { SendFlags::MORE } else { SendFlags::empty() };
+        let flags = more | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match self.out.front_mut() {
+            None => Ok(true),
+            Some(Out::Bytes { bytes, sent }) => {
+                let n = rustix::net::send(&self.socket, &bytes[*sent..], flags)?;
+                *sent += n;
+                self.unheard -= n;
+                self.losses.sent += n as u64;
+                Ok(*sent == bytes.len())
+            }
+            Some(Out::Slot { offset, left }) => {
+                let n = if let Some(copy) = &mut self.copying {
+                    // The last rung. The arena is ours, and ours to read only slot by slot: so read it as a file.
+                    copy.resize((*left).min(COPIED_AT_ONCE), 0);
+                    let read = rustix::io::pread(self.arena.fd(), &mut copy[..], *offset)?;
+                    let n = rustix::net::send(&self.socket, &copy[..read], flags)?;
+                    self.copied += 2 * n as u64;
+                    n
+                } else {
+                    let mut at = *offset;
+                    match rustix::fs::sendfile(&self.socket, self.arena.fd(), Some(&mut at), *left) {
+                        Err(Errno::INVAL | Errno::NOSYS) => {
+                            tracing::warn!("sendfile is not possible from this arena: payloads are copied by send()");
+                            self.copying = Some(Vec::new());
+                            return Ok(false);
+                        }
+                        sent => sent?,
+                    }
+                };
+                if n == 0 {
+                    // The arena ends before what was offered of it.
+                    return Err(Errno::FAULT);
+                }
+                *offset += n as u64;
+                *left -= n;
+                self.losses.sent += n as u64;
+                Ok(*left == 0)
+            }
+        }
+    }
+
+    /// Says what was lost, if that is anything new.
+    fn look_for_losses(&mut self) {
+        self.looked = self.losses.sent;
+        let Some(again) = sent_again(&self.socket) else { return };
+        if again != self.losses.again {
+            self.losses.again = again;
+            self.say(&Message::Losses(self.losses));
+        }
+    }
+}
+
+impl SourceLink for TcpSource {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn interest(&self) -> Interest {
+        Interest { read: true, write: !self.out.is_empty() }
+    }
+
+    fn offer(&mut self, offer: &Announcement) {
+        let novelty = self.offered.offer(offer);
+        if novelty != Novelty::Released {
+            self.say(&Message::Offer(*offer));
+        }
+        if novelty == Novelty::New && offer.disposition == Disposition::Eager {
+            self.queue_slot(offer, Asked { ticket: offer.ticket, offset: 0, length: offer.bytes });
+        }
+    }
+
+    fn withdraw(&mut self, ticket: u64) -> bool {
+        self.offered.may_withdraw(ticket)
+    }
+
+    fn say(&mut self, message: &Message) {
+        self.queue(&message.encode());
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        if !self.connected {
+            if let Some(error) = self.socket.take_error().map_err(LinkError::io("connecting"))? {
+                return Err(LinkError::io(format!("connecting to tcp:{}", self.peer))(error));
+            }
+            if self.socket.peer_addr().is_err() {
+                return Ok(());
+            }
+            self.connected = true;
+        }
+        for asked in self.offered.early() {
+            self.serve(asked)?;
+        }
+        while !self.gone && !self.out.is_empty() {
+            match self.send_front() {
+                Ok(true) => {
+                    self.out.pop_front();
+                    if self.losses.sent - self.looked >= LOOK_FOR_LOSSES {
+                        self.look_for_losses();
+                    }
+                }
+                Ok(false) => {}
+                Err(Errno::AGAIN) => return self.offered.check_unheard(self.unheard),
+                Err(Errno::INTR) => {}
+                Err(error) if is_gone(error) => self.gone = true,
+                Err(error) => return Err(LinkError::io(format!("sending to tcp:{}", self.peer))(error)),
+            }
+        }
+        // Only left behind by a peer that is gone.
+        self.out.clear();
+        Ok(())
+    }
+
+    fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
+        self.flush()?;
+        if !self.connected {
+            return Ok(());
+        }
+        for _ in 0..INBOXES {
+            match rustix::net::recv(&self.socket, rustix::buffer::spare_capacity(&mut self.inbox), RecvFlags::DONTWAIT)
+            {
+                Ok((_, 0)) => return Err(LinkError::Closed),
+                Ok(_) => {}
+                Err(Errno::AGAIN) if self.gone => return Err(LinkError::Closed),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(error) if is_gone(error) => return Err(LinkError::Closed),
+                Err(error) => return Err(LinkError::io(format!("receiving from tcp:{}", self.peer))(error)),
+            }
+            let full = self.inbox.len() == self.inbox.capacity();
+            self.hear(said)?;
+            if !full {
+                break;
+            }
+        }
+        // Not flushed: what the caller has to say next rides in the last packet of the answers.
+        Ok(())
+    }
+
+    fn copied(&self) -> u64 {
+        self.copied
+    }
+}

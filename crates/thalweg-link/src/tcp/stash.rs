@@ -1,0 +1,52 @@
+//! What came behind a payload, in the same `readv`.
+
+use thalweg_wire::MESSAGE_LEN;
+
+/// Room for messages behind a payload.
+const ROOM: usize = 512;
+
+/// Bytes that were received and not looked at: `bytes[from..to]`.
+#[derive(Debug)]
+pub(super) struct Stash {
+    bytes: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+impl Default for Stash {
+    fn default() -> Self {
+        Self { bytes: vec![0; ROOM], from: 0, to: 0 }
+    }
+}
+
+impl Stash {
+    /// Where more can be received. What is left from before, part of a message, moves to the front.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        self.bytes.copy_within(self.from..self.to, 0);
+        self.to -= self.from;
+        self.from = 0;
+        &mut self.bytes[self.to..]
+    }
+
+    /// So many bytes were received into its room.
+    pub(super) fn came(&mut self, bytes: usize) {
+        self.to += bytes;
+    }
+
+    pub(super) fn message(&mut self) -> Option<[u8; MESSAGE_LEN]> {
+        let cell = *self.bytes[self.from..self.to].first_chunk()?;
+        self.from += MESSAGE_LEN;
+        Some(cell)
+    }
+
+    /// At most `most` bytes.
+    pub(super) fn take(&mut self, most: usize) -> &[u8] {
+        let from = self.from;
+        self.from = self.to.min(from + most);
+        &self.bytes[from..self.from]
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.from == self.to
+    }
+}
