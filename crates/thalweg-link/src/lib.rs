@@ -47,6 +47,8 @@
 
 mod address;
 mod buffer;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod copy;
 mod error;
 mod kind;

@@ -1,0 +1,754 @@
+//! What every link must do, told once and tried on each kind of them.
+//!
+//! ```text
+//! thalweg_link::link_conformance!(mine, Over::new(LinkKind::register(&Mine)));
+//! ```
+//!
+//! makes a module of tests, `mine`, one for each story below. A kind of link whose ends do not come from a
+//! [`Listener`] brings a [`Medium`] of its own. Nothing sleeps: where both ends have nothing to do the test waits for their
+//! descriptors (or lets virtual time pass), and a wait in vain fails it.
+
+#![expect(missing_docs, reason = "a story's name tells it")]
+
+use crate::{
+    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Said, SourceGreeting,
+    SourceLink, connect,
+};
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use thalweg_arena::{Arena, Block, BlockPool, Span};
+use thalweg_wire::{
+    Accounts, Announcement, Capabilities, Disposition, EventId, Hello, Message, Refusal, RunNumber, SourceId, TaiNanos,
+    Welcome, crc32c,
+};
+
+/// Bytes in the arena of the sources.
+const ARENA: usize = 8 << 20;
+/// Bytes of places that a builder sets aside at a time, or more where one fetch takes more.
+const PLACES: usize = 2 << 20;
+/// A bound on waiting, for tests that would otherwise hang.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What connects the two ends in a test.
+pub trait Medium {
+    /// Whether what was said just before the speaker died is always heard.
+    fn is_faithful(&self) -> bool;
+
+    /// Connects one to the other.
+    fn connect(&mut self, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>);
+
+    /// Waits until one of the ends has something to do.
+    fn wait(&mut self, source: Option<&dyn SourceLink>, builder: Option<&dyn BuilderLink>) {
+        let poller = Poller::new().unwrap();
+        if let Some(source) = source {
+            poller.add(source.fd(), 0, source.interest()).unwrap();
+        }
+        if let Some(builder) = builder {
+            poller.add(builder.fd(), 1, builder.interest()).unwrap();
+        }
+        let mut woken = 0;
+        poller.wait(Some(PATIENCE), |_| woken += 1).unwrap();
+        assert!(woken > 0, "neither end has anything to do: {source:?} {builder:?}");
+    }
+}
+
+/// A kind of link that is registered.
+#[derive(Debug)]
+pub struct Over {
+    kind: LinkKind,
+    directory: tempfile::TempDir,
+}
+
+impl Over {
+    /// With a directory of its own, for kinds that listen in one.
+    ///
+    /// # Panics
+    /// There can be no directory for temporary files.
+    pub fn new(kind: LinkKind) -> Self {
+        Self { kind, directory: tempfile::tempdir().unwrap() }
+    }
+}
+
+impl Medium for Over {
+    fn is_faithful(&self) -> bool {
+        self.kind.frames.is_none()
+    }
+
+    fn connect(&mut self, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>) {
+        let address = Address::here(self.kind, self.directory.path(), "builder").unwrap();
+        let door = Listener::open(&address, eager).unwrap();
+        let source = connect(&door.address(), None, greeting).unwrap();
+        let poller = Poller::new().unwrap();
+        poller.add(door.as_fd(), 0, Interest::READ).unwrap();
+        loop {
+            if let Some((builder, _)) = door.accept().unwrap() {
+                return (source, builder);
+            }
+            poller.wait(Some(PATIENCE), |_| {}).unwrap();
+        }
+    }
+}
+
+/// A source and a builder that are connected, and what each has heard.
+struct Link<M> {
+    medium: M,
+    greeting: SourceGreeting,
+    eager: Eager,
+    /// Where the builder puts things. Taken from the front and used once.
+    places: Block,
+    source: Box<dyn SourceLink>,
+    builder: Box<dyn BuilderLink>,
+    /// Heard by the source.
+    heard: Vec<Message>,
+    /// Heard by the builder, but for what arrived.
+    said: Vec<Message>,
+    arrived: BTreeMap<u64, Bytes>,
+    hello: Option<(Hello, String)>,
+}
+
+const EAGER: Eager = Eager { credit: 64 << 10, limit: 8 << 10 };
+
+impl<M: Medium> Link<M> {
+    /// Connects, and has the source welcomed.
+    fn new(medium: M) -> Self {
+        Self::with(medium, |_| {})
+    }
+
+    fn with(mut medium: M, change: impl FnOnce(&mut Hello)) -> Self {
+        let mut hello = Hello {
+            session: 7,
+            source: SourceId::new(1, 2),
+            builder: 0,
+            builders: 1,
+            slots: 4096,
+            slot_bytes: 4 << 20,
+            max_payload: 4 << 20,
+            capabilities: Capabilities::empty(),
+            description: 0,
+        };
+        change(&mut hello);
+        let description = format!("{{\"name\": \"{}\"}}", "detector ".repeat(600));
+        hello.description = description.len() as u32;
+        let greeting = SourceGreeting { hello, description, arena: Arc::clone(arena().arena()) };
+        let (source, builder) = medium.connect(&greeting, EAGER);
+        let places = block(PLACES);
+        let mut link = Self {
+            medium,
+            greeting,
+            eager: EAGER,
+            places,
+            source,
+            builder,
+            heard: Vec::new(),
+            said: Vec::new(),
+            arrived: BTreeMap::new(),
+            hello: None,
+        };
+        link.welcome(0);
+        link
+    }
+
+    fn welcome(&mut self, released_below: u64) {
+        self.until("the hello", |link| link.hello.is_some());
+        let Eager { credit, limit } = self.eager;
+        let welcome = Message::Welcome(Welcome {
+            run: RunNumber(42),
+            eager_credit: credit,
+            eager_limit: limit,
+            most_records: 4096,
+            running: released_below > 0,
+            released_below,
+            capabilities: Capabilities::empty(),
+        });
+        self.builder.say(&welcome);
+        self.until("the welcome", |link| link.heard.contains(&welcome));
+    }
+
+    /// The connection breaks, and the source connects anew.
+    fn reconnect(&mut self, released_below: u64) {
+        let (source, builder) = self.medium.connect(&self.greeting, self.eager);
+        (self.source, self.builder) = (source, builder);
+        self.hello = None;
+        self.heard.clear();
+        self.said.clear();
+        self.arrived.clear();
+        self.welcome(released_below);
+    }
+
+    /// Lets each end do what it can.
+    fn turn(&mut self) -> (Result<(), LinkError>, Result<(), LinkError>) {
+        (self.source_turn(), self.builder_turn())
+    }
+
+    fn source_turn(&mut self) -> Result<(), LinkError> {
+        self.source.flush()?;
+        self.source.ready(&mut self.heard)
+    }
+
+    fn builder_turn(&mut self) -> Result<(), LinkError> {
+        self.builder.flush()?;
+        let mut said = Vec::new();
+        let mut outcome = Ok(true);
+        while matches!(outcome, Ok(true)) {
+            outcome = self.builder.ready(&mut said);
+        }
+        for said in said {
+            match said {
+                Said::Hello(hello, text) => {
+                    assert!(self.hello.replace((hello, text)).is_none(), "said hello twice");
+                }
+                Said::Message(message) => self.said.push(message),
+                Said::Arrived { ticket, bytes } => {
+                    assert!(self.arrived.insert(ticket, bytes).is_none(), "ticket {ticket} arrived twice");
+                }
+            }
+        }
+        outcome.map(drop)
+    }
+
+    fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+        loop {
+            let (source, builder) = self.turn();
+            source.unwrap_or_else(|error| panic!("the source, waiting for {what}: {error}"));
+            builder.unwrap_or_else(|error| panic!("the builder, waiting for {what}: {error}"));
+            if done(self) {
+                return;
+            }
+            self.medium.wait(Some(&*self.source), Some(&*self.builder));
+        }
+    }
+
+    /// What the builder says to it in the end.
+    fn until_builder_fails(&mut self) -> LinkError {
+        loop {
+            let _ = self.source_turn();
+            if let Err(error) = self.builder_turn() {
+                return error;
+            }
+            self.medium.wait(Some(&*self.source), Some(&*self.builder));
+        }
+    }
+
+    /// A held slot of the arena; its place there depends on its ticket and length.
+    fn slot(&self, ticket: u64, bytes: u32) -> Announcement {
+        let room = ARENA as u64 - u64::from(bytes) + 1;
+        Announcement {
+            ticket,
+            first: EventId(ticket * 3),
+            arena_offset: ticket.wrapping_mul(0x9e37_79b9) % room,
+            count: 3,
+            bytes,
+            disposition: Disposition::Held,
+        }
+    }
+
+    fn offer(&mut self, offers: &[Announcement]) {
+        offers.iter().for_each(|offer| self.source.offer(offer));
+    }
+
+    fn offered(&self) -> Vec<Announcement> {
+        let offers = self.said.iter().filter_map(|said| match said {
+            Message::Offer(offer) => Some(*offer),
+            _ => None,
+        });
+        offers.collect()
+    }
+
+    /// Fetches into a place of its own.
+    fn fetch(&mut self, offer: &Announcement) {
+        self.begin_fetch(offer, offer.bytes);
+    }
+
+    fn begin_fetch(&mut self, offer: &Announcement, upto: u32) {
+        let bytes = offer.bytes as usize;
+        let place = self.places.carve(bytes).unwrap_or_else(|| {
+            self.places = block(bytes.max(PLACES));
+            self.places.carve(bytes).unwrap()
+        });
+        if let Some(bytes) = self.builder.begin_fetch(offer, Some(place), upto).unwrap() {
+            assert!(self.arrived.insert(offer.ticket, bytes).is_none());
+        }
+    }
+
+    /// Checks and takes what arrived of an offer.
+    fn take(&mut self, offer: &Announcement) {
+        let start = offer.arena_offset as usize;
+        let expected = &arena()[start..start + offer.bytes as usize];
+        let bytes = self.arrived.remove(&offer.ticket).expect("it arrived");
+        assert_eq!(bytes.len(), expected.len());
+        assert_eq!(crc32c(&bytes), crc32c(expected), "content of ticket {}", offer.ticket);
+    }
+}
+
+/// A block for so many bytes.
+fn block(bytes: usize) -> Block {
+    BlockPool::new("builder", 1, bytes).unwrap().take().unwrap()
+}
+
+/// The arena of the sources of all tests, which only read it: bytes drawn at random.
+fn arena() -> &'static Span {
+    static ARENA_OF_ALL: OnceLock<Span> = OnceLock::new();
+    ARENA_OF_ALL.get_or_init(|| {
+        let mut arena = Arena::create("source", ARENA).unwrap();
+        let mut random = 0x2545_f491_4f6c_dd1du64;
+        for word in arena.chunks_exact_mut(8) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            word.copy_from_slice(&random.to_le_bytes());
+        }
+        arena
+    })
+}
+
+/// A run of dropped fragments.
+fn dropped(ticket: u64) -> Announcement {
+    Announcement {
+        ticket,
+        first: EventId(ticket * 3),
+        arena_offset: 0,
+        count: 3,
+        bytes: 0,
+        disposition: Disposition::DroppedNewest,
+    }
+}
+
+pub fn greeting_and_run_control<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    let (hello, text) = link.hello.clone().unwrap();
+    assert_eq!(hello, link.greeting.hello);
+    assert_eq!(text, link.greeting.description);
+
+    link.heard.clear();
+    let start = Message::Start { run: RunNumber(42), first: EventId(5), at: TaiNanos(99) };
+    let stop = Message::StopAt { end: EventId(105) };
+    link.builder.say(&start);
+    link.builder.say(&Message::Pause);
+    link.until("start and pause", |link| link.heard == [start, Message::Pause]);
+    let paused = Message::Paused { next: EventId(100) };
+    link.source.say(&paused);
+    link.until("paused", |link| link.said == [paused]);
+    link.builder.say(&stop);
+    link.until("stop", |link| link.heard.contains(&stop));
+    let end = Message::End(Accounts { accepted: 100, tickets: 0, next_sequence: 100, ..Accounts::default() });
+    link.source.say(&end);
+    link.until("end", |link| link.said == [paused, end]);
+    link.builder.say(&Message::Bye);
+    link.until("bye", |link| link.heard == [start, Message::Pause, stop, Message::Bye]);
+}
+
+/// A run is paused and goes on as often as someone likes.
+pub fn the_same_words_are_heard_as_often_as_they_are_said<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    link.heard.clear();
+    let orders = [Message::Pause, Message::StopAt { end: EventId(u64::MAX) }].repeat(3);
+    orders.iter().for_each(|order| link.builder.say(order));
+    let answers = [Message::Paused { next: EventId(7) }; 3];
+    answers.iter().for_each(|answer| link.source.say(answer));
+    link.until("all words", |link| link.heard.len() >= orders.len() && link.said.len() >= answers.len());
+    assert_eq!((&link.heard, &link.said[..]), (&orders, &answers[..]));
+}
+
+pub fn offers_arrive_in_order_and_intact<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    let offers: Vec<Announcement> = (0..300)
+        .map(|ticket| if ticket % 7 == 3 { dropped(ticket) } else { link.slot(ticket, 64 * (1 + ticket as u32)) })
+        .collect();
+    for some in offers.chunks(70) {
+        link.offer(some);
+        let _ = link.turn();
+    }
+    link.until("all offers", |link| link.said.len() == offers.len());
+    assert_eq!(link.offered(), offers);
+    // The books come behind what they count.
+    let end = Message::End(Accounts { tickets: 301, ..Accounts::default() });
+    link.offer(&[dropped(300)]);
+    link.source.say(&end);
+    link.until("the books", |link| link.said.len() == offers.len() + 2);
+    assert_eq!(link.said[300..], [Message::Offer(dropped(300)), end]);
+}
+
+pub fn a_fetch_brings_exactly_the_bytes<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    let sizes = [64, 128, 1280, 1344, 4096, 65536, 1 << 20, 100_032, 192, (3 << 20) + 64, 64];
+    let offers: Vec<Announcement> = sizes.iter().zip(0..).map(|(bytes, ticket)| link.slot(ticket, *bytes)).collect();
+    link.offer(&offers);
+    link.until("offers", |link| link.said.len() == offers.len());
+    // All of them at once, and not in the order they were offered in.
+    for offer in offers.iter().rev() {
+        link.fetch(offer);
+    }
+    link.until("all bytes", |link| link.arrived.len() == offers.len());
+    offers.iter().for_each(|offer| link.take(offer));
+    assert!(!link.places.is_busy());
+}
+
+pub fn a_fetch_may_be_made_in_pieces<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    let sizes = [100_032, 64, 200_000, 65_600];
+    let offers: Vec<Announcement> = sizes.iter().zip(0..).map(|(bytes, ticket)| link.slot(ticket, *bytes)).collect();
+    link.offer(&offers);
+    link.until("offers", |link| link.said.len() == offers.len());
+    // In turn; one asks for its next piece while the one before is on its way, another when it is here.
+    let mut upto = [0; 4];
+    let mut asked = 0;
+    while upto != sizes {
+        for (offer, upto) in offers.iter().zip(&mut upto).filter(|(offer, upto)| **upto < offer.bytes) {
+            let before = *upto;
+            *upto = offer.bytes.min(before + 16_320);
+            asked += u64::from(*upto - before);
+            match before {
+                0 => link.begin_fetch(offer, *upto),
+                _ => link.builder.extend_fetch(offer.ticket, *upto),
+            }
+        }
+        if asked % 3 != 0 && !link.builder.maps() {
+            link.until("all that was asked for", |link| link.builder.received() == asked);
+        }
+    }
+    link.until("all bytes", |link| link.arrived.len() == offers.len());
+    offers.iter().for_each(|offer| link.take(offer));
+    assert!(!link.places.is_busy());
+}
+
+pub fn many_small_ones<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    let offers: Vec<Announcement> = (0..1000).map(|ticket| link.slot(ticket, 64 + 64 * (ticket as u32 % 5))).collect();
+    link.offer(&offers);
+    link.until("offers", |link| link.said.len() == offers.len());
+    for (some, done) in offers.chunks(128).zip(1..) {
+        some.iter().for_each(|offer| link.fetch(offer));
+        link.until("some bytes", |link| link.arrived.len() == some.len());
+        some.iter().for_each(|offer| link.take(offer));
+        link.builder.release((done * 128).min(1000));
+    }
+    link.until("the releases", |link| link.heard.last() == Some(&Message::Release { below: 1000 }));
+}
+
+pub fn eager_offers_come_unasked<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    let mut ticket = 0;
+    // Several times the credit: it comes back with each release.
+    for round in 0..20 {
+        let offers: Vec<Announcement> = (ticket..ticket + 8)
+            .map(|ticket| Announcement { disposition: Disposition::Eager, ..link.slot(ticket, 8 << 10) })
+            .collect();
+        ticket += 8;
+        link.offer(&offers);
+        let before = link.said.len();
+        link.until("eager offers", |link| link.said.len() == before + 8);
+        // Not all of them are wanted, and some are wanted before they are here.
+        for offer in link.offered().into_iter().rev().take(8).filter(|offer| offer.ticket % 3 != round % 3) {
+            link.fetch(&offer);
+        }
+        let wanted = offers.iter().filter(|offer| offer.ticket % 3 != round % 3);
+        let count = wanted.clone().count();
+        link.until("eager bytes", |link| link.arrived.len() == count);
+        wanted.for_each(|offer| link.take(offer));
+        link.builder.release(ticket);
+        link.until("the release", |link| link.heard.last() == Some(&Message::Release { below: ticket }));
+    }
+    // After all this the ordinary way works as before.
+    let offer = link.slot(ticket, 100_032);
+    link.offer(&[offer]);
+    link.until("one more", |link| link.offered().contains(&offer));
+    link.fetch(&offer);
+    link.until("its bytes", |link| !link.arrived.is_empty());
+    link.take(&offer);
+}
+
+pub fn more_eager_than_the_credit_is_an_error<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    for ticket in 0..9 {
+        let offer = Announcement { disposition: Disposition::Eager, ..link.slot(ticket, 8 << 10) };
+        link.source.offer(&offer);
+    }
+    if link.builder.maps() {
+        // Nothing is sent ahead where everything can be seen.
+        link.until("offers", |link| link.offered().len() == 9);
+        assert!(link.offered().iter().all(|offer| offer.disposition == Disposition::Held));
+        return;
+    }
+    let error = link.until_builder_fails();
+    assert!(error.is_violation(), "{error}");
+    assert!(error.to_string().contains("73728 in all"), "{error}");
+}
+
+pub fn an_eager_offer_over_the_limit_is_an_error<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    if link.builder.maps() {
+        return;
+    }
+    let offer = Announcement { disposition: Disposition::Eager, ..link.slot(0, (8 << 10) + 64) };
+    link.source.offer(&offer);
+    let error = link.until_builder_fails();
+    assert!(error.is_violation(), "{error}");
+}
+
+pub fn releases_are_cumulative<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    let offers: Vec<Announcement> = (0..10).map(|ticket| link.slot(ticket, 640)).collect();
+    link.offer(&offers);
+    link.until("offers", |link| link.said.len() == 10);
+    link.heard.clear();
+    for below in [3, 3, 3, 7] {
+        link.builder.release(below);
+    }
+    link.until("releases", |link| link.heard.last() == Some(&Message::Release { below: 7 }));
+    assert!(link.heard.is_sorted_by_key(|said| match said {
+        Message::Release { below } => *below,
+        other => panic!("{other:?}"),
+    }));
+    link.fetch(&offers[8]);
+    link.until("what is left", |link| link.arrived.len() == 1);
+    link.take(&offers[8]);
+}
+
+pub fn an_offer_is_withdrawn_before_it_is_asked_for<M: Medium>(medium: M) {
+    let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
+    let offers: Vec<Announcement> = (0..4).map(|ticket| link.slot(ticket, 6400)).collect();
+    link.offer(&offers);
+    link.until("offers", |link| link.said.len() == 4);
+    assert!(link.source.withdraw(1));
+    let gone = Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..offers[1] };
+    link.source.offer(&gone);
+    // The builder has not heard of it, and asks.
+    link.fetch(&offers[1]);
+    link.fetch(&offers[2]);
+    link.until("the drop", |link| link.said.len() == 5);
+    assert_eq!(link.offered()[4], gone);
+    link.builder.cancel(1);
+    link.builder.cancel(1);
+    link.until("what was not dropped", |link| link.arrived.contains_key(&2));
+    assert!(link.places.is_busy());
+    link.take(&offers[2]);
+    assert!(link.arrived.is_empty());
+    assert!(!link.places.is_busy(), "both places are back");
+}
+
+pub fn an_offer_that_was_asked_for_is_not_withdrawn<M: Medium>(medium: M) {
+    let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
+    let offer = link.slot(0, 1 << 20);
+    link.offer(&[offer]);
+    link.until("the offer", |link| link.said.len() == 1);
+    link.fetch(&offer);
+    link.until("the bytes", |link| !link.arrived.is_empty());
+    assert!(!link.source.withdraw(0));
+    link.take(&offer);
+    link.builder.release(1);
+    link.until("the release", |link| link.heard.contains(&Message::Release { below: 1 }));
+    assert!(link.source.withdraw(0), "nobody waits for it any more");
+}
+
+pub fn a_source_that_comes_back_offers_again<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    let offers: Vec<Announcement> = (0..40).map(|ticket| link.slot(ticket, 10_048)).collect();
+    link.offer(&offers[..30]);
+    link.until("offers", |link| link.said.len() == 30);
+    offers[..20].iter().for_each(|offer| link.fetch(offer));
+    link.until("the first", |link| link.arrived.len() == 20);
+    link.builder.release(17);
+    offers[20..25].iter().for_each(|offer| link.fetch(offer));
+    let _ = link.turn();
+
+    // The release may not have been heard; the welcome says it again.
+    link.reconnect(17);
+    link.offer(&offers[17..30]);
+    link.offer(&offers[30..]);
+    link.until("offers again", |link| link.said.len() == 23);
+    assert_eq!(link.offered(), offers[17..]);
+    offers[20..].iter().for_each(|offer| link.fetch(offer));
+    link.until("the rest", |link| link.arrived.len() == 20);
+    offers[20..].iter().for_each(|offer| link.take(offer));
+    link.builder.release(40);
+    link.until("the release", |link| link.heard.last() == Some(&Message::Release { below: 40 }));
+}
+
+pub fn a_builder_may_ask_before_the_offer_is_repeated<M: Medium>(medium: M) {
+    let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
+    let offers: Vec<Announcement> = (0..6).map(|ticket| link.slot(ticket, 4096)).collect();
+    link.offer(&offers);
+    link.until("offers", |link| link.said.len() == 6);
+    link.reconnect(2);
+    // The builder knows these from before.
+    offers[2..].iter().for_each(|offer| link.fetch(offer));
+    for _ in 0..3 {
+        let _ = link.turn();
+    }
+    let eager = Announcement { disposition: Disposition::Eager, ..offers[3] };
+    let gone = Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..offers[5] };
+    link.offer(&[offers[2], eager, offers[4], gone]);
+    link.until("the bytes", |link| link.arrived.len() == 3 && link.said.len() == 4);
+    link.builder.cancel(5);
+    offers[2..5].iter().for_each(|offer| link.take(offer));
+    assert!(!link.places.is_busy());
+}
+
+pub fn a_link_that_ends_returns_every_place<M: Medium>(medium: M) {
+    let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
+    let offers: Vec<Announcement> = (0..8).map(|ticket| link.slot(ticket, 256 << 10)).collect();
+    link.offer(&offers);
+    link.until("offers", |link| link.said.len() == 8);
+    offers.iter().for_each(|offer| link.fetch(offer));
+    // Some have come, one may be on its way, and others have not been asked for yet.
+    link.until("the first", |link| !link.arrived.is_empty());
+    let Link { builder, arrived, places, .. } = link;
+    drop(builder);
+    assert!(places.is_busy(), "what arrived is still here");
+    drop(arrived);
+    assert!(!places.is_busy());
+}
+
+pub fn a_refusal_says_why<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    // Even where much else is on its way.
+    let offers: Vec<Announcement> = (0..100).map(|ticket| link.slot(ticket, 64)).collect();
+    link.offer(&offers);
+    link.builder.refuse(Refusal::Mismatch, "slots of 3 bytes hold nothing – größer, bitte");
+    loop {
+        if let Err(error) = link.source_turn() {
+            assert!(
+                matches!(&error, LinkError::Refused { reason: Refusal::Mismatch, text } if text.ends_with("größer, bitte")),
+                "{error}"
+            );
+            return;
+        }
+        let _ = link.builder_turn();
+        link.medium.wait(Some(&*link.source), Some(&*link.builder));
+    }
+}
+
+pub fn what_a_source_said_is_heard_after_its_death<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    // As much as has reached the builder's kernel: TCP's first window is 64 KiB.
+    let offers: Vec<Announcement> = (0..500).map(|ticket| link.slot(ticket, 64)).collect();
+    link.offer(&offers);
+    link.source_turn().unwrap();
+    // Something it will never read, so that a kernel that is strict sends a reset.
+    link.builder.release(0);
+    link.builder.flush().unwrap();
+    let Link { mut medium, source, mut builder, .. } = link;
+    drop(source);
+    let mut said = Vec::new();
+    let error = loop {
+        builder.say(&Message::Pause);
+        if let Err(error) = builder.flush().and_then(|()| builder.ready(&mut said)) {
+            break error;
+        }
+        medium.wait(None, Some(&*builder));
+    };
+    assert!(matches!(error, LinkError::Closed), "{error}");
+    assert!(!error.is_violation());
+    if medium.is_faithful() {
+        assert_eq!(said.len(), 500);
+    }
+}
+
+pub fn what_a_builder_said_is_heard_after_its_death<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    link.heard.clear();
+    for below in 1..500 {
+        link.builder.release(below);
+    }
+    link.builder.flush().unwrap();
+    let Link { mut medium, mut source, builder, .. } = link;
+    drop(builder);
+    let mut heard = Vec::new();
+    let error = loop {
+        source.say(&Message::Paused { next: EventId(0) });
+        if let Err(error) = source.flush().and_then(|()| source.ready(&mut heard)) {
+            break error;
+        }
+        medium.wait(Some(&*source), None);
+    };
+    assert!(matches!(error, LinkError::Closed), "{error}");
+    if medium.is_faithful() {
+        assert_eq!(heard.last(), Some(&Message::Release { below: 499 }));
+    }
+}
+
+pub fn more_is_said_than_there_is_room_for<M: Medium>(medium: M) {
+    let mut link = Link::with(medium, |hello| (hello.slots, hello.slot_bytes) = (1, 1 << 30));
+    let words: Vec<Message> = (0..2000).map(|next| Message::Paused { next: EventId(next) }).collect();
+    let orders: Vec<Message> = (0..2000).map(|end| Message::StopAt { end: EventId(end) }).collect();
+    link.heard.clear();
+    for (word, order) in words.iter().zip(&orders) {
+        link.source.say(word);
+        link.builder.say(order);
+    }
+    link.until("every word", |link| link.said.len() == 2000 && link.heard.len() == 2000);
+    assert!(link.said == words && link.heard == orders);
+}
+
+pub fn copies_are_counted<M: Medium>(medium: M) {
+    let mut link = Link::new(medium);
+    let offers: Vec<Announcement> = (0..4).map(|ticket| link.slot(ticket, 1 << 20)).collect();
+    link.offer(&offers);
+    link.until("offers", |link| link.said.len() == 4);
+    if link.builder.maps() {
+        for offer in &offers {
+            let bytes = link.builder.fetch(offer, None).unwrap().expect("it can be seen where it lies");
+            assert!(matches!(bytes, Bytes::View(_)));
+            link.arrived.insert(offer.ticket, bytes);
+            link.take(offer);
+        }
+        assert_eq!((link.source.copied(), link.builder.copied()), (0, 0));
+    }
+    offers.iter().for_each(|offer| link.fetch(offer));
+    link.until("the bytes", |link| link.arrived.len() == 4);
+    assert!(link.arrived.values().all(|bytes| matches!(bytes, Bytes::Place(_))));
+    if link.medium.is_faithful() {
+        assert_eq!((link.source.copied(), link.builder.copied()), (0, 4 << 20));
+    } else {
+        assert!(link.source.copied() >= 4 << 20 && link.builder.copied() >= 4 << 20);
+    }
+}
+
+/// A module of tests that try a kind of link: see [`conformance`](crate::conformance).
+///
+/// `link_conformance!(NAME, MEDIUM)` makes a test of each story, with a new `MEDIUM`. `link_conformance! { mod NAME; MACRO }`
+/// gives the names of the stories to a macro instead.
+#[macro_export]
+macro_rules! link_conformance {
+    ($name:ident, $medium:expr) => {
+        $crate::link_conformance! { mod $name; tests { $medium } }
+    };
+    (mod $name:ident; $($each:tt)*) => {
+        mod $name {
+            use super::*;
+            $crate::link_conformance! { @each [$($each)*]
+                greeting_and_run_control
+                the_same_words_are_heard_as_often_as_they_are_said
+                offers_arrive_in_order_and_intact
+                a_fetch_brings_exactly_the_bytes
+                a_fetch_may_be_made_in_pieces
+                many_small_ones
+                eager_offers_come_unasked
+                more_eager_than_the_credit_is_an_error
+                an_eager_offer_over_the_limit_is_an_error
+                releases_are_cumulative
+                an_offer_is_withdrawn_before_it_is_asked_for
+                an_offer_that_was_asked_for_is_not_withdrawn
+                a_source_that_comes_back_offers_again
+                a_builder_may_ask_before_the_offer_is_repeated
+                a_link_that_ends_returns_every_place
+                a_refusal_says_why
+                what_a_source_said_is_heard_after_its_death
+                what_a_builder_said_is_heard_after_its_death
+                more_is_said_than_there_is_room_for
+                copies_are_counted
+            }
+        }
+    };
+    (@each [tests { $medium:expr }] $($story:ident)*) => {
+        $(#[test]
+        fn $story() {
+            $crate::conformance::$story($medium);
+        })*
+    };
+    (@each [$macro:ident] $($story:ident)*) => {
+        $macro! { $($story)* }
+    };
+}
