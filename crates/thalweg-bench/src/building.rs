@@ -13,7 +13,7 @@ use std::process::Command;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig};
 use thalweg_link::{Address, LinkKind};
 use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW, Wait,
 };
 use thalweg_wire::{SourceId, record_len};
 
@@ -43,6 +43,9 @@ pub struct Options {
     /// The same as --check payload
     #[arg(long, conflicts_with = "check")]
     check_data: bool,
+    /// How the hot threads wait: sleep, poll, or for how long to poll before sleeping, as 50us
+    #[arg(long, value_name = "HOW", default_value = "sleep")]
+    wait: Wait,
     /// Record the events below this directory, and delete them when they are counted. Without it they are let go
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
@@ -79,7 +82,7 @@ struct Building {
 
 impl Instrument for Building {
     fn keys(&self) -> Vec<Key> {
-        let Options { sources, builders, congestion, check, record, .. } = &self.options;
+        let Options { sources, builders, congestion, check, record, wait, .. } = &self.options;
         let of = |link: LinkKind, size: u64| {
             let mut key = Key::new(link.name, "build", size)
                 .with("sources", sources)
@@ -87,6 +90,9 @@ impl Instrument for Building {
                 .with("recorded", if record.is_some() { "yes" } else { "no" });
             if let Some(congestion) = congestion.as_ref().filter(|_| link.congestion) {
                 key = key.with("congestion", congestion);
+            }
+            if *wait != Wait::default() {
+                key = key.with("wait", wait);
             }
             if *check == CheckConfig::Payload { key.with("checked", "header and payload") } else { key }
         };
@@ -201,6 +207,7 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
         policy: Policy::Block,
         slots,
         slot: None,
+        wait: options.wait,
         cpu: None,
     };
     let sources: Vec<SourceNodeConfig> = (0..options.sources).map(source).collect();
@@ -210,6 +217,7 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
         let listen = Address::here(link, &std::env::temp_dir(), &name).map_err(BenchError::Usage)?;
         let mut builder = BuilderNodeConfig::new(&format!("builder-{index}"), vec![listen]);
         builder.check = options.check;
+        builder.wait = options.wait;
         builder.block = ByteSize(builder.block.0.max((slot + (1 << 17)).next_multiple_of(1 << 20)));
         // Several fetches under way, however large they are.
         builder.window = Some(ByteSize(WINDOW.max(4 * slot)));

@@ -40,16 +40,19 @@ pub trait Medium {
     fn connect(&mut self, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>);
 
     /// Waits until one of the ends has something to do.
-    fn wait(&mut self, source: Option<&dyn SourceLink>, builder: Option<&dyn BuilderLink>) {
+    fn wait(&mut self, mut source: Option<&mut dyn SourceLink>, mut builder: Option<&mut dyn BuilderLink>) {
         let poller = Poller::new().unwrap();
-        if let Some(source) = source {
+        let mut woken = 0;
+        if let Some(source) = &mut source {
+            woken += u32::from(!source.prepare_wait());
             poller.add(source.fd(), 0, source.interest()).unwrap();
         }
-        if let Some(builder) = builder {
+        if let Some(builder) = &mut builder {
+            woken += u32::from(!builder.prepare_wait());
             poller.add(builder.fd(), 1, builder.interest()).unwrap();
         }
-        let mut woken = 0;
-        poller.wait(Some(PATIENCE), |_| woken += 1).unwrap();
+        let patience = if woken > 0 { Duration::ZERO } else { PATIENCE };
+        poller.wait(Some(patience), |_| woken += 1).unwrap();
         assert!(woken > 0, "neither end has anything to do: {source:?} {builder:?}");
     }
 }
@@ -216,7 +219,7 @@ impl<M: Medium> Link<M> {
             if done(self) {
                 return;
             }
-            self.medium.wait(Some(&*self.source), Some(&*self.builder));
+            self.medium.wait(Some(&mut *self.source), Some(&mut *self.builder));
         }
     }
 
@@ -227,7 +230,7 @@ impl<M: Medium> Link<M> {
             if let Err(error) = self.builder_turn() {
                 return error;
             }
-            self.medium.wait(Some(&*self.source), Some(&*self.builder));
+            self.medium.wait(Some(&mut *self.source), Some(&mut *self.builder));
         }
     }
 
@@ -616,7 +619,7 @@ pub fn a_refusal_says_why<M: Medium>(medium: M) {
             return;
         }
         let _ = link.builder_turn();
-        link.medium.wait(Some(&*link.source), Some(&*link.builder));
+        link.medium.wait(Some(&mut *link.source), Some(&mut *link.builder));
     }
 }
 
@@ -637,7 +640,7 @@ pub fn what_a_source_said_is_heard_after_its_death<M: Medium>(medium: M) {
         if let Err(error) = builder.flush().and_then(|()| builder.ready(&mut said)) {
             break error;
         }
-        medium.wait(None, Some(&*builder));
+        medium.wait(None, Some(&mut *builder));
     };
     assert!(matches!(error, LinkError::Closed), "{error}");
     assert!(!error.is_violation());
@@ -661,7 +664,7 @@ pub fn what_a_builder_said_is_heard_after_its_death<M: Medium>(medium: M) {
         if let Err(error) = source.flush().and_then(|()| source.ready(&mut heard)) {
             break error;
         }
-        medium.wait(Some(&*source), None);
+        medium.wait(Some(&mut *source), None);
     };
     assert!(matches!(error, LinkError::Closed), "{error}");
     if medium.is_faithful() {

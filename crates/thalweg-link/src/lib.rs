@@ -85,6 +85,18 @@ pub trait SourceLink: Debug + Send {
     /// What to wait for.
     fn interest(&self) -> Interest;
 
+    /// To be called before waiting on [`fd`](Self::fd): from now on that tells of what comes. False where something has
+    /// come already: do not wait, [`ready`](Self::ready) has something to do. A link that is polled instead of waited for
+    /// needs no system call while nothing comes, where the medium needs none.
+    fn prepare_wait(&mut self) -> bool {
+        true
+    }
+
+    /// Whether `ready` sees what has come in memory, without a system call while nothing has.
+    fn sees(&self) -> bool {
+        false
+    }
+
     /// Says that fragments are to be had, or were dropped. Their bytes stay as they are until released. Tickets are
     /// counted without gaps, from the first that is offered over this link; a ticket that was offered before may be
     /// offered again when it has been dropped. Goes out with the next [`flush`](Self::flush).
@@ -114,6 +126,18 @@ pub trait BuilderLink: Debug + Send {
 
     /// What to wait for.
     fn interest(&self) -> Interest;
+
+    /// To be called before waiting on [`fd`](Self::fd): from now on that tells of what comes. False where something has
+    /// come already: do not wait, [`ready`](Self::ready) has something to do. A link that is polled instead of waited for
+    /// needs no system call while nothing comes, where the medium needs none.
+    fn prepare_wait(&mut self) -> bool {
+        true
+    }
+
+    /// Whether `ready` sees what has come in memory, without a system call while nothing has.
+    fn sees(&self) -> bool {
+        false
+    }
 
     /// Whether it can show the bytes of an offer where they lie, so that a fetch needs no place of its own.
     fn maps(&self) -> bool;

@@ -37,6 +37,9 @@ const ARENA_ROUNDING: u64 = 2 << 20;
 const HANDED_OVER: usize = 5;
 /// Messages taken from one link before others have their turn.
 const FAIR_SHARE: usize = 1024;
+/// How often nothing comes, while nobody waits, before a peer's socket is looked at: a system call, which takes as long as
+/// some ten looks into a ring.
+const QUIET: u32 = 1000;
 
 const SOCKET: u64 = 0;
 const DOORBELL: u64 = 1;
@@ -51,11 +54,24 @@ struct Wires {
     /// Messages for which the ring had no room.
     backlog: VecDeque<Message>,
     unpublished: bool,
+    /// The peer was told that we wait, and rings.
+    waits: bool,
+    /// How often nothing has come since the socket was looked at.
+    quiet: u32,
 }
 
 impl Wires {
     fn new(sender: RingSender, receiver: RingReceiver, mine: Doorbell, theirs: Doorbell) -> Self {
-        Self { sender, receiver, mine, theirs, backlog: VecDeque::new(), unpublished: false }
+        Self {
+            sender,
+            receiver,
+            mine,
+            theirs,
+            backlog: VecDeque::new(),
+            unpublished: false,
+            waits: false,
+            quiet: QUIET,
+        }
     }
 
     fn say(&mut self, message: &Message) {
@@ -83,11 +99,20 @@ impl Wires {
             if std::mem::take(&mut self.unpublished) && self.sender.publish() {
                 self.wake()?;
             }
-            // Full: sleep until the peer has taken some, unless it just did.
-            if self.backlog.is_empty() || self.sender.prepare_wait() {
+            // Another thread may be waiting already, and has to be told of room from now on.
+            if self.backlog.is_empty() || !self.waits || self.sender.prepare_wait() {
                 return Ok(self.backlog.len() * MESSAGE_LEN);
             }
         }
+    }
+
+    /// Has the peer ring for what comes, and for room where we have more to say. False where there is something or some
+    /// already.
+    fn prepare_wait(&mut self) -> bool {
+        let rings_for_room = |wires: &mut Self| wires.backlog.is_empty() || wires.sender.prepare_wait();
+        // Who waits already is rung for already.
+        self.waits = self.waits || self.receiver.prepare_wait() && rings_for_room(self);
+        self.waits
     }
 
     fn wake(&self) -> Result<(), LinkError> {
@@ -96,26 +121,30 @@ impl Wires {
 
     /// Takes what has come, up to a fair share. True where there is more.
     fn hear(&mut self, mut take: impl FnMut(Message) -> Result<(), LinkError>) -> Result<bool, LinkError> {
-        self.mine.clear().map_err(own("going to listen"))?;
-        for _ in 0..FAIR_SHARE {
-            match self.receiver.pop().map_err(theirs)? {
-                Some(cell) => take(Message::decode(&cell)?)?,
-                None => {
-                    if self.receiver.sender_waits() {
-                        self.wake()?;
-                    }
-                    if self.receiver.prepare_wait() {
-                        return Ok(false);
-                    }
-                }
-            }
+        if std::mem::take(&mut self.waits) {
+            self.mine.clear().map_err(own("going to listen"))?;
+            self.receiver.cancel_wait();
+            self.sender.cancel_wait();
+            self.quiet = QUIET;
         }
-        if self.receiver.sender_waits() {
+        let mut left = FAIR_SHARE;
+        while left > 0
+            && let Some(cell) = self.receiver.pop().map_err(theirs)?
+        {
+            take(Message::decode(&cell)?)?;
+            left -= 1;
+        }
+        if left < FAIR_SHARE && self.receiver.sender_waits() {
             self.wake()?;
         }
-        // More is there: nothing will ring for it, so ring oneself.
-        self.mine.ring().map_err(own("listening on"))?;
-        Ok(true)
+        Ok(left == 0)
+    }
+
+    /// Nothing has come. Whether it is time to see if the peer is still there: once after each wait, and now and then while
+    /// nobody waits.
+    fn is_quiet(&mut self) -> bool {
+        self.quiet += 1;
+        self.quiet > QUIET && std::mem::take(&mut self.quiet) > 0
     }
 }
 
@@ -162,7 +191,7 @@ fn hear_all(
         heard = true;
         take(message)
     })?;
-    if heard || left.is_some() {
+    if heard || left.is_some() || !wires.is_quiet() {
         return Ok(more);
     }
     match peer_is_there(socket) {
@@ -319,8 +348,6 @@ fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn SourceLink>
     (&socket).write_all(&bytes[sent..]).map_err(LinkError::io(doing()))?;
     let poller = waiting_on(&socket)?;
     poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
-    // Nobody has said yet that it sleeps, so nobody would be woken: the first look is our own.
-    mine.ring().map_err(own("setting up a link"))?;
     let wires = Wires::new(to_builder.into_sender(), to_source.into_receiver(), mine, builders);
     Ok(Box::new(ShmSource { poller, socket, wires, offered: Offered::new(greeting.hello.slots, 0), left: None }))
 }
@@ -353,6 +380,14 @@ impl SourceLink for ShmSource {
 
     fn interest(&self) -> Interest {
         Interest::READ
+    }
+
+    fn prepare_wait(&mut self) -> bool {
+        self.left.is_none() && self.wires.prepare_wait()
+    }
+
+    fn sees(&self) -> bool {
+        true
     }
 
     fn offer(&mut self, offer: &Announcement) {
@@ -568,6 +603,17 @@ impl BuilderLink for ShmBuilder {
 
     fn interest(&self) -> Interest {
         Interest::READ
+    }
+
+    fn prepare_wait(&mut self) -> bool {
+        match &mut self.state {
+            State::Greeting { .. } => true,
+            State::Open(open) => self.left.is_none() && open.wires.prepare_wait(),
+        }
+    }
+
+    fn sees(&self) -> bool {
+        true
     }
 
     fn maps(&self) -> bool {

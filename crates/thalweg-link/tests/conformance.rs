@@ -16,7 +16,7 @@ impl Medium for Memory {
         self.0.connect(greeting, eager).unwrap()
     }
 
-    fn wait(&mut self, _: Option<&dyn SourceLink>, _: Option<&dyn BuilderLink>) {
+    fn wait(&mut self, _: Option<&mut dyn SourceLink>, _: Option<&mut dyn BuilderLink>) {
         self.0.advance_to_next();
         assert!(self.0.now() < Duration::from_secs(600), "ten minutes have passed, and nothing came of it");
     }

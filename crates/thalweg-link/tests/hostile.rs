@@ -122,7 +122,7 @@ fn one_byte_at_a_time_is_slow_but_right() {
     let mut said = Vec::new();
     for byte in bytes {
         source.write_all(&[byte]).unwrap();
-        wait(builder.fd());
+        builder_waits(&mut *builder);
         listen(&mut *builder, &mut said).unwrap();
     }
     let [Said::Hello(_, text), Said::Message(Message::Offer(_)), Said::Message(Message::Paused { .. })] = &said[..]
@@ -437,7 +437,7 @@ fn releasing_what_was_never_offered_releases_what_was() {
     drop(builder);
     let mut said = Vec::new();
     while source.ready(&mut said).is_ok() {
-        wait(source.fd());
+        source_waits(&mut *source);
     }
     assert_eq!(said, [release]);
 }
@@ -529,7 +529,7 @@ fn what_is_handed_over_is_what_was_agreed() {
     let (source, mut builder, _dir) = raw_shm_source();
     let hello = hello(0).encode();
     send_fds(&source, &hello[..10], &good.fds()[..3]).unwrap();
-    wait(builder.fd());
+    builder_waits(&mut *builder);
     listen(&mut *builder, &mut Vec::new()).unwrap();
     send_fds(&source, &hello[10..], &good.fds()[..3]).unwrap();
     violates(&mut *builder, "more than 5 descriptors were handed over");
@@ -650,7 +650,7 @@ fn a_ring_can_be_filled_many_times() {
     let mut said = Vec::new();
     for round in 0..10 {
         (0..64).for_each(|ticket| source.say(&[Message::Offer(gone(round * 64 + ticket))]));
-        wait(builder.fd());
+        builder_waits(&mut *builder);
         listen(&mut *builder, &mut said).unwrap();
     }
     assert_eq!(said.len(), 640);
@@ -939,6 +939,18 @@ impl Say for ShmBuilder {
     }
 }
 
+fn builder_waits(builder: &mut dyn BuilderLink) {
+    if builder.prepare_wait() {
+        wait(builder.fd());
+    }
+}
+
+fn source_waits(source: &mut dyn SourceLink) {
+    if source.prepare_wait() {
+        wait(source.fd());
+    }
+}
+
 fn wait(fd: BorrowedFd<'_>) {
     let poller = Poller::new().unwrap();
     poller.add(fd, 0, Interest::READ).unwrap();
@@ -957,7 +969,7 @@ fn listen(builder: &mut dyn BuilderLink, said: &mut Vec<Said>) -> Result<(), Lin
 fn until(builder: &mut dyn BuilderLink, enough: impl Fn(&[Said]) -> bool) {
     let mut said = Vec::new();
     while !enough(&said) {
-        wait(builder.fd());
+        builder_waits(builder);
         listen(builder, &mut said).unwrap();
     }
 }
@@ -966,7 +978,7 @@ fn until(builder: &mut dyn BuilderLink, enough: impl Fn(&[Said]) -> bool) {
 fn fate(builder: &mut dyn BuilderLink) -> (Vec<Said>, LinkError) {
     let mut said = Vec::new();
     loop {
-        wait(builder.fd());
+        builder_waits(builder);
         if let Err(error) = listen(builder, &mut said) {
             return (said, error);
         }
@@ -984,7 +996,7 @@ fn fate_of_source(source: &mut dyn SourceLink) -> LinkError {
         if let Err(error) = source.ready(&mut said) {
             return error;
         }
-        wait(source.fd());
+        source_waits(source);
     }
 }
 
@@ -998,7 +1010,7 @@ fn first_words(source: &mut dyn SourceLink) -> Vec<Message> {
     while said.is_empty() {
         source.ready(&mut said).unwrap();
         if said.is_empty() {
-            wait(source.fd());
+            source_waits(source);
         }
     }
     said

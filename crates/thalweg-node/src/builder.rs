@@ -9,6 +9,7 @@ mod trigger;
 use crate::blocks::Blocks;
 use crate::preflight::{builder_files, check_number};
 use crate::source::settle;
+use crate::wait::{Idle, Waiter};
 use crate::{
     BuilderNodeConfig, BuilderReport, CheckConfig, Handle, NodeError, RunConfig, Steady, TaiClock, Topology, clock, now,
 };
@@ -99,6 +100,9 @@ pub struct BuilderNode {
     losses_before: Losses,
     /// Processor time of this process before this run.
     cpu_before: Duration,
+    waiter: Waiter,
+    /// Something came in this turn.
+    came: bool,
 }
 
 #[derive(Debug)]
@@ -227,6 +231,8 @@ impl BuilderNode {
             steady: None,
             losses_before: Losses::default(),
             cpu_before,
+            waiter: Waiter::new(config.wait),
+            came: false,
             config,
             index,
             count,
@@ -323,18 +329,35 @@ impl BuilderNode {
 
     /// Waits until something happens, and tells where.
     fn wait(&mut self, tokens: &mut Vec<u64>) -> Result<(), NodeError> {
-        tokens.clear();
+        self.idle(now()).take(&self.poller, tokens)?;
         // A link that stopped in the middle goes on, whether or not something new has come.
-        let more = self.connections.iter().enumerate();
-        tokens.extend(more.filter(|(_, c)| c.as_ref().is_some_and(|c| c.more)).map(|(index, _)| index as u64));
-        let busy = tokens.len();
-        let timeout = if busy > 0 { Some(Duration::ZERO) } else { self.timeout(now()) };
-        self.poller.wait(timeout, |token| {
-            if !tokens[..busy].contains(&token) {
-                tokens.push(token);
+        for (index, connection) in self.connections.iter_mut().enumerate() {
+            let more = connection.as_mut().is_some_and(|connection| std::mem::take(&mut connection.more));
+            if more && !tokens.contains(&(index as u64)) {
+                tokens.push(index as u64);
             }
-        })?;
+        }
         Ok(())
+    }
+
+    /// How to wait for what comes next.
+    fn idle(&mut self, now: Duration) -> Idle {
+        let in_a_hurry = self.blocks.in_flight() > 0 || !self.has_begun();
+        let connections = self.connections.iter_mut().flatten();
+        if self.waiter.stays_awake(std::mem::take(&mut self.came), now) {
+            let mut hurries = in_a_hurry;
+            for connection in connections {
+                hurries |= !connection.link.sees();
+                connection.more |= connection.link.sees();
+            }
+            return if self.waiter.asks(hurries) { Idle::Ask(Some(Duration::ZERO)) } else { Idle::Spin };
+        }
+        let mut busy = false;
+        for connection in connections {
+            connection.more = connection.more || !connection.link.prepare_wait();
+            busy |= connection.more;
+        }
+        Idle::Ask(if busy { Some(Duration::ZERO) } else { self.timeout(now) })
     }
 
     fn timeout(&self, now: Duration) -> Option<Duration> {

@@ -18,6 +18,7 @@ mod report;
 mod slots;
 mod source;
 mod topology;
+mod wait;
 
 pub use builder::BuilderNode;
 pub use clock::{TaiClock, cpu, now};
@@ -36,3 +37,4 @@ pub use topology::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, FilterConfig, Level2Config, LinkConfig,
     Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
 };
+pub use wait::Wait;

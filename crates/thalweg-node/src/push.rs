@@ -141,19 +141,18 @@ impl Shared {
     fn serve(&self, poller: &Poller, handle: &Handle) -> Result<SourceReport, NodeError> {
         let mut tokens = Vec::new();
         loop {
-            let timeout = match &mut *self.state() {
+            let idle = match &mut *self.state() {
                 State::Serving(node) => {
                     if node.turn(&tokens, handle)? {
                         return Ok(node.report());
                     }
-                    node.timeout(now())
+                    node.idle(now())
                 }
                 // Only this thread says so, when it ends.
                 State::Over(_) => return Err(NodeError::Stopped),
             };
             self.changed.notify_all();
-            tokens.clear();
-            poller.wait(timeout, |token| tokens.push(token))?;
+            idle.take(poller, &mut tokens)?;
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a node says when it is done.
 
-use crate::LinkConfig;
+use crate::{LinkConfig, Wait};
 use serde::{Deserialize, Serialize};
 use thalweg_build::{Ledger, Triggered};
 
@@ -29,6 +29,8 @@ pub struct SourceReport {
     pub cpu_seconds: f64,
     /// What its arena is made of.
     pub pages: String,
+    /// How its hot thread waited.
+    pub wait: Wait,
 }
 
 /// What a builder did.
@@ -70,6 +72,8 @@ pub struct BuilderReport {
     pub recorder: Option<String>,
     /// What the blocks' arena is made of.
     pub pages: String,
+    /// How the hot thread waited: a builder that polls has used a processor whether or not data came.
+    pub wait: Wait,
     /// The run between its warm-up and its end.
     pub steady: Steady,
     /// What the credit window was at the end; nothing where the window is constant.
@@ -233,6 +237,8 @@ pub struct RunReport {
     pub recorder: Option<String>,
     /// What the builders' blocks are made of: 2 MiB or 4 KiB pages.
     pub pages: Option<String>,
+    /// How each builder's hot thread waited.
+    pub wait: Vec<Wait>,
     /// The run between its warm-up and its end; completion times are those of the slowest builder.
     pub steady: Steady,
     /// Each builder's credit window at the end.
@@ -313,6 +319,7 @@ impl RunReport {
             back_pressure: BackPressure { stalls: sum(|b| b.stalls), seconds: total(|b| b.stalled_seconds) },
             recorder: builders.iter().find_map(|b| b.recorder.clone()),
             pages: builders.first().map(|b| b.pages.clone()),
+            wait: builders.iter().map(|b| b.wait).collect(),
             steady: Steady {
                 seconds: most(|b| b.steady.seconds),
                 events: sum(|b| b.steady.events),

@@ -3,7 +3,8 @@
 mod production;
 
 use crate::slots::{Filling, Traces};
-use crate::{EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, TaiClock, clock, now};
+use crate::wait::{Idle, Waiter};
+use crate::{EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, TaiClock, Wait, clock, now};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub struct SourceSettings {
     pub slot_bytes: usize,
     /// How long to look for a builder before giving up.
     pub patience: Duration,
+    /// How the hot thread waits for something to do.
+    pub wait: Wait,
     /// The processor to be bound to.
     pub cpu: Option<u32>,
 }
@@ -99,6 +102,9 @@ pub struct SourceNode {
     /// Processor time of this process before this run.
     cpu_before: Duration,
     shown: Shown,
+    waiter: Waiter,
+    /// Something came in this turn.
+    came: bool,
 }
 
 /// What it has taken from its device.
@@ -130,6 +136,8 @@ struct Builder {
     /// Since when there is no connection, and when to try next.
     away: Option<(Duration, Duration)>,
     last_error: Option<LinkError>,
+    /// The link has something to do, whether or not its descriptor tells.
+    more: bool,
     /// What broke the link while it was sent to: [`SourceNode::flush`] deals with it.
     broken: Option<LinkError>,
     book: Outstanding<Option<Slot>>,
@@ -187,6 +195,7 @@ impl SourceNode {
                 done: false,
                 away: Some((begun, begun)),
                 last_error: None,
+                more: false,
                 broken: None,
                 book: Outstanding::default(),
                 filling: None,
@@ -220,6 +229,8 @@ impl SourceNode {
             begun,
             cpu_before,
             shown: Shown::default(),
+            waiter: Waiter::new(settings.wait),
+            came: false,
             settings,
             pool,
             builders,
@@ -233,8 +244,7 @@ impl SourceNode {
         let poller = self.begin(handle)?;
         let mut tokens = Vec::new();
         while !self.turn(&tokens, handle)? {
-            tokens.clear();
-            poller.wait(self.timeout(now()), |token| tokens.push(token))?;
+            self.idle(now()).take(&poller, &mut tokens)?;
         }
         Ok(self.report())
     }
@@ -247,6 +257,11 @@ impl SourceNode {
 
     /// Does what can be done now. True when the run is over.
     pub(crate) fn turn(&mut self, tokens: &[u64], handle: &Handle) -> Result<bool, NodeError> {
+        for index in 0..self.builders.len() {
+            if std::mem::take(&mut self.builders[index].more) {
+                self.serve(index)?;
+            }
+        }
         for token in tokens {
             match usize::try_from(*token) {
                 Ok(index) if index < self.builders.len() => self.serve(index)?,
@@ -275,8 +290,25 @@ impl SourceNode {
         Ok(())
     }
 
-    /// How long there is nothing to do unless something comes.
-    pub(crate) fn timeout(&self, now: Duration) -> Option<Duration> {
+    /// How to wait for the next turn: how long there is nothing to do unless something comes. Nothing to wait for where
+    /// memory alone is to be looked at again.
+    pub(crate) fn idle(&mut self, now: Duration) -> Idle {
+        if self.waiter.stays_awake(std::mem::take(&mut self.came), now) {
+            let mut hurries = false;
+            for builder in &mut self.builders {
+                builder.more = builder.link.as_ref().is_some_and(|(link, _)| link.sees());
+                hurries |= !builder.more;
+            }
+            return if self.waiter.asks(hurries) { Idle::Ask(Some(Duration::ZERO)) } else { Idle::Spin };
+        }
+        for builder in &mut self.builders {
+            builder.more = builder.link.as_mut().is_some_and(|(link, _)| !link.prepare_wait());
+        }
+        let busy = self.builders.iter().any(|builder| builder.more);
+        Idle::Ask(if busy { Some(Duration::ZERO) } else { self.timeout(now) })
+    }
+
+    fn timeout(&self, now: Duration) -> Option<Duration> {
         let retry = self.builders.iter().filter_map(|builder| builder.away.map(|(_, at)| at)).min();
         let due = match (&self.settings.feed, self.phase, self.blocked) {
             (Feed::Device(_), Phase::Running, false) => Some(self.due.unwrap_or(now)),
@@ -290,6 +322,7 @@ impl SourceNode {
         let mut said = Vec::new();
         let Some((link, _)) = &mut self.builders[index].link else { return Ok(()) };
         let result = link.ready(&mut said);
+        self.came |= !said.is_empty();
         for message in said {
             self.hear(index, message)?;
         }
@@ -564,6 +597,7 @@ impl SourceNode {
             copied_bytes: total.copied_bytes,
             cpu_seconds: (clock::cpu() - self.cpu_before).as_secs_f64(),
             pages: self.pool.arena().pages().to_string(),
+            wait: self.settings.wait,
         }
     }
 }

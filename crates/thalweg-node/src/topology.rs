@@ -1,6 +1,6 @@
 //! The topology: one TOML file that says which nodes there are and how they are connected.
 
-use crate::calibration;
+use crate::{Wait, calibration};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -116,6 +116,9 @@ pub struct BuilderNodeConfig {
     /// Bytes after which a new segment file is begun.
     #[serde(default = "defaults::segment")]
     pub segment: ByteSize,
+    /// How its hot thread waits for something to do.
+    #[serde(default)]
+    pub wait: Wait,
     /// The processor its hot thread is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
@@ -140,6 +143,7 @@ impl BuilderNodeConfig {
             eager_limit: defaults::eager_limit(),
             flush: defaults::flush(),
             segment: defaults::segment(),
+            wait: Wait::default(),
             cpu: None,
         }
     }
@@ -305,6 +309,9 @@ pub struct SourceNodeConfig {
     /// Bytes in a slot; when absent, one fragment or as many as fit 512 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<ByteSize>,
+    /// How its hot thread waits for something to do.
+    #[serde(default)]
+    pub wait: Wait,
     /// The processor its hot thread is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,

@@ -82,12 +82,12 @@ fn in_shared_memory_too_an_offence_loses_no_place() {
             link.flush().unwrap();
             if offence_first {
                 // The fetch has come. It is granted as the link listens, and shown to the builder with what was said before.
-                wait(&*link);
+                wait(&mut *link);
                 link.offer(&Announcement { count: 2, ..held(0) });
                 let _ = link.ready(&mut heard);
             } else {
                 while link.withdraw(0) {
-                    wait(&*link);
+                    wait(&mut *link);
                     link.ready(&mut heard).unwrap();
                 }
                 link.say(&Message::Pause);
@@ -307,7 +307,10 @@ fn until_told_where_to_end(link: &mut dyn SourceLink) {
     }
 }
 
-fn wait(link: &dyn SourceLink) {
+fn wait(link: &mut dyn SourceLink) {
+    if !link.prepare_wait() {
+        return;
+    }
     let poller = Poller::new().unwrap();
     poller.add(link.fd(), 0, link.interest()).unwrap();
     let mut woken = false;

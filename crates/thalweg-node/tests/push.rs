@@ -6,7 +6,7 @@ use std::time::Duration;
 use thalweg_link::Address;
 use thalweg_node::{
     BuilderNode, BuilderReport, Command, Feed, Handle, NodeError, Policy, PushSource, PushedFragment, SourceSettings,
-    Topology,
+    Topology, Wait,
 };
 use thalweg_wire::{EventId, PayloadType, Status};
 
@@ -119,6 +119,7 @@ fn source(address: &Address, id: &str) -> PushSource {
         slots: 2,
         slot_bytes: 1088,
         patience: LONG,
+        wait: Wait::default(),
         cpu: None,
     })
     .unwrap()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use thalweg_device::{DeviceConfig, model_adc};
 use thalweg_filter::{Decide, Simulated};
 use thalweg_link::{Address, LinkKind};
-use thalweg_node::{BuilderNode, BuilderReport, Feed, Handle, SourceNode, SourceSettings, Topology};
+use thalweg_node::{BuilderNode, BuilderReport, Feed, Handle, SourceNode, SourceSettings, Topology, Wait};
 use thalweg_store::{Run, verify};
 use thalweg_wire::EventId;
 
@@ -45,6 +45,7 @@ fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile:
                 slots: source.slots,
                 slot_bytes: source.slot_bytes(device.max_payload()),
                 patience: Duration::from_secs(60),
+                wait: Wait::default(),
                 cpu: None,
                 feed: Feed::Device(device),
             };

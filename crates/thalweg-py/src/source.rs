@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_link::Address;
-use thalweg_node::{Feed, NodeError, Policy, PushSource, PushedFragment, SourceSettings, default_slot_bytes};
+use thalweg_node::{Feed, NodeError, Policy, PushSource, PushedFragment, SourceSettings, Wait, default_slot_bytes};
 use thalweg_wire::{EventId, SourceId, Status, TaiNanos};
 
 /// How long Ctrl-C may have to wait. What is waited for is not waited for in steps: it ends the wait at once.
@@ -74,6 +74,7 @@ impl Source {
             slots,
             slot_bytes,
             patience,
+            wait: Wait::default(),
             cpu: None,
         };
         let source = py.detach(|| PushSource::start(settings)).map_err(run_error)?;

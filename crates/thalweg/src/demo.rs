@@ -13,7 +13,7 @@ use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::{Address, LinkKind};
 use thalweg_node::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, OpenDevice, Policy, RunConfig, Snapshot, SourceNodeConfig,
-    Topology, WINDOW,
+    Topology, WINDOW, Wait,
 };
 use thalweg_wire::{SourceId, record_len};
 
@@ -235,6 +235,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
             policy: Policy::Block,
             slots: slots(payload),
             slot: None,
+            wait: Wait::default(),
             cpu: None,
         };
         largest = largest.max(source.slot_bytes(payload));

@@ -140,6 +140,7 @@ pub(crate) fn run(
         slots: config.slots,
         slot_bytes,
         patience: topology.run.patience,
+        wait: config.wait,
         cpu: config.cpu,
         feed: Feed::Device(device),
     };

@@ -9,7 +9,7 @@ use super::{Exchange, Link, PATIENCE, Phase, Tally, Wait};
 use crate::BenchError;
 use std::collections::VecDeque;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, Span};
 use thalweg_link::{
     Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Said, SourceGreeting,
@@ -138,7 +138,9 @@ impl Door {
                     patience: PATIENCE,
                 });
             }
-            poller.wait(Some(PATIENCE), |_| {}).map_err(failed)?;
+            if source.prepare_wait() {
+                poller.wait(Some(PATIENCE), |_| {}).map_err(failed)?;
+            }
         }
     }
 }
@@ -280,10 +282,11 @@ impl Verbs {
             self.poller.change(self.builder.fd(), BUILDER, interests.1).map_err(failed)?;
         }
         self.interests = interests;
-        let (mut source, mut builder) = (false, false);
+        let (mut source, mut builder) = (!self.source.prepare_wait(), !self.builder.prepare_wait());
         let begun = Instant::now();
+        let patience = if source || builder { Duration::ZERO } else { PATIENCE };
         let woken = |token| if token == SOURCE { source = true } else { builder = true };
-        self.poller.wait(Some(PATIENCE), woken).map_err(failed)?;
+        self.poller.wait(Some(patience), woken).map_err(failed)?;
         if !source && !builder && begun.elapsed() >= PATIENCE {
             return Err(BenchError::Silent { doing: doing.to_owned(), patience: PATIENCE });
         }

@@ -95,6 +95,7 @@ impl BuilderNode {
         let mut said = Vec::new();
         let result = connection.link.ready(&mut said);
         connection.more = *result.as_ref().unwrap_or(&false);
+        self.came |= !said.is_empty();
         let copied = connection.link.copied();
         if copied != connection.copied {
             connection.copied = copied;

@@ -205,6 +205,7 @@ impl BuilderNode {
             source_copied_bytes: source_copied,
             recorder: self.recorder_rung.clone(),
             pages: self.pages.to_string(),
+            wait: self.config.wait,
             steady: self.steady.unwrap_or_else(|| self.steady()),
             credit,
             trigger,

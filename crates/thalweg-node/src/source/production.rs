@@ -372,7 +372,7 @@ impl SourceNode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handle, SourceSettings};
+    use crate::{Handle, SourceSettings, Wait};
     use std::io::Write;
     use std::net::TcpListener;
     use std::sync::Arc;
@@ -402,6 +402,7 @@ mod tests {
                 slots: 2,
                 slot_bytes: SLOT as usize,
                 patience: Duration::from_secs(60),
+                wait: Wait::default(),
                 cpu: None,
             });
             let (node, handle) = (node.unwrap(), Handle::new().unwrap());
@@ -413,9 +414,8 @@ mod tests {
             let mut tokens = Vec::new();
             while !done(&self.node) {
                 self.node.turn(&tokens, &self.handle).unwrap();
-                tokens.clear();
                 if !done(&self.node) {
-                    self.poller.wait(self.node.timeout(now()), |token| tokens.push(token)).unwrap();
+                    self.node.idle(now()).take(&self.poller, &mut tokens).unwrap();
                 }
             }
         }

@@ -1,0 +1,159 @@
+//! How the hot thread of a node waits for something to do.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+use thalweg_link::{LinkError, Poller};
+
+/// How the hot thread of a node waits.
+///
+/// Sleeping costs nothing while nothing comes, and a wake-up by the kernel, some microseconds, when something does. Polling
+/// costs a whole processor, and sees what comes at once; over shared memory without a system call.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Wait {
+    /// Asleep, to be woken by the kernel.
+    #[default]
+    Sleep,
+    /// Awake, looking again and again.
+    Poll,
+    /// Awake for so long after something has come, then asleep.
+    PollFor(Duration),
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sleep => f.write_str("sleep"),
+            Self::Poll => f.write_str("poll"),
+            Self::PollFor(time) => humantime::format_duration(*time).fmt(f),
+        }
+    }
+}
+
+impl FromStr for Wait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "sleep" => Ok(Self::Sleep),
+            "poll" => Ok(Self::Poll),
+            _ => humantime::parse_duration(text).map(Self::PollFor).map_err(|_| {
+                format!("'{text}' is no way to wait: write sleep, poll, or for how long to poll before sleeping (50us)")
+            }),
+        }
+    }
+}
+
+impl TryFrom<String> for Wait {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Wait> for String {
+    fn from(wait: Wait) -> Self {
+        wait.to_string()
+    }
+}
+
+/// What is between two turns of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// Nothing: what is in a hurry is seen in memory.
+    Spin,
+    /// A question to the kernel, which is waited for at most so long.
+    Ask(Option<Duration>),
+}
+
+impl Idle {
+    /// Takes it, and says who has something to do.
+    pub(crate) fn take(self, poller: &Poller, tokens: &mut Vec<u64>) -> Result<(), LinkError> {
+        tokens.clear();
+        match self {
+            Self::Spin => Ok(()),
+            Self::Ask(time) => poller.wait(time, |token| tokens.push(token)),
+        }
+    }
+}
+
+/// Turns between two questions to the kernel, while memory tells of everything that is in a hurry. The question takes as
+/// long as some ten turns in which nothing comes.
+const TURNS: u32 = 64;
+
+/// Decides, turn by turn.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    wait: Wait,
+    /// When something last came.
+    came: Duration,
+    /// Turns since the kernel was asked.
+    turns: u32,
+}
+
+impl Waiter {
+    pub(crate) fn new(wait: Wait) -> Self {
+        Self { wait, came: Duration::ZERO, turns: 0 }
+    }
+
+    /// Whether to stay awake: `came` says whether something came in the last turn.
+    pub(crate) fn stays_awake(&mut self, came: bool, now: Duration) -> bool {
+        match self.wait {
+            Wait::Sleep => false,
+            Wait::Poll => true,
+            Wait::PollFor(time) => {
+                self.came = if came { now } else { self.came };
+                now < self.came + time
+            }
+        }
+    }
+
+    /// Awake: whether to ask the kernel in this turn. `hurries`: it alone knows of something that is in a hurry.
+    pub(crate) fn asks(&mut self, hurries: bool) -> bool {
+        self.turns += 1;
+        let asks = hurries || self.turns >= TURNS;
+        self.turns = if asks { 0 } else { self.turns };
+        asks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MICRO: Duration = Duration::from_micros(1);
+
+    #[test]
+    fn a_way_to_wait_is_read_as_it_is_written() {
+        for (text, wait) in [
+            ("sleep", Wait::Sleep),
+            ("poll", Wait::Poll),
+            ("50us", Wait::PollFor(50 * MICRO)),
+            ("1ms", Wait::PollFor(1000 * MICRO)),
+        ] {
+            assert_eq!(text.parse(), Ok(wait));
+            assert_eq!(wait.to_string(), text);
+        }
+        assert!("spin".parse::<Wait>().unwrap_err().contains("'spin' is no way to wait"));
+    }
+
+    #[test]
+    fn who_polls_for_a_while_sleeps_when_nothing_has_come_for_that_long() {
+        let mut waiter = Waiter::new(Wait::PollFor(50 * MICRO));
+        let begun = Duration::from_secs(1);
+        assert!(!waiter.stays_awake(false, begun), "nothing has come yet");
+        assert!(waiter.stays_awake(true, begun));
+        assert!(waiter.stays_awake(false, begun + 49 * MICRO));
+        assert!(!waiter.stays_awake(false, begun + 50 * MICRO));
+    }
+
+    #[test]
+    fn the_kernel_is_asked_at_once_where_something_hurries_and_else_now_and_then() {
+        let mut waiter = Waiter::new(Wait::Poll);
+        assert!(waiter.asks(true) && waiter.asks(true));
+        assert_eq!((0..10 * TURNS).filter(|_| waiter.asks(false)).count(), 10);
+    }
+}
