@@ -117,7 +117,7 @@ pub struct BuilderNodeConfig {
     #[serde(default = "defaults::segment")]
     pub segment: ByteSize,
     /// How its hot thread waits for something to do.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub wait: Wait,
     /// The processor its hot thread is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -310,7 +310,7 @@ pub struct SourceNodeConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<ByteSize>,
     /// How its hot thread waits for something to do.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub wait: Wait,
     /// The processor its hot thread is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -394,6 +394,10 @@ const LEAST_EAGER: u64 = 1 << 10;
 
 /// Slots hold several fragments up to this size: large enough that requests cost little, small enough for the cache.
 pub const DEFAULT_SLOT: usize = 512 << 10;
+
+fn is_default(wait: &Wait) -> bool {
+    *wait == Wait::default()
+}
 
 /// What a source does when all its slots are full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -649,6 +653,7 @@ impl Topology {
                     ("rate", source.rate.is_some()),
                     ("policy", source.policy != Policy::Block),
                     ("slot", source.slot.is_some()),
+                    ("wait", source.wait != Wait::default()),
                     ("cpu", source.cpu.is_some()),
                 ];
                 if let Some((name, _)) = said.iter().find(|(_, said)| *said) {
