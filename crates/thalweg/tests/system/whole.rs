@@ -53,6 +53,23 @@ fn every_sample_of_every_source_is_on_disk() {
 }
 
 #[test]
+fn nodes_that_poll_build_what_nodes_that_sleep_do() {
+    for link in LINKS {
+        for wait in ["poll", "100us"] {
+            let (builder, source) = (format!("{QUICK}\nwait = \"{wait}\""), format!("wait = \"{wait}\""));
+            let plan = Plan { link, run: "events = 200", builder: &builder, source: &source, ..PLAN };
+            let system = System::new(&plan);
+            let report = system.run().finish().report(0);
+            assert_eq!(report["state"], "COMPLETE", "{report:#}");
+            assert_eq!(report["wait"], serde_json::json!([wait]));
+            check_books(&report);
+            let expected = Contents { events: 200, incomplete: 0, fragments: 600, first: 0, last: 199 };
+            assert_eq!(check_samples(&system.run_directory()), expected);
+        }
+    }
+}
+
+#[test]
 fn small_fragments_and_odd_sizes_arrive_as_well_as_large_ones() {
     for link in LINKS {
         for size in ["1B", "61B", "1KiB", "700001B"] {
