@@ -38,8 +38,8 @@ const HANDED_OVER: usize = 5;
 /// Messages taken from one link before others have their turn.
 const FAIR_SHARE: usize = 1024;
 /// How often nothing comes, while nobody waits, before a peer's socket is looked at: a system call, which takes as long as
-/// some ten looks into a ring.
-const QUIET: u32 = 1000;
+/// some ten looks into a ring, so that of a thousand messages few see one.
+const QUIET: u32 = 1 << 14;
 
 const SOCKET: u64 = 0;
 const DOORBELL: u64 = 1;
