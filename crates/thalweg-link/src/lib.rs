@@ -1,8 +1,8 @@
 //! The three verbs, *offer*, *fetch* and *release*, over whatever connects a source to a builder.
 //!
 //! A link has two ends: a [`SourceLink`], made by [`connect`], and a [`BuilderLink`], which comes out of a [`Listener`].
-//! Both are non-blocking and driven by readiness: the node waits on [`SourceLink::fd`] or [`BuilderLink::fd`] in its
-//! [`Poller`] and calls `ready`, which does all the work that can be done now and reports what was said. Reliability,
+//! Both are non-blocking: the node calls `ready`, which does all the work that can be done now and reports what was said.
+//! In between it polls, or it calls `prepare_wait` and waits on [`SourceLink::fd`] or [`BuilderLink::fd`] in its [`Poller`]. Reliability,
 //! where a medium has none, is the link's affair; what a lost connection means is the node's.
 //!
 //! # The links

@@ -64,7 +64,7 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
        |
     12 | colour = "red"
        | ^^^^^^
-    unknown field `colour`, expected one of `name`, `id`, `device`, `link`, `congestion`, `rate`, `policy`, `slots`, `slot`, `cpu`
+    unknown field `colour`, expected one of `name`, `id`, `device`, `link`, `congestion`, `rate`, `policy`, `slots`, `slot`, `wait`, `cpu`
     "#);
     assert_snapshot!(changed("\"model-adc\"", "\"tape\""), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 19
