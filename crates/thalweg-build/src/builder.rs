@@ -273,6 +273,7 @@ impl Builder {
     fn dropped(events: &mut OpenEvents, entry: &mut Source, ticket: &Ticket, source: usize) {
         let how = match ticket.offer.disposition {
             Disposition::DroppedNewest => Forgone::DroppedNewest,
+            Disposition::LostInDevice => Forgone::LostInDevice,
             _ => Forgone::DroppedOldest,
         };
         entry.forgo(events, ticket.events(), how, source);
@@ -304,7 +305,7 @@ impl Builder {
             let mut wanted = false;
             for index in ticket.events() {
                 if entry.is_decided(index) {
-                    events.missing(index, source, Why::Dropped);
+                    events.missing(index, source, Why::Dropped(Status::DROPPED));
                 }
                 let pending = events.is_pending(index, source);
                 ticket.undecided += u32::from(pending);

@@ -47,8 +47,8 @@ pub(crate) enum Why {
     Skipped,
     /// The source said nothing about the event, and will not.
     Silent(Status),
-    /// The source dropped its fragment.
-    Dropped,
+    /// The source has no fragment any more, for this reason: it dropped it, or its device lost it.
+    Dropped(Status),
     /// The source delivered a fragment, or was about to, and it cannot be used.
     Spoilt(Status),
 }
@@ -57,8 +57,7 @@ impl Why {
     fn status(self) -> Status {
         match self {
             Self::Skipped => Status::empty(),
-            Self::Dropped => Status::DROPPED,
-            Self::Silent(reason) | Self::Spoilt(reason) => reason,
+            Self::Dropped(reason) | Self::Silent(reason) | Self::Spoilt(reason) => reason,
         }
     }
 }

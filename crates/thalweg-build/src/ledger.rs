@@ -9,7 +9,7 @@ pub struct LedgerEntry {
     pub source: String,
     /// Its name in the topology.
     pub name: String,
-    /// What the source says it took from its device; for a source that died, what it offered.
+    /// What the source says its device had for it, with what the device lost; for a source that died, what it offered.
     pub accepted: u64,
     /// On disk.
     pub recorded: u64,
@@ -22,6 +22,9 @@ pub struct LedgerEntry {
     pub dropped_newest: u64,
     /// Dropped by the source to make room for newer ones.
     pub dropped_oldest: u64,
+    /// Lost in the device, before the source had them: the device says so, or its own counter skips them.
+    #[serde(default)]
+    pub lost_in_device: u64,
     /// Came after its event was closed.
     pub late: u64,
     /// Arrived damaged: a header or payload that fails its checks, or a place it cannot have.
@@ -55,6 +58,7 @@ impl LedgerEntry {
             self.rejected,
             self.dropped_newest,
             self.dropped_oldest,
+            self.lost_in_device,
             self.late,
             self.corrupt,
             self.lost,
@@ -73,6 +77,7 @@ impl LedgerEntry {
             (&mut self.rejected, other.rejected),
             (&mut self.dropped_newest, other.dropped_newest),
             (&mut self.dropped_oldest, other.dropped_oldest),
+            (&mut self.lost_in_device, other.lost_in_device),
             (&mut self.late, other.late),
             (&mut self.corrupt, other.corrupt),
             (&mut self.lost, other.lost),
@@ -132,6 +137,7 @@ impl Ledger {
                 (entry.corrupt, "corrupt"),
                 (entry.late, "late"),
                 (entry.dropped_newest.saturating_add(entry.dropped_oldest), "dropped at the source"),
+                (entry.lost_in_device, "lost in the device"),
                 (entry.skipped, "never mentioned by the source"),
             ] {
                 if count > 0 {

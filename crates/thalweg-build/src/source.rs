@@ -55,13 +55,15 @@ impl Ticket {
 pub(crate) enum Forgone {
     DroppedNewest,
     DroppedOldest,
+    LostInDevice,
     Lost,
 }
 
 impl Forgone {
     fn why(self) -> Why {
         match self {
-            Self::DroppedNewest | Self::DroppedOldest => Why::Dropped,
+            Self::DroppedNewest | Self::DroppedOldest => Why::Dropped(Status::DROPPED),
+            Self::LostInDevice => Why::Dropped(Status::LOST_IN_DEVICE),
             Self::Lost => Why::Spoilt(Status::empty()),
         }
     }
@@ -327,6 +329,7 @@ impl Source {
         match how {
             Forgone::DroppedNewest => &mut self.books.dropped_newest,
             Forgone::DroppedOldest => &mut self.books.dropped_oldest,
+            Forgone::LostInDevice => &mut self.books.lost_in_device,
             Forgone::Lost => &mut self.books.lost,
         }
     }

@@ -1,4 +1,6 @@
-//! Where bytes begin: model digitizers and replayed recordings, behind one trait.
+//! Where bytes begin: devices that work by themselves, model digitizers, and replayed recordings.
+//!
+//! An [`Acquisition`] fills buffers that are posted to it, in its own order and time, and counts what it loses.
 //!
 //! A [`Device`] stands for the hardware that writes fragments into a slot by DMA: the source node's hot thread asks it
 //! for the next payload's length, gives it that many bytes of a slot, and gets back what belongs in the fragment header.
@@ -16,6 +18,7 @@
 //! what their headers say is compared with what is there, and errors name the file, the place and the field.
 #![forbid(unsafe_code)]
 
+mod acquisition;
 mod adc;
 mod config;
 mod error;
@@ -29,6 +32,7 @@ mod sigmf;
 mod time;
 mod vdif;
 
+pub use acquisition::{Acquired, Acquisition, AsAcquisition, Buffer, Frame, FrameOrder, InTurn};
 pub use adc::{model_adc, payload_len};
 pub use config::{
     ByteSize, ByteSizeError, DeviceConfig, ModelAdcConfig, PgmConfig, RawConfig, SigmfConfig, VdifConfig,

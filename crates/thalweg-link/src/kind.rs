@@ -1,6 +1,6 @@
 //! The kinds of links: one table of what each can do, that the whole program asks.
 
-use crate::{Address, BuilderLink, Eager, LinkError, Peer, SourceGreeting, SourceLink, shm, tcp};
+use crate::{Accepted, Address, Eager, LinkError, SourceGreeting, SourceLink, shm, tcp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fmt::Debug;
@@ -45,7 +45,7 @@ pub trait Door: Debug + Send {
     ///
     /// # Errors
     /// Somebody waits and cannot be let in: out of descriptors, most likely.
-    fn accept(&self) -> Result<Option<(Box<dyn BuilderLink>, Peer)>, LinkError>;
+    fn accept(&self) -> Result<Option<Accepted>, LinkError>;
 
     /// Prepares for credits: see [`Listener::expect`](crate::Listener::expect). A kind without buffers of its own has
     /// nothing to prepare.

@@ -13,8 +13,8 @@ use crate::kind::{Abilities, Door, Place, Transport};
 use crate::offered::{Asked, Novelty, Offered};
 use crate::rules::{check_hello, check_offer, check_order};
 use crate::{
-    Address, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Poller, Said, SourceGreeting, SourceLink,
-    listen,
+    Accepted, Address, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Poller, Said, SourceGreeting,
+    SourceLink, listen,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::cmp::Ordering;
@@ -309,7 +309,7 @@ impl Door for ShmDoor {
         self.path.display().to_string()
     }
 
-    fn accept(&self) -> Result<Option<(Box<dyn BuilderLink>, Peer)>, LinkError> {
+    fn accept(&self) -> Result<Option<Accepted>, LinkError> {
         let Some((socket, _)) = listen::accepted(self.listener.accept())? else { return Ok(None) };
         let peer = rustix::net::sockopt::socket_peercred(&socket).ok();
         let name = peer.map_or_else(|| "process unknown".to_owned(), |peer| format!("process {}", peer.pid));

@@ -12,7 +12,7 @@ mod stash;
 use crate::buffer::Buffer;
 use crate::kind::{Abilities, Door, Place, Transport};
 use crate::listen::accepted;
-use crate::{Address, BuilderLink, Eager, LinkError, Origin, Peer, SourceGreeting, SourceLink};
+use crate::{Accepted, Address, Eager, LinkError, Origin, Peer, SourceGreeting, SourceLink};
 use builder::TcpBuilder;
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -123,7 +123,7 @@ impl Door for TcpDoor {
         }
     }
 
-    fn accept(&self) -> Result<Option<(Box<dyn BuilderLink>, Peer)>, LinkError> {
+    fn accept(&self) -> Result<Option<Accepted>, LinkError> {
         let Some((socket, address)) = accepted(self.socket.accept())? else { return Ok(None) };
         let address = address.as_socket();
         let name = address.map_or_else(|| "unknown".to_owned(), |address| address.to_string());

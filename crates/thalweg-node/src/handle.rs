@@ -166,6 +166,8 @@ pub struct SourceRow {
     pub rejected: u64,
     /// Fragments dropped at the source.
     pub dropped: u64,
+    /// Fragments lost in the source's device.
+    pub lost_in_device: u64,
     /// Fragments that came after their event was closed.
     pub late: u64,
     /// Fragments that arrived damaged.

@@ -21,6 +21,9 @@ pub struct SourceReport {
     pub dropped_newest: u64,
     /// Of these, dropped to make room.
     pub dropped_oldest: u64,
+    /// Of these, lost in the device before it was asked for them.
+    #[serde(default)]
+    pub lost_in_device: u64,
     /// How often the device had to wait.
     pub blocked: u64,
     /// Payload bytes copied on the way out.

@@ -1,7 +1,7 @@
 //! Filling slots: fragments laid one behind the other, each header in place, and what is already there used again.
 
 use thalweg_arena::Slot;
-use thalweg_device::{Device, DeviceError};
+use thalweg_device::{Device, DeviceError, Frame};
 use thalweg_wire::{
     EventId, FragmentHeader, HEADER_LEN, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c, record_len,
 };
@@ -22,6 +22,13 @@ pub(crate) struct Traces(Vec<Vec<Trace>>);
 impl Traces {
     pub(crate) fn new(slots: u32) -> Self {
         Self((0..slots).map(|_| Vec::new()).collect())
+    }
+
+    /// A device writes into this slot as it likes.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        if let Some(traces) = self.0.get_mut(slot as usize) {
+            traces.clear();
+        }
     }
 
     /// Whether the slot begins with the content of this key.
@@ -95,6 +102,26 @@ impl Stamp {
 }
 
 impl Filling {
+    /// A slot that a device has filled with one fragment. How much room there was, where it says to have written more.
+    pub(crate) fn acquired(
+        frame: Frame,
+        stamp: Stamp,
+        event: EventId,
+        sequence: u32,
+        now: TaiNanos,
+    ) -> Result<Self, usize> {
+        let Frame { buffer, len, filled, crc, .. } = frame;
+        let mut slot = buffer.into_slot();
+        let room = slot.len() - HEADER_LEN;
+        let Some(payload) = slot[HEADER_LEN..].get(..len) else { return Err(room) };
+        let crc = crc.unwrap_or_else(|| crc32c(payload));
+        let empty = if len == 0 { Status::EMPTY } else { Status::empty() };
+        let (status, timestamp) = (filled.status | empty, filled.timestamp.unwrap_or(now));
+        let header = stamp.header(event, sequence, timestamp, len, crc, filled.payload_type, status, filled.window);
+        slot[..HEADER_LEN].copy_from_slice(&header.encode());
+        Ok(Self { slot, first: event, count: 1, used: record_len(len) })
+    }
+
     pub(crate) fn new(slot: Slot, first: EventId) -> Self {
         Self { slot, first, count: 0, used: 0 }
     }

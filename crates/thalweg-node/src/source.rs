@@ -1,16 +1,18 @@
 //! A source node: from a device into slots, and from there to the builders that ask.
 
+mod acquisition;
 mod production;
 
 use crate::slots::{Filling, Traces};
 use crate::wait::{Idle, Waiter};
 use crate::{EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, TaiClock, Wait, clock, now};
+use acquisition::Acquiring;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Slot, SlotPool};
 use thalweg_control::{Command, RunControl};
-use thalweg_device::Device;
+use thalweg_device::{Acquisition, Device};
 use thalweg_link::{Address, Interest, LinkError, Outstanding, Poller, SourceGreeting, SourceLink, connect};
 use thalweg_wire::{
     Accounts, Disposition, EventId, Hello, MAX_RECORDS, Message, Refusal, RunNumber, SourceId, Welcome, record_len,
@@ -50,6 +52,9 @@ pub struct SourceSettings {
 pub enum Feed {
     /// A device, which the node asks.
     Device(Box<dyn Device>),
+    /// A device that works by itself. It is given as many slots as it takes, each for one fragment; what it loses, for want
+    /// of a slot or for another reason, it counts itself.
+    Acquisition(Box<dyn Acquisition>),
     /// A program, which pushes them ([`crate::PushSource`]).
     Pushed {
         /// The longest payload it will push.
@@ -64,6 +69,7 @@ impl Feed {
     pub fn max_payload(&self) -> usize {
         match self {
             Self::Device(device) => device.max_payload(),
+            Self::Acquisition(device) => device.max_payload(),
             Self::Pushed { max_payload, .. } => *max_payload,
         }
     }
@@ -81,6 +87,7 @@ pub(crate) enum Standing {
 /// How long after a failed attempt the next one is made to connect to a builder.
 const RETRY: Duration = Duration::from_millis(100);
 const BELL: u64 = u64::MAX;
+const DEVICE: u64 = u64::MAX - 1;
 
 /// A source, ready to connect.
 #[derive(Debug)]
@@ -102,6 +109,8 @@ pub struct SourceNode {
     /// Processor time of this process before this run.
     cpu_before: Duration,
     shown: Shown,
+    /// Where the feed is a device that works by itself.
+    acquiring: Acquiring,
     waiter: Waiter,
     /// Something came in this turn.
     came: bool,
@@ -114,6 +123,8 @@ struct Shown {
     fragments: u64,
     /// How often the device had to wait.
     stalls: u64,
+    /// Fragments that the device lost.
+    lost_in_device: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,8 +153,8 @@ struct Builder {
     broken: Option<LinkError>,
     book: Outstanding<Option<Slot>>,
     filling: Option<Filling>,
-    /// A run of fragments that were dropped and not yet announced.
-    dropping: Option<(u64, u32)>,
+    /// Fragments that are forgone and not yet announced: the first event, how many, and how.
+    forgoing: Option<(u64, u32, Disposition)>,
     accounts: Accounts,
     copied_before: u64,
     /// Tickets asked for over shared memory that is no longer connected. The builder may still read them where they lie, so
@@ -199,7 +210,7 @@ impl SourceNode {
                 broken: None,
                 book: Outstanding::default(),
                 filling: None,
-                dropping: None,
+                forgoing: None,
                 accounts: Accounts::default(),
                 copied_before: 0,
                 granted: BTreeSet::new(),
@@ -229,6 +240,7 @@ impl SourceNode {
             begun,
             cpu_before,
             shown: Shown::default(),
+            acquiring: Acquiring::new(&settings.feed),
             waiter: Waiter::new(settings.wait),
             came: false,
             settings,
@@ -252,6 +264,11 @@ impl SourceNode {
     /// What its thread is to wait on between two turns.
     pub(crate) fn begin(&self, handle: &Handle) -> Result<Arc<Poller>, NodeError> {
         self.poller.add(std::os::fd::AsFd::as_fd(handle), BELL, Interest::READ)?;
+        if let Feed::Acquisition(device) = &self.settings.feed
+            && let Some(fd) = device.fd()
+        {
+            self.poller.add(fd, DEVICE, Interest::READ)?;
+        }
         Ok(Arc::clone(&self.poller))
     }
 
@@ -265,11 +282,13 @@ impl SourceNode {
         for token in tokens {
             match usize::try_from(*token) {
                 Ok(index) if index < self.builders.len() => self.serve(index)?,
+                _ if *token == DEVICE => self.came = true,
                 _ => self.obey_commands(handle)?,
             }
         }
         self.reconnect()?;
         self.produce()?;
+        self.acquire()?;
         self.flush()?;
         handle.show(|| self.snapshot());
         Ok(self.builders.iter().all(|builder| builder.done))
@@ -312,6 +331,7 @@ impl SourceNode {
         let retry = self.builders.iter().filter_map(|builder| builder.away.map(|(_, at)| at)).min();
         let due = match (&self.settings.feed, self.phase, self.blocked) {
             (Feed::Device(_), Phase::Running, false) => Some(self.due.unwrap_or(now)),
+            (Feed::Acquisition(device), Phase::Running, _) => device.next_time(),
             _ => None,
         };
         retry.into_iter().chain(due).min().map(|at| at.saturating_sub(now))
@@ -593,6 +613,7 @@ impl SourceNode {
             accepted: total.accepted,
             dropped_newest: total.dropped_newest,
             dropped_oldest: total.dropped_oldest,
+            lost_in_device: self.shown.lost_in_device,
             blocked: self.shown.stalls,
             copied_bytes: total.copied_bytes,
             cpu_seconds: (clock::cpu() - self.cpu_before).as_secs_f64(),
@@ -605,6 +626,8 @@ impl SourceNode {
 fn describe(settings: &SourceSettings) -> Result<String, NodeError> {
     let device = match &settings.feed {
         Feed::Device(device) => serde_json::to_value(device.description())
+            .map_err(|error| NodeError::Config(format!("source '{}': its description: {error}", settings.name)))?,
+        Feed::Acquisition(device) => serde_json::to_value(device.description())
             .map_err(|error| NodeError::Config(format!("source '{}': its description: {error}", settings.name)))?,
         Feed::Pushed { description, .. } => description.clone(),
     };

@@ -591,7 +591,17 @@ fn record_at(records: &[u8], offset: usize) -> Option<(FragmentHeader, &[u8])> {
 }
 
 /// What can become of a fragment that a source accepted (`docs/architecture.md`, "The ledger").
-pub(crate) const BUCKETS: [&str; 9] =
-    ["recorded", "discarded", "rejected", "dropped_newest", "dropped_oldest", "late", "corrupt", "lost", "beyond_end"];
+pub(crate) const BUCKETS: [&str; 10] = [
+    "recorded",
+    "discarded",
+    "rejected",
+    "dropped_newest",
+    "dropped_oldest",
+    "lost_in_device",
+    "late",
+    "corrupt",
+    "lost",
+    "beyond_end",
+];
 /// Problems that are listed one by one.
 const ENOUGH: u64 = 1000;

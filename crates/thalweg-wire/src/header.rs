@@ -118,6 +118,8 @@ bitflags::bitflags! {
         const NO_PAYLOAD_CRC = 1 << 9;
         /// The source dropped it by its back-pressure policy.
         const DROPPED = 1 << 10;
+        /// The device lost it before the source had it.
+        const LOST_IN_DEVICE = 1 << 11;
         /// Clock state, two bits, zero when unknown: 1 locked, 2 holdover, 3 free-running.
         const CLOCK_LOCKED = 1 << 16;
         /// See [`Status::CLOCK_LOCKED`].
@@ -134,7 +136,8 @@ impl Status {
             | Self::TIMED_OUT.bits()
             | Self::LATE.bits()
             | Self::CRC_FAILED.bits()
-            | Self::DROPPED.bits(),
+            | Self::DROPPED.bits()
+            | Self::LOST_IN_DEVICE.bits(),
     );
 
     /// The clock runs on its own: both clock bits set.
@@ -142,7 +145,7 @@ impl Status {
 
     /// The names of the bits that are set, as printed by `thalweg cat` and stored in `run.json`.
     pub fn names(self) -> Vec<&'static str> {
-        const NAMES: [(Status, &str); 11] = [
+        const NAMES: [(Status, &str); 12] = [
             (Status::TRUNCATED, "truncated"),
             (Status::CORRUPT, "corrupt"),
             (Status::MISSING, "missing"),
@@ -154,6 +157,7 @@ impl Status {
             (Status::EMPTY, "empty"),
             (Status::NO_PAYLOAD_CRC, "no-payload-crc"),
             (Status::DROPPED, "dropped"),
+            (Status::LOST_IN_DEVICE, "lost-in-device"),
         ];
         let clock = match self.bits() >> 16 & 3 {
             1 => Some("clock-locked"),

@@ -106,12 +106,14 @@ pub enum Disposition {
     DroppedNewest = 2,
     /// They waited in a slot and had to make room (policy `drop-oldest`).
     DroppedOldest = 3,
+    /// The device had them and lost them: it says so, or its own counter of frames skips them.
+    LostInDevice = 4,
 }
 
 impl Disposition {
     /// Whether the fragments are gone.
     pub fn is_dropped(self) -> bool {
-        matches!(self, Self::DroppedNewest | Self::DroppedOldest)
+        matches!(self, Self::DroppedNewest | Self::DroppedOldest | Self::LostInDevice)
     }
 }
 
@@ -425,6 +427,7 @@ impl Message {
                         1 => Disposition::Eager,
                         2 => Disposition::DroppedNewest,
                         3 => Disposition::DroppedOldest,
+                        4 => Disposition::LostInDevice,
                         _ => return Err(MessageError::Field("disposition")),
                     },
                 };

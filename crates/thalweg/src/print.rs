@@ -325,12 +325,13 @@ pub(crate) fn because(reasons: &[String]) -> String {
 /// The books, in fragments, one row for each source; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
-    const COLUMNS: [(&str, Get); 13] = [
+    const COLUMNS: [(&str, Get); 14] = [
         ("accepted", |e| e.accepted.into()),
         ("recorded", |e| e.recorded.into()),
         ("discarded", |e| e.discarded.into()),
         ("rejected", |e| e.rejected.into()),
         ("dropped", |e| i128::from(e.dropped_newest) + i128::from(e.dropped_oldest)),
+        ("lost in device", |e| e.lost_in_device.into()),
         ("late", |e| e.late.into()),
         ("corrupt", |e| e.corrupt.into()),
         ("lost", |e| e.lost.into()),

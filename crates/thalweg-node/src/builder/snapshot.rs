@@ -64,6 +64,7 @@ impl BuilderNode {
             built,
             rejected: ledger.rejected,
             dropped: ledger.dropped_newest.saturating_add(ledger.dropped_oldest),
+            lost_in_device: ledger.lost_in_device,
             late: ledger.late,
             corrupt: ledger.corrupt,
             lost: ledger.lost,

@@ -170,7 +170,7 @@ impl SourceNode {
         self.builders.iter().map(|builder| builder.most_records).min().unwrap_or(MAX_RECORDS).max(1)
     }
 
-    fn stamp(&self) -> Stamp {
+    pub(super) fn stamp(&self) -> Stamp {
         Stamp { run: self.run, source: self.settings.id }
     }
 
@@ -240,7 +240,7 @@ impl SourceNode {
         }
     }
 
-    fn step(&mut self, len: usize) {
+    pub(super) fn step(&mut self, len: usize) {
         self.next_event += 1;
         self.sequence = self.sequence.wrapping_add(1);
         self.shown.bytes += len as u64;
@@ -285,29 +285,38 @@ impl SourceNode {
     }
 
     fn drop_newest(&mut self, index: usize, event: EventId) {
-        let count = self.builders.len() as u64;
+        self.builders[index].accounts.dropped_newest += 1;
+        self.forgo(index, event, 1, Disposition::DroppedNewest);
+    }
+
+    /// So many fragments of a builder will not be had, from this event on. They are announced with those that follow them.
+    pub(super) fn forgo(&mut self, index: usize, event: EventId, count: u32, how: Disposition) {
+        let stride = self.builders.len() as u64;
         let builder = &mut self.builders[index];
-        builder.accounts.accepted += 1;
-        builder.accounts.dropped_newest += 1;
-        match &mut builder.dropping {
-            Some((first, run)) if *first + u64::from(*run) * count == event.0 && *run < u32::MAX => *run += 1,
+        builder.accounts.accepted += u64::from(count);
+        match &mut builder.forgoing {
+            Some((first, run, known))
+                if *known == how && *first + u64::from(*run) * stride == event.0 && u32::MAX - *run >= count =>
+            {
+                *run += count;
+            }
             _ => {
                 self.announce_drops(index);
-                self.builders[index].dropping = Some((event.0, 1));
+                self.builders[index].forgoing = Some((event.0, count, how));
             }
         }
     }
 
     pub(super) fn announce_drops(&mut self, index: usize) {
         let builder = &mut self.builders[index];
-        let Some((first, count)) = builder.dropping.take() else { return };
+        let Some((first, count, disposition)) = builder.forgoing.take() else { return };
         let offer = Announcement {
             ticket: builder.book.next_ticket(),
             first: EventId(first),
             arena_offset: 0,
             count,
             bytes: 0,
-            disposition: Disposition::DroppedNewest,
+            disposition,
         };
         builder.book.push(offer, None);
         builder.accounts.tickets = builder.book.next_ticket();
@@ -321,7 +330,7 @@ impl SourceNode {
     /// Offers what is in the slot that is being filled.
     pub(super) fn offer(&mut self, index: usize) {
         let Some(filling) = self.builders[index].filling.take() else { return };
-        if self.builders[index].dropping.is_some_and(|(first, _)| first < filling.first.0) {
+        if self.builders[index].forgoing.is_some_and(|(first, ..)| first < filling.first.0) {
             self.announce_drops(index);
         }
         let builder = &mut self.builders[index];

@@ -326,12 +326,13 @@ pub(crate) fn number(report: &Value, path: &str) -> u64 {
 
 /// The books balance: what every source accepted is in the buckets, to the fragment.
 pub(crate) fn check_books(report: &Value) {
-    const BUCKETS: [&str; 9] = [
+    const BUCKETS: [&str; 10] = [
         "recorded",
         "discarded",
         "rejected",
         "dropped_newest",
         "dropped_oldest",
+        "lost_in_device",
         "late",
         "corrupt",
         "lost",

@@ -1,0 +1,349 @@
+//! Devices that work by themselves: buffers are posted and come back filled, in the device's order and time.
+//!
+//! Three classes of interface fit. A device that writes our memory (DMA, `recvmsg`, a `read` under way) is given the
+//! posted buffer. One that lends a buffer of its own is copied from, or has its memory posted back. One that sends
+//! messages is copied from. What they have in common: many buffers are under way, *not yet* is not *over*, and the device
+//! has a counter of its own that says what it lost.
+
+use crate::{Description, Device, DeviceError, Filled};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use thalweg_arena::{Arena, Slot};
+use thalweg_wire::{EventId, HEADER_LEN};
+
+/// A device that fills buffers in its own order and time. It belongs to one source node's hot thread.
+///
+/// Frames are numbered by the device, from 0 at [`start`](Self::start): frame *n* is the fragment of the run's event
+/// *first + n*. A number that is left out is a frame that the device lost.
+pub trait Acquisition: Debug + Send {
+    /// What it produces: goes into the run's `run.json`.
+    fn description(&self) -> &Description;
+
+    /// The longest payload it will ever produce, in bytes.
+    fn max_payload(&self) -> usize;
+
+    /// How many buffers it takes at a time; at least 1.
+    fn depth(&self) -> u32;
+
+    /// How many later frames may come back before an earlier one that is not lost. 0: they come in order.
+    fn reorders(&self) -> u32 {
+        0
+    }
+
+    /// The memory that all buffers will lie in. Said once, before the first is posted.
+    ///
+    /// # Errors
+    /// The device cannot use it: an IOMMU refuses it, or a limit on locked memory.
+    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        let _ = arena;
+        Ok(())
+    }
+
+    /// Takes a buffer to be filled. Never more than [`depth`](Self::depth) at a time.
+    fn post(&mut self, buffer: Buffer);
+
+    /// Begins to acquire. Buffers are posted before and after.
+    ///
+    /// # Errors
+    /// The device does not answer.
+    fn start(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// What has come about since it was last asked, one thing at a time.
+    ///
+    /// # Errors
+    /// The device failed, and nothing more can be had from it.
+    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError>;
+
+    /// What to wait on until [`poll`](Self::poll) has something to say. Nothing where only time tells.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// When to poll although nothing told of it.
+    fn next_time(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// The place of a payload in a slot: the device's alone from [`Acquisition::post`] until it comes back in a [`Frame`].
+#[derive(Debug)]
+pub struct Buffer {
+    slot: Slot,
+}
+
+impl Buffer {
+    /// The part of a slot that is behind the header of its first fragment, which begins a page.
+    ///
+    /// # Panics
+    /// The slot has no room for a header.
+    pub fn new(slot: Slot) -> Self {
+        assert!(slot.len() >= HEADER_LEN, "a slot of {} bytes has no room for a header", slot.len());
+        Self { slot }
+    }
+
+    /// Where the payload goes.
+    pub fn payload(&mut self) -> &mut [u8] {
+        &mut self.slot[HEADER_LEN..]
+    }
+
+    /// Where its first byte lies in the arena that was registered.
+    pub fn offset(&self) -> usize {
+        self.slot.offset() + HEADER_LEN
+    }
+
+    /// The slot it is a part of.
+    pub fn into_slot(self) -> Slot {
+        self.slot
+    }
+}
+
+/// What [`Acquisition::poll`] found.
+#[derive(Debug)]
+pub enum Acquired {
+    /// A buffer came back filled.
+    Frame(Frame),
+    /// The device says that it lost so many frames, from this number on.
+    Lost {
+        /// The number of the first.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// Nothing yet.
+    NotYet,
+    /// There will be nothing more.
+    Over,
+}
+
+/// A buffer that came back.
+#[derive(Debug)]
+pub struct Frame {
+    /// With the payload at its beginning.
+    pub buffer: Buffer,
+    /// The device's number of it.
+    pub number: u64,
+    /// Bytes of payload.
+    pub len: usize,
+    /// What goes into the fragment's header. Where the device says that data ran over within this frame, its status says
+    /// `truncated`.
+    pub filled: Filled,
+    /// The CRC32C of the payload, where the device has computed it.
+    pub crc: Option<u32>,
+}
+
+/// What comes next in the order of frames.
+#[derive(Debug)]
+pub enum InTurn {
+    /// A frame.
+    Frame(Frame),
+    /// So many that were lost.
+    Lost(u64),
+}
+
+/// Puts frames into the order of their numbers, and finds those that are lost: the device says so, or its counter skips
+/// them and they cannot come any more.
+#[derive(Debug, Default)]
+pub struct FrameOrder {
+    reorders: usize,
+    next: u64,
+    early: BTreeMap<u64, Frame>,
+    /// Numbers that the device says it lost: first, and one past the last.
+    lost: BTreeMap<u64, u64>,
+}
+
+impl FrameOrder {
+    /// For a device of which so many later frames may come before an earlier one.
+    pub fn new(reorders: u32) -> Self {
+        Self { reorders: reorders as usize, ..Self::default() }
+    }
+
+    /// A frame came. Where its number was there before, or was taken for lost, it comes back.
+    pub fn came(&mut self, frame: Frame) -> Option<Frame> {
+        if frame.number < self.next || self.early.contains_key(&frame.number) {
+            return Some(frame);
+        }
+        self.early.insert(frame.number, frame);
+        None
+    }
+
+    /// The device says that it lost these.
+    pub fn lost(&mut self, first: u64, count: u64) {
+        let end = self.lost.entry(first).or_insert(first);
+        *end = (*end).max(first.saturating_add(count));
+    }
+
+    /// What comes next; nothing where that may still come. `over`: nothing comes any more.
+    pub fn next(&mut self, over: bool) -> Option<InTurn> {
+        if let Some(frame) = self.early.remove(&self.next) {
+            self.next = self.next.saturating_add(1);
+            return Some(InTurn::Frame(frame));
+        }
+        while let Some((first, end)) = self.lost.first_key_value().map(|(first, end)| (*first, *end)) {
+            if first > self.next {
+                break;
+            }
+            self.lost.remove(&first);
+            // A frame that came after all is not lost.
+            let end = end.min(self.early.first_key_value().map_or(u64::MAX, |(number, _)| *number));
+            if end > self.next {
+                return Some(self.skip_to(end));
+            }
+        }
+        let (number, _) = self.early.first_key_value()?;
+        let number = *number;
+        (over || self.early.len() > self.reorders).then(|| self.skip_to(number))
+    }
+
+    fn skip_to(&mut self, number: u64) -> InTurn {
+        let lost = number - self.next;
+        self.next = number;
+        InTurn::Lost(lost)
+    }
+
+    /// The frames that wait for earlier ones.
+    pub fn into_waiting(self) -> impl Iterator<Item = Frame> {
+        self.early.into_values()
+    }
+}
+
+/// A device that is asked, as one that works by itself: it fills each buffer at once.
+#[derive(Debug)]
+pub struct AsAcquisition {
+    device: Box<dyn Device>,
+    posted: Option<Buffer>,
+    next: u64,
+}
+
+impl AsAcquisition {
+    /// From its beginning.
+    pub fn new(device: Box<dyn Device>) -> Self {
+        Self { device, posted: None, next: 0 }
+    }
+}
+
+impl Acquisition for AsAcquisition {
+    fn description(&self) -> &Description {
+        self.device.description()
+    }
+
+    fn max_payload(&self) -> usize {
+        self.device.max_payload()
+    }
+
+    fn depth(&self) -> u32 {
+        1
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.posted = Some(buffer);
+    }
+
+    fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+        let Some(len) = self.device.next_len() else { return Ok(Acquired::Over) };
+        let Some(mut buffer) = self.posted.take() else { return Ok(Acquired::NotYet) };
+        let number = self.next;
+        let filled = self.device.fill(EventId(number), &mut buffer.payload()[..len])?;
+        self.next += 1;
+        Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use thalweg_arena::SlotPool;
+    use thalweg_wire::{PayloadType, Status};
+
+    fn frame(pool: &mut SlotPool, number: u64) -> Frame {
+        let filled = Filled { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None };
+        Frame { buffer: Buffer::new(pool.take().unwrap()), number, len: 0, filled, crc: None }
+    }
+
+    /// What comes out: the numbers of frames, and how many were lost in between.
+    fn out(order: &mut FrameOrder, over: bool) -> Vec<Result<u64, u64>> {
+        std::iter::from_fn(|| order.next(over))
+            .map(|next| match next {
+                InTurn::Frame(frame) => Ok(frame.number),
+                InTurn::Lost(count) => Err(count),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_number_that_is_skipped_is_lost_at_once_where_frames_come_in_order() {
+        let mut pool = SlotPool::new("slots", 8, 64).unwrap();
+        let mut order = FrameOrder::new(0);
+        for number in [0, 1, 4] {
+            assert!(order.came(frame(&mut pool, number)).is_none());
+        }
+        assert_eq!(out(&mut order, false), [Ok(0), Ok(1), Err(2), Ok(4)]);
+        assert_eq!(order.came(frame(&mut pool, 3)).unwrap().number, 3, "it was taken for lost");
+    }
+
+    #[test]
+    fn an_earlier_frame_is_waited_for_as_long_as_it_may_come() {
+        let mut pool = SlotPool::new("slots", 8, 64).unwrap();
+        let mut order = FrameOrder::new(2);
+        for number in [1, 2] {
+            order.came(frame(&mut pool, number));
+        }
+        assert_eq!(out(&mut order, false), [], "frame 0 may still come");
+        order.came(frame(&mut pool, 3));
+        assert_eq!(out(&mut order, false), [Err(1), Ok(1), Ok(2), Ok(3)]);
+        order.came(frame(&mut pool, 6));
+        assert_eq!(out(&mut order, true), [Err(2), Ok(6)], "nothing comes any more");
+    }
+
+    #[test]
+    fn what_the_device_says_it_lost_is_not_waited_for() {
+        let mut pool = SlotPool::new("slots", 8, 64).unwrap();
+        let mut order = FrameOrder::new(5);
+        order.lost(0, 3);
+        order.came(frame(&mut pool, 4));
+        order.lost(3, 1);
+        assert_eq!(out(&mut order, false), [Err(3), Err(1), Ok(4)]);
+        order.lost(5, u64::MAX);
+        assert_eq!(out(&mut order, false), [Err(u64::MAX - 5)]);
+    }
+
+    proptest! {
+        /// Whatever a device loses, repeats and reorders within its bound: each number comes out once, in order, as a
+        /// frame if it came in time and else as lost.
+        #[test]
+        fn every_number_comes_out_once(
+            numbers in proptest::collection::vec(0u64..40, 0..40),
+            said in proptest::collection::vec((0u64..40, 0u64..5), 0..4),
+            reorders in 0u32..6,
+        ) {
+            let mut pool = SlotPool::new("slots", 64, 64).unwrap();
+            let mut order = FrameOrder::new(reorders);
+            said.iter().for_each(|(first, count)| order.lost(*first, *count));
+            let (mut next, mut seen) = (0, Vec::new());
+            for (at, number) in numbers.iter().enumerate() {
+                if let Some(back) = order.came(frame(&mut pool, *number)) {
+                    prop_assert!(*number < next || numbers[..at].contains(number));
+                    pool.give_back(back.buffer.into_slot());
+                }
+                seen.extend(out(&mut order, at + 1 == numbers.len()));
+                next = seen.iter().map(|one| one.map_or_else(|lost| lost, |_| 1)).sum();
+            }
+            let mut expected = 0;
+            for one in seen {
+                match one {
+                    Ok(number) => {
+                        prop_assert_eq!(number, expected);
+                        prop_assert!(numbers.contains(&number));
+                        expected += 1;
+                    }
+                    Err(lost) => expected += lost,
+                }
+            }
+        }
+    }
+}

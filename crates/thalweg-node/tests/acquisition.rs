@@ -1,0 +1,223 @@
+//! Devices that work by themselves: a toy digitizer that fills its buffers out of order, late, and with gaps in its
+//! counter. What it delivers is on disk, and what it lost is in a bucket of its own.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+use thalweg_device::{
+    Acquired, Acquisition, AsAcquisition, Buffer, ByteSize, Description, DeviceError, Filled, Frame, ModelAdcConfig,
+    model_adc,
+};
+use thalweg_node::{
+    BuilderNode, BuilderReport, Feed, Handle, Policy, SourceNode, SourceReport, SourceSettings, Topology, Wait,
+};
+use thalweg_store::Run;
+use thalweg_wire::{EventId, PayloadType, SourceId, Status, TaiNanos, crc32c};
+
+const EVENTS: u64 = 500;
+const BYTES: usize = 1000;
+
+/// What it does with its frames.
+#[derive(Debug, Clone, Copy)]
+struct Habits {
+    /// Frames whose number is a multiple of this are lost: its counter skips them.
+    loses: u64,
+    /// It says so, instead of leaving it to its counter.
+    says_so: bool,
+    /// Buffers come back in groups of so many, the last first.
+    group: u32,
+    /// After how many looks each group comes.
+    late: u32,
+    /// It works out the checksum itself.
+    sums: bool,
+}
+
+/// A digitizer of nothing: each frame's bytes follow from its number.
+#[derive(Debug)]
+struct Toy {
+    habits: Habits,
+    description: Description,
+    posted: Vec<Buffer>,
+    done: Vec<Acquired>,
+    number: u64,
+    looks: u32,
+    started: bool,
+}
+
+impl Toy {
+    fn new(habits: Habits) -> Self {
+        let description = Description { kind: "toy".into(), simulated: true, ..Description::default() };
+        let (posted, done) = (Vec::new(), Vec::new());
+        Self { habits, description, posted, done, number: 0, looks: 0, started: false }
+    }
+
+    fn fill(&mut self, mut buffer: Buffer) {
+        let Habits { loses, says_so, .. } = self.habits;
+        if self.number.is_multiple_of(loses) {
+            if says_so {
+                self.done.push(Acquired::Lost { first: self.number, count: 1 });
+            }
+            self.number += 1;
+        }
+        let payload = &mut buffer.payload()[..BYTES];
+        payload.fill(content(self.number));
+        let crc = self.habits.sums.then(|| crc32c(payload));
+        let filled = Filled {
+            payload_type: PayloadType::RAW,
+            status: Status::SIMULATED,
+            window: 7,
+            timestamp: Some(TaiNanos(self.number)),
+        };
+        self.done.push(Acquired::Frame(Frame { buffer, number: self.number, len: BYTES, filled, crc }));
+        self.number += 1;
+    }
+}
+
+fn content(number: u64) -> u8 {
+    (number % 251) as u8
+}
+
+impl Acquisition for Toy {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn max_payload(&self) -> usize {
+        BYTES
+    }
+
+    fn depth(&self) -> u32 {
+        self.habits.group
+    }
+
+    fn reorders(&self) -> u32 {
+        self.habits.group - 1
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.posted.push(buffer);
+    }
+
+    fn start(&mut self) -> Result<(), DeviceError> {
+        self.started = true;
+        Ok(())
+    }
+
+    fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+        assert!(self.started, "it was not started");
+        self.looks += 1;
+        let Habits { group, late, .. } = self.habits;
+        if self.done.is_empty() && self.posted.len() == group as usize && self.looks >= late {
+            self.looks = 0;
+            std::mem::take(&mut self.posted).into_iter().for_each(|buffer| self.fill(buffer));
+        }
+        Ok(self.done.pop().unwrap_or(Acquired::NotYet))
+    }
+
+    fn next_time(&self) -> Option<Duration> {
+        // It has no descriptor: it is looked at again and again.
+        Some(Duration::ZERO)
+    }
+}
+
+/// Records what a device produces, over shared memory, with so many builders.
+fn record(folder: &Path, builders: usize, device: Box<dyn Acquisition>) -> (Vec<BuilderReport>, SourceReport) {
+    let runs = folder.join("runs");
+    let mut text = format!("[run]\nevents = {EVENTS}\nnumber = 1\ndirectory = {runs:?}\n");
+    for index in 0..builders {
+        let address = folder.join(format!("b{index}"));
+        text += &format!("[[builder]]\nname = \"b{index}\"\nlisten = [\"shm:{}\"]\n", address.display());
+    }
+    text += "[[source]]\nname = \"toy\"\nid = \"1.0\"\nlink = \"shm\"\n";
+    let file = folder.join("topology.toml");
+    std::fs::write(&file, text).unwrap();
+    std::fs::create_dir_all(&runs).unwrap();
+    let topology = Topology::load(&file).unwrap();
+    let nodes: Vec<BuilderNode> =
+        topology.builders.iter().map(|builder| BuilderNode::new(&topology, &builder.name).unwrap()).collect();
+    let settings = SourceSettings {
+        name: "toy".into(),
+        id: SourceId::new(1, 0),
+        feed: Feed::Acquisition(device),
+        builders: nodes.iter().map(|node| node.addresses().remove(0)).collect(),
+        congestion: None,
+        rate: None,
+        policy: Policy::Block,
+        slots: 16,
+        slot_bytes: 2048,
+        patience: Duration::from_secs(60),
+        wait: Wait::default(),
+        cpu: None,
+    };
+    std::thread::scope(|scope| {
+        let building: Vec<_> =
+            nodes.into_iter().map(|node| scope.spawn(|| node.run(&Handle::new().unwrap()).unwrap())).collect();
+        let source = SourceNode::new(settings).unwrap().run(&Handle::new().unwrap()).unwrap();
+        (building.into_iter().map(|building| building.join().unwrap()).collect(), source)
+    })
+}
+
+/// The payload of each event on disk that has one.
+fn payloads(reports: &[BuilderReport]) -> BTreeMap<EventId, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for report in reports {
+        let run = Run::open(report.directory.as_ref().unwrap()).unwrap();
+        for event in run.events() {
+            let event = event.unwrap();
+            for fragment in event.fragments.iter().filter(|f| !f.header.status.contains(Status::MISSING)) {
+                found.insert(event.id, fragment.payload().to_vec());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn what_a_device_delivers_is_on_disk_and_what_it_lost_is_in_a_bucket_of_its_own() {
+    let all = [(1, 1, false, true), (4, 3, true, false), (8, 1, false, false)];
+    for (group, late, says_so, sums) in all {
+        for builders in [1, 3] {
+            let folder = tempfile::tempdir().unwrap();
+            let habits = Habits { loses: 7, says_so, group, late, sums };
+            let (reports, source) = record(folder.path(), builders, Box::new(Toy::new(habits)));
+            let lost = (0..EVENTS).filter(|number| number % 7 == 0).count() as u64;
+            let sum = |bucket: fn(&thalweg_build::LedgerEntry) -> u64| -> u64 {
+                reports.iter().map(|report| bucket(&report.ledger.sources[0])).sum()
+            };
+            assert_eq!(source.lost_in_device, lost, "{habits:?} {source:#?}");
+            assert_eq!(sum(|entry| entry.lost_in_device), lost, "{habits:?} {reports:#?}");
+            assert_eq!(sum(|entry| entry.recorded), EVENTS - lost);
+            assert_eq!(sum(|entry| entry.accepted), EVENTS);
+            assert!(reports.iter().all(|report| report.ledger.unaccounted == 0));
+            let told = reports.iter().flat_map(|report| &report.reasons).any(|why| why.contains("lost in the device"));
+            assert!(told, "{reports:#?}");
+
+            let found = payloads(&reports);
+            let delivered = (0..EVENTS).filter(|number| number % 7 != 0);
+            assert!(found.keys().map(|event| event.0).eq(delivered));
+            for (event, payload) in found {
+                assert_eq!(payload, [content(event.0); BYTES]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_that_is_asked_works_as_one_that_works_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = ModelAdcConfig {
+        size: ByteSize(BYTES as u64),
+        size_from: Some(ByteSize(1)),
+        seed: 3,
+        source: Some(SourceId::new(1, 0)),
+        period: 0,
+    };
+    let device = thalweg_device::open(&thalweg_device::DeviceConfig::ModelAdc(config)).unwrap();
+    let (reports, _) = record(folder.path(), 1, Box::new(AsAcquisition::new(device)));
+    assert_eq!((&*reports[0].state, reports[0].events), ("COMPLETE", EVENTS), "{reports:#?}");
+    for (event, payload) in payloads(&reports) {
+        let mut expected = vec![0; payload.len()];
+        model_adc(3, SourceId::new(1, 0), event.0, &mut expected);
+        assert_eq!(payload, expected, "event {event:?}");
+    }
+}
