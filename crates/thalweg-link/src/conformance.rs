@@ -36,6 +36,9 @@ pub trait Medium {
     /// Whether what was said just before the speaker died is always heard.
     fn is_faithful(&self) -> bool;
 
+    /// Whether sources send small slots unasked.
+    fn is_eager(&self) -> bool;
+
     /// Connects one to the other.
     fn connect(&mut self, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>);
 
@@ -77,6 +80,10 @@ impl Over {
 impl Medium for Over {
     fn is_faithful(&self) -> bool {
         self.kind.frames.is_none()
+    }
+
+    fn is_eager(&self) -> bool {
+        self.kind.eager
     }
 
     fn connect(&mut self, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>) {
@@ -468,8 +475,8 @@ pub fn more_eager_than_the_credit_is_an_error<M: Medium>(medium: M) {
         let offer = Announcement { disposition: Disposition::Eager, ..link.slot(ticket, 8 << 10) };
         link.source.offer(&offer);
     }
-    if link.builder.maps() {
-        // Nothing is sent ahead where everything can be seen.
+    if !link.medium.is_eager() {
+        // Nothing is sent ahead.
         link.until("offers", |link| link.offered().len() == 9);
         assert!(link.offered().iter().all(|offer| offer.disposition == Disposition::Held));
         return;
@@ -481,7 +488,7 @@ pub fn more_eager_than_the_credit_is_an_error<M: Medium>(medium: M) {
 
 pub fn an_eager_offer_over_the_limit_is_an_error<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
-    if link.builder.maps() {
+    if !link.medium.is_eager() {
         return;
     }
     let offer = Announcement { disposition: Disposition::Eager, ..link.slot(0, (8 << 10) + 64) };

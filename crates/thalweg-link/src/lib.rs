@@ -69,6 +69,11 @@ pub use error::LinkError;
 pub use kind::{Abilities, Door, LinkKind, Place, Transport};
 pub use listen::{Accepted, Listener, Origin, Peer, connect};
 pub use outstanding::Outstanding;
+
+pub mod parts {
+    //! What kinds of links are made of, here and in other crates.
+    pub use crate::offered::{Asked, Novelty, Offered};
+}
 pub use poller::{Interest, Poller};
 
 use std::fmt::Debug;

@@ -6,7 +6,7 @@ use thalweg_wire::{Announcement, Disposition, MESSAGE_LEN};
 
 /// The book of one connection. A source that comes back begins a new one, at the first ticket it offers again.
 #[derive(Debug)]
-pub(crate) struct Offered {
+pub struct Offered {
     /// Each offer, and whether it has been asked for. Nothing before the first offer.
     book: Option<Outstanding<bool>>,
     /// Asked for before it was offered: after a reconnection the builder knows tickets that are still to be offered
@@ -18,15 +18,18 @@ pub(crate) struct Offered {
 
 /// A fetch, as the builder made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
-    pub(crate) ticket: u64,
-    pub(crate) offset: u32,
-    pub(crate) length: u32,
+pub struct Asked {
+    /// Which.
+    pub ticket: u64,
+    /// First byte.
+    pub offset: u32,
+    /// How many.
+    pub length: u32,
 }
 
 /// What an offer is to this connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Novelty {
+pub enum Novelty {
     /// Not offered before.
     New,
     /// Offered before: what became of it has changed.
@@ -43,12 +46,15 @@ pub(crate) fn most_fetches(slots: u32, slot_bytes: u32) -> usize {
 
 impl Offered {
     /// An empty book of a source with so many slots of so many bytes; 0 where they are not asked for in pieces.
-    pub(crate) fn new(slots: u32, slot_bytes: u32) -> Self {
+    pub fn new(slots: u32, slot_bytes: u32) -> Self {
         Self { book: None, early: Vec::new(), most: most_fetches(slots, slot_bytes) }
     }
 
-    /// Enters an offer. Panics where it leaves a gap behind the one before.
-    pub(crate) fn offer(&mut self, offer: &Announcement) -> Novelty {
+    /// Enters an offer.
+    ///
+    /// # Panics
+    /// It leaves a gap behind the one before.
+    pub fn offer(&mut self, offer: &Announcement) -> Novelty {
         let book = self.book.get_or_insert_with(|| Outstanding::starting_at(offer.ticket));
         if offer.ticket >= book.next_ticket() {
             // What goes out eagerly has no need to be asked for.
@@ -65,12 +71,12 @@ impl Offered {
     }
 
     /// Whether an offer may be taken back: it has not been asked for.
-    pub(crate) fn may_withdraw(&self, ticket: u64) -> bool {
+    pub fn may_withdraw(&self, ticket: u64) -> bool {
         self.book.as_ref().and_then(|book| book.get(ticket)).is_none_or(|(_, asked)| !asked)
     }
 
     /// Forgets the offers below `below`.
-    pub(crate) fn release(&mut self, below: u64) {
+    pub fn release(&mut self, below: u64) {
         if let Some(book) = &mut self.book {
             book.release(below).for_each(drop);
         }
@@ -79,7 +85,10 @@ impl Offered {
     /// A fetch has come: the offer it is to be served from, and whether it is the first fetch of it. Nothing where the
     /// offer was released, dropped or sent already (the builder knows, or will in a moment), or where it is still to be
     /// made: then the fetch comes back from [`early`](Self::early).
-    pub(crate) fn ask(&mut self, asked: Asked) -> Result<Option<(Announcement, bool)>, LinkError> {
+    ///
+    /// # Errors
+    /// What was asked for is not there, or more was asked for than an honest builder asks.
+    pub fn ask(&mut self, asked: Asked) -> Result<Option<(Announcement, bool)>, LinkError> {
         let Asked { ticket, offset, length } = asked;
         let next = self.book.as_ref().map_or(0, Outstanding::next_ticket);
         if ticket >= next {
@@ -106,17 +115,23 @@ impl Offered {
     }
 
     /// The fetches that came too early, to be [asked](Self::ask) again now that more has been offered.
-    pub(crate) fn early(&mut self) -> Vec<Asked> {
+    pub fn early(&mut self) -> Vec<Asked> {
         std::mem::take(&mut self.early)
     }
 
     /// Whether so many unanswered fetches are more than an honest builder makes.
-    pub(crate) fn check_queue(&self, waiting: usize) -> Result<(), LinkError> {
+    ///
+    /// # Errors
+    /// They are.
+    pub fn check_queue(&self, waiting: usize) -> Result<(), LinkError> {
         if waiting > self.most { Err(self.too_many()) } else { Ok(()) }
     }
 
     /// Whether so many bytes of messages that wait for the builder are more than an honest one leaves.
-    pub(crate) fn check_unheard(&self, bytes: usize) -> Result<(), LinkError> {
+    ///
+    /// # Errors
+    /// They are.
+    pub fn check_unheard(&self, bytes: usize) -> Result<(), LinkError> {
         // After a reconnection everything is offered again, at once.
         check_unheard(bytes, MOST_UNHEARD.max(self.most.saturating_mul(MESSAGE_LEN)))
     }

@@ -1,4 +1,6 @@
-//! The stories of [`thalweg_link::conformance`], on each kind of link here.
+//! The stories of [`thalweg_link::conformance`], on each kind of link here, and on one that exists to be tried.
+
+mod packets;
 
 use std::time::Duration;
 use thalweg_link::conformance::{Medium, Over};
@@ -10,6 +12,10 @@ struct Memory(Network);
 impl Medium for Memory {
     fn is_faithful(&self) -> bool {
         false
+    }
+
+    fn is_eager(&self) -> bool {
+        true
     }
 
     fn connect(&mut self, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>) {
@@ -38,5 +44,6 @@ macro_rules! in_bad_weather {
 
 thalweg_link::link_conformance!(tcp, Over::new(LinkKind::TCP));
 thalweg_link::link_conformance!(shm, Over::new(LinkKind::SHM));
+thalweg_link::link_conformance!(unix_packets, Over::new(LinkKind::register(&packets::PACKETS)));
 thalweg_link::link_conformance!(memory, Memory(Network::new(Weather::PERFECT, 0)));
 thalweg_link::link_conformance! { mod lossy_memory; in_bad_weather }
