@@ -89,7 +89,7 @@ impl Arena {
     pub fn create_local(name: &str, len: usize) -> Result<Span, ArenaError> {
         match Self::make(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
             Ok(span) => Ok(span),
-            // None reserved, or too few: the next rung.
+            // None reserved, or too few: the next best.
             Err(ArenaError::Os { .. }) => Self::make(name, len, MemfdFlags::empty()),
             Err(error) => Err(error),
         }
@@ -381,7 +381,7 @@ mod tests {
         span[3 * HUGE - 1] = 1;
         let reserved = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap().trim() != "0";
         if !reserved {
-            skipped("reserved huge pages: vm.nr_hugepages is 0 here; only the rung below was tested");
+            skipped("reserved huge pages: vm.nr_hugepages is 0 here; only the fallback was tested");
         }
         assert_eq!(span.arena().size(), 3 * HUGE);
     }

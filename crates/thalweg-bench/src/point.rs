@@ -74,7 +74,7 @@ pub struct Point {
     pub spread_percent: f64,
     /// The figures of each repeat.
     pub repeats: Vec<Figures>,
-    /// What is to be known of this point: a rung that was not to be had, what stands in for what.
+    /// What is to be known of this point: a method that was not to be had, what stands in for what.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
     /// Why there are no figures, or not of all repeats.

@@ -12,7 +12,7 @@ pub use trigger::Triggered;
 use crate::config::{BuilderConfig, Check, Hold};
 use crate::credit::Credit;
 use crate::events::{Answer, OpenEvents, Why};
-use crate::source::{self, Due, Forgone, NEVER, Piece, Presence, Source, Ticket};
+use crate::source::{self, Due, KnownMissing, NEVER, Piece, Presence, Source, Ticket};
 use crate::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ pub struct Builder {
     sources: Vec<Source>,
     /// What to look at each source for; renewed whenever the source changes.
     due: Vec<Due>,
-    /// No source is to be looked at before the oldest open event reaches `next_base` or the youngest `next_end`.
+    /// No offer is to be admitted before the oldest open event reaches `next_base` or the youngest `next_end`.
     next_base: u64,
     next_end: u64,
     credit: Credit,
@@ -127,8 +127,8 @@ impl Builder {
     /// had offered is lost.
     pub fn give_up(&mut self, source: usize, now: Duration) {
         self.lose(source, now);
-        self.look(source);
-        self.look_around();
+        self.admit_offers(source);
+        self.admit_all_offers();
     }
 
     /// What a source had offered and did not deliver is lost.
@@ -142,11 +142,11 @@ impl Builder {
         let undecided = std::mem::take(&mut entry.undecided);
         let parked = std::mem::take(&mut entry.parked);
         for ticket in ready.into_iter().chain(undecided).chain(parked) {
-            entry.forgo(events, ticket.events(), Forgone::Lost, source);
+            entry.mark_missing(events, ticket.events(), KnownMissing::Lost, source);
         }
         for (index, pieces) in std::mem::take(&mut entry.pieces) {
             if !pieces.decided() {
-                entry.forgo(events, index..index + 1, Forgone::Lost, source);
+                entry.mark_missing(events, index..index + 1, KnownMissing::Lost, source);
             }
         }
     }
@@ -181,8 +181,8 @@ impl Builder {
             return Err(Violation::TooMany(entry.most));
         }
         self.take_offer(source, offer)?;
-        self.look(source);
-        self.look_around();
+        self.admit_offers(source);
+        self.admit_all_offers();
         Ok(false)
     }
 
@@ -191,8 +191,8 @@ impl Builder {
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
         // A fragment too long for one slot comes in several offers of the same event.
-        let continues = first + 1 == entry.mentioned && entry.offered > 0;
-        if first < entry.mentioned && !continues {
+        let continues = first + 1 == entry.offered_until && entry.offered > 0;
+        if first < entry.offered_until && !continues {
             return Err(Violation::Order(offer.first.0));
         }
         if continues && entry.has_built(first) {
@@ -202,10 +202,10 @@ impl Builder {
         if continues && first < stop {
             entry.continues(first);
         }
-        let mentioned = first.max(entry.mentioned);
+        let mentioned = first.max(entry.offered_until);
         entry.offered += behind - mentioned;
         entry.books.beyond_end += behind - mentioned.max(stop).min(behind);
-        entry.mentioned = behind;
+        entry.offered_until = behind;
         entry.spoke = self.clock.active();
         entry.next += 1;
         #[expect(clippy::cast_possible_truncation, reason = "no more than were offered")]
@@ -265,18 +265,18 @@ impl Builder {
         }
         ticket.offer = offer;
         Self::dropped(events, entry, &ticket, source);
-        self.look(source);
-        self.look_around();
+        self.admit_offers(source);
+        self.admit_all_offers();
         Ok(fetching)
     }
 
     fn dropped(events: &mut OpenEvents, entry: &mut Source, ticket: &Ticket, source: usize) {
         let how = match ticket.offer.disposition {
-            Disposition::DroppedNewest => Forgone::DroppedNewest,
-            Disposition::LostInDevice => Forgone::LostInDevice,
-            _ => Forgone::DroppedOldest,
+            Disposition::DroppedNewest => KnownMissing::DroppedNewest,
+            Disposition::LostInDevice => KnownMissing::LostInDevice,
+            _ => KnownMissing::DroppedOldest,
         };
-        entry.forgo(events, ticket.events(), how, source);
+        entry.mark_missing(events, ticket.events(), how, source);
     }
 
     fn advance(&mut self, now: Duration) {
@@ -285,7 +285,7 @@ impl Builder {
     }
 
     /// Looks at the offers of a source whose events may now be open.
-    fn look(&mut self, source: usize) {
+    fn admit_offers(&mut self, source: usize) {
         let now = self.clock.active();
         loop {
             self.skip_silence();
@@ -301,7 +301,7 @@ impl Builder {
             entry.answer_silence(events, known.min(events.end()), source);
             let Some(mut ticket) = fits else { break };
             entry.parked.pop_front();
-            entry.looked = entry.looked.max(ticket.end());
+            entry.admitted = entry.admitted.max(ticket.end());
             let mut wanted = false;
             for index in ticket.events() {
                 if entry.is_decided(index) {
@@ -342,7 +342,7 @@ impl Builder {
     }
 
     /// Looks at the sources for which something has changed with the events that are open.
-    fn look_around(&mut self) {
+    fn admit_all_offers(&mut self) {
         while !self.events.is_backed_up() {
             if self.events.base() >= self.next_base || self.events.end() > self.next_end {
                 self.next_base = NEVER;
@@ -350,7 +350,7 @@ impl Builder {
                 for source in 0..self.sources.len() {
                     let due = self.due[source];
                     if self.events.base() >= due.base || self.events.end() > due.end {
-                        self.look(source);
+                        self.admit_offers(source);
                     } else {
                         self.next_base = self.next_base.min(due.base);
                         self.next_end = self.next_end.min(due.end);
@@ -380,12 +380,12 @@ impl Builder {
         true
     }
 
-    /// Index of the first event that a source has mentioned and that has not been looked at.
+    /// Index of the first event that a source has mentioned and that has not been admitted.
     fn first_mention(&self) -> Option<u64> {
         self.sources.iter().filter_map(Source::first_mention).min()
     }
 
-    /// Notes what a source is to be looked at for.
+    /// Notes what a source's offers wait for.
     fn renew(&mut self, source: usize) {
         let due = self.sources[source].due(u64::from(self.events.most()));
         self.next_base = self.next_base.min(due.base);
@@ -482,8 +482,8 @@ impl Builder {
         }
         entry.accounts = Some(accounts);
         entry.books.closed_books = true;
-        self.look(source);
-        self.look_around();
+        self.admit_offers(source);
+        self.admit_all_offers();
         Ok(())
     }
 
@@ -516,7 +516,7 @@ impl Builder {
             self.events.skip_to(next.max(self.events.base()));
         }
         self.expire(is_over);
-        self.look_around();
+        self.admit_all_offers();
         given_up
     }
 
@@ -527,7 +527,7 @@ impl Builder {
         while self.events.opened(index).is_some_and(&is_over) {
             let mut waits = false;
             for (source, entry) in self.sources.iter().enumerate() {
-                if index < entry.mentioned {
+                if index < entry.offered_until {
                     continue;
                 }
                 if is_over(entry.spoke) {
@@ -547,7 +547,7 @@ impl Builder {
         }
         for source in 0..self.sources.len() {
             if !self.sources[source].pieces.is_empty() {
-                self.look(source);
+                self.admit_offers(source);
             }
         }
     }
@@ -559,7 +559,7 @@ impl Builder {
             .sources
             .iter()
             .enumerate()
-            .filter(|(source, entry)| index >= entry.mentioned && self.events.waits_for(index, *source));
+            .filter(|(source, entry)| index >= entry.offered_until && self.events.waits_for(index, *source));
         Some(silent.map(|(_, entry)| entry.spoke.max(opened)).min().unwrap_or(opened))
     }
 
@@ -594,7 +594,7 @@ impl Builder {
     pub fn next_closed(&mut self) -> Option<Closed> {
         let mut next = self.events.next_closed();
         if next.is_none() {
-            self.look_around();
+            self.admit_all_offers();
             next = self.events.next_closed();
         }
         let (first, count, missing) = next?;

@@ -52,14 +52,14 @@ impl Ticket {
 
 /// What becomes of fragments that a source mentioned and that will not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Forgone {
+pub(crate) enum KnownMissing {
     DroppedNewest,
     DroppedOldest,
     LostInDevice,
     Lost,
 }
 
-impl Forgone {
+impl KnownMissing {
     fn why(self) -> Why {
         match self {
             Self::DroppedNewest | Self::DroppedOldest => Why::Dropped(Status::DROPPED),
@@ -69,12 +69,12 @@ impl Forgone {
     }
 }
 
-/// Events of which so many fragments are forgone.
+/// Events of which so many fragments will not come.
 #[derive(Debug)]
 struct Gap {
     events: Range<u64>,
     count: u64,
-    how: Forgone,
+    how: KnownMissing,
 }
 
 /// A fragment that is spread over several tickets.
@@ -124,12 +124,12 @@ pub(crate) struct Source {
     /// Tickets below this one were handed out by `release` already.
     pub(crate) told: u64,
     /// One past the index of the last event mentioned by an offer in order.
-    pub(crate) mentioned: u64,
+    pub(crate) offered_until: u64,
     /// Events below this index have been answered, or a ticket that may be fetched has been found for them.
-    pub(crate) looked: u64,
-    /// Fragments mentioned and not to come, sorted: those of events that have not been looked at, or in front of which the
+    pub(crate) admitted: u64,
+    /// Fragments mentioned and not to come, sorted: those of events that have not been admitted, or in front of which the
     /// run may yet end.
-    forgone: VecDeque<Gap>,
+    known_missing: VecDeque<Gap>,
     /// One past the last event of which the fragment was lost.
     pub(crate) lost_until: u64,
     /// Index of the last event whose fragment is here.
@@ -157,7 +157,7 @@ pub(crate) struct Source {
 pub(crate) struct Due {
     /// Index of the first event of the oldest ticket that may be fetched; `NEVER` where there is none.
     pub(crate) ready: u64,
-    /// Its next offer is to be looked at when the oldest open event has this index.
+    /// Its next offer is to be admitted when the oldest open event has this index.
     pub(crate) base: u64,
     /// It is known to be silent about events from this index on, which matters once they are opened.
     pub(crate) end: u64,
@@ -170,7 +170,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Source {
     /// Ranges of drops that are told apart. Beyond them, gaps between them count as parts of them.
-    const MOST_FORGONE: usize = 1024;
+    const MOST_KNOWN_MISSING: usize = 1024;
 
     pub(crate) fn new(id: String, name: String, first: u64) -> Self {
         Self {
@@ -182,9 +182,9 @@ impl Source {
             next: 0,
             most: u64::MAX,
             told: 0,
-            mentioned: first,
-            looked: first,
-            forgone: VecDeque::new(),
+            offered_until: first,
+            admitted: first,
+            known_missing: VecDeque::new(),
             lost_until: 0,
             last_built: None,
             rejected: BTreeSet::new(),
@@ -212,7 +212,7 @@ impl Source {
             let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
             let oldest = queues.into_iter().filter_map(|queue| queue.front()).map(|ticket| ticket.first).min();
             // More of the last fragment mentioned may come.
-            let oldest = oldest.unwrap_or(NEVER).min(self.mentioned.saturating_sub(1));
+            let oldest = oldest.unwrap_or(NEVER).min(self.offered_until.saturating_sub(1));
             self.rejected = self.rejected.split_off(&oldest);
         }
         let news = self.told != released;
@@ -235,16 +235,16 @@ impl Source {
         self.presence == Presence::Dead || self.accounts.is_some()
     }
 
-    /// Events that it has not been looked at for, below this index, will not come from it.
+    /// Events below this index for which it has admitted no offer will not come from it.
     pub(crate) fn known(&self) -> u64 {
         match self.parked.front() {
             Some(ticket) => ticket.first,
             None if self.is_absent() => NEVER,
-            None => self.mentioned,
+            None => self.offered_until,
         }
     }
 
-    /// Index of the first event that is to be opened for it and that has not been looked at. What it dropped opens none.
+    /// Index of the first event that is to be opened for it and that has not been admitted. What it dropped opens none.
     pub(crate) fn first_mention(&self) -> Option<u64> {
         let lost = self.first_lost().map(|events| events.start);
         let parked = self.parked.front().map(|ticket| ticket.first);
@@ -253,7 +253,7 @@ impl Source {
 
     /// Index of the first event that it may yet have something to say about.
     pub(crate) fn next_mention(&self) -> u64 {
-        let silent = if self.is_absent() { NEVER } else { self.mentioned };
+        let silent = if self.is_absent() { NEVER } else { self.offered_until };
         self.first_mention().unwrap_or(silent)
     }
 
@@ -266,7 +266,7 @@ impl Source {
         Due {
             ready: self.ready.front().filter(|_| here).map_or(NEVER, |ticket| ticket.first),
             base: parked.into_iter().chain(lost).min().unwrap_or(NEVER),
-            end: if known > self.looked { self.looked } else { NEVER },
+            end: if known > self.admitted { self.admitted } else { NEVER },
             given_up: match self.presence {
                 Presence::Gone(since) if !self.is_settled() => Some(since),
                 _ => None,
@@ -274,80 +274,87 @@ impl Source {
         }
     }
 
-    /// The first events that have not been looked at and whose fragments were lost.
+    /// The first events that have not been admitted and whose fragments were lost.
     pub(crate) fn first_lost(&self) -> Option<Range<u64>> {
-        if self.lost_until <= self.looked {
+        if self.lost_until <= self.admitted {
             return None;
         }
-        let lost = self.forgone.iter().find(|gap| gap.how == Forgone::Lost && gap.events.end > self.looked);
-        lost.map(|gap| gap.events.start.max(self.looked)..gap.events.end)
+        let lost =
+            self.known_missing.iter().find(|gap| gap.how == KnownMissing::Lost && gap.events.end > self.admitted);
+        lost.map(|gap| gap.events.start.max(self.admitted)..gap.events.end)
     }
 
-    /// Answers the open events below `until` that it has not been looked at for: nothing will come.
+    /// Answers the open events below `until` for which it has admitted no offer: nothing will come.
     pub(crate) fn answer_silence(&mut self, events: &mut OpenEvents, until: u64, source: usize) {
-        let from = self.looked.max(events.base());
-        self.looked = self.looked.max(until);
+        let from = self.admitted.max(events.base());
+        self.admitted = self.admitted.max(until);
         if from < until {
-            let mut at = self.forgone.partition_point(|gap| gap.events.end <= from);
+            let mut at = self.known_missing.partition_point(|gap| gap.events.end <= from);
             for index in from..until {
-                while self.forgone.get(at).is_some_and(|gap| gap.events.end <= index) {
+                while self.known_missing.get(at).is_some_and(|gap| gap.events.end <= index) {
                     at += 1;
                 }
-                let why = match self.forgone.get(at).filter(|gap| gap.events.start <= index) {
+                let why = match self.known_missing.get(at).filter(|gap| gap.events.start <= index) {
                     Some(gap) => gap.how.why(),
-                    None if index < self.mentioned => Why::Skipped,
+                    None if index < self.offered_until => Why::Skipped,
                     None => Why::Silent(Status::empty()),
                 };
                 events.missing(index, source, why);
             }
         }
-        let settled = self.looked.min(events.closed_until());
-        while self.forgone.front().is_some_and(|gap| gap.events.end <= settled) {
-            self.forgone.pop_front();
+        let settled = self.admitted.min(events.closed_until());
+        while self.known_missing.front().is_some_and(|gap| gap.events.end <= settled) {
+            self.known_missing.pop_front();
         }
     }
 
-    /// Fragments that it mentioned will not come. Events that have been looked at are answered now, the others when they
+    /// Fragments that it mentioned will not come. Events that have been admitted are answered now, the others when they
     /// are.
-    pub(crate) fn forgo(&mut self, events: &mut OpenEvents, range: Range<u64>, how: Forgone, source: usize) {
+    pub(crate) fn mark_missing(
+        &mut self,
+        events: &mut OpenEvents,
+        range: Range<u64>,
+        how: KnownMissing,
+        source: usize,
+    ) {
         if range.is_empty() {
             return;
         }
         let count = self.decide(range.clone());
         let bucket = self.bucket(how);
         *bucket = bucket.saturating_add(count);
-        for index in range.start.max(events.base())..range.end.min(self.looked).min(events.end()) {
+        for index in range.start.max(events.base())..range.end.min(self.admitted).min(events.end()) {
             events.missing(index, source, how.why());
         }
-        if how == Forgone::Lost {
+        if how == KnownMissing::Lost {
             self.lost_until = self.lost_until.max(range.end.min(events.stop()));
         }
         self.note(Gap { events: range, count, how });
     }
 
-    fn bucket(&mut self, how: Forgone) -> &mut u64 {
+    fn bucket(&mut self, how: KnownMissing) -> &mut u64 {
         match how {
-            Forgone::DroppedNewest => &mut self.books.dropped_newest,
-            Forgone::DroppedOldest => &mut self.books.dropped_oldest,
-            Forgone::LostInDevice => &mut self.books.lost_in_device,
-            Forgone::Lost => &mut self.books.lost,
+            KnownMissing::DroppedNewest => &mut self.books.dropped_newest,
+            KnownMissing::DroppedOldest => &mut self.books.dropped_oldest,
+            KnownMissing::LostInDevice => &mut self.books.lost_in_device,
+            KnownMissing::Lost => &mut self.books.lost,
         }
     }
 
-    /// Keeps in mind what is forgone.
+    /// Keeps in mind what will not come.
     fn note(&mut self, gap: Gap) {
-        let full = self.forgone.len() >= Self::MOST_FORGONE;
-        let at = self.forgone.partition_point(|other| other.events.start < gap.events.start);
-        if let Some(before) = at.checked_sub(1).and_then(|before| self.forgone.get_mut(before)) {
+        let full = self.known_missing.len() >= Self::MOST_KNOWN_MISSING;
+        let at = self.known_missing.partition_point(|other| other.events.start < gap.events.start);
+        if let Some(before) = at.checked_sub(1).and_then(|before| self.known_missing.get_mut(before)) {
             let is_next = before.events.end >= gap.events.start && before.how == gap.how;
             // Where there are very many drops, those that follow each other are taken for one.
-            if is_next || full && before.how != Forgone::Lost && gap.how != Forgone::Lost {
+            if is_next || full && before.how != KnownMissing::Lost && gap.how != KnownMissing::Lost {
                 before.events.end = before.events.end.max(gap.events.end);
                 before.count = before.count.saturating_add(gap.count);
                 return;
             }
         }
-        self.forgone.insert(at, gap);
+        self.known_missing.insert(at, gap);
     }
 
     /// The run ends in front of event `stop`: what it mentioned from there on counts as beyond, whatever became of it.
@@ -374,16 +381,16 @@ impl Source {
         let pieces = self.pieces.split_off(&stop);
         beyond += pieces.values().filter(|pieces| !pieces.decided).count() as u64;
         self.books.beyond_end = self.books.beyond_end.saturating_add(beyond);
-        self.forgo_beyond(stop);
+        self.mark_beyond(stop);
         // Whether what is left waits for a decision is found out anew.
         while let Some(ticket) = self.undecided.pop_back() {
             self.parked.push_front(Ticket { undecided: 0, ..ticket });
         }
     }
 
-    /// Moves what is forgone of events from `stop` on to those beyond the end.
-    fn forgo_beyond(&mut self, stop: u64) {
-        let mut gaps = std::mem::take(&mut self.forgone);
+    /// Moves what will not come of events from `stop` on to those beyond the end.
+    fn mark_beyond(&mut self, stop: u64) {
+        let mut gaps = std::mem::take(&mut self.known_missing);
         for gap in gaps.iter_mut().filter(|gap| gap.events.end > stop) {
             let count = gap.count.min(gap.events.end - gap.events.start.max(stop));
             gap.events.end = stop.max(gap.events.start);
@@ -393,7 +400,7 @@ impl Source {
             self.books.beyond_end = self.books.beyond_end.saturating_add(count);
         }
         gaps.retain(|gap| !gap.events.is_empty());
-        self.forgone = gaps;
+        self.known_missing = gaps;
         self.lost_until = self.lost_until.min(stop);
     }
 
@@ -456,7 +463,7 @@ impl Source {
     pub(crate) fn settle_pieces(&mut self, events: &mut OpenEvents, expired: u64, source: usize) {
         let mut pieces = std::mem::take(&mut self.pieces);
         pieces.retain(|&index, pieces| {
-            let more_may_come = index + 1 == self.mentioned && !self.is_absent();
+            let more_may_come = index + 1 == self.offered_until && !self.is_absent();
             if self.is_on_the_way(index) || more_may_come && index >= expired {
                 return true;
             }
@@ -591,17 +598,17 @@ mod tests {
     #[test]
     fn what_is_not_to_come_is_kept_in_few_words() {
         let (mut source, mut events) = (Source::new("1.0".into(), "s".into(), 0), OpenEvents::new(0, 8, 1, &[]));
-        source.mentioned = NEVER;
+        source.offered_until = NEVER;
         for first in 0..1000 {
-            source.forgo(&mut events, 10 * first..10 * first + 10, Forgone::DroppedNewest, 0);
+            source.mark_missing(&mut events, 10 * first..10 * first + 10, KnownMissing::DroppedNewest, 0);
         }
-        assert_eq!(source.forgone.len(), 1);
+        assert_eq!(source.known_missing.len(), 1);
         // With gaps between them, which mean something else, as long as there are not very many.
         for first in 1001..5000 {
-            source.forgo(&mut events, 10 * first..10 * first + 9, Forgone::DroppedOldest, 0);
+            source.mark_missing(&mut events, 10 * first..10 * first + 9, KnownMissing::DroppedOldest, 0);
         }
-        assert_eq!(source.forgone.len(), Source::MOST_FORGONE);
-        assert_eq!(source.forgone.back().map(|gap| gap.events.end), Some(49_999));
+        assert_eq!(source.known_missing.len(), Source::MOST_KNOWN_MISSING);
+        assert_eq!(source.known_missing.back().map(|gap| gap.events.end), Some(49_999));
         assert_eq!(source.first_mention(), None, "no event is opened for what was dropped");
         // A run that ends among those that are told apart has them to the fragment.
         source.end_at(10_015);

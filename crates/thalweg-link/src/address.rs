@@ -1,7 +1,7 @@
 //! Where a builder listens: the name of a kind of link, and a place.
 
 use crate::LinkKind;
-use crate::kind::Place;
+use crate::kind::Locator;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
@@ -29,19 +29,19 @@ impl Address {
         if place.contains('\0') {
             return Err(format!("{:?}: no host name and no path has a NUL in it", text()));
         }
-        match kind.place {
-            Place::HostPort => {
+        match kind.locator {
+            Locator::HostPort => {
                 let (host, port) = place.rsplit_once(':').ok_or_else(error)?;
                 port.parse::<u16>().map_err(|_| format!("'{}': '{port}' is not a port, 0 to 65535", text()))?;
                 if host.is_empty() {
                     return Err(error());
                 }
             }
-            Place::Path if place.is_empty() => return Err(error()),
-            Place::Path if place.len() > Self::LONGEST_PATH => {
+            Locator::Path if place.is_empty() => return Err(error()),
+            Locator::Path if place.len() > Self::LONGEST_PATH => {
                 return Err(format!("'{}': a socket path has at most {} bytes", text(), Self::LONGEST_PATH));
             }
-            Place::Path => {}
+            Locator::Path => {}
         }
         Ok(Self { kind, place: place.to_owned() })
     }
@@ -51,9 +51,9 @@ impl Address {
     /// # Errors
     /// The directory's path is too long for a socket in it.
     pub fn here(kind: LinkKind, directory: &Path, name: &str) -> Result<Self, String> {
-        match kind.place {
-            Place::HostPort => Self::new(kind, "127.0.0.1:0"),
-            Place::Path => Self::new(kind, &directory.join(name).display().to_string()),
+        match kind.locator {
+            Locator::HostPort => Self::new(kind, "127.0.0.1:0"),
+            Locator::Path => Self::new(kind, &directory.join(name).display().to_string()),
         }
     }
 
@@ -69,12 +69,12 @@ impl Address {
 
     /// `HOST:PORT`, where it is on an IP network.
     pub fn host_port(&self) -> Option<&str> {
-        (self.kind.place == Place::HostPort).then_some(&*self.place)
+        (self.kind.locator == Locator::HostPort).then_some(&*self.place)
     }
 
     /// The path of a socket, where it is on this host.
     pub fn path(&self) -> Option<&Path> {
-        (self.kind.place == Place::Path).then_some(Path::new(&self.place))
+        (self.kind.locator == Locator::Path).then_some(Path::new(&self.place))
     }
 }
 

@@ -11,7 +11,7 @@
 #![expect(missing_docs, reason = "a story's name tells it")]
 
 use crate::{
-    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Said, SourceGreeting,
+    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Received, SourceGreeting,
     SourceLink, connect,
 };
 use std::collections::BTreeMap;
@@ -172,7 +172,7 @@ impl<M: Medium> Link<M> {
             released_below,
             capabilities: Capabilities::empty(),
         });
-        self.builder.say(&welcome);
+        self.builder.send(&welcome);
         self.until("the welcome", |link| link.heard.contains(&welcome));
     }
 
@@ -206,11 +206,11 @@ impl<M: Medium> Link<M> {
         }
         for said in said {
             match said {
-                Said::Hello(hello, text) => {
+                Received::Hello(hello, text) => {
                     assert!(self.hello.replace((hello, text)).is_none(), "said hello twice");
                 }
-                Said::Message(message) => self.said.push(message),
-                Said::Arrived { ticket, bytes } => {
+                Received::Message(message) => self.said.push(message),
+                Received::Arrived { ticket, bytes } => {
                     assert!(self.arrived.insert(ticket, bytes).is_none(), "ticket {ticket} arrived twice");
                 }
             }
@@ -334,18 +334,18 @@ pub fn greeting_and_run_control<M: Medium>(medium: M) {
     link.heard.clear();
     let start = Message::Start { run: RunNumber(42), first: EventId(5), at: TaiNanos(99) };
     let stop = Message::StopAt { end: EventId(105) };
-    link.builder.say(&start);
-    link.builder.say(&Message::Pause);
+    link.builder.send(&start);
+    link.builder.send(&Message::Pause);
     link.until("start and pause", |link| link.heard == [start, Message::Pause]);
     let paused = Message::Paused { next: EventId(100) };
-    link.source.say(&paused);
+    link.source.send(&paused);
     link.until("paused", |link| link.said == [paused]);
-    link.builder.say(&stop);
+    link.builder.send(&stop);
     link.until("stop", |link| link.heard.contains(&stop));
     let end = Message::End(Accounts { accepted: 100, tickets: 0, next_sequence: 100, ..Accounts::default() });
-    link.source.say(&end);
+    link.source.send(&end);
     link.until("end", |link| link.said == [paused, end]);
-    link.builder.say(&Message::Bye);
+    link.builder.send(&Message::Bye);
     link.until("bye", |link| link.heard == [start, Message::Pause, stop, Message::Bye]);
 }
 
@@ -354,9 +354,9 @@ pub fn the_same_words_are_heard_as_often_as_they_are_said<M: Medium>(medium: M) 
     let mut link = Link::new(medium);
     link.heard.clear();
     let orders = [Message::Pause, Message::StopAt { end: EventId(u64::MAX) }].repeat(3);
-    orders.iter().for_each(|order| link.builder.say(order));
+    orders.iter().for_each(|order| link.builder.send(order));
     let answers = [Message::Paused { next: EventId(7) }; 3];
-    answers.iter().for_each(|answer| link.source.say(answer));
+    answers.iter().for_each(|answer| link.source.send(answer));
     link.until("all words", |link| link.heard.len() >= orders.len() && link.said.len() >= answers.len());
     assert_eq!((&link.heard, &link.said[..]), (&orders, &answers[..]));
 }
@@ -375,7 +375,7 @@ pub fn offers_arrive_in_order_and_intact<M: Medium>(medium: M) {
     // The books come behind what they count.
     let end = Message::End(Accounts { tickets: 301, ..Accounts::default() });
     link.offer(&[dropped(300)]);
-    link.source.say(&end);
+    link.source.send(&end);
     link.until("the books", |link| link.said.len() == offers.len() + 2);
     assert_eq!(link.said[300..], [Message::Offer(dropped(300)), end]);
 }
@@ -643,7 +643,7 @@ pub fn what_a_source_said_is_heard_after_its_death<M: Medium>(medium: M) {
     drop(source);
     let mut said = Vec::new();
     let error = loop {
-        builder.say(&Message::Pause);
+        builder.send(&Message::Pause);
         if let Err(error) = builder.flush().and_then(|()| builder.ready(&mut said)) {
             break error;
         }
@@ -667,7 +667,7 @@ pub fn what_a_builder_said_is_heard_after_its_death<M: Medium>(medium: M) {
     drop(builder);
     let mut heard = Vec::new();
     let error = loop {
-        source.say(&Message::Paused { next: EventId(0) });
+        source.send(&Message::Paused { next: EventId(0) });
         if let Err(error) = source.flush().and_then(|()| source.ready(&mut heard)) {
             break error;
         }
@@ -685,8 +685,8 @@ pub fn more_is_said_than_there_is_room_for<M: Medium>(medium: M) {
     let orders: Vec<Message> = (0..2000).map(|end| Message::StopAt { end: EventId(end) }).collect();
     link.heard.clear();
     for (word, order) in words.iter().zip(&orders) {
-        link.source.say(word);
-        link.builder.say(order);
+        link.source.send(word);
+        link.builder.send(order);
     }
     link.until("every word", |link| link.said.len() == 2000 && link.heard.len() == 2000);
     assert!(link.said == words && link.heard == orders);

@@ -68,7 +68,7 @@ pub struct Abilities {
     /// What an address of it looks like.
     pub form: &'static str,
     /// What stands behind the name in an address.
-    pub place: Place,
+    pub locator: Locator,
     /// The builder reads fragments in the source's own memory, without a copy: see [`BuilderLink::maps`].
     pub maps: bool,
     /// A slot is fetched in pieces, so that credit can be finer than a slot.
@@ -87,7 +87,7 @@ pub struct Abilities {
 
 /// What stands behind the name of a kind in an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Locator {
     /// `HOST:PORT`, over IP.
     HostPort,
     /// The path of a socket on this host.

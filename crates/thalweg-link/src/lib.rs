@@ -66,7 +66,7 @@ mod tcp_info;
 
 pub use address::Address;
 pub use error::LinkError;
-pub use kind::{Abilities, Door, LinkKind, Place, Transport};
+pub use kind::{Abilities, Door, LinkKind, Locator, Transport};
 pub use listen::{Accepted, Listener, Origin, Peer, connect};
 pub use outstanding::Outstanding;
 
@@ -111,7 +111,7 @@ pub trait SourceLink: Debug + Send {
     fn withdraw(&mut self, ticket: u64) -> bool;
 
     /// Says anything else. Goes out with the next [`flush`](Self::flush).
-    fn say(&mut self, message: &Message);
+    fn send(&mut self, message: &Message);
 
     /// Sends what can be sent now.
     fn flush(&mut self) -> Result<(), LinkError>;
@@ -154,7 +154,7 @@ pub trait BuilderLink: Debug + Send {
 
     /// Asks for the first `upto` bytes of `offer`, with the next [`flush`](Self::flush). `into` has room for all of them;
     /// only a link that [maps](Self::maps) does without. When all have come, and all have been asked for, they come back
-    /// with [`Said::Arrived`]; at once where they are here already.
+    /// with [`Received::Arrived`]; at once where they are here already.
     fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError>;
 
     /// Asks for the bytes of a ticket that is being fetched up to `upto`, with the next [`flush`](Self::flush). A link
@@ -175,7 +175,7 @@ pub trait BuilderLink: Debug + Send {
     fn release(&mut self, below: u64);
 
     /// Says anything else. Goes out with the next [`flush`](Self::flush).
-    fn say(&mut self, message: &Message);
+    fn send(&mut self, message: &Message);
 
     /// Ends the conversation with a reason, as far as the peer still listens.
     fn refuse(&mut self, reason: Refusal, text: &str);
@@ -184,7 +184,7 @@ pub trait BuilderLink: Debug + Send {
     fn flush(&mut self) -> Result<(), LinkError>;
 
     /// Receives what has come, up to a fair share, and says what it was. True where more is waiting.
-    fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError>;
+    fn ready(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError>;
 
     /// Payload bytes copied so far, by the kernel into this process or by this process.
     fn copied(&self) -> u64;
@@ -192,7 +192,7 @@ pub trait BuilderLink: Debug + Send {
 
 /// What a builder hears from a source.
 #[derive(Debug)]
-pub enum Said {
+pub enum Received {
     /// Who it is, with its description (JSON).
     Hello(Hello, String),
     /// A fetch has been answered in full.

@@ -1,11 +1,11 @@
 //! A link inside one process, for tests: datagrams that get lost, come twice, late and out of order, under a clock that
-//! only moves when told to. The same seed gives the same weather.
+//! only moves when told to. The same seed gives the same impairments.
 //!
 //! It stands for every link that is not a stream, with the same reliability on top.
 
 use crate::error::refusal;
-use crate::reliable::{DATAGRAM, Heard, ReliableBuilder, ReliableSource, Transmit};
-use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Said, SourceGreeting, SourceLink};
+use crate::reliable::{DATAGRAM, Delivered, ReliableBuilder, ReliableSource, Transmit};
+use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Received, SourceGreeting, SourceLink};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ const FAIR_SHARE: usize = 4096;
 
 /// What happens to datagrams on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weather {
+pub struct Impairments {
     /// Of a thousand datagrams, how many are lost.
     pub lost: u32,
     /// Of a thousand datagrams, how many come twice.
@@ -29,7 +29,7 @@ pub struct Weather {
     pub jitter: Duration,
 }
 
-impl Weather {
+impl Impairments {
     /// Everything arrives at once, in order, once.
     pub const PERFECT: Self = Self { lost: 0, doubled: 0, delay: Duration::ZERO, jitter: Duration::ZERO };
     /// One in ten is lost, one in twenty comes twice, and they overtake each other freely.
@@ -48,7 +48,7 @@ pub struct Network {
 
 #[derive(Debug)]
 struct Inner {
-    weather: Weather,
+    impairments: Impairments,
     random: u64,
     now: Duration,
     datagrams: u64,
@@ -68,8 +68,8 @@ struct End {
 
 impl Network {
     /// A network without links. The clock stands at zero.
-    pub fn new(weather: Weather, seed: u64) -> Self {
-        let inner = Inner { weather, random: seed, now: Duration::ZERO, datagrams: 0, ends: Vec::new() };
+    pub fn new(impairments: Impairments, seed: u64) -> Self {
+        let inner = Inner { impairments, random: seed, now: Duration::ZERO, datagrams: 0, ends: Vec::new() };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
@@ -140,7 +140,7 @@ impl Inner {
 
     fn send(&mut self, to: usize, datagram: Vec<u8>) {
         debug_assert!(datagram.len() <= DATAGRAM, "a datagram of {} bytes", datagram.len());
-        let Weather { lost, doubled, delay, jitter } = self.weather;
+        let Impairments { lost, doubled, delay, jitter } = self.impairments;
         if self.next_random() % 1000 < u64::from(lost) {
             return;
         }
@@ -248,8 +248,8 @@ impl SourceLink for MemorySource {
         self.state.may_withdraw(ticket)
     }
 
-    fn say(&mut self, message: &Message) {
-        self.state.say(message, self.wire.network.now());
+    fn send(&mut self, message: &Message) {
+        self.state.send(message, self.wire.network.now());
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
@@ -280,7 +280,7 @@ impl SourceLink for MemorySource {
         let now = self.wire.network.now();
         for _ in 0..FAIR_SHARE {
             let Some(datagram) = self.wire.receive()? else { break };
-            self.state.heard(&datagram, now, said)?;
+            self.state.on_datagram(&datagram, now, said)?;
         }
         self.state.time(now)?;
         self.flush()
@@ -336,8 +336,8 @@ impl BuilderLink for MemoryBuilder {
         self.state.release(below, self.wire.network.now());
     }
 
-    fn say(&mut self, message: &Message) {
-        self.state.say(message, self.wire.network.now());
+    fn send(&mut self, message: &Message) {
+        self.state.send(message, self.wire.network.now());
     }
 
     fn refuse(&mut self, reason: Refusal, text: &str) {
@@ -354,15 +354,15 @@ impl BuilderLink for MemoryBuilder {
         Ok(())
     }
 
-    fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
+    fn ready(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
         self.wire.clear()?;
         let now = self.wire.network.now();
         let mut heard = Vec::new();
         let outcome = self.listen(now, &mut heard);
         said.extend(heard.into_iter().map(|heard| match heard {
-            Heard::Hello(hello, text) => Said::Hello(hello, text),
-            Heard::Arrived(ticket, place) => Said::Arrived { ticket, bytes: Bytes::Place(place) },
-            Heard::Message(message) => Said::Message(message),
+            Delivered::Hello(hello, text) => Received::Hello(hello, text),
+            Delivered::Arrived(ticket, place) => Received::Arrived { ticket, bytes: Bytes::Place(place) },
+            Delivered::Message(message) => Received::Message(message),
         }));
         let more = outcome?;
         self.state.time(now)?;
@@ -377,10 +377,10 @@ impl BuilderLink for MemoryBuilder {
 
 impl MemoryBuilder {
     /// Hears what is due. True where there may be more.
-    fn listen(&mut self, now: Duration, heard: &mut Vec<Heard>) -> Result<bool, LinkError> {
+    fn listen(&mut self, now: Duration, heard: &mut Vec<Delivered>) -> Result<bool, LinkError> {
         for _ in 0..FAIR_SHARE {
             let Some(datagram) = self.wire.receive()? else { return Ok(false) };
-            self.state.heard(&datagram, now, heard)?;
+            self.state.on_datagram(&datagram, now, heard)?;
         }
         Ok(true)
     }

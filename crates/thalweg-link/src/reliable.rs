@@ -19,7 +19,7 @@
 mod builder;
 mod source;
 
-pub(crate) use builder::{Heard, ReliableBuilder};
+pub(crate) use builder::{Delivered, ReliableBuilder};
 pub(crate) use source::{ReliableSource, Transmit};
 
 use crate::LinkError;

@@ -9,11 +9,11 @@
 
 use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
-use crate::kind::{Abilities, Door, Place, Transport};
+use crate::kind::{Abilities, Door, Locator, Transport};
 use crate::offered::{Asked, Novelty, Offered};
 use crate::rules::{check_hello, check_offer, check_order};
 use crate::{
-    Accepted, Address, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Poller, Said, SourceGreeting,
+    Accepted, Address, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Poller, Received, SourceGreeting,
     SourceLink, listen,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -74,7 +74,7 @@ impl Wires {
         }
     }
 
-    fn say(&mut self, message: &Message) {
+    fn send(&mut self, message: &Message) {
         if self.backlog.is_empty() && self.sender.push(&message.encode()).is_ok() {
             self.unpublished = true;
             return;
@@ -120,7 +120,7 @@ impl Wires {
     }
 
     /// Takes what has come, up to a fair share. True where there is more.
-    fn hear(&mut self, mut take: impl FnMut(Message) -> Result<(), LinkError>) -> Result<bool, LinkError> {
+    fn receive(&mut self, mut take: impl FnMut(Message) -> Result<(), LinkError>) -> Result<bool, LinkError> {
         if std::mem::take(&mut self.waits) {
             self.mine.clear().map_err(own("going to listen"))?;
             self.receiver.cancel_wait();
@@ -180,14 +180,14 @@ fn peer_is_there(mut socket: &UnixStream) -> Result<(), LinkError> {
 
 /// Takes what has come. Where nothing has, the peer may be gone: `left` then says so, and what it said before it left is
 /// heard too. While it speaks it is there, and its socket need not be read.
-fn hear_all(
+fn receive_all(
     socket: &UnixStream,
     wires: &mut Wires,
     left: &mut Option<LinkError>,
     mut take: impl FnMut(Message) -> Result<(), LinkError>,
 ) -> Result<bool, LinkError> {
     let mut heard = false;
-    let more = wires.hear(|message| {
+    let more = wires.receive(|message| {
         heard = true;
         take(message)
     })?;
@@ -198,7 +198,7 @@ fn hear_all(
         Ok(()) => Ok(more),
         Err(error) => {
             *left = Some(error);
-            wires.hear(take)
+            wires.receive(take)
         }
     }
 }
@@ -237,7 +237,7 @@ impl Transport for Shm {
             name: "shm",
             title: "shared memory",
             form: "shm:PATH",
-            place: Place::Path,
+            locator: Locator::Path,
             maps: true,
             pieces: false,
             eager: false,
@@ -367,7 +367,7 @@ impl ShmSource {
     fn grant(&mut self, asked: Asked) -> Result<(), LinkError> {
         if let Some((_, true)) = self.offered.ask(asked)? {
             let Asked { ticket, offset, length } = asked;
-            self.wires.say(&Message::Data { ticket, offset, length });
+            self.wires.send(&Message::Data { ticket, offset, length });
         }
         Ok(())
     }
@@ -395,7 +395,7 @@ impl SourceLink for ShmSource {
         let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
         let offer = Announcement { disposition, ..*offer };
         if self.offered.offer(&offer) != Novelty::Released {
-            self.wires.say(&Message::Offer(offer));
+            self.wires.send(&Message::Offer(offer));
         }
     }
 
@@ -403,8 +403,8 @@ impl SourceLink for ShmSource {
         self.offered.may_withdraw(ticket)
     }
 
-    fn say(&mut self, message: &Message) {
-        self.wires.say(message);
+    fn send(&mut self, message: &Message) {
+        self.wires.send(message);
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
@@ -418,7 +418,7 @@ impl SourceLink for ShmSource {
         let Self { socket, wires, offered, left, .. } = self;
         // In their order: those that came before their offers were repeated, and then those that come now.
         let mut fetches = offered.early();
-        let more = hear_all(socket, wires, left, |message| {
+        let more = receive_all(socket, wires, left, |message| {
             match message {
                 Message::Fetch { ticket, offset, length } => fetches.push(Asked { ticket, offset, length }),
                 Message::Release { below } => {
@@ -520,14 +520,14 @@ impl Fetches {
     }
 
     /// A grant has come.
-    fn granted(&mut self, ticket: u64, offset: u32, length: u32) -> Result<Said, LinkError> {
+    fn granted(&mut self, ticket: u64, offset: u32, length: u32) -> Result<Received, LinkError> {
         let next = self.pending.iter().position(|pending| !pending.dropped);
         let Some(pending) = next.and_then(|at| self.pending.remove(at)) else {
             return Err(LinkError::Protocol(format!("ticket {ticket} was granted without being asked for")));
         };
         let asked = Asked { ticket: pending.offer.ticket, offset: 0, length: pending.offer.bytes };
         check_order(Asked { ticket, offset, length }, asked)?;
-        Ok(Said::Arrived { ticket, bytes: self.bytes(pending)? })
+        Ok(Received::Arrived { ticket, bytes: self.bytes(pending)? })
     }
 
     /// The source has dropped an offer.
@@ -538,7 +538,7 @@ impl Fetches {
 }
 
 impl ShmBuilder {
-    fn greet(&mut self, said: &mut Vec<Said>) -> Result<(), LinkError> {
+    fn greet(&mut self, said: &mut Vec<Received>) -> Result<(), LinkError> {
         let State::Greeting { bytes, fds } = &mut self.state else { return Ok(()) };
         let mut buffer = [0; MESSAGE_LEN + Message::MAX_DESCRIPTION as usize];
         match recv_fds(&self.socket, &mut buffer, HANDED_OVER) {
@@ -568,7 +568,7 @@ impl ShmBuilder {
         check_hello(&hello)?;
         let open = open(&self.poller, std::mem::take(fds), hello)?;
         self.state = State::Open(Box::new(open));
-        said.push(Said::Hello(hello, text));
+        said.push(Received::Hello(hello, text));
         Ok(())
     }
 }
@@ -633,7 +633,7 @@ impl BuilderLink for ShmBuilder {
         if !open.withdraws {
             return open.fetches.bytes(pending).map(Some);
         }
-        open.wires.say(&Message::Fetch { ticket: offer.ticket, offset: 0, length: offer.bytes });
+        open.wires.send(&Message::Fetch { ticket: offer.ticket, offset: 0, length: offer.bytes });
         open.fetches.pending.push_back(pending);
         Ok(None)
     }
@@ -655,12 +655,12 @@ impl BuilderLink for ShmBuilder {
     }
 
     fn release(&mut self, below: u64) {
-        self.say(&Message::Release { below });
+        self.send(&Message::Release { below });
     }
 
-    fn say(&mut self, message: &Message) {
+    fn send(&mut self, message: &Message) {
         if let State::Open(open) = &mut self.state {
-            open.wires.say(message);
+            open.wires.send(message);
         }
     }
 
@@ -677,11 +677,11 @@ impl BuilderLink for ShmBuilder {
         }
     }
 
-    fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
+    fn ready(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
         self.greet(said)?;
         let State::Open(open) = &mut self.state else { return Ok(false) };
         let Open { wires, fetches, withdraws } = &mut **open;
-        let more = hear_all(&self.socket, wires, &mut self.left, |message| {
+        let more = receive_all(&self.socket, wires, &mut self.left, |message| {
             said.push(match message {
                 Message::Data { ticket, offset, length } => fetches.granted(ticket, offset, length)?,
                 Message::Offer(offer) => {
@@ -689,9 +689,9 @@ impl BuilderLink for ShmBuilder {
                     if offer.disposition.is_dropped() {
                         fetches.dropped(offer.ticket);
                     }
-                    Said::Message(message)
+                    Received::Message(message)
                 }
-                Message::Paused { .. } | Message::Told { .. } | Message::End(_) => Said::Message(message),
+                Message::Paused { .. } | Message::Told { .. } | Message::End(_) => Received::Message(message),
                 Message::Ignored { .. } => return Ok(()),
                 _ => return Err(LinkError::Protocol(format!("unexpected from a source over a ring: {message:?}"))),
             });

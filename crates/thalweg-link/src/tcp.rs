@@ -10,7 +10,7 @@ mod source;
 mod stash;
 
 use crate::buffer::Buffer;
-use crate::kind::{Abilities, Door, Place, Transport};
+use crate::kind::{Abilities, Door, Locator, Transport};
 use crate::listen::accepted;
 use crate::{Accepted, Address, Eager, LinkError, Origin, Peer, SourceGreeting, SourceLink};
 use builder::TcpBuilder;
@@ -44,7 +44,7 @@ impl Transport for Tcp {
             name: "tcp",
             title: "TCP",
             form: "tcp:HOST:PORT",
-            place: Place::HostPort,
+            locator: Locator::HostPort,
             maps: false,
             pieces: true,
             eager: true,

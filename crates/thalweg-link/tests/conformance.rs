@@ -4,7 +4,7 @@ mod packets;
 
 use std::time::Duration;
 use thalweg_link::conformance::{Medium, Over};
-use thalweg_link::memory::{Network, Weather};
+use thalweg_link::memory::{Impairments, Network};
 use thalweg_link::{BuilderLink, Eager, LinkKind, SourceGreeting, SourceLink};
 
 struct Memory(Network);
@@ -28,15 +28,15 @@ impl Medium for Memory {
     }
 }
 
-/// Each story under a few kinds of bad weather.
-macro_rules! in_bad_weather {
+/// Each story under a few kinds of impairments.
+macro_rules! with_impairments {
     ($($story:ident)*) => {
         proptest::proptest! {
             #![proptest_config(proptest::test_runner::Config::with_cases(8))]
             $(#[test] fn $story(seed: u64, lost in 0u32..250, doubled in 0u32..250, jitter in 0u64..30_000) {
                 let jitter = Duration::from_micros(jitter);
-                let weather = Weather { lost, doubled, jitter, ..Weather::FOUL };
-                thalweg_link::conformance::$story(Memory(Network::new(weather, seed)));
+                let impairments = Impairments { lost, doubled, jitter, ..Impairments::FOUL };
+                thalweg_link::conformance::$story(Memory(Network::new(impairments, seed)));
             })*
         }
     };
@@ -45,5 +45,5 @@ macro_rules! in_bad_weather {
 thalweg_link::link_conformance!(tcp, Over::new(LinkKind::TCP));
 thalweg_link::link_conformance!(shm, Over::new(LinkKind::SHM));
 thalweg_link::link_conformance!(unix_packets, Over::new(LinkKind::register(&packets::PACKETS)));
-thalweg_link::link_conformance!(memory, Memory(Network::new(Weather::PERFECT, 0)));
-thalweg_link::link_conformance! { mod lossy_memory; in_bad_weather }
+thalweg_link::link_conformance!(memory, Memory(Network::new(Impairments::PERFECT, 0)));
+thalweg_link::link_conformance! { mod lossy_memory; with_impairments }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_arena::{Arena, Block, BlockPool, Doorbell, Ring, RingReceiver, RingSender, Span, recv_fds, send_fds};
 use thalweg_link::{
-    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Said, SourceGreeting,
+    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Received, SourceGreeting,
     SourceLink, connect,
 };
 use thalweg_wire::{
@@ -125,7 +125,8 @@ fn one_byte_at_a_time_is_slow_but_right() {
         builder_waits(&mut *builder);
         listen(&mut *builder, &mut said).unwrap();
     }
-    let [Said::Hello(_, text), Said::Message(Message::Offer(_)), Said::Message(Message::Paused { .. })] = &said[..]
+    let [Received::Hello(_, text), Received::Message(Message::Offer(_)), Received::Message(Message::Paused { .. })] =
+        &said[..]
     else {
         panic!("{said:?}");
     };
@@ -232,7 +233,8 @@ fn what_came_before_an_offence_counts_and_what_came_behind_it_does_not() {
         source.write_all(&segment).unwrap();
         let (said, error) = fate(&mut *builder);
         assert!(error.to_string().contains("the source sent a builder's message"), "{error}");
-        let arrived = matches!(&said[..], [Said::Arrived { ticket: 0, bytes }] if bytes.iter().all(|byte| *byte == 7));
+        let arrived =
+            matches!(&said[..], [Received::Arrived { ticket: 0, bytes }] if bytes.iter().all(|byte| *byte == 7));
         assert_eq!((arrived, said.len()), (counts, counts.into()));
         // Nobody looks at what was heard.
         drop(said);
@@ -258,7 +260,7 @@ fn an_offence_over_a_ring_is_judged_in_its_turn_too() {
             assert!(error.to_string().contains("unexpected from a source over a ring"), "{error}");
             assert_eq!(said.len(), counts);
             assert!(said.iter().all(|said| match said {
-                Said::Arrived { bytes, .. } => matches!(bytes, Bytes::View(_)) == in_place,
+                Received::Arrived { bytes, .. } => matches!(bytes, Bytes::View(_)) == in_place,
                 _ => false,
             }));
             drop(said);
@@ -421,7 +423,7 @@ fn a_fetch_flood_ends_at_what_an_honest_builder_may_have_open() {
 fn a_builder_that_never_listens_is_given_up() {
     let (mut source, _builder) = raw_builder();
     let error = (0..u64::MAX).find_map(|next| {
-        source.say(&Message::Paused { next: EventId(next) });
+        source.send(&Message::Paused { next: EventId(next) });
         source.flush().err()
     });
     let error = error.unwrap();
@@ -568,7 +570,7 @@ fn an_offer_lies_within_the_arena() {
         let (mut source, mut builder) = greeted_shm_source(false);
         let offer = Announcement { arena_offset, bytes, ..held(0) };
         source.say(&[Message::Offer(offer)]);
-        until(&mut *builder, |said| said.iter().any(|said| matches!(said, Said::Message(Message::Offer(_)))));
+        until(&mut *builder, |said| said.iter().any(|said| matches!(said, Received::Message(Message::Offer(_)))));
         let error = builder.fetch(&offer, None).unwrap_err();
         assert!(error.is_violation(), "{error}");
         assert!(error.to_string().contains(&format!("offered bytes {arena_offset}+{bytes} of an arena of {ARENA}")));
@@ -695,10 +697,10 @@ fn a_kind_that_may_be_ignored_is_ignored() {
     let offer = Message::Offer(held(0));
     let (mut source, mut builder) = raw_source();
     source.say(&[hello(0), more, offer]);
-    until(&mut *builder, |said| matches!(said, [Said::Hello(..), Said::Message(Message::Offer(_))]));
+    until(&mut *builder, |said| matches!(said, [Received::Hello(..), Received::Message(Message::Offer(_))]));
     let (mut source, mut builder) = greeted_shm_source(false);
     source.say(&[more, offer]);
-    until(&mut *builder, |said| matches!(said, [Said::Message(Message::Offer(_))]));
+    until(&mut *builder, |said| matches!(said, [Received::Message(Message::Offer(_))]));
 
     let (mut source, mut builder) = raw_builder();
     builder.say(&[more, Message::Pause]);
@@ -871,7 +873,7 @@ fn greeted_shm_source(withdraws: bool) -> (ShmSource, Box<dyn BuilderLink>) {
     let good = Handover::new();
     let hello = Message::Hello(Hello { capabilities: withdrawing(withdraws), ..greeting().hello });
     send_fds(&socket, &hello.encode(), &good.fds()).unwrap();
-    until(&mut *builder, |said| matches!(said, [Said::Hello(..)]));
+    until(&mut *builder, |said| matches!(said, [Received::Hello(..)]));
     let own = |ring: &Ring| ring.fd().try_clone_to_owned().unwrap();
     let source = ShmSource {
         socket,
@@ -960,13 +962,13 @@ fn wait(fd: BorrowedFd<'_>) {
 }
 
 /// Lets a builder hear all that has come.
-fn listen(builder: &mut dyn BuilderLink, said: &mut Vec<Said>) -> Result<(), LinkError> {
+fn listen(builder: &mut dyn BuilderLink, said: &mut Vec<Received>) -> Result<(), LinkError> {
     while builder.ready(said)? {}
     Ok(())
 }
 
 /// Lets a builder listen until it has heard enough.
-fn until(builder: &mut dyn BuilderLink, enough: impl Fn(&[Said]) -> bool) {
+fn until(builder: &mut dyn BuilderLink, enough: impl Fn(&[Received]) -> bool) {
     let mut said = Vec::new();
     while !enough(&said) {
         builder_waits(builder);
@@ -975,7 +977,7 @@ fn until(builder: &mut dyn BuilderLink, enough: impl Fn(&[Said]) -> bool) {
 }
 
 /// Lets a builder listen until it has had enough: what it heard before, and what it says to it.
-fn fate(builder: &mut dyn BuilderLink) -> (Vec<Said>, LinkError) {
+fn fate(builder: &mut dyn BuilderLink) -> (Vec<Received>, LinkError) {
     let mut said = Vec::new();
     loop {
         builder_waits(builder);

@@ -32,13 +32,13 @@ const GREETING_TIME: Duration = Duration::from_secs(5);
 /// losses in a row make TCP wait for nearly as long.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Connections that have not said who they are, beside one for each source that is expected and not connected.
-const MOST_STRANGERS: usize = 64;
+const MOST_UNIDENTIFIED: usize = 64;
 /// Files that each of them has open.
-const STRANGER_FILES: u64 = 2;
+const UNIDENTIFIED_FILES: u64 = 2;
 /// Connections that are let in before others have their turn.
 const LET_IN_AT_ONCE: usize = 32;
 /// For how long nobody is let in after that failed: a small part of the time for which a source tries.
-const DEAF: Duration = Duration::from_millis(100);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// How often to look at connections that have not said who they are.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -65,11 +65,11 @@ pub struct BuilderNode {
     pages: Pages,
     listeners: Vec<Listener>,
     /// Listeners that are not listened to, and until when.
-    deaf: Vec<(usize, Duration)>,
+    accept_backoff: Vec<(usize, Duration)>,
     poller: Poller,
     connections: Vec<Option<Connection>>,
-    /// [`MOST_STRANGERS`], or fewer where files are few.
-    most_strangers: usize,
+    /// [`MOST_UNIDENTIFIED`], or fewer where files are few.
+    most_unidentified: usize,
     sources: Vec<SourceState>,
     clock: TaiClock,
     control: RunControl,
@@ -91,7 +91,7 @@ pub struct BuilderNode {
     disk: Disk,
     shown: Shown,
     reasons: Vec<String>,
-    recorder_rung: Option<String>,
+    recorder_method: Option<String>,
     eager: Eager,
     /// What was built when the warm-up was over, and when that was.
     warm: Option<Built>,
@@ -208,7 +208,7 @@ impl BuilderNode {
             run_config: topology.run.clone(),
             ids: sources,
             connections: Vec::new(),
-            most_strangers: most_strangers(topology),
+            most_unidentified: most_unidentified(topology),
             clock: TaiClock::probe(),
             state: control.state(),
             control,
@@ -225,7 +225,7 @@ impl BuilderNode {
             disk: Disk::default(),
             shown: Shown::default(),
             reasons: Vec::new(),
-            recorder_rung: None,
+            recorder_method: None,
             eager,
             warm: None,
             steady: None,
@@ -238,7 +238,7 @@ impl BuilderNode {
             count,
             builder,
             listeners,
-            deaf: Vec::new(),
+            accept_backoff: Vec::new(),
             poller,
         })
     }
@@ -367,20 +367,30 @@ impl BuilderNode {
         let running = self.control.state() == State::Running;
         let warm = (running && self.warm.is_none()).then(|| self.began_at + self.run_config.warm_up);
         // What only time changes: silence, and connections that have not said who they are.
-        let strangers = self.connections.iter().flatten().any(|c| c.source.is_none()).then(|| now + TICK);
+        let unidentified = self.connections.iter().flatten().any(|c| c.source.is_none()).then(|| now + TICK);
         let silence = self.has_begun().then(|| now + self.answer_time() / 4);
-        let deaf = self.deaf.iter().map(|(_, until)| *until).min();
-        [deadline, pace, flush, warm, strangers, silence, deaf, self.control.next_time(), self.disk.next_look(now)]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(|at| at.saturating_sub(now))
+        let accept_backoff = self.accept_backoff.iter().map(|(_, until)| *until).min();
+        [
+            deadline,
+            pace,
+            flush,
+            warm,
+            unidentified,
+            silence,
+            accept_backoff,
+            self.control.next_time(),
+            self.disk.next_look(now),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .map(|at| at.saturating_sub(now))
     }
 
     fn pass_time(&mut self) -> Result<(), NodeError> {
         let now = now();
-        while let Some(position) = self.deaf.iter().position(|(_, until)| *until <= now) {
-            let (at, _) = self.deaf.swap_remove(position);
+        while let Some(position) = self.accept_backoff.iter().position(|(_, until)| *until <= now) {
+            let (at, _) = self.accept_backoff.swap_remove(position);
             self.poller.add(self.listeners[at].as_fd(), LISTENER + at as u64, Interest::READ)?;
         }
         self.cut_off_the_silent(now);
@@ -604,7 +614,7 @@ impl BuilderNode {
                 let begun = self.control.state().has_begun();
                 if begun && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
                     state.dismissed = true;
-                    connection.link.say(&Message::Bye);
+                    connection.link.send(&Message::Bye);
                 }
             }
             if let Err(error) = connection.link.flush() {
@@ -621,11 +631,11 @@ impl BuilderNode {
     }
 }
 
-/// How many strangers leave the run all the files that it may need.
-fn most_strangers(topology: &Topology) -> usize {
-    let Some(files) = getrlimit(Resource::Nofile).current else { return MOST_STRANGERS };
-    let left = files.saturating_sub(builder_files(topology)) / STRANGER_FILES;
-    MOST_STRANGERS.min(usize::try_from(left).unwrap_or(usize::MAX))
+/// How many unidentified peers leave the run all the files that it may need.
+fn most_unidentified(topology: &Topology) -> usize {
+    let Some(files) = getrlimit(Resource::Nofile).current else { return MOST_UNIDENTIFIED };
+    let left = files.saturating_sub(builder_files(topology)) / UNIDENTIFIED_FILES;
+    MOST_UNIDENTIFIED.min(usize::try_from(left).unwrap_or(usize::MAX))
 }
 
 /// What two connections lost.

@@ -153,8 +153,8 @@ struct Builder {
     broken: Option<LinkError>,
     book: Outstanding<Option<Slot>>,
     filling: Option<Filling>,
-    /// Fragments that are forgone and not yet announced: the first event, how many, and how.
-    forgoing: Option<(u64, u32, Disposition)>,
+    /// Fragments that will not come and are not yet announced: the first event, how many, and how.
+    left_out: Option<(u64, u32, Disposition)>,
     accounts: Accounts,
     copied_before: u64,
     /// Tickets asked for over shared memory that is no longer connected. The builder may still read them where they lie, so
@@ -210,7 +210,7 @@ impl SourceNode {
                 broken: None,
                 book: Outstanding::default(),
                 filling: None,
-                forgoing: None,
+                left_out: None,
                 accounts: Accounts::default(),
                 copied_before: 0,
                 granted: BTreeSet::new(),
@@ -344,7 +344,7 @@ impl SourceNode {
         let result = link.ready(&mut said);
         self.came |= !said.is_empty();
         for message in said {
-            self.hear(index, message)?;
+            self.on_message(index, message)?;
         }
         match result {
             Ok(()) => Ok(()),
@@ -352,7 +352,7 @@ impl SourceNode {
         }
     }
 
-    fn hear(&mut self, index: usize, message: Message) -> Result<(), NodeError> {
+    fn on_message(&mut self, index: usize, message: Message) -> Result<(), NodeError> {
         let builder = &mut self.builders[index];
         match message {
             Message::Welcome(welcome) => {
@@ -372,17 +372,17 @@ impl SourceNode {
                     // After a reconnection: whatever has not been released is offered again, under the same tickets.
                     builder.book.iter().for_each(|(offer, _)| link.offer(offer));
                     if self.phase == Phase::Ending && builder.started {
-                        link.say(&Message::End(builder.accounts));
+                        link.send(&Message::End(builder.accounts));
                     }
                     if let Some(end) = self.end_at.filter(|_| index > 0) {
-                        link.say(&Message::Told { end: EventId(end) });
+                        link.send(&Message::Told { end: EventId(end) });
                     }
                 }
                 self.blocked = false;
             }
             Message::Start { run, first, .. } => {
                 if std::mem::replace(&mut builder.started, true) {
-                    // Said again after a reconnection.
+                    // Received again after a reconnection.
                     return Ok(());
                 }
                 if index == 0 {
@@ -436,10 +436,10 @@ impl SourceNode {
         }
         let paused = Message::Paused { next: EventId(self.next_event) };
         if index > 0 {
-            self.say(index, &paused);
-            self.say(0, &paused);
+            self.send_to(index, &paused);
+            self.send_to(0, &paused);
         } else {
-            self.say(0, &paused);
+            self.send_to(0, &paused);
             self.pass_on(&paused);
         }
     }
@@ -448,14 +448,14 @@ impl SourceNode {
     fn pass_on(&mut self, message: &Message) {
         for index in 1..self.builders.len() {
             if self.builders[index].welcome.is_some() {
-                self.say(index, message);
+                self.send_to(index, message);
             }
         }
     }
 
-    fn say(&mut self, index: usize, message: &Message) {
+    fn send_to(&mut self, index: usize, message: &Message) {
         if let Some((link, _)) = &mut self.builders[index].link {
-            link.say(message);
+            link.send(message);
         }
     }
 

@@ -90,7 +90,7 @@ fn in_shared_memory_too_an_offence_loses_no_place() {
                     wait(&mut *link);
                     link.ready(&mut heard).unwrap();
                 }
-                link.say(&Message::Pause);
+                link.send(&Message::Pause);
                 let _ = link.flush();
             }
             let report = builder.report();
@@ -112,7 +112,7 @@ fn what_is_changed_in_shared_memory_after_it_was_checked_is_not_recorded() {
     arena[..RECORD].copy_from_slice(&record(SOURCE, 0, 0, 64));
     link.offer(&held(0));
     let books = Message::End(Accounts { accepted: 1, tickets: 1, ..Accounts::default() });
-    link.say(&books);
+    link.send(&books);
     link.flush().unwrap();
     // What the other has is asked for when level 2 has seen this, whole as it is.
     peer.until(|message| matches!(message, Message::Start { .. }));
@@ -222,7 +222,7 @@ impl Peer {
     }
 
     /// The next message, and what comes with it.
-    fn hear(&mut self) -> (Message, String) {
+    fn on_message(&mut self) -> (Message, String) {
         let mut cell = [0; MESSAGE_LEN];
         self.0.read_exact(&mut cell).unwrap();
         let message = Message::decode(&cell).unwrap();
@@ -234,7 +234,7 @@ impl Peer {
     /// Listens until it hears this, and tells what came with it.
     fn until(&mut self, expected: impl Fn(&Message) -> bool) -> String {
         loop {
-            let (message, text) = self.hear();
+            let (message, text) = self.on_message();
             if expected(&message) {
                 return text;
             }

@@ -35,7 +35,7 @@ pub(crate) struct Client {
 
 /// What goes on between a client and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum Activity {
     /// No request has come, or not all of it.
     Rest = 0,
     /// Something is answered.
@@ -59,11 +59,11 @@ impl Clients {
     }
 
     /// Notes what goes on with one.
-    pub(crate) fn note(&self, client: &Client, doing: Doing) {
+    pub(crate) fn note(&self, client: &Client, doing: Activity) {
         let before = client.doing.load(Ordering::Relaxed);
         client.doing.store(((before >> BITS) + 1) << BITS | doing as u64, Ordering::SeqCst);
         // Either this is seen in `make_room`, or that others wait is seen here.
-        if doing == Doing::Rest && self.full.load(Ordering::SeqCst) {
+        if doing == Activity::Rest && self.full.load(Ordering::SeqCst) {
             drop(self.connected());
             self.changed.notify_all();
         }
@@ -114,7 +114,7 @@ impl Clients {
                 let Some(progress) = progress(client.socket.as_fd()) else { continue };
                 let doing = client.doing.load(Ordering::Relaxed);
                 let waited_for =
-                    if doing & MASK == Doing::Answer as u64 { progress.owes } else { !client.holds(&progress) };
+                    if doing & MASK == Activity::Answer as u64 { progress.owes } else { !client.holds(&progress) };
                 match seen.get(number) {
                     Some((before, moved)) if *before == doing && progress.moved < moved + least && waited_for => {
                         tracing::info!("a client that moves fewer than {SLOWEST} bytes a second goes");
@@ -171,7 +171,7 @@ impl Client {
     }
 
     fn rests(&self) -> bool {
-        self.doing.load(Ordering::SeqCst) & MASK == Doing::Rest as u64
+        self.doing.load(Ordering::SeqCst) & MASK == Activity::Rest as u64
     }
 
     fn shut_down(&self, how: Shutdown) {

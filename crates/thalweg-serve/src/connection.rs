@@ -1,10 +1,10 @@
 //! One client that has a thread of its own: its requests, one after the other.
 
 use crate::answer::{Answer, Piece};
-use crate::client::Doing;
+use crate::client::Activity;
 use crate::coding::Coding;
 use crate::head::{self, Body, Head};
-use crate::outgoing::{Begun, Outgoing};
+use crate::outgoing::{Handoff, Outgoing};
 use crate::server::{Counters, Ways};
 use crate::site::Site;
 use crate::upload::{self, Upload};
@@ -28,7 +28,7 @@ pub(crate) struct Connection<'a> {
     /// How long the client may send nothing.
     patience: Duration,
     /// Told what goes on.
-    note: &'a dyn Fn(Doing),
+    note: &'a dyn Fn(Activity),
     /// Bytes that came and were not looked at yet.
     ahead: Vec<u8>,
     sender: Sender,
@@ -49,7 +49,7 @@ impl<'a> Connection<'a> {
         ways: Ways,
         counters: &'a Counters,
         patience: Duration,
-        note: &'a dyn Fn(Doing),
+        note: &'a dyn Fn(Activity),
     ) -> Self {
         let (sender, receiver) = (Sender::new(), Receiver::new());
         Self { wire, site, ways, counters, patience, note, ahead: Vec::new(), sender, receiver }
@@ -57,7 +57,7 @@ impl<'a> Connection<'a> {
 
     /// Goes on with what another thread began, and answers requests until the client goes, or has to, or asks for something that needs no
     /// thread: that is begun, and to be gone on with elsewhere.
-    pub(crate) fn serve(mut self, begun: Begun) -> io::Result<Option<Begun>> {
+    pub(crate) fn serve(mut self, begun: Handoff) -> io::Result<Option<Handoff>> {
         self.ahead = begun.ahead;
         let begun_with_nothing = begun.answer.is_none();
         let mut next = match begun.answer {
@@ -69,7 +69,7 @@ impl<'a> Connection<'a> {
         }
         while next == Next::Request {
             if self.waits_elsewhere() {
-                return Ok(Some(Begun { ahead: self.ahead, answer: None }));
+                return Ok(Some(Handoff { ahead: self.ahead, answer: None }));
             }
             let Some(head) = self.head()? else {
                 self.wire.close(Instant::now());
@@ -81,10 +81,10 @@ impl<'a> Connection<'a> {
                 }
                 Ok(head) if upload::is_one(&head) => self.answered(|connection| connection.put(&head))?,
                 Ok(head) => {
-                    (self.note)(Doing::Answer);
+                    (self.note)(Activity::Answer);
                     let answer = Outgoing::new(self.site.answer(&head), Some(&head));
                     if self.wire.clear().is_some() && answer.is_quick(self.ways.cached) {
-                        return Ok(Some(Begun { ahead: self.ahead, answer: Some(answer) }));
+                        return Ok(Some(Handoff { ahead: self.ahead, answer: Some(answer) }));
                     }
                     self.answered(|connection| connection.send_rest(answer))?
                 }
@@ -100,10 +100,10 @@ impl<'a> Connection<'a> {
     }
 
     fn answered(&mut self, answer: impl FnOnce(&mut Self) -> io::Result<Next>) -> io::Result<Next> {
-        (self.note)(Doing::Answer);
+        (self.note)(Activity::Answer);
         let next = answer(self)?;
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        (self.note)(Doing::Rest);
+        (self.note)(Activity::Rest);
         Ok(next)
     }
 

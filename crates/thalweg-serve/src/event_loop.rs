@@ -7,10 +7,10 @@
 //! asks for something else.
 
 use crate::answer::{Answer, Piece};
-use crate::client::{Client, Clients, Doing};
+use crate::client::{Activity, Client, Clients};
 use crate::connection::{HEAD_TIME, LINGER};
 use crate::head;
-use crate::outgoing::{Begun, Outgoing, turn};
+use crate::outgoing::{Handoff, Outgoing, turn};
 use crate::server::Counters;
 use crate::site::Site;
 use http::StatusCode;
@@ -37,7 +37,7 @@ pub(crate) struct EventLoop {
     stop: OwnedFd,
     stopped: AtomicBool,
     /// Those that connected and were not looked at yet.
-    coming: Mutex<Vec<(u64, Arc<Client>, Begun)>>,
+    coming: Mutex<Vec<(u64, Arc<Client>, Handoff)>>,
     clients: AtomicUsize,
 }
 
@@ -51,11 +51,11 @@ pub(crate) struct Common<'a> {
     /// How what is in the page cache is sent.
     pub(crate) way: Outward,
     /// Takes a client that needs a thread of its own.
-    pub(crate) hand_over: &'a dyn Fn(u64, Arc<Client>, Begun),
+    pub(crate) hand_over: &'a dyn Fn(u64, Arc<Client>, Handoff),
 }
 
 #[derive(Debug)]
-struct Visitor {
+struct Served {
     client: Arc<Client>,
     /// Bytes that came and were not looked at yet.
     ahead: Vec<u8>,
@@ -76,13 +76,13 @@ enum State {
     /// A request comes in.
     Ask,
     /// An answer goes out.
-    Answer(Going),
+    Answer(Sending),
     /// Nothing more will be sent; what it still sends is thrown away until it closes, too (RFC 9112, section 9.6).
     Leave,
 }
 
 #[derive(Debug)]
-struct Going {
+struct Sending {
     answer: Outgoing,
     /// Bytes sent of the piece in front, where that is in memory.
     sent: usize,
@@ -123,7 +123,7 @@ impl EventLoop {
     }
 
     /// Gives it one more.
-    pub(crate) fn take(&self, number: u64, client: Arc<Client>, begun: Begun) -> io::Result<()> {
+    pub(crate) fn take(&self, number: u64, client: Arc<Client>, begun: Handoff) -> io::Result<()> {
         client.socket.set_nonblocking(true)?;
         // The loop is woken at once, since it can be written to, and finds it when it is let in here.
         let mut coming = self.coming();
@@ -142,7 +142,7 @@ impl EventLoop {
 
     /// Serves until [`stop`](Self::stop).
     pub(crate) fn run(&self, common: &Common<'_>) -> io::Result<()> {
-        let mut visitors: HashMap<u64, Visitor> = HashMap::new();
+        let mut visitors: HashMap<u64, Served> = HashMap::new();
         let mut ready: VecDeque<u64> = VecDeque::new();
         let mut sender = Sender::new();
         let mut swept = Instant::now();
@@ -160,7 +160,7 @@ impl EventLoop {
                 Err(error) => return Err(error.into()),
             };
             for (number, client, begun) in self.coming().drain(..) {
-                visitors.insert(number, Visitor::new(client, begun, common));
+                visitors.insert(number, Served::new(client, begun, common));
             }
             for event in events {
                 let (number, flags) = (event.data.u64(), event.flags);
@@ -192,7 +192,7 @@ impl EventLoop {
     fn turn(
         &self,
         number: u64,
-        visitors: &mut HashMap<u64, Visitor>,
+        visitors: &mut HashMap<u64, Served>,
         ready: &mut VecDeque<u64>,
         sender: &mut Sender,
         common: &Common<'_>,
@@ -213,31 +213,31 @@ impl EventLoop {
                 let _ = SockRef::from(&visitor.client.socket).set_linger(Some(Duration::ZERO));
             }
         }
-        let Some(Visitor { client, ahead, state, .. }) = visitors.remove(&number) else { return };
+        let Some(Served { client, ahead, state, .. }) = visitors.remove(&number) else { return };
         self.clients.fetch_sub(1, Ordering::Relaxed);
         // A socket that is closed leaves by itself.
         let _ = epoll::delete(&self.epoll, &client.socket);
         match turn {
             Ok(Turn::HandOver) => {
                 let answer = if let State::Answer(going) = state { Some(going.rest()) } else { None };
-                (common.hand_over)(number, client, Begun { ahead, answer });
+                (common.hand_over)(number, client, Handoff { ahead, answer });
             }
             _ => common.clients.leave(number),
         }
     }
 
-    fn coming(&self) -> MutexGuard<'_, Vec<(u64, Arc<Client>, Begun)>> {
+    fn coming(&self) -> MutexGuard<'_, Vec<(u64, Arc<Client>, Handoff)>> {
         self.coming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Visitor {
-    fn new(client: Arc<Client>, begun: Begun, common: &Common<'_>) -> Self {
+impl Served {
+    fn new(client: Arc<Client>, begun: Handoff, common: &Common<'_>) -> Self {
         let until = Instant::now() + common.patience;
         let mut visitor =
             Self { client, ahead: begun.ahead, readable: true, ends: false, state: State::Ask, until, queued: false };
         if let Some(answer) = begun.answer {
-            common.clients.note(&visitor.client, Doing::Answer);
+            common.clients.note(&visitor.client, Activity::Answer);
             visitor.answer(answer);
         }
         visitor
@@ -256,7 +256,7 @@ impl Visitor {
             match &mut self.state {
                 State::Ask => match head::parse(&self.ahead) {
                     Ok(Some((head, length))) => {
-                        common.clients.note(&self.client, Doing::Answer);
+                        common.clients.note(&self.client, Activity::Answer);
                         let Some(answer) = common.site.answer_at_once(&head) else { return Ok(Turn::HandOver) };
                         self.ahead.drain(..length);
                         let answer = Outgoing::new(answer, Some(&head));
@@ -288,7 +288,7 @@ impl Visitor {
                             return Ok(Turn::HandOver);
                         }
                         common.counters.requests.fetch_add(1, Ordering::Relaxed);
-                        common.clients.note(&self.client, Doing::Rest);
+                        common.clients.note(&self.client, Activity::Rest);
                         self.answered(keep, common.patience, now);
                         // Who asks again at once does not do so in front of all others.
                         return Ok(if self.ahead.is_empty() && !self.readable { Turn::Wait } else { Turn::Again });
@@ -318,7 +318,7 @@ impl Visitor {
     }
 
     fn answer(&mut self, answer: Outgoing) {
-        self.state = State::Answer(Going { answer, sent: 0, corked: false, full: false });
+        self.state = State::Answer(Sending { answer, sent: 0, corked: false, full: false });
     }
 
     fn answered(&mut self, keep: bool, patience: Duration, now: Instant) {
@@ -403,7 +403,7 @@ enum Sent {
     Elsewhere,
 }
 
-impl Going {
+impl Sending {
     fn is_done(&self) -> bool {
         self.answer.pieces.is_empty()
     }

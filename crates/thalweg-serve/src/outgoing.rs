@@ -12,7 +12,7 @@ use thalweg_transfer::{Outward, Sender, seems_cached};
 
 /// What one thread hands over to another with a client.
 #[derive(Debug, Default)]
-pub(crate) struct Begun {
+pub(crate) struct Handoff {
     /// What the client sent and was not answered yet.
     pub(crate) ahead: Vec<u8>,
     /// An answer, or the rest of one.

@@ -5,7 +5,7 @@
 use crate::client::{Client, Clients};
 use crate::connection::{Connection, HEAD_TIME};
 use crate::event_loop::{Common, EventLoop};
-use crate::outgoing::Begun;
+use crate::outgoing::Handoff;
 use crate::site::Site;
 use crate::tls::Tls;
 use crate::token::Tokens;
@@ -206,14 +206,14 @@ impl Server {
             let client = self.clients.enter(number, socket);
             match self.prepare(&client) {
                 Err(error) => self.turn_away(number, &error),
-                Ok(()) if self.settings.tls.is_some() => self.spawn(scope, number, client, Begun::default()),
-                Ok(()) => self.enter_loop(number, client, Begun::default()),
+                Ok(()) if self.settings.tls.is_some() => self.spawn(scope, number, client, Handoff::default()),
+                Ok(()) => self.enter_loop(number, client, Handoff::default()),
             }
         }
     }
 
     /// Gives a client to the loop that has the fewest.
-    fn enter_loop(&self, number: u64, client: Arc<Client>, begun: Begun) {
+    fn enter_loop(&self, number: u64, client: Arc<Client>, begun: Handoff) {
         if let Some(emptiest) = self.loops.iter().min_by_key(|one| one.clients())
             && let Err(error) = emptiest.take(number, client, begun)
         {
@@ -251,7 +251,7 @@ impl Server {
         scope: &'scope std::thread::Scope<'scope, '_>,
         number: u64,
         client: Arc<Client>,
-        begun: Begun,
+        begun: Handoff,
     ) {
         let thread = std::thread::Builder::new().name("client".into()).stack_size(STACK);
         let spawned = thread.spawn_scoped(scope, move || {
@@ -274,7 +274,7 @@ impl Server {
         }
     }
 
-    fn serve(&self, client: &Arc<Client>, begun: Begun) -> io::Result<Option<Begun>> {
+    fn serve(&self, client: &Arc<Client>, begun: Handoff) -> io::Result<Option<Handoff>> {
         self.settle();
         let patience = self.settings.patience;
         client.socket.set_nonblocking(false)?;

@@ -1,7 +1,7 @@
 //! Files that come in: hidden until they are whole, on the disk, and what they should be.
 
 use crate::answer::Answer;
-use crate::client::Doing;
+use crate::client::Activity;
 use crate::condition::{Condition, Validators, failed};
 use crate::head::{Body, Head};
 use crate::listing::parameter;
@@ -126,15 +126,15 @@ impl Upload {
         receiver: &mut Receiver,
         way: Inward,
         from: &mut Incoming<'_>,
-        note: &dyn Fn(Doing),
+        note: &dyn Fn(Activity),
     ) -> Result<Result<(), Answer>, Interrupted> {
         while self.coming > 0 {
-            note(Doing::Receive);
+            note(Activity::Receive);
             let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
             let part = self.coming.min(PART);
             let written = receiver.receive(way, from, &self.file, self.received, part, &mut crc);
             // The client may wait for the disk now.
-            note(Doing::Answer);
+            note(Activity::Answer);
             if let Err(Interrupted::File(error)) = written.end {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                 return Ok(Err(refused(errno)));

@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut pool = BlockPool::new("record_rate", blocks, block_bytes)?;
     let mut recorder = Recorder::create(RecorderConfig { directory, ..Default::default() }, &mut pool)?;
-    println!("{}: {}", recorder.path().display(), recorder.rung());
+    println!("{}: {}", recorder.path().display(), recorder.method());
 
     let (begin, cpu) = (Instant::now(), cpu_time());
     let (mut written, mut event, mut waits) = (0u64, 0u64, Duration::ZERO);

@@ -39,7 +39,7 @@ pub use info::{
 pub use list::{Listed, list};
 pub use mapping::Mapping;
 pub use recorder::{
-    EngineChoice, EngineKind, Finished, FinishedRun, Recorder, RecorderConfig, RecorderRung, RunBegin, RunEnd,
+    EngineChoice, EngineKind, Finished, FinishedRun, Recorder, RecorderConfig, RecorderMethod, RunBegin, RunEnd,
 };
 pub use run::{Recovery, Run};
 pub use salvage::{SalvageError, Salvaged, salvage};

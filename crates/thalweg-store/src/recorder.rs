@@ -105,9 +105,9 @@ pub struct RunEnd {
     pub ledger: serde_json::Value,
 }
 
-/// Which rung of each ladder the recorder stands on. It shows in the log, in `run.json` and in metrics.
+/// Which method the recorder uses, of those that can fall back on another. It shows in the log, in `run.json` and in metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RecorderRung {
+pub struct RecorderMethod {
     /// What carries the writes.
     pub engine: EngineKind,
     /// Past the page cache (O_DIRECT), or through it.
@@ -116,7 +116,7 @@ pub struct RecorderRung {
     pub registered: bool,
     /// Into space set aside ahead of the writes, or growing the file with each.
     pub allocated_ahead: bool,
-    /// Why a better rung was not taken, in sentences.
+    /// Why a better method was not used, in sentences.
     pub notes: Vec<String>,
 }
 
@@ -139,7 +139,7 @@ impl fmt::Display for EngineKind {
     }
 }
 
-impl fmt::Display for RecorderRung {
+impl fmt::Display for RecorderMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direct = if self.direct { "O_DIRECT" } else { "buffered" };
         let registered = if self.registered { "registered buffers" } else { "ordinary buffers" };
@@ -178,7 +178,7 @@ pub struct FinishedRun {
 #[derive(Debug)]
 pub struct Recorder {
     engine: Engine,
-    rung: RecorderRung,
+    method: RecorderMethod,
     path: PathBuf,
     info: RunInfo,
     next_info: RunFile,
@@ -258,7 +258,7 @@ impl Recorder {
         let segment_bytes = segment_bytes.max(block_bytes as u64).next_multiple_of(BLOCK_ALIGN as u64);
         let segment_space = segment_bytes + footer_room(segment_bytes, block_bytes as u64);
         let (segment, direct, allocated_ahead) = first_segment(&path, direct, segment_space, &mut notes)?;
-        let rung = RecorderRung { engine: kind, direct, registered, allocated_ahead, notes };
+        let method = RecorderMethod { engine: kind, direct, registered, allocated_ahead, notes };
 
         let info = RunInfo {
             format: RunInfo::FORMAT.into(),
@@ -279,7 +279,7 @@ impl Recorder {
                 allocated_ahead,
                 block_size: block_bytes as u64,
                 segment_size: segment_bytes,
-                notes: rung.notes.clone(),
+                notes: method.notes.clone(),
             },
             sources,
             configuration: begin.configuration,
@@ -291,10 +291,10 @@ impl Recorder {
         info.write_first(&path)?;
         sync_directory(&directory)?;
         std::mem::forget(unfinished);
-        tracing::info!(run = run.0, path = %path.display(), recorder = %rung, "recording");
+        tracing::info!(run = run.0, path = %path.display(), recorder = %method, "recording");
         Ok(Self {
             engine,
-            rung,
+            method,
             path,
             info,
             next_info,
@@ -424,9 +424,9 @@ impl Recorder {
         &self.info
     }
 
-    /// Which rung of each ladder it stands on.
-    pub fn rung(&self) -> &RecorderRung {
-        &self.rung
+    /// Which method it uses.
+    pub fn method(&self) -> &RecorderMethod {
+        &self.method
     }
 
     /// Blocks submitted and not handed back yet.
@@ -445,9 +445,9 @@ impl Recorder {
         if last.end == 0 || last.end + u64::from(length) <= self.segment_bytes {
             return Ok(());
         }
-        let mut next = Segment::create(&self.path, last.number + 1, self.submitted, self.rung.direct)?;
-        if self.rung.allocated_ahead && next.allocate_first(self.segment_space).is_err() {
-            self.rung.allocated_ahead = false;
+        let mut next = Segment::create(&self.path, last.number + 1, self.submitted, self.method.direct)?;
+        if self.method.allocated_ahead && next.allocate_first(self.segment_space).is_err() {
+            self.method.allocated_ahead = false;
         }
         self.segments.push_back(next);
         self.info.totals.segments += 1;
@@ -485,7 +485,7 @@ impl Recorder {
     fn start_write(&mut self, place: usize, block: BlockWriter) {
         let entry = &mut self.in_flight[place];
         let Some(segment) = self.segments.iter().find(|segment| segment.number == entry.segment) else { return };
-        let job = Job::Block { number: entry.number, block, registered: self.rung.registered };
+        let job = Job::Block { number: entry.number, block, registered: self.method.registered };
         let (range, offset) = (entry.done as usize..entry.length as usize, entry.offset + u64::from(entry.done));
         self.engine.start(Operation::write(segment.file(), job, range, offset));
     }
@@ -731,11 +731,11 @@ fn first_segment(
     space: u64,
     notes: &mut Vec<String>,
 ) -> Result<(Segment, bool, bool), StoreError> {
-    let mut rung = direct;
+    let mut uses_direct = direct;
     let mut segment = match Segment::create(path, 0, 0, direct) {
         Err(StoreError::Io { error, .. }) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
             notes.push("the file system refuses O_DIRECT: blocks go through the page cache".into());
-            rung = false;
+            uses_direct = false;
             Segment::create(path, 0, 0, false)?
         }
         other => other?,
@@ -744,7 +744,7 @@ fn first_segment(
     if let Err(error) = allocated {
         notes.push(format!("the file system cannot set space aside ({error}): files grow with each block"));
     }
-    Ok((segment, rung, allocated.is_ok()))
+    Ok((segment, uses_direct, allocated.is_ok()))
 }
 
 /// Bytes that the footer of a segment full of full blocks takes, and as much again.

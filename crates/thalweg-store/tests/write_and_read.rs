@@ -41,7 +41,7 @@ fn record(config: RecorderConfig) -> std::path::PathBuf {
 }
 
 #[test]
-fn every_rung_of_the_recorder_writes_the_same_run() {
+fn every_method_of_the_recorder_writes_the_same_run() {
     let directory = directory();
     for (direct, engine) in [(true, EngineChoice::Best), (false, EngineChoice::Best), (true, EngineChoice::Threads)] {
         let path = record(RecorderConfig { direct, engine, ..config(directory.path()) });
@@ -165,8 +165,8 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
     let mut pool = BlockPool::new("test", 2, 64 << 10).unwrap();
     let nobody = RecorderConfig { begin: RunBegin::default(), ..config(directory.path()) };
     let mut recorder = Recorder::create(nobody, &mut pool).unwrap();
-    if recorder.rung().engine != EngineKind::IoUring {
-        return skipped(format_args!("no io_uring: {}", recorder.rung()));
+    if recorder.method().engine != EngineKind::IoUring {
+        return skipped(format_args!("no io_uring: {}", recorder.method()));
     }
     let mut submit = |recorder: &mut Recorder, event: u64| {
         let mut block = BlockWriter::new(pool.take().unwrap());
@@ -294,16 +294,16 @@ fn a_limit_on_locked_memory_shows() {
                 return Err(format!("RLIMIT_MEMLOCK is {limit:?}"));
             }
             let mut pool = BlockPool::new("test", 12, 4 << 20).unwrap();
-            Ok(Recorder::create(config(path), &mut pool).unwrap().rung().clone())
+            Ok(Recorder::create(config(path), &mut pool).unwrap().method().clone())
         });
         thread.join().unwrap()
     });
     match thread {
         Err(reason) => skipped(reason),
-        Ok(rung) if rung.engine == EngineKind::Threads => skipped(format_args!("no io_uring: {rung}")),
-        Ok(rung) => {
-            assert!(!rung.registered);
-            assert!(rung.notes[0].contains("RLIMIT_MEMLOCK"), "{:?}", rung.notes);
+        Ok(method) if method.engine == EngineKind::Threads => skipped(format_args!("no io_uring: {method}")),
+        Ok(method) => {
+            assert!(!method.registered);
+            assert!(method.notes[0].contains("RLIMIT_MEMLOCK"), "{:?}", method.notes);
         }
     }
 }

@@ -29,17 +29,19 @@ pub(crate) struct ReadRing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ZeroCopy {
     /// A few are to be sent, to hear whether they were copied all the same.
-    Untried,
+    Untested,
     /// They are on their way, and until they have arrived others are copied: an acknowledgement may be late.
-    Tried,
-    Yes,
-    No,
+    BeingTested,
+    /// Nothing is copied.
+    Works,
+    /// The kernel copies all the same, or refuses.
+    Copies,
 }
 
 impl ReadRing {
     pub(crate) fn new() -> io::Result<Self> {
         let (ring, free) = ring_with_slots(SLOT)?;
-        Ok(Self { ring, free, filled: [const { None }; COUNT], sending: [false; COUNT], zero_copy: ZeroCopy::Untried })
+        Ok(Self { ring, free, filled: [const { None }; COUNT], sending: [false; COUNT], zero_copy: ZeroCopy::Untested })
     }
 
     /// Sends a range of a file that was opened with `O_DIRECT`. After an error, what is under way is not known: the ring is of no more use.
@@ -53,7 +55,7 @@ impl ReadRing {
         let start = range.start - range.start % ALIGNMENT;
         let pieces = (range.end - start).div_ceil(SLOT as u64);
         let socket = match self.zero_copy {
-            ZeroCopy::No => File::None,
+            ZeroCopy::Copies => File::None,
             // An operation keeps its file open; this one is only lent to us.
             _ => File::Open(Arc::new(to.try_clone_to_owned()?)),
         };
@@ -100,9 +102,9 @@ impl ReadRing {
     ) -> io::Result<()> {
         let number = slot.number() as usize;
         let zero_copy = match self.zero_copy {
-            ZeroCopy::No | ZeroCopy::Tried => 0,
-            ZeroCopy::Yes => range.len(),
-            ZeroCopy::Untried => range.len().min(TRIED),
+            ZeroCopy::Copies | ZeroCopy::BeingTested => 0,
+            ZeroCopy::Works => range.len(),
+            ZeroCopy::Untested => range.len().min(TRIED),
         };
         if zero_copy == 0 {
             let sent = send_all(to, &slot[range], more);
@@ -110,13 +112,13 @@ impl ReadRing {
             return sent;
         }
         // What waits for more is not heard of.
-        let more_at_once = more && self.zero_copy == ZeroCopy::Yes;
+        let more_at_once = more && self.zero_copy == ZeroCopy::Works;
         let first = range.start..range.start + zero_copy;
         let key = self.ring.push(Operation::send(socket.clone(), slot, first, more_at_once));
         self.sending[number] = true;
         self.ring.submit();
-        if self.zero_copy == ZeroCopy::Untried {
-            self.zero_copy = ZeroCopy::Tried;
+        if self.zero_copy == ZeroCopy::Untested {
+            self.zero_copy = ZeroCopy::BeingTested;
         }
         let sent = match self.sent(key, number, to)? {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -159,8 +161,8 @@ impl ReadRing {
         }
         self.free[number] = Some(slot);
         // Over loopback it is always copied, and a megabyte of it was seen to stall receivers with little room (`TcpExtPruneCalled`).
-        let copied = copied || result.is_err() || self.zero_copy == ZeroCopy::No;
-        self.zero_copy = if copied { ZeroCopy::No } else { ZeroCopy::Yes };
+        let copied = copied || result.is_err() || self.zero_copy == ZeroCopy::Copies;
+        self.zero_copy = if copied { ZeroCopy::Copies } else { ZeroCopy::Works };
         Ok(Some(number))
     }
 

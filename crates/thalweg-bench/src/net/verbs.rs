@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, Span};
 use thalweg_link::{
-    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Said, SourceGreeting,
+    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Received, SourceGreeting,
     SourceLink, connect,
 };
 use thalweg_wire::{
@@ -169,7 +169,7 @@ pub(super) struct Verbs {
     /// What will be released: everything below.
     release: u64,
     heard: Vec<Message>,
-    said: Vec<Said>,
+    said: Vec<Received>,
     welcome: bool,
     tally: Tally,
 }
@@ -205,7 +205,7 @@ impl Verbs {
             let ready = self.builder.flush().and_then(|()| self.builder.ready(&mut self.said));
             let mut said = std::mem::take(&mut self.said);
             for one in said.drain(..) {
-                self.hear(one)?;
+                self.on_message(one)?;
             }
             self.said = said;
             self.fetch()?;
@@ -215,10 +215,10 @@ impl Verbs {
         }
     }
 
-    fn hear(&mut self, said: Said) -> Result<(), BenchError> {
+    fn on_message(&mut self, said: Received) -> Result<(), BenchError> {
         match said {
-            Said::Hello(..) => {
-                self.builder.say(&Message::Welcome(Welcome {
+            Received::Hello(..) => {
+                self.builder.send(&Message::Welcome(Welcome {
                     run: RunNumber(1),
                     eager_credit: EAGER.credit,
                     eager_limit: EAGER.limit,
@@ -229,12 +229,12 @@ impl Verbs {
                 }));
                 self.builder.flush().map_err(failed)?;
             }
-            Said::Message(Message::Offer(offer)) if offer.bytes as usize == self.record => {
+            Received::Message(Message::Offer(offer)) if offer.bytes as usize == self.record => {
                 self.waiting.push_back(offer)
             }
-            Said::Message(Message::Offer(_)) => return Err(gone("a record of another length was offered")),
-            Said::Message(_) => {}
-            Said::Arrived { bytes, .. } => self.arrived.push_back(bytes),
+            Received::Message(Message::Offer(_)) => return Err(gone("a record of another length was offered")),
+            Received::Message(_) => {}
+            Received::Arrived { bytes, .. } => self.arrived.push_back(bytes),
         }
         Ok(())
     }

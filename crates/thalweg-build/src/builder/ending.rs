@@ -22,9 +22,9 @@ impl Builder {
             entry.end_at(stop);
         }
         for source in 0..self.sources.len() {
-            self.look(source);
+            self.admit_offers(source);
         }
-        self.look_around();
+        self.admit_all_offers();
         end
     }
 
@@ -39,7 +39,7 @@ impl Builder {
 
     /// The first event of this builder's share that a source has not mentioned.
     pub fn offered_until(&self, source: usize) -> EventId {
-        self.event(self.sources[source].mentioned)
+        self.event(self.sources[source].offered_until)
     }
 
     /// Everything ends now. No further event is closed; what sources had offered or sent of those that are open is lost, and
@@ -56,8 +56,8 @@ impl Builder {
             self.lose(source, now);
         }
         for source in 0..self.sources.len() {
-            self.look(source);
+            self.admit_offers(source);
         }
-        self.look_around();
+        self.admit_all_offers();
     }
 }

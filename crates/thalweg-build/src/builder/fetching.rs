@@ -32,7 +32,7 @@ impl Builder {
     /// bytes ready. What is returned counts as asked for.
     pub fn next_fetch(&mut self, now: Duration) -> Option<Fetch> {
         self.advance(now);
-        self.look_around();
+        self.admit_all_offers();
         self.credit.look_again();
         self.next_piece_of(true, now).or_else(|| self.begin_fetch(now)).or_else(|| self.next_piece_of(false, now))
     }

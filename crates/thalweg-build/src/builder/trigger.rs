@@ -41,12 +41,12 @@ impl Builder {
         }
         events.decide(index, accept);
         for source in 0..self.sources.len() {
-            self.heed(source, index);
+            self.apply_decision(source, index);
         }
     }
 
     /// Looks at what of a source waited for the decision on an event.
-    fn heed(&mut self, source: usize, index: u64) {
+    fn apply_decision(&mut self, source: usize, index: u64) {
         let Self { events, sources, expired, .. } = self;
         let entry = &mut sources[source];
         let mut at = entry.undecided.partition_point(|ticket| ticket.end() <= index);

@@ -11,7 +11,7 @@ use thalweg_wire::{Announcement, Capabilities, Disposition, Hello, IntervalMap, 
 
 /// What a builder heard, with spans for places.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum Delivered {
     Hello(Hello, String),
     Arrived(u64, Span),
     Message(Message),
@@ -230,7 +230,7 @@ impl ReliableBuilder {
         self.control.push_back(Message::Release { below: self.released.0 }.encode().to_vec());
     }
 
-    pub(crate) fn say(&mut self, message: &Message, now: Duration) {
+    pub(crate) fn send(&mut self, message: &Message, now: Duration) {
         if !self.waits() {
             self.retry = Retry::from(now);
         }
@@ -239,11 +239,11 @@ impl ReliableBuilder {
             self.released = (welcome.released_below, welcome.released_below);
         }
         if self.standing.push(message) {
-            self.say_standing();
+            self.send_standing();
         }
     }
 
-    fn say_standing(&mut self) {
+    fn send_standing(&mut self) {
         // Good-bye comes last: nobody listens behind it.
         if self.standing.front() != Some(&Message::Bye) || !self.is_waiting_for_release() {
             self.control.extend(self.standing.datagram());
@@ -256,7 +256,12 @@ impl ReliableBuilder {
     }
 
     /// A datagram from the source.
-    pub(crate) fn heard(&mut self, datagram: &[u8], now: Duration, said: &mut Vec<Heard>) -> Result<(), LinkError> {
+    pub(crate) fn on_datagram(
+        &mut self,
+        datagram: &[u8],
+        now: Duration,
+        said: &mut Vec<Delivered>,
+    ) -> Result<(), LinkError> {
         let (message, body) = split(datagram)?;
         self.heard_at = now;
         if let Some(refusal) = &self.refusal {
@@ -264,7 +269,7 @@ impl ReliableBuilder {
             return Ok(());
         }
         match message {
-            Message::Hello(hello) => return self.heard_hello(hello, body, said),
+            Message::Hello(hello) => return self.on_hello(hello, body, said),
             Message::Refuse { reason, .. } => {
                 return Err(LinkError::Refused { reason, text: String::from_utf8_lossy(body).into_owned() });
             }
@@ -273,15 +278,15 @@ impl ReliableBuilder {
             }
             // It overtook the hello, or the welcome: it will be said again.
             _ if self.next.is_none() => return Ok(()),
-            Message::Offer(offer) => self.heard_offer(offer, said)?,
-            Message::Data { ticket, offset, .. } => self.heard_data(ticket, offset, body, now, said)?,
+            Message::Offer(offer) => self.on_offer(offer, said)?,
+            Message::Data { ticket, offset, .. } => self.on_data(ticket, offset, body, now, said)?,
             Message::Paused { .. } | Message::Told { .. } | Message::End(_) => {
                 let number = number(body);
                 self.control.push_back(numbered(&message, number));
                 if self.reported.is_new(number) {
                     match message {
                         Message::End(_) => self.end = Some(message),
-                        _ => said.push(Heard::Message(message)),
+                        _ => said.push(Delivered::Message(message)),
                     }
                 }
             }
@@ -295,7 +300,7 @@ impl ReliableBuilder {
                     self.released.1 = below;
                     self.retry = Retry::from(now);
                     if !self.is_waiting_for_release() && self.standing.front() == Some(&Message::Bye) {
-                        self.say_standing();
+                        self.send_standing();
                     }
                 }
             }
@@ -303,19 +308,19 @@ impl ReliableBuilder {
             Message::Welcome(_) | Message::Start { .. } | Message::Pause | Message::StopAt { .. } | Message::Bye => {
                 if self.standing.echoed(number(body)) {
                     self.retry = Retry::from(now);
-                    self.say_standing();
+                    self.send_standing();
                 }
             }
         }
         if let Some(Message::End(books)) = self.end
             && self.next.is_some_and(|next| next >= books.tickets)
         {
-            said.extend(self.end.take().map(Heard::Message));
+            said.extend(self.end.take().map(Delivered::Message));
         }
         Ok(())
     }
 
-    fn heard_hello(&mut self, hello: Hello, body: &[u8], said: &mut Vec<Heard>) -> Result<(), LinkError> {
+    fn on_hello(&mut self, hello: Hello, body: &[u8], said: &mut Vec<Delivered>) -> Result<(), LinkError> {
         let protocol = |text: &str| LinkError::Protocol(text.to_owned());
         check_hello(&hello)?;
         let greeting = self.greeting.get_or_insert_with(|| Greeting {
@@ -337,12 +342,12 @@ impl ReliableBuilder {
             let text = String::from_utf8(std::mem::take(&mut greeting.text.place));
             greeting.text.place = vec![0; hello.description as usize];
             let text = text.map_err(|_| protocol("the source's description is not UTF-8"))?;
-            said.push(Heard::Hello(hello, text));
+            said.push(Delivered::Hello(hello, text));
         }
         Ok(())
     }
 
-    fn heard_offer(&mut self, offer: Announcement, said: &mut Vec<Heard>) -> Result<(), LinkError> {
+    fn on_offer(&mut self, offer: Announcement, said: &mut Vec<Delivered>) -> Result<(), LinkError> {
         let ticket = offer.ticket;
         check_offer(
             &offer,
@@ -379,7 +384,7 @@ impl ReliableBuilder {
             if offer.disposition == Disposition::Eager {
                 self.expect(&offer)?;
             }
-            said.push(Heard::Message(Message::Offer(offer)));
+            said.push(Delivered::Message(Message::Offer(offer)));
             return Ok(());
         }
         // As many again may be under way that the source has dropped, or believes released.
@@ -407,7 +412,7 @@ impl ReliableBuilder {
             {
                 fetching.dropped = true;
             }
-            said.push(Heard::Message(Message::Offer(offer)));
+            said.push(Delivered::Message(Message::Offer(offer)));
         }
         Ok(())
     }
@@ -435,13 +440,13 @@ impl ReliableBuilder {
         Ok(())
     }
 
-    fn heard_data(
+    fn on_data(
         &mut self,
         ticket: u64,
         offset: u32,
         piece: &[u8],
         now: Duration,
-        said: &mut Vec<Heard>,
+        said: &mut Vec<Delivered>,
     ) -> Result<(), LinkError> {
         let bad = |text: &str| {
             Err(LinkError::Protocol(format!("bytes {offset}+{} of ticket {ticket} were sent: {text}", piece.len())))
@@ -471,7 +476,7 @@ impl ReliableBuilder {
             if fetching.filling.is_complete()
                 && let Some(fetching) = self.fetches.remove(&ticket)
             {
-                said.push(Heard::Arrived(ticket, fetching.filling.place));
+                said.push(Delivered::Arrived(ticket, fetching.filling.place));
             }
         } else if let Some(landing) = self.landings.get_mut(&ticket) {
             landing.put(offset, piece);
@@ -489,7 +494,7 @@ impl ReliableBuilder {
         let said_release = Message::Release { below: self.released.0 }.encode();
         if self.waits() && self.retry.is_due(now) {
             self.retry.later(now);
-            self.say_standing();
+            self.send_standing();
             if self.is_waiting_for_release() {
                 self.control.push_back(said_release.to_vec());
             }

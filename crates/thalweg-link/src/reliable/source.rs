@@ -65,11 +65,11 @@ impl ReliableSource {
             retry: Retry::from(now),
             heard_at: now,
         };
-        source.say_hello();
+        source.send_hello();
         source
     }
 
-    fn say_hello(&mut self) {
+    fn send_hello(&mut self) {
         let cell = Message::Hello(self.hello).encode();
         let text = self.description.as_bytes();
         for offset in (0..text.len().max(1)).step_by(PART) {
@@ -133,7 +133,7 @@ impl ReliableSource {
         self.book.as_ref().and_then(|book| book.get(ticket)).is_none_or(|(_, fate)| !fate.asked)
     }
 
-    pub(crate) fn say(&mut self, message: &Message, now: Duration) {
+    pub(crate) fn send(&mut self, message: &Message, now: Duration) {
         if !self.waits() {
             self.retry = Retry::from(now);
         }
@@ -143,7 +143,12 @@ impl ReliableSource {
     }
 
     /// A datagram from the builder.
-    pub(crate) fn heard(&mut self, datagram: &[u8], now: Duration, said: &mut Vec<Message>) -> Result<(), LinkError> {
+    pub(crate) fn on_datagram(
+        &mut self,
+        datagram: &[u8],
+        now: Duration,
+        said: &mut Vec<Message>,
+    ) -> Result<(), LinkError> {
         let (message, body) = split(datagram)?;
         self.heard_at = now;
         match message {
@@ -257,7 +262,7 @@ impl ReliableSource {
         }
         self.retry.later(now);
         if !self.welcomed {
-            self.say_hello();
+            self.send_hello();
             return Ok(());
         }
         self.control.extend(self.standing.datagram());
@@ -343,10 +348,12 @@ mod tests {
         };
         let mut now = Duration::ZERO;
         let mut source = ReliableSource::new(hello, String::new(), now);
-        source.heard(&numbered(&Message::Welcome(welcome), 0), now, &mut Vec::new()).unwrap();
+        source.on_datagram(&numbered(&Message::Welcome(welcome), 0), now, &mut Vec::new()).unwrap();
         source.offer(&offer, now);
         // The builder knows the ticket from an earlier connection. What was said on this one is lost.
-        source.heard(&Message::Fetch { ticket: 7, offset: 0, length: 64 }.encode(), now, &mut Vec::new()).unwrap();
+        source
+            .on_datagram(&Message::Fetch { ticket: 7, offset: 0, length: 64 }.encode(), now, &mut Vec::new())
+            .unwrap();
         while source.next_transmit().is_some() {}
         now += PATIENCE.0;
         source.time(now).unwrap();

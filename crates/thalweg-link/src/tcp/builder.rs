@@ -6,7 +6,7 @@ use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::offered::Asked;
 use crate::rules::{check_hello, check_offer, check_order};
-use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Said};
+use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Received};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use socket2::Socket;
@@ -76,20 +76,20 @@ enum Phase {
     },
     /// Bytes of an offer, of which the last that come now end at `end`. While some are missing the stash is empty.
     Payload {
-        place: Place,
+        place: Destination,
         end: usize,
     },
 }
 
 #[derive(Debug)]
-enum Place {
+enum Destination {
     /// One that was set aside.
     Set(Pending),
     /// Of an eager offer that there was no place for yet: its ticket, its bytes, and how many have come.
     Landing(u64, Vec<u8>, usize),
 }
 
-impl Place {
+impl Destination {
     /// Where the next bytes go, up to `end`.
     fn rest(&mut self, end: usize) -> &mut [u8] {
         match self {
@@ -157,12 +157,12 @@ impl TcpBuilder {
 
     /// Works through what is in the stash. Stops behind an eager offer, true then: the caller now has the chance to fetch
     /// it, so that its bytes need not land elsewhere first.
-    fn parse(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
+    fn parse(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
         while !self.stash.is_empty() {
             match &mut self.phase {
                 Phase::Message => {
                     let Some(cell) = self.stash.message() else { break };
-                    self.hear(Message::decode(&cell)?, said)?;
+                    self.on_message(Message::decode(&cell)?, said)?;
                     if self.following.is_some() {
                         return Ok(true);
                     }
@@ -184,7 +184,7 @@ impl TcpBuilder {
         Ok(false)
     }
 
-    fn hear(&mut self, message: Message, said: &mut Vec<Said>) -> Result<(), LinkError> {
+    fn on_message(&mut self, message: Message, said: &mut Vec<Received>) -> Result<(), LinkError> {
         let protocol = |text: String| Err(LinkError::Protocol(text));
         if let Some((ticket, _)) = self.following
             && !matches!(message, Message::Data { .. })
@@ -212,11 +212,11 @@ impl TcpBuilder {
                     // Nothing of it may arrive any more: the fetch is about to be called off.
                     self.asked.retain(|asked| asked.ticket != offer.ticket);
                 }
-                said.push(Said::Message(message));
+                said.push(Received::Message(message));
             }
             Message::Data { ticket, offset, length } => self.begin_payload(ticket, offset, length)?,
             Message::Losses(losses) => self.losses = losses,
-            Message::Paused { .. } | Message::Told { .. } | Message::End(_) => said.push(Said::Message(message)),
+            Message::Paused { .. } | Message::Told { .. } | Message::End(_) => said.push(Received::Message(message)),
             _ => return protocol(format!("the source sent a builder's message: {message:?}")),
         }
         Ok(())
@@ -260,10 +260,10 @@ impl TcpBuilder {
         let pending = self.pending.iter().position(|pending| pending.ticket == ticket);
         let place = match pending.and_then(|at| self.pending.remove(at)) {
             Some(pending) if pending.at == offset as usize && pending.at + length as usize <= pending.place.len() => {
-                Place::Set(pending)
+                Destination::Set(pending)
             }
             // Within the limit for eager offers.
-            None if eager.is_some() => Place::Landing(ticket, vec![0; length as usize], 0),
+            None if eager.is_some() => Destination::Landing(ticket, vec![0; length as usize], 0),
             _ => return Err(unasked()),
         };
         self.phase = Phase::Payload { place, end: offset as usize + length as usize };
@@ -271,7 +271,7 @@ impl TcpBuilder {
     }
 
     /// Reports what is complete and turns to the next message.
-    fn finish_phase(&mut self, said: &mut Vec<Said>) -> Result<(), LinkError> {
+    fn finish_phase(&mut self, said: &mut Vec<Received>) -> Result<(), LinkError> {
         let complete = match &mut self.phase {
             Phase::Message => false,
             Phase::Hello { message, text } => text.len() == message.body_len(),
@@ -284,15 +284,15 @@ impl TcpBuilder {
             Phase::Hello { message: Message::Hello(hello), text } => {
                 let text = String::from_utf8(text)
                     .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
-                said.push(Said::Hello(hello, text));
+                said.push(Received::Hello(hello, text));
             }
-            Phase::Payload { place: Place::Set(pending), .. } if pending.at < pending.place.len() => {
+            Phase::Payload { place: Destination::Set(pending), .. } if pending.at < pending.place.len() => {
                 self.pending.push_front(pending);
             }
-            Phase::Payload { place: Place::Set(Pending { ticket, place, .. }), .. } => {
-                said.push(Said::Arrived { ticket, bytes: Bytes::Place(place) });
+            Phase::Payload { place: Destination::Set(Pending { ticket, place, .. }), .. } => {
+                said.push(Received::Arrived { ticket, bytes: Bytes::Place(place) });
             }
-            Phase::Payload { place: Place::Landing(ticket, bytes, _), .. } => {
+            Phase::Payload { place: Destination::Landing(ticket, bytes, _), .. } => {
                 // Released while it was on the way: nobody wants it.
                 if let Some(ahead) = self.ahead.get_mut(&ticket) {
                     ahead.landed = Some(bytes);
@@ -304,10 +304,10 @@ impl TcpBuilder {
     }
 
     /// Puts what was asked for into words: one message for each offer, however many pieces of it were asked for since.
-    fn say_fetches(&mut self) {
+    fn send_fetches(&mut self) {
         let Self { unsaid, pending, phase, asked, out, .. } = self;
         let mut arriving = match phase {
-            Phase::Payload { place: Place::Set(pending), .. } => Some(pending),
+            Phase::Payload { place: Destination::Set(pending), .. } => Some(pending),
             _ => None,
         };
         for ticket in unsaid.drain(..) {
@@ -358,11 +358,11 @@ impl BuilderLink for TcpBuilder {
         match &mut self.phase {
             Phase::Payload { place, .. } if place.lands() == Some(ticket) => {
                 // Half of it is here: the rest goes straight to its place.
-                if let Place::Landing(_, bytes, at) = place {
+                if let Destination::Landing(_, bytes, at) = place {
                     self.copied += copy_counted(&mut pending.place[..*at], &bytes[..*at]);
                     pending.at = *at;
                 }
-                *place = Place::Set(pending);
+                *place = Destination::Set(pending);
             }
             _ => self.pending.push_back(pending),
         }
@@ -371,7 +371,7 @@ impl BuilderLink for TcpBuilder {
 
     fn extend_fetch(&mut self, ticket: u64, upto: u32) {
         let arriving = match &mut self.phase {
-            Phase::Payload { place: Place::Set(pending), .. } => Some(pending),
+            Phase::Payload { place: Destination::Set(pending), .. } => Some(pending),
             _ => None,
         };
         let Some(pending) = self.pending.iter_mut().chain(arriving).find(|pending| pending.ticket == ticket) else {
@@ -401,10 +401,10 @@ impl BuilderLink for TcpBuilder {
         {
             self.unasked -= u64::from(first.remove().length);
         }
-        self.say(&Message::Release { below });
+        self.send(&Message::Release { below });
     }
 
-    fn say(&mut self, message: &Message) {
+    fn send(&mut self, message: &Message) {
         self.out.extend_from_slice(&message.encode());
     }
 
@@ -415,7 +415,7 @@ impl BuilderLink for TcpBuilder {
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
-        self.say_fetches();
+        self.send_fetches();
         while !self.gone && !self.out.is_empty() {
             match rustix::net::send(&self.socket, &self.out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(n) => {
@@ -433,7 +433,7 @@ impl BuilderLink for TcpBuilder {
         Ok(())
     }
 
-    fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
+    fn ready(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
         self.flush()?;
         if self.parse(said)? {
             return Ok(true);

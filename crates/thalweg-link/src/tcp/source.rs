@@ -67,7 +67,7 @@ impl TcpSource {
             losses: Losses::default(),
             looked: 0,
         };
-        link.say(&Message::Hello(greeting.hello));
+        link.send(&Message::Hello(greeting.hello));
         link.queue(greeting.description.as_bytes());
         link
     }
@@ -82,7 +82,7 @@ impl TcpSource {
 
     fn queue_slot(&mut self, offer: &Announcement, asked: Asked) {
         let Asked { ticket, offset, length } = asked;
-        self.say(&Message::Data { ticket, offset, length });
+        self.send(&Message::Data { ticket, offset, length });
         self.out.push_back(Out::Slot { offset: offer.arena_offset + u64::from(offset), left: length as usize });
     }
 
@@ -96,7 +96,7 @@ impl TcpSource {
     }
 
     /// Works through the inbox.
-    fn hear(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
+    fn on_message(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
         let mut at = 0;
         while let Some(cell) = self.inbox[at..].first_chunk::<MESSAGE_LEN>() {
             let message = Message::decode(cell)?;
@@ -144,7 +144,7 @@ impl TcpSource {
             }
             Some(Out::Slot { offset, left }) => {
                 let n = if let Some(copy) = &mut self.copying {
-                    // The last rung. The arena is ours, and ours to read only slot by slot: so read it as a file.
+                    // The last fallback. The arena is ours, and ours to read only slot by slot: so read it as a file.
                     copy.resize((*left).min(COPIED_AT_ONCE), 0);
                     let read = rustix::io::pread(self.arena.fd(), &mut copy[..], *offset)?;
                     let n = rustix::net::send(&self.socket, &copy[..read], flags)?;
@@ -179,7 +179,7 @@ impl TcpSource {
         let Some(again) = sent_again(&self.socket) else { return };
         if again != self.losses.again {
             self.losses.again = again;
-            self.say(&Message::Losses(self.losses));
+            self.send(&Message::Losses(self.losses));
         }
     }
 }
@@ -196,7 +196,7 @@ impl SourceLink for TcpSource {
     fn offer(&mut self, offer: &Announcement) {
         let novelty = self.offered.offer(offer);
         if novelty != Novelty::Released {
-            self.say(&Message::Offer(*offer));
+            self.send(&Message::Offer(*offer));
         }
         if novelty == Novelty::New && offer.disposition == Disposition::Eager {
             self.queue_slot(offer, Asked { ticket: offer.ticket, offset: 0, length: offer.bytes });
@@ -207,7 +207,7 @@ impl SourceLink for TcpSource {
         self.offered.may_withdraw(ticket)
     }
 
-    fn say(&mut self, message: &Message) {
+    fn send(&mut self, message: &Message) {
         self.queue(&message.encode());
     }
 
@@ -261,7 +261,7 @@ impl SourceLink for TcpSource {
                 Err(error) => return Err(LinkError::io(format!("receiving from tcp:{}", self.peer))(error)),
             }
             let full = self.inbox.len() == self.inbox.capacity();
-            self.hear(said)?;
+            self.on_message(said)?;
             if !full {
                 break;
             }

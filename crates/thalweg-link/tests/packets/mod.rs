@@ -10,8 +10,8 @@ use std::sync::Arc;
 use thalweg_arena::{Arena, Span};
 use thalweg_link::parts::{Asked, Novelty, Offered};
 use thalweg_link::{
-    Abilities, Accepted, Address, BuilderLink, Bytes, Door, Eager, Interest, LinkError, Origin, Peer, Place, Said,
-    SourceGreeting, SourceLink, Transport,
+    Abilities, Accepted, Address, BuilderLink, Bytes, Door, Eager, Interest, LinkError, Locator, Origin, Peer,
+    Received, SourceGreeting, SourceLink, Transport,
 };
 use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Refusal};
 
@@ -29,7 +29,7 @@ impl Transport for Packets {
             name: "packets",
             title: "Unix packets",
             form: "packets:PATH",
-            place: Place::Path,
+            locator: Locator::Path,
             maps: false,
             pieces: true,
             eager: false,
@@ -136,7 +136,7 @@ struct Wire {
 }
 
 impl Wire {
-    fn say(&mut self, message: &Message) {
+    fn send(&mut self, message: &Message) {
         self.out.push_back(Out::Bytes(message.encode().to_vec()));
     }
 
@@ -217,7 +217,7 @@ impl SourceLink for Source {
         let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
         let offer = Announcement { disposition, ..*offer };
         if self.offered.offer(&offer) != Novelty::Released {
-            self.wire.say(&Message::Offer(offer));
+            self.wire.send(&Message::Offer(offer));
         }
     }
 
@@ -225,8 +225,8 @@ impl SourceLink for Source {
         self.offered.may_withdraw(ticket)
     }
 
-    fn say(&mut self, message: &Message) {
-        self.wire.say(message);
+    fn send(&mut self, message: &Message) {
+        self.wire.send(message);
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
@@ -289,7 +289,7 @@ struct Builder {
 }
 
 impl Builder {
-    fn came(&mut self, ticket: u64, offset: u32, bytes: &[u8]) -> Result<Option<Said>, LinkError> {
+    fn came(&mut self, ticket: u64, offset: u32, bytes: &[u8]) -> Result<Option<Received>, LinkError> {
         // Called off, otherwise.
         let Some(fetch) = self.fetches.get_mut(&ticket) else { return Ok(None) };
         let end = fetch.at + bytes.len();
@@ -307,7 +307,7 @@ impl Builder {
             return Ok(None);
         }
         let place = self.fetches.remove(&ticket).map(|fetch| fetch.place);
-        Ok(place.map(|place| Said::Arrived { ticket, bytes: Bytes::Place(place) }))
+        Ok(place.map(|place| Received::Arrived { ticket, bytes: Bytes::Place(place) }))
     }
 }
 
@@ -327,7 +327,7 @@ impl BuilderLink for Builder {
     fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError> {
         let place = into.expect("packets map nothing: a fetch needs a place");
         self.fetches.insert(offer.ticket, Fetch { place, at: 0, upto });
-        self.wire.say(&Message::Fetch { ticket: offer.ticket, offset: 0, length: upto });
+        self.wire.send(&Message::Fetch { ticket: offer.ticket, offset: 0, length: upto });
         Ok(None)
     }
 
@@ -335,7 +335,7 @@ impl BuilderLink for Builder {
         if let Some(fetch) = self.fetches.get_mut(&ticket).filter(|fetch| upto > fetch.upto) {
             let (offset, length) = (fetch.upto, upto - fetch.upto);
             fetch.upto = upto;
-            self.wire.say(&Message::Fetch { ticket, offset, length });
+            self.wire.send(&Message::Fetch { ticket, offset, length });
         }
     }
 
@@ -352,11 +352,11 @@ impl BuilderLink for Builder {
     }
 
     fn release(&mut self, below: u64) {
-        self.wire.say(&Message::Release { below });
+        self.wire.send(&Message::Release { below });
     }
 
-    fn say(&mut self, message: &Message) {
-        self.wire.say(message);
+    fn send(&mut self, message: &Message) {
+        self.wire.send(message);
     }
 
     fn refuse(&mut self, reason: Refusal, text: &str) {
@@ -372,16 +372,16 @@ impl BuilderLink for Builder {
         })
     }
 
-    fn ready(&mut self, said: &mut Vec<Said>) -> Result<bool, LinkError> {
+    fn ready(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
         self.flush()?;
         let mut buffer = [0; MESSAGE_LEN + PIECE as usize];
         while let Some((message, body)) = self.wire.receive(&mut buffer)? {
             match message {
                 Message::Hello(hello) => {
-                    said.push(Said::Hello(hello, String::from_utf8_lossy(body).into_owned()));
+                    said.push(Received::Hello(hello, String::from_utf8_lossy(body).into_owned()));
                 }
                 Message::Data { ticket, offset, .. } => said.extend(self.came(ticket, offset, body)?),
-                _ => said.push(Said::Message(message)),
+                _ => said.push(Received::Message(message)),
             }
         }
         Ok(false)

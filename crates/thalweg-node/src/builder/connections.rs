@@ -1,12 +1,12 @@
 //! Who connects to a builder, and what they say.
 
-use super::{BuilderNode, Connection, DEAF, LET_IN_AT_ONCE};
+use super::{ACCEPT_BACKOFF, BuilderNode, Connection, LET_IN_AT_ONCE};
 use crate::{NodeError, now};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use thalweg_build::Violation;
-use thalweg_link::{Accepted, Bytes, LinkError, Said};
+use thalweg_link::{Accepted, Bytes, LinkError, Received};
 use thalweg_wire::{Accounts, Capabilities, Hello, Losses, MAX_RECORDS, Message, Refusal, Welcome};
 
 impl BuilderNode {
@@ -19,16 +19,16 @@ impl BuilderNode {
                 Err(error) => {
                     // Out of descriptors, most likely.
                     tracing::warn!(%error, "a connection could not be accepted");
-                    if self.turn_away_a_stranger() {
+                    if self.turn_away_an_unidentified() {
                         continue;
                     }
                     // It is still waiting there: do not ask again at once.
                     self.poller.remove(self.listeners[at].as_fd());
-                    self.deaf.push((at, now() + DEAF));
+                    self.accept_backoff.push((at, now() + ACCEPT_BACKOFF));
                     return Ok(());
                 }
             };
-            self.make_room_for_a_stranger();
+            self.make_room_for_an_unidentified();
             let free = self.connections.iter().position(Option::is_none);
             let index = free.unwrap_or_else(|| {
                 self.connections.push(None);
@@ -57,31 +57,31 @@ impl BuilderNode {
 
     /// Keeps few connections that have not said who they are. Sources that are expected have room for all of them, so that
     /// they can come at the same time.
-    fn make_room_for_a_stranger(&mut self) {
+    fn make_room_for_an_unidentified(&mut self) {
         let absent = self.sources.iter().filter(|source| source.connection.is_none()).count();
-        while self.strangers().count() >= self.most_strangers.max(1) + absent {
-            self.turn_away_a_stranger();
+        while self.unidentified().count() >= self.most_unidentified.max(1) + absent {
+            self.turn_away_an_unidentified();
         }
     }
 
-    fn strangers(&self) -> impl Iterator<Item = (usize, &Connection)> {
+    fn unidentified(&self) -> impl Iterator<Item = (usize, &Connection)> {
         let connections = self.connections.iter().enumerate();
-        let strangers = connections.filter_map(|(index, connection)| Some((index, connection.as_ref()?)));
-        strangers.filter(|(_, connection)| connection.source.is_none())
+        let unidentified = connections.filter_map(|(index, connection)| Some((index, connection.as_ref()?)));
+        unidentified.filter(|(_, connection)| connection.source.is_none())
     }
 
     /// Turns away the one that has had the most time to say who it is, of those from where most of them come: a crowd of
     /// silent ones keeps no source out. If it was a source it tries again. False where there is nobody to turn away.
-    fn turn_away_a_stranger(&mut self) -> bool {
+    fn turn_away_an_unidentified(&mut self) -> bool {
         let mut alike = HashMap::new();
-        for (_, stranger) in self.strangers() {
-            *alike.entry(stranger.peer.origin()).or_insert(0) += 1;
+        for (_, peer) in self.unidentified() {
+            *alike.entry(peer.peer.origin()).or_insert(0) += 1;
         }
-        let key = |stranger: &Connection| (Reverse(alike.get(&stranger.peer.origin())), stranger.since);
-        let Some((index, _)) = self.strangers().min_by_key(|(_, stranger)| key(stranger)) else { return false };
+        let key = |peer: &Connection| (Reverse(alike.get(&peer.peer.origin())), peer.since);
+        let Some((index, _)) = self.unidentified().min_by_key(|(_, peer)| key(peer)) else { return false };
         // It may have said it by now.
         self.serve(index);
-        if self.strangers().any(|(stranger, _)| stranger == index) {
+        if self.unidentified().any(|(peer, _)| peer == index) {
             let text = "too many connect at once; try again".into();
             self.close(index, &LinkError::Refused { reason: Refusal::Busy, text });
         }
@@ -115,7 +115,7 @@ impl BuilderNode {
             }
         }
         for said in said {
-            if let Err(error) = self.hear(index, said) {
+            if let Err(error) = self.on_message(index, said) {
                 self.close(index, &error);
                 return;
             }
@@ -125,21 +125,21 @@ impl BuilderNode {
         }
     }
 
-    fn hear(&mut self, index: usize, said: Said) -> Result<(), LinkError> {
+    fn on_message(&mut self, index: usize, said: Received) -> Result<(), LinkError> {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return Ok(()) };
         let Some(source) = connection.source else {
             return match said {
-                Said::Hello(hello, description) => self.greet(index, hello, &description),
+                Received::Hello(hello, description) => self.greet(index, hello, &description),
                 other => Err(LinkError::Protocol(format!("the first message must be a hello, not {other:?}"))),
             };
         };
         match said {
-            Said::Hello(..) => return Err(LinkError::Protocol("a second hello on one connection".into())),
-            Said::Arrived { ticket, bytes } => {
+            Received::Hello(..) => return Err(LinkError::Protocol("a second hello on one connection".into())),
+            Received::Arrived { ticket, bytes } => {
                 connection.fetching = connection.fetching.saturating_sub(1);
                 self.arrived(source, ticket, bytes)?;
             }
-            Said::Message(Message::Offer(offer)) => {
+            Received::Message(Message::Offer(offer)) => {
                 if !self.control.state().has_begun() {
                     return Err(LinkError::Protocol("an offer before the start of the run".into()));
                 }
@@ -156,12 +156,12 @@ impl BuilderNode {
                     connection.link.cancel(offer.ticket);
                 }
             }
-            Said::Message(Message::Paused { next }) => self.control.paused(source, next),
-            Said::Message(Message::Told { end }) => self.control.relayed(source, end),
-            Said::Message(Message::End(accounts)) => {
+            Received::Message(Message::Paused { next }) => self.control.paused(source, next),
+            Received::Message(Message::Told { end }) => self.control.relayed(source, end),
+            Received::Message(Message::End(accounts)) => {
                 self.ended(source, accounts)?;
             }
-            Said::Message(other) => return Err(LinkError::Protocol(format!("unexpected: {other:?}"))),
+            Received::Message(other) => return Err(LinkError::Protocol(format!("unexpected: {other:?}"))),
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl BuilderNode {
         let Some(connection) = &mut self.connections[index] else { return Ok(()) };
         connection.source = Some(source);
         tracing::info!(source = %hello.source, peer = %connection.peer, "connected");
-        connection.link.say(&Message::Welcome(Welcome {
+        connection.link.send(&Message::Welcome(Welcome {
             run: self.run,
             eager_credit: self.eager.credit,
             eager_limit: self.eager.limit,

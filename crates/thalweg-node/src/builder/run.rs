@@ -150,7 +150,7 @@ impl BuilderNode {
             Tell::StopAt(end) => Message::StopAt { end },
         };
         if let Some(connection) = self.sources[source].connection.and_then(|at| self.connections[at].as_mut()) {
-            connection.link.say(&message);
+            connection.link.send(&message);
         }
     }
 
@@ -221,8 +221,8 @@ impl BuilderNode {
         let recorder = Recorder::create(config, self.blocks.pool_mut())?;
         self.poller.add(recorder.as_fd(), RECORDER, Interest::READ)?;
         self.run = recorder.run();
-        self.recorder_rung = Some(recorder.rung().to_string());
-        tracing::info!(run = self.run.0, path = %recorder.path().display(), "recording by {}", recorder.rung());
+        self.recorder_method = Some(recorder.method().to_string());
+        tracing::info!(run = self.run.0, path = %recorder.path().display(), "recording by {}", recorder.method());
         self.blocks.record_to(recorder.run(), Some(recorder));
         Ok(())
     }

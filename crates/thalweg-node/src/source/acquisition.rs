@@ -118,7 +118,7 @@ impl SourceNode {
             let mut from = own;
             while left > 0 {
                 let run = u32::try_from(left).unwrap_or(u32::MAX);
-                self.forgo(index, EventId(from), run, Disposition::LostInDevice);
+                self.leave_out(index, EventId(from), run, Disposition::LostInDevice);
                 from += u64::from(run) * builders;
                 left -= u64::from(run);
             }

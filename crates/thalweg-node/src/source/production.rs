@@ -286,15 +286,15 @@ impl SourceNode {
 
     fn drop_newest(&mut self, index: usize, event: EventId) {
         self.builders[index].accounts.dropped_newest += 1;
-        self.forgo(index, event, 1, Disposition::DroppedNewest);
+        self.leave_out(index, event, 1, Disposition::DroppedNewest);
     }
 
     /// So many fragments of a builder will not be had, from this event on. They are announced with those that follow them.
-    pub(super) fn forgo(&mut self, index: usize, event: EventId, count: u32, how: Disposition) {
+    pub(super) fn leave_out(&mut self, index: usize, event: EventId, count: u32, how: Disposition) {
         let stride = self.builders.len() as u64;
         let builder = &mut self.builders[index];
         builder.accounts.accepted += u64::from(count);
-        match &mut builder.forgoing {
+        match &mut builder.left_out {
             Some((first, run, known))
                 if *known == how && *first + u64::from(*run) * stride == event.0 && u32::MAX - *run >= count =>
             {
@@ -302,14 +302,14 @@ impl SourceNode {
             }
             _ => {
                 self.announce_drops(index);
-                self.builders[index].forgoing = Some((event.0, count, how));
+                self.builders[index].left_out = Some((event.0, count, how));
             }
         }
     }
 
     pub(super) fn announce_drops(&mut self, index: usize) {
         let builder = &mut self.builders[index];
-        let Some((first, count, disposition)) = builder.forgoing.take() else { return };
+        let Some((first, count, disposition)) = builder.left_out.take() else { return };
         let offer = Announcement {
             ticket: builder.book.next_ticket(),
             first: EventId(first),
@@ -330,7 +330,7 @@ impl SourceNode {
     /// Offers what is in the slot that is being filled.
     pub(super) fn offer(&mut self, index: usize) {
         let Some(filling) = self.builders[index].filling.take() else { return };
-        if self.builders[index].forgoing.is_some_and(|(first, ..)| first < filling.first.0) {
+        if self.builders[index].left_out.is_some_and(|(first, ..)| first < filling.first.0) {
             self.announce_drops(index);
         }
         let builder = &mut self.builders[index];
@@ -372,7 +372,7 @@ impl SourceNode {
             builder.accounts.cpu_nanos = u64::try_from((clock::cpu() - self.cpu_before).as_nanos()).unwrap_or(u64::MAX);
             let accounts = builder.accounts;
             if builder.welcome.is_some() {
-                self.say(index, &Message::End(accounts));
+                self.send_to(index, &Message::End(accounts));
             }
         }
     }
@@ -496,7 +496,7 @@ mod tests {
         let (mut builder, _) = door.accept().unwrap().unwrap();
         let mut said = Vec::new();
         builder.ready(&mut said).unwrap();
-        source.welcome().iter().for_each(|message| builder.say(message));
+        source.welcome().iter().for_each(|message| builder.send(message));
         builder.flush().unwrap();
         source.until(is_welcome);
         source.push();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use thalweg_arena::{BlockPool, Span};
 use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Hold, Ledger, Path, Violation, Window};
 use thalweg_control::{Cause, Command, Config, Facts, Order, RunControl, State, Tell};
-use thalweg_link::{BuilderLink, Bytes, Eager, Interest, LinkError, Said};
+use thalweg_link::{BuilderLink, Bytes, Eager, Interest, LinkError, Received};
 use thalweg_store::BlockWriter;
 use thalweg_wire::{Capabilities, EventId, Hello, Losses, Message, Refusal, TaiNanos, Welcome};
 
@@ -116,7 +116,8 @@ impl Node {
             timeout: PATIENCE,
         });
         control.configured();
-        let path = Path { rate: 1e6, round_trip: 2 * plan.weather.delay, buffer: 64 << 10, segment: 1280, unasked: 0 };
+        let path =
+            Path { rate: 1e6, round_trip: 2 * plan.impairments.delay, buffer: 64 << 10, segment: 1280, unasked: 0 };
         let builder = Builder::new(BuilderConfig {
             run: RUN,
             builder: index as u32,
@@ -326,7 +327,7 @@ impl Node {
             Tell::StopAt(end) => Message::StopAt { end },
         };
         if let Some(connection) = self.sources[source].connection.and_then(|at| self.connections[at].as_mut()) {
-            connection.link.say(&message);
+            connection.link.send(&message);
         }
     }
 
@@ -422,7 +423,7 @@ impl Node {
                 let begun = self.control.state().has_begun();
                 if begun && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
                     state.dismissed = true;
-                    connection.link.say(&Message::Bye);
+                    connection.link.send(&Message::Bye);
                 }
             }
             if let Err(error) = connection.link.flush() {
@@ -464,7 +465,7 @@ impl Node {
             }
         }
         for said in said {
-            if let Err(error) = self.hear(index, said, now) {
+            if let Err(error) = self.on_message(index, said, now) {
                 self.close(index, &error, now);
                 return;
             }
@@ -474,20 +475,20 @@ impl Node {
         }
     }
 
-    fn hear(&mut self, index: usize, said: Said, now: Duration) -> Result<(), LinkError> {
+    fn on_message(&mut self, index: usize, said: Received, now: Duration) -> Result<(), LinkError> {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return Ok(()) };
         let Some(source) = connection.source else {
             return match said {
-                Said::Hello(hello, _) => self.greet(index, hello, now),
+                Received::Hello(hello, _) => self.greet(index, hello, now),
                 other => panic!("before the hello: {other:?}"),
             };
         };
         match said {
-            Said::Arrived { ticket, bytes } => {
+            Received::Arrived { ticket, bytes } => {
                 connection.fetching = connection.fetching.saturating_sub(1);
                 self.arrived(source, ticket, bytes)?;
             }
-            Said::Message(Message::Offer(offer)) => {
+            Received::Message(Message::Offer(offer)) => {
                 if !self.control.state().has_begun() {
                     return Err(LinkError::Protocol("an offer before the start of the run".into()));
                 }
@@ -496,9 +497,9 @@ impl Node {
                     connection.link.cancel(offer.ticket);
                 }
             }
-            Said::Message(Message::Paused { next }) => self.control.paused(source, next),
-            Said::Message(Message::Told { end }) => self.control.relayed(source, end),
-            Said::Message(Message::End(accounts)) => {
+            Received::Message(Message::Paused { next }) => self.control.paused(source, next),
+            Received::Message(Message::Told { end }) => self.control.relayed(source, end),
+            Received::Message(Message::End(accounts)) => {
                 self.builder.ended(source, accounts).map_err(violation)?;
                 self.control.ended(source);
             }
@@ -533,7 +534,7 @@ impl Node {
         self.control.greeted(source, u64::from(hello.slots) * records);
         let Some(connection) = &mut self.connections[index] else { return Ok(()) };
         connection.source = Some(source);
-        connection.link.say(&Message::Welcome(Welcome {
+        connection.link.send(&Message::Welcome(Welcome {
             run: RUN,
             eager_credit: self.eager.credit,
             eager_limit: self.eager.limit,

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use source::{Nature, Source, SourcePlan};
 use std::time::Duration;
 use thalweg_control::{Command, State};
-use thalweg_link::memory::{Network, Weather};
+use thalweg_link::memory::{Impairments, Network};
 use thalweg_link::{Eager, LinkError, Poller};
 use thalweg_node::Policy;
 use thalweg_wire::{RunNumber, SourceId};
@@ -52,7 +52,7 @@ struct Plan {
     events: Option<u64>,
     duration: Option<Duration>,
     sources: Vec<SourcePlan>,
-    weather: Weather,
+    impairments: Impairments,
     seed: u64,
     eager: Eager,
     /// Whether builders ask by credit.
@@ -77,8 +77,8 @@ fn millis(range: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
-    let weather = (0u32..200, 0u32..200, 0u64..10_000, 0u64..40_000).prop_map(|(lost, doubled, delay, jitter)| {
-        Weather { lost, doubled, delay: Duration::from_micros(5000 + delay), jitter: Duration::from_micros(jitter) }
+    let impairments = (0u32..200, 0u32..200, 0u64..10_000, 0u64..40_000).prop_map(|(lost, doubled, delay, jitter)| {
+        Impairments { lost, doubled, delay: Duration::from_micros(5000 + delay), jitter: Duration::from_micros(jitter) }
     });
     let eager = prop_oneof![Just(0), Just(4096)].prop_map(|credit| Eager { credit, limit: credit / 4 });
     let happenings = prop_oneof![
@@ -90,13 +90,13 @@ fn plan() -> impl Strategy<Value = Plan> {
         1usize..4,
         proptest::collection::vec(source(), 1..5),
         run,
-        weather,
+        impairments,
         any::<u64>(),
         eager,
         any::<[bool; 2]>(),
         happenings,
     )
-        .prop_map(|(builders, mut sources, run, weather, seed, eager, [credit, tells_all], happenings)| {
+        .prop_map(|(builders, mut sources, run, impairments, seed, eager, [credit, tells_all], happenings)| {
             // At its slowest, each builder hears of each source once a second.
             let slowest = Duration::from_secs(1) / builders as u32;
             sources.iter_mut().for_each(|source| source.interval = source.interval.map(|i| i.min(slowest)));
@@ -107,7 +107,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                 events,
                 duration,
                 sources,
-                weather,
+                impairments,
                 seed,
                 eager,
                 credit,
@@ -190,7 +190,7 @@ impl World {
     fn new(plan: &Plan) -> Self {
         let source = |(index, source): (usize, &SourcePlan)| Source::new(index, source, plan.builders);
         Self {
-            medium: Medium { network: Network::new(plan.weather, plan.seed), poller: Poller::new().unwrap() },
+            medium: Medium { network: Network::new(plan.impairments, plan.seed), poller: Poller::new().unwrap() },
             sources: plan.sources.iter().enumerate().map(source).collect(),
             nodes: (0..plan.builders).map(|index| Node::new(index, plan)).collect(),
             stalls: Duration::ZERO,

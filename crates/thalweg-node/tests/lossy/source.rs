@@ -191,14 +191,14 @@ impl Source {
         let Some(link) = &mut self.builders[index].link else { return };
         let result = link.ready(&mut said);
         for message in said {
-            self.hear(index, message, now);
+            self.on_message(index, message, now);
         }
         if let Err(error) = result {
             self.lost(index, &error, now);
         }
     }
 
-    fn hear(&mut self, index: usize, message: Message, now: Duration) {
+    fn on_message(&mut self, index: usize, message: Message, now: Duration) {
         let builder = &mut self.builders[index];
         match message {
             Message::Welcome(welcome) => {
@@ -209,10 +209,10 @@ impl Source {
                 if let Some(link) = &mut builder.link {
                     builder.book.iter().for_each(|(offer, _)| link.offer(offer));
                     if self.phase == Phase::Ending && builder.started {
-                        link.say(&Message::End(builder.accounts));
+                        link.send(&Message::End(builder.accounts));
                     }
                     if let Some(end) = self.end_at.filter(|_| index > 0) {
-                        link.say(&Message::Told { end: EventId(end) });
+                        link.send(&Message::Told { end: EventId(end) });
                     }
                 }
                 self.blocked = false;
@@ -279,7 +279,7 @@ impl Source {
 
     fn say(&mut self, index: usize, message: &Message) {
         if let Some(link) = &mut self.builders[index].link {
-            link.say(message);
+            link.send(message);
         }
     }
 

@@ -135,7 +135,7 @@ impl Impostor {
     }
 
     pub(crate) fn say(&mut self, message: &Message) {
-        self.link.say(message);
+        self.link.send(message);
         // That the builder has had enough is heard when it is listened to.
         let _ = self.link.flush();
     }
@@ -473,7 +473,7 @@ impl Villain {
         let deadline = Instant::now() + PATIENCE;
         let goes_on = |villain: &Self| !villain.over && !run_over.load(Ordering::Relaxed) && Instant::now() < deadline;
         while goes_on(&self) && !self.started {
-            self.hear();
+            self.on_message();
         }
         for _ in 0..mischief.honest {
             let record = self.record(self.event, b"honest", Status::SIMULATED);
@@ -481,7 +481,7 @@ impl Villain {
             self.send(&offer);
             self.event += 1;
             while goes_on(&self) && !self.slots.is_empty() {
-                self.hear();
+                self.on_message();
                 let owed = self.arrivals();
                 self.send(&owed);
             }
@@ -493,7 +493,7 @@ impl Villain {
         self.event += 1;
         let asked = Instant::now() + Duration::from_secs(2);
         while goes_on(&self) && self.owed.is_empty() && Instant::now() < asked {
-            self.hear();
+            self.on_message();
         }
 
         let mut batch = Vec::new();
@@ -514,7 +514,7 @@ impl Villain {
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             }
-            self.hear();
+            self.on_message();
             match mischief.manner {
                 Manner::GoesOn => {
                     let mut more = self.arrivals();
@@ -675,7 +675,7 @@ impl Villain {
     }
 
     /// Hears what comes within a moment.
-    fn hear(&mut self) {
+    fn on_message(&mut self) {
         let mut bytes = [0; 16 << 10];
         match self.stream.read(&mut bytes) {
             Ok(0) => self.over = true,
