@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let mut behind = 0;
-    for record in Records::new(&bytes) {
+    for record in Records::new(&bytes[..]) {
         let Ok((at, header, payload)) = record else { break };
         assert!(at >= behind && at % RECORD_ALIGN == 0);
         assert_eq!(payload.len(), header.piece_length as usize);

@@ -1,5 +1,6 @@
 //! The arena itself: one memfd, one mapping, and the pieces of it that can be owned.
 
+use crate::page_list::{PageList, PageListError, pages_at};
 use rustix::fs::{FsWord, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::c_void;
@@ -7,8 +8,12 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
+
+/// Bytes that are copied at a time out of memory that another process writes.
+const WORD: usize = size_of::<u64>();
 
 /// Huge page size on x86-64 and arm64 with 4 KiB pages.
 const HUGE: usize = 2 << 20;
@@ -314,24 +319,61 @@ impl fmt::Debug for Span {
 
 /// A range of an arena that another process writes, for reading here.
 ///
-/// By the protocol its owner leaves the bytes alone until they are released. An owner that breaks this can change what we
-/// read, never where: lengths and offsets are copied out and checked before they are used.
+/// By the protocol its owner leaves the bytes alone until they are released. An owner that breaks this changes what is read,
+/// and nothing else: the bytes are never a slice, and are copied out, by atomic accesses, before they are looked at.
 #[derive(Clone)]
 pub struct View {
     arena: Arc<Arena>,
     range: Range<usize>,
 }
 
-impl Deref for View {
-    type Target = [u8];
+impl View {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Copies as many bytes as `out` has, from byte `at` on.
+    ///
+    /// # Panics
+    /// There are not so many.
     #[inline]
-    fn deref(&self) -> &[u8] {
-        // SAFETY: `Arena::view` checked the range against the mapping.
-        let start = unsafe { self.arena.base.as_ptr().add(self.range.start) };
-        // SAFETY: the mapping cannot shrink (sealed) and lives as long as the `Arc`; the owner does not write before
-        // release (see the type's documentation for an owner that does).
-        unsafe { std::slice::from_raw_parts(start, self.range.len()) }
+    pub fn copy_to(&self, at: usize, out: &mut [u8]) {
+        let end = at.checked_add(out.len()).filter(|end| *end <= self.len());
+        assert!(end.is_some(), "bytes {at}+{} of a view of {}", out.len(), self.len());
+        // SAFETY: inside the mapping: `Arena::view` checked the range, and `at` was compared with it.
+        let start = unsafe { self.arena.base.as_ptr().add(self.range.start + at) };
+        let (head, rest) = out.split_at_mut(start.align_offset(WORD).min(out.len()));
+        let words = rest.len() / WORD;
+        // SAFETY: as above, and so for the two parts behind the first.
+        let middle = unsafe { start.add(head.len()) };
+        // SAFETY: as above.
+        let end = unsafe { middle.add(words * WORD) };
+        let (body, tail) = rest.split_at_mut(words * WORD);
+        // SAFETY: the mapping cannot shrink (sealed) and lives as long as the `Arc`. Whoever else writes there does not
+        // matter to atomics, and a relaxed load of a word does not write, which the mapping forbids.
+        let from = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU8>(), head.len()) };
+        head.iter_mut().zip(from).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
+        // SAFETY: as above; `middle` is aligned to a word.
+        let from = unsafe { std::slice::from_raw_parts(middle.cast::<AtomicU64>(), words) };
+        let chunks = body.as_chunks_mut::<WORD>().0;
+        chunks.iter_mut().zip(from).for_each(|(word, from)| *word = from.load(Ordering::Relaxed).to_ne_bytes());
+        // SAFETY: as above.
+        let from = unsafe { std::slice::from_raw_parts(end.cast::<AtomicU8>(), tail.len()) };
+        tail.iter_mut().zip(from).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
+    }
+
+    /// The pages that it lies in, in order.
+    ///
+    /// # Errors
+    /// As [`page_list`](crate::page_list).
+    pub fn page_list(&self) -> Result<PageList, PageListError> {
+        pages_at(self.arena.base.as_ptr() as usize + self.range.start, self.len())
     }
 }
 
@@ -346,13 +388,34 @@ mod tests {
     use super::*;
     use thalweg_skip::skipped;
 
+    fn read(arena: &Arc<Arena>, at: u64) -> [u8; 2] {
+        let mut bytes = [0; 2];
+        arena.view(at, 2).unwrap().copy_to(0, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn every_part_of_a_view_is_copied_as_it_is() {
+        let mut span = Arena::create("test", 100).unwrap();
+        (0..100).for_each(|at| span[at] = at as u8);
+        let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
+        let view = theirs.view(3, 90).unwrap();
+        for (at, len) in (0..90).flat_map(|at| (0..=90 - at).map(move |len| (at, len))) {
+            let mut bytes = vec![0; len];
+            view.copy_to(at, &mut bytes);
+            assert_eq!(bytes, span[3 + at..3 + at + len]);
+        }
+        let beyond = std::panic::catch_unwind(|| view.copy_to(89, &mut [0; 2]));
+        assert!(beyond.is_err(), "there are not so many");
+    }
+
     #[test]
     fn a_second_mapping_sees_what_the_first_wrote() {
         let mut span = Arena::create("test", 100).unwrap();
         assert_eq!(span.len(), HUGE);
         span[17] = 42;
         let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
-        assert_eq!(theirs.view(16, 2).unwrap()[1], 42);
+        assert_eq!(read(&theirs, 16), [0, 42]);
         assert!(theirs.view(HUGE as u64 - 1, 2).is_none());
         assert!(theirs.view(u64::MAX, 1).is_none());
         assert!(span.arena().view(16, 2).is_none(), "our own arena is reached through its spans");
@@ -405,9 +468,9 @@ mod tests {
         rustix::io::pwrite(&fd, &[7; 8192], 0).unwrap();
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
         let arena = Arena::import(fd.try_clone().unwrap()).unwrap();
-        assert_eq!(arena.view(4095, 2).unwrap()[..], [7, 7]);
+        assert_eq!(read(&arena, 4095), [7, 7]);
         punch(&fd).unwrap();
-        assert_eq!(arena.view(4095, 2).unwrap()[..], [0, 7]);
+        assert_eq!(read(&arena, 4095), [0, 7]);
         // Our own cannot be punched by who gets them.
         let ours = Arena::create("test", 1).unwrap();
         assert_eq!(punch(&ours.arena().fd().try_clone_to_owned().unwrap()), Err(rustix::io::Errno::PERM));

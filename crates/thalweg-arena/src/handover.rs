@@ -110,7 +110,9 @@ mod tests {
         assert_eq!(&buf[..n], b"hello");
         assert!(fds.iter().all(|fd| rustix::io::fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC)));
         let [memory, their_bell] = <[OwnedFd; 2]>::try_from(fds).unwrap();
-        assert_eq!(Arena::import(memory).unwrap().view(7, 1).unwrap()[..], [42]);
+        let mut byte = [0];
+        Arena::import(memory).unwrap().view(7, 1).unwrap().copy_to(0, &mut byte);
+        assert_eq!(byte, [42]);
         Doorbell::import(their_bell).unwrap().ring().unwrap();
         assert!(bell.clear().unwrap());
     }

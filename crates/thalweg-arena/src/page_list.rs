@@ -67,11 +67,18 @@ pub struct PageList {
 }
 
 /// The pages that `bytes` lie in, in order.
+///
+/// # Errors
+/// A page is not there, or the kernel does not tell where.
 pub fn page_list(bytes: &[u8]) -> Result<PageList, PageListError> {
+    pages_at(bytes.as_ptr() as usize, bytes.len())
+}
+
+/// The pages that `len` bytes at `address` lie in.
+pub(crate) fn pages_at(address: usize, len: usize) -> Result<PageList, PageListError> {
     let page_bytes = rustix::param::page_size();
-    let address = bytes.as_ptr() as usize;
     let first = address % page_bytes;
-    let pages = if bytes.is_empty() { 0 } else { (first + bytes.len()).div_ceil(page_bytes) };
+    let pages = if len == 0 { 0 } else { (first + len).div_ceil(page_bytes) };
     let mut entries = vec![0; pages * ENTRY];
     if pages > 0 {
         let pagemap = File::open("/proc/self/pagemap").map_err(pagemap_error)?;
@@ -80,7 +87,7 @@ pub fn page_list(bytes: &[u8]) -> Result<PageList, PageListError> {
     }
     let entries = entries.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry));
     let frames = entries.enumerate().map(|(page, entry)| frame(page, entry)).collect::<Result<_, _>>()?;
-    Ok(PageList { page_bytes, first, len: bytes.len(), frames })
+    Ok(PageList { page_bytes, first, len, frames })
 }
 
 impl PageList {
@@ -160,8 +167,10 @@ mod tests {
         // Two mappings of one memory are in the same frames; asking for the middle gives the middle.
         let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
         let view = theirs.view(0, span.len()).unwrap();
-        assert!(view.iter().all(|byte| *byte == 0));
-        assert_eq!(page_list(&view).unwrap(), list);
+        let mut bytes = vec![1; view.len()];
+        view.copy_to(0, &mut bytes);
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        assert_eq!(view.page_list().unwrap(), list);
         let _front = span.take_front(PAGE + 100);
         let middle = page_list(&span[..50]).unwrap();
         let expected = list.frames()[(PAGE + 100) / list.page_bytes()] * list.page_bytes() as u64;
@@ -204,7 +213,7 @@ mod tests {
     fn memory_that_was_never_touched_here_is_nowhere_yet() {
         let span = Arena::create("page-list", 1).unwrap();
         let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
-        let refused = page_list(&theirs.view(0, span.len()).unwrap());
+        let refused = theirs.view(0, span.len()).unwrap().page_list();
         assert!(matches!(refused, Err(PageListError::NotPresent { page: 0, swapped: false })), "{refused:?}");
     }
 }

@@ -96,7 +96,8 @@ fn measure(sources: u16, check: Check) {
             let Some(fetch) = fetch else { break };
             fetching.push(asked - begin);
             builder.received(fetch.source, fetch.offer.bytes.into(), now);
-            let arrived = builder.arrived(fetch.source, fetch.offer.ticket, &slots[fetch.source], |_, _| recorded += 1);
+            let arrived =
+                builder.arrived(fetch.source, fetch.offer.ticket, &slots[fetch.source][..], |_, _| recorded += 1);
             arrived.expect("what a source may send");
             builder.release(fetch.source);
             arriving.push(asked.elapsed());

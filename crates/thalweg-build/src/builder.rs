@@ -18,7 +18,8 @@ use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, Records, SourceId, Status,
+    Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, RecordBytes, Records,
+    SourceId, Status,
 };
 
 /// Builds events; see the crate's documentation.
@@ -401,11 +402,11 @@ impl Builder {
     ///
     /// A record that no source may send. Those in front of it stay built; the rest of the ticket is lost when the source
     /// is [given up](Self::give_up), which is for the caller to do.
-    pub fn arrived(
+    pub fn arrived<B: RecordBytes + ?Sized>(
         &mut self,
         source: usize,
         number: u64,
-        bytes: &[u8],
+        bytes: &B,
         mut record: impl FnMut(EventId, u32),
     ) -> Result<(), Violation> {
         let Some(mut ticket) = self.fetched(source, number) else { return Ok(()) };
@@ -423,7 +424,7 @@ impl Builder {
                 && header.source == id
                 && header.event == event
                 && header.total_length <= max_payload
-                && (check == Check::Headers || header.payload_matches(payload));
+                && (check == Check::Headers || header.crc_matches(|| bytes.crc32c(payload)));
             #[expect(clippy::cast_possible_truncation, reason = "a slot is shorter than 2^32 bytes")]
             let at = at as u32;
             // The bytes behind a bad one can still be found, since the header says how long it is.

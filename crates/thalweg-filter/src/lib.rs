@@ -5,16 +5,49 @@
 //! where only the flow of data is studied, and says so.
 #![forbid(unsafe_code)]
 
-use std::fmt::Debug;
-use thalweg_wire::{EventId, FragmentHeader};
+use std::fmt::{self, Debug};
+use thalweg_wire::{EventId, FragmentHeader, RecordBytes};
 
 /// A fragment that a decision is made on. Its header and, where the builder checks payloads, its payload were checked.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Fragment<'a> {
     /// Where it is from, when, and what it holds.
     pub header: FragmentHeader,
-    /// What it holds.
-    pub payload: &'a [u8],
+    bytes: &'a dyn RecordBytes,
+    payload: usize,
+}
+
+impl<'a> Fragment<'a> {
+    /// The one whose payload begins at byte `payload` of `bytes`.
+    pub fn new(header: FragmentHeader, bytes: &'a dyn RecordBytes, payload: usize) -> Self {
+        Self { header, bytes, payload }
+    }
+
+    /// Bytes of payload.
+    pub fn len(&self) -> usize {
+        self.header.piece_length as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies as many bytes of the payload as `out` has, from byte `at` on: over shared memory they lie where the source
+    /// can still write.
+    ///
+    /// # Panics
+    /// There are not so many.
+    pub fn copy_to(&self, at: usize, out: &mut [u8]) {
+        assert!(at <= self.len() && out.len() <= self.len() - at, "a payload has {} bytes", self.len());
+        self.bytes.copy_to(self.payload + at, out);
+    }
+}
+
+impl fmt::Debug for Fragment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fragment").field("header", &self.header).finish_non_exhaustive()
+    }
 }
 
 /// A trigger level: accepts events, or rejects them.

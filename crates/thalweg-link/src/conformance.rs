@@ -20,8 +20,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use thalweg_arena::{Arena, Block, BlockPool, Span};
 use thalweg_wire::{
-    Accounts, Announcement, Capabilities, Disposition, EventId, Hello, Message, Refusal, RunNumber, SourceId, TaiNanos,
-    Welcome, crc32c,
+    Accounts, Announcement, Capabilities, Disposition, EventId, Hello, Message, RecordBytes, Refusal, RunNumber,
+    SourceId, TaiNanos, Welcome, crc32c,
 };
 
 /// Bytes in the arena of the sources.
@@ -287,8 +287,8 @@ impl<M: Medium> Link<M> {
         let start = offer.arena_offset as usize;
         let expected = &arena()[start..start + offer.bytes as usize];
         let bytes = self.arrived.remove(&offer.ticket).expect("it arrived");
-        assert_eq!(bytes.len(), expected.len());
-        assert_eq!(crc32c(&bytes), crc32c(expected), "content of ticket {}", offer.ticket);
+        assert_eq!(bytes.bytes(), expected.len());
+        assert_eq!(bytes.crc32c(0..bytes.bytes()), crc32c(expected), "content of ticket {}", offer.ticket);
     }
 }
 

@@ -80,7 +80,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use thalweg_arena::{Arena, Span, View};
-use thalweg_wire::{Announcement, Hello, Losses, Message, Refusal};
+use thalweg_wire::{Announcement, Hello, Losses, Message, RecordBytes, Refusal};
 
 /// The source's end of a link.
 pub trait SourceLink: Debug + Send {
@@ -215,13 +215,19 @@ pub enum Bytes {
     View(View),
 }
 
-impl std::ops::Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
+impl RecordBytes for Bytes {
+    fn bytes(&self) -> usize {
         match self {
-            Self::Place(span) => span,
-            Self::View(view) => view,
+            Self::Place(span) => span.len(),
+            Self::View(view) => view.len(),
+        }
+    }
+
+    #[inline]
+    fn copy_to(&self, at: usize, out: &mut [u8]) {
+        match self {
+            Self::Place(span) => span[..].copy_to(at, out),
+            Self::View(view) => view.copy_to(at, out),
         }
     }
 }

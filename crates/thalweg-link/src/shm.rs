@@ -7,7 +7,6 @@
 //! A source that may withdraw what it offered (policy `drop-oldest`) must be asked before its bytes are read: then a
 //! fetch is a message and the grant comes back as `Data`, as on any other link. From other sources an offer is enough.
 
-use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::kind::{Abilities, Door, Locator, Transport};
 use crate::offered::{Asked, Novelty, Offered};
@@ -513,7 +512,8 @@ impl Fetches {
         Ok(match pending.place {
             None => Bytes::View(view),
             Some(mut place) => {
-                self.copied += copy_counted(&mut place, &view);
+                view.copy_to(0, &mut place);
+                self.copied += place.len() as u64;
                 Bytes::Place(place)
             }
         })

@@ -233,8 +233,7 @@ fn what_came_before_an_offence_counts_and_what_came_behind_it_does_not() {
         source.write_all(&segment).unwrap();
         let (said, error) = fate(&mut *builder);
         assert!(error.to_string().contains("the source sent a builder's message"), "{error}");
-        let arrived =
-            matches!(&said[..], [Received::Arrived { ticket: 0, bytes }] if bytes.iter().all(|byte| *byte == 7));
+        let arrived = matches!(&said[..], [Received::Arrived { ticket: 0, bytes: Bytes::Place(place) }] if place.iter().all(|byte| *byte == 7));
         assert_eq!((arrived, said.len()), (counts, counts.into()));
         // Nobody looks at what was heard.
         drop(said);

@@ -309,7 +309,12 @@ impl FragmentHeader {
 
     /// Whether `payload` is what the header's CRC was computed from; true where there is no CRC to compare.
     pub fn payload_matches(&self, payload: &[u8]) -> bool {
-        self.status.contains(Status::NO_PAYLOAD_CRC) || crc32c(payload) == self.payload_crc
+        self.crc_matches(|| crc32c(payload))
+    }
+
+    /// As [`payload_matches`](Self::payload_matches), for a payload whose CRC is worked out by the caller where it is needed.
+    pub fn crc_matches(&self, crc: impl FnOnce() -> u32) -> bool {
+        self.status.contains(Status::NO_PAYLOAD_CRC) || crc() == self.payload_crc
     }
 }
 

@@ -23,5 +23,5 @@ pub use message::{
     Accounts, Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, MESSAGE_MAGIC, Message,
     MessageError, PROTOCOL_VERSION, Refusal, Welcome,
 };
-pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordError, Records, record_len};
+pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordBytes, RecordError, Records, record_len};
 pub use sequence::{Arrival, SequenceTracker};

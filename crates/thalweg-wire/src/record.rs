@@ -1,7 +1,8 @@
 //! Fragments laid one behind the other, each header in place in front of its payload: how a slot is filled, what a
 //! fetch moves, and how a block on disk is made.
 
-use crate::{FragmentHeader, HEADER_LEN, HeaderError};
+use crate::{Crc32c, FragmentHeader, HEADER_LEN, HeaderError, crc32c};
+use std::ops::Range;
 use thiserror::Error;
 
 /// Each record begins at a multiple of this many bytes, so that headers and payloads are cache-line aligned.
@@ -38,40 +39,86 @@ pub enum RecordError {
     },
 }
 
+/// The bytes of records, wherever they lie: in memory of our own (`[u8]`), or where another process may write while they
+/// are read. So what is looked at is copied out first.
+pub trait RecordBytes {
+    /// How many there are.
+    fn bytes(&self) -> usize;
+
+    /// Copies as many as `out` has, from byte `at` on.
+    ///
+    /// # Panics
+    /// There are not so many.
+    fn copy_to(&self, at: usize, out: &mut [u8]);
+
+    /// The CRC32C of a range of them.
+    ///
+    /// # Panics
+    /// It is not inside them.
+    fn crc32c(&self, range: Range<usize>) -> u32 {
+        let (mut crc, mut piece) = (Crc32c::new(), [0; 4096]);
+        for at in range.clone().step_by(piece.len()) {
+            let piece = &mut piece[..4096.min(range.end - at)];
+            self.copy_to(at, piece);
+            crc.update(piece);
+        }
+        crc.value()
+    }
+}
+
+impl RecordBytes for [u8] {
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn copy_to(&self, at: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self[at..at + out.len()]);
+    }
+
+    fn crc32c(&self, range: Range<usize>) -> u32 {
+        crc32c(&self[range])
+    }
+}
+
 /// Walks over records. Stops after the first error, since nothing behind a bad header can be found again.
 #[derive(Debug, Clone)]
-pub struct Records<'a> {
-    bytes: &'a [u8],
+pub struct Records<'a, B: ?Sized = [u8]> {
+    bytes: &'a B,
     at: usize,
 }
 
-impl<'a> Records<'a> {
+impl<'a, B: RecordBytes + ?Sized> Records<'a, B> {
     /// The records in `bytes`, which begin at its first byte.
-    pub fn new(bytes: &'a [u8]) -> Self {
+    pub fn new(bytes: &'a B) -> Self {
         Self { bytes, at: 0 }
     }
 }
 
-impl<'a> Iterator for Records<'a> {
-    /// Where the record begins, its header, its payload.
-    type Item = Result<(usize, FragmentHeader, &'a [u8]), RecordError>;
+impl<B: RecordBytes + ?Sized> Iterator for Records<'_, B> {
+    /// Where the record begins, its header, and where its payload lies.
+    type Item = Result<(usize, FragmentHeader, Range<usize>), RecordError>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let at = self.at;
-        let rest = self.bytes.get(at..).filter(|rest| !rest.is_empty())?;
-        self.at = self.bytes.len();
-        let header = match FragmentHeader::decode(rest) {
+        let (at, all) = (self.at, self.bytes.bytes());
+        if at >= all {
+            return None;
+        }
+        self.at = all;
+        let mut header = [0; HEADER_LEN];
+        let header = &mut header[..HEADER_LEN.min(all - at)];
+        self.bytes.copy_to(at, header);
+        let header = match FragmentHeader::decode(header) {
             Ok(header) => header,
             Err(error) => return Some(Err(RecordError::Header { at, error })),
         };
-        let behind = &rest[HEADER_LEN..];
-        let length = header.piece_length;
-        let Some(payload) = behind.get(..length as usize) else {
-            return Some(Err(RecordError::Payload { at, length, available: behind.len() }));
-        };
+        let (begin, length) = (at + HEADER_LEN, header.piece_length);
+        if length as usize > all - begin {
+            return Some(Err(RecordError::Payload { at, length, available: all - begin }));
+        }
         self.at = at + record_len(length as usize);
-        Some(Ok((at, header, payload)))
+        Some(Ok((at, header, begin..begin + length as usize)))
     }
 }
 
@@ -96,7 +143,7 @@ mod tests {
         #[test]
         fn what_was_laid_is_found(payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..20)) {
             let bytes = lay(&payloads);
-            let found: Vec<Vec<u8>> = Records::new(&bytes).map(|r| r.unwrap().2.to_vec()).collect();
+            let found: Vec<Vec<u8>> = Records::new(&bytes[..]).map(|r| bytes[r.unwrap().2].to_vec()).collect();
             prop_assert_eq!(found, payloads);
         }
 
@@ -114,7 +161,7 @@ mod tests {
             for ((begin, end, next), payload) in ends.zip(&payloads) {
                 match records.next() {
                     // All of it is there but for its padding.
-                    Some(Ok((at, _, found))) => prop_assert!(at == begin && cut >= end && found == &payload[..]),
+                    Some(Ok((at, _, found))) => prop_assert!(at == begin && cut >= end && bytes[found] == payload[..]),
                     Some(Err(RecordError::Header { at, .. })) => {
                         prop_assert!(at == begin && (1..HEADER_LEN).contains(&(cut - begin)));
                     }

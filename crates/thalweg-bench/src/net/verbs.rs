@@ -16,8 +16,8 @@ use thalweg_link::{
     SourceLink, connect,
 };
 use thalweg_wire::{
-    Announcement, Capabilities, Disposition, EventId, HEADER_LEN, Hello, Message, RunNumber, SourceId, Welcome,
-    record_len,
+    Announcement, Capabilities, Disposition, EventId, HEADER_LEN, Hello, Message, RecordBytes, RunNumber, SourceId,
+    Welcome, record_len,
 };
 
 /// As builders have it by default.
@@ -338,10 +338,13 @@ impl Exchange for Verbs {
             self.until("waiting for a message over Thalweg's link", |verbs| !verbs.arrived.is_empty())?;
         }
         let Some(bytes) = self.arrived.pop_front() else { return Err(gone("no message")) };
-        let payload = &bytes[HEADER_LEN..HEADER_LEN + self.size];
-        let phase = Phase::of(payload[0]);
+        let mut first = [0];
+        bytes.copy_to(HEADER_LEN, &mut first);
+        let phase = Phase::of(first[0]);
         if self.check {
-            self.messages.check(payload, 0, self.tally.received)?;
+            let mut payload = vec![0; self.size];
+            bytes.copy_to(HEADER_LEN, &mut payload);
+            self.messages.check(&payload, 0, self.tally.received)?;
         }
         if let Bytes::Place(place) = bytes {
             self.places.push(place);

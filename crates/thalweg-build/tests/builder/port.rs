@@ -199,7 +199,7 @@ impl Network {
                 if *here == self.traffic.slot_bytes(source, ticket) {
                     let slot = slot(source, ticket, self.traffic.payload(source, ticket));
                     let record = |event: EventId, at| assert_eq!((event.0, at), (ticket, 0));
-                    self.builder.arrived(source, ticket, &slot, record).unwrap();
+                    self.builder.arrived(source, ticket, &slot[..], record).unwrap();
                     let next = ticket + self.slots;
                     if next < self.traffic.events {
                         self.after(self.now + 2 * self.one_way, Next::Offered { source, ticket: next });

@@ -52,7 +52,7 @@ proptest! {
                 Strange::End(accounts) => _ = builder.ended(source, accounts),
                 Strange::Arrived(ticket, bytes) => {
                     let ticket = ticket.unwrap_or(tickets[source].saturating_sub(1));
-                    if builder.arrived(source, ticket, &bytes, |_, _| {}).is_err() {
+                    if builder.arrived(source, ticket, &bytes[..], |_, _| {}).is_err() {
                         builder.give_up(source, now);
                     }
                 }
@@ -948,7 +948,7 @@ impl<'a> Run<'a> {
         let mut held = held.clone();
         if !under_way {
             if !self.fetches.contains_key(&(source, ticket)) {
-                self.builder.arrived(source, ticket, &held.bytes, |_, _| panic!("nobody waits for this")).unwrap();
+                self.builder.arrived(source, ticket, &held.bytes[..], |_, _| panic!("nobody waits for this")).unwrap();
             }
             return;
         }
@@ -971,7 +971,7 @@ impl<'a> Run<'a> {
         let builders = u64::from(self.world.builders);
         let oracle = &mut self.oracle[source];
         let (closed, rejected_events) = (&self.closed, &self.rejected);
-        let arrived = self.builder.arrived(source, ticket, &held.bytes, |event, at| {
+        let arrived = self.builder.arrived(source, ticket, &held.bytes[..], |event, at| {
             let header = FragmentHeader::decode(&held.bytes[at as usize..]).unwrap();
             let index = event.0 / builders;
             assert!(!closed.contains(&index), "recorded after its event was closed");
@@ -995,7 +995,7 @@ impl<'a> Run<'a> {
             }
         }
         if self.dice.chance(10) {
-            self.builder.arrived(source, ticket, &held.bytes, |_, _| panic!("it has arrived already")).unwrap();
+            self.builder.arrived(source, ticket, &held.bytes[..], |_, _| panic!("it has arrived already")).unwrap();
         }
     }
 

@@ -178,7 +178,7 @@ impl BuilderNode {
         let (mut in_pieces, mut result) = (false, Ok(()));
         match (trigger, bytes) {
             (Some(trigger), bytes) => (in_pieces, result) = trigger.arrived(builder, source, ticket, bytes),
-            (None, Bytes::View(view)) => result = builder.arrived(source, ticket, &view, |_, _| {}),
+            (None, bytes @ Bytes::View(_)) => result = builder.arrived(source, ticket, &bytes, |_, _| {}),
             (None, Bytes::Place(span)) => blocks.filled(span, |bytes, enter| {
                 result = builder.arrived(source, ticket, bytes, |event, offset| match is_whole(bytes, offset) {
                     true => enter(event, id, offset),
@@ -323,7 +323,7 @@ impl BuilderNode {
 
 /// Whether the record at `offset` is a whole fragment. It was checked: only the fields *total length* (byte 40) and
 /// *piece length* (byte 48) of its header are looked at here.
-pub(super) fn is_whole(bytes: &[u8], offset: u32) -> bool {
+fn is_whole(bytes: &[u8], offset: u32) -> bool {
     let field = |at: usize| bytes.get(offset as usize + at..offset as usize + at + 4);
     field(40) == field(48)
 }

@@ -4,7 +4,6 @@
 //! slot, or, over shared memory, where the source wrote it. An event that is accepted is copied once into such a block.
 
 use super::SourceState;
-use super::connections::is_whole;
 use crate::blocks::Blocks;
 use crate::{BuilderNodeConfig, CheckConfig, NodeError};
 use std::collections::{HashMap, VecDeque};
@@ -13,7 +12,7 @@ use thalweg_arena::{PlacePool, Span};
 use thalweg_build::{Builder, Closed, Missing, Violation};
 use thalweg_filter::{Decide, Fragment, Simulated};
 use thalweg_link::Bytes;
-use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, SourceId, Status};
+use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, SourceId, Status};
 
 /// The trigger levels of a builder.
 #[derive(Debug)]
@@ -118,14 +117,14 @@ impl Trigger {
         let (mut records, mut in_pieces) = (0, false);
         let events = &mut self.events;
         let result = builder.arrived(source, ticket, &bytes, |event, offset| {
-            if !is_whole(&bytes, offset) {
+            let offset = offset as usize;
+            // Another process may write where it must not any more: what is read twice need not be the same.
+            let header = header(&bytes, offset).unwrap_or_default();
+            if !header.is_whole() {
                 in_pieces = true;
                 return;
             }
-            let offset = offset as usize;
-            let len = FragmentHeader::decode(&bytes[offset..]).map_or(0, |header| header.piece_length as usize);
-            // Another process may write where it must not any more: what we read twice need not be the same.
-            let len = (HEADER_LEN + len).min(bytes.len() - offset);
+            let len = (HEADER_LEN + header.piece_length as usize).min(bytes.bytes() - offset);
             events.entry(event).or_default().push(Record { source, slot, offset, len });
             records += 1;
         });
@@ -187,7 +186,7 @@ impl Trigger {
             let (id, name) = &ids[record.source];
             let mut good = true;
             if let Some(slot) = &self.slots[record.slot] {
-                place.copy_from_slice(&slot.bytes[record.offset..record.offset + record.len]);
+                slot.bytes.copy_to(record.offset, &mut place);
                 self.copied += (record.len - HEADER_LEN) as u64;
                 // What was checked as it arrived was where another process can write. What counts is the copy.
                 good = matches!(slot.bytes, Bytes::Place(_)) || self.is_good(&place, event, *id);
@@ -256,9 +255,17 @@ fn fragments<'a>(
     event: EventId,
 ) -> impl Iterator<Item = Fragment<'a>> {
     events.get(&event).into_iter().flatten().filter_map(|record| {
-        let bytes = &slots[record.slot].as_ref()?.bytes[record.offset..record.offset + record.len];
-        Some(Fragment { header: FragmentHeader::decode(bytes).ok()?, payload: &bytes[HEADER_LEN..] })
+        let bytes = &slots[record.slot].as_ref()?.bytes;
+        let header = header(bytes, record.offset).filter(|h| h.piece_length as usize == record.len - HEADER_LEN)?;
+        Some(Fragment::new(header, bytes, record.offset + HEADER_LEN))
     })
+}
+
+/// The header of a record.
+fn header(bytes: &Bytes, offset: usize) -> Option<FragmentHeader> {
+    let mut header = [0; HEADER_LEN];
+    bytes.copy_to(offset, &mut header);
+    FragmentHeader::decode(&header).ok()
 }
 
 /// More places than this are of no use.
