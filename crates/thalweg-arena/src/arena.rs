@@ -348,24 +348,17 @@ impl View {
         assert!(end.is_some(), "bytes {at}+{} of a view of {}", out.len(), self.len());
         // SAFETY: inside the mapping: `Arena::view` checked the range, and `at` was compared with it.
         let start = unsafe { self.arena.base.as_ptr().add(self.range.start + at) };
-        let (head, rest) = out.split_at_mut(start.align_offset(WORD).min(out.len()));
-        let words = rest.len() / WORD;
-        // SAFETY: as above, and so for the two parts behind the first.
-        let middle = unsafe { start.add(head.len()) };
-        // SAFETY: as above.
-        let end = unsafe { middle.add(words * WORD) };
-        let (body, tail) = rest.split_at_mut(words * WORD);
-        // SAFETY: the mapping cannot shrink (sealed) and lives as long as the `Arc`. Whoever else writes there does not
-        // matter to atomics, and a relaxed load of a word does not write, which the mapping forbids.
-        let from = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU8>(), head.len()) };
-        head.iter_mut().zip(from).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
-        // SAFETY: as above; `middle` is aligned to a word.
-        let from = unsafe { std::slice::from_raw_parts(middle.cast::<AtomicU64>(), words) };
-        let chunks = body.as_chunks_mut::<WORD>().0;
-        chunks.iter_mut().zip(from).for_each(|(word, from)| *word = from.load(Ordering::Relaxed).to_ne_bytes());
-        // SAFETY: as above.
-        let from = unsafe { std::slice::from_raw_parts(end.cast::<AtomicU8>(), tail.len()) };
-        tail.iter_mut().zip(from).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
+        // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the `Arc`. Whoever else writes there does
+        // not matter to atomics, and a relaxed load of a word or less does not write, which the mapping forbids.
+        let bytes = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU8>(), out.len()) };
+        // SAFETY: eight atomic bytes are an atomic word of any content, which is only read.
+        let (head, words, tail) = unsafe { bytes.align_to::<AtomicU64>() };
+        let (first, rest) = out.split_at_mut(head.len());
+        let (middle, last) = rest.split_at_mut(words.len() * WORD);
+        first.iter_mut().zip(head).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
+        let middle = middle.as_chunks_mut::<WORD>().0;
+        middle.iter_mut().zip(words).for_each(|(word, from)| *word = from.load(Ordering::Relaxed).to_ne_bytes());
+        last.iter_mut().zip(tail).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
     }
 
     /// The pages that it lies in, in order.
