@@ -1,8 +1,8 @@
 //! What is answered: a status, header fields, and bytes from memory or from files.
 
 use crate::coding::Coding;
+use crate::fields::{DIGEST, REPR_DIGEST};
 use crate::range::{Part, part};
-use crate::site::{DIGEST, REPR_DIGEST};
 use http::header::{ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::fmt::Write;

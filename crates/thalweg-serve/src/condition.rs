@@ -2,8 +2,8 @@
 
 use crate::answer::Answer;
 use crate::coding::Coding;
+use crate::fields::{DIGEST, REPR_DIGEST};
 use crate::head::Head;
-use crate::site::{DIGEST, REPR_DIGEST};
 use crc_fast::{CrcAlgorithm, checksum};
 use http::header::{
     CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE,

@@ -3,9 +3,10 @@
 use crate::answer::{Answer, Piece};
 use crate::client::Activity;
 use crate::coding::Coding;
+use crate::counters::{Counters, Ways};
 use crate::head::{self, Body, Head};
+use crate::limits::{HEAD_TIME, LINGER};
 use crate::outgoing::{Handoff, Outgoing};
-use crate::server::{Counters, Ways};
 use crate::site::Site;
 use crate::upload::{self, Upload};
 use crate::wire::Wire;
@@ -316,10 +317,6 @@ impl Write for Chunks<'_, '_> {
     }
 }
 
-/// How long a request's head may take from its first byte on, and a TLS handshake.
-pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
-/// How long what a refused client still sends is thrown away.
-pub(crate) const LINGER: Duration = Duration::from_secs(2);
 /// Bytes for which it is decided at once how they are sent.
 const PIECE: u64 = 32 << 20;
 /// Bytes that are read, and then encrypted or coded, at a time.

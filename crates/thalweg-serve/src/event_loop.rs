@@ -8,10 +8,10 @@
 
 use crate::answer::{Answer, Piece};
 use crate::client::{Activity, Client, Clients};
-use crate::connection::{HEAD_TIME, LINGER};
+use crate::counters::Counters;
 use crate::head;
+use crate::limits::{HEAD_TIME, LINGER};
 use crate::outgoing::{Handoff, Outgoing, turn};
-use crate::server::Counters;
 use crate::site::Site;
 use http::StatusCode;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};

@@ -4,7 +4,7 @@
 //! rustls shakes hands and gives the keys away. What a client sends that is no data (goodbyes, new keys) comes out of the kernel as it is, and
 //! `ktls-core` answers it.
 
-use crate::wire::Socket;
+use crate::socket::Socket;
 use ktls_core::{
     Compatibilities, Context, ExtractedSecrets, TlsCryptoInfoRx, TlsCryptoInfoTx, setup_tls_params, setup_ulp,
 };

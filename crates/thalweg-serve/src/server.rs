@@ -3,8 +3,10 @@
 //! How many clients there are is limited; further ones wait in the listen queue.
 
 use crate::client::{Client, Clients};
-use crate::connection::{Connection, HEAD_TIME};
+use crate::connection::Connection;
+use crate::counters::{Counters, Ways};
 use crate::event_loop::{Common, EventLoop};
+use crate::limits::HEAD_TIME;
 use crate::outgoing::Handoff;
 use crate::site::Site;
 use crate::tls::Tls;
@@ -20,9 +22,8 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use thalweg_transfer::{Inward, Outward};
 
 /// How a directory is served.
 #[derive(Debug, Clone)]
@@ -47,30 +48,6 @@ pub struct Settings {
     pub ways: Ways,
     /// CPUs that serve; all where it is empty.
     pub cpus: Vec<usize>,
-}
-
-/// How bytes move.
-#[derive(Debug, Clone, Copy)]
-pub struct Ways {
-    /// What is in the page cache.
-    pub cached: Outward,
-    /// What is not.
-    pub uncached: Outward,
-    /// What comes in.
-    pub inward: Inward,
-}
-
-/// What was done so far.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Clients that connected.
-    pub connections: AtomicU64,
-    /// Requests answered, refused ones included.
-    pub requests: AtomicU64,
-    /// Bytes of files sent.
-    pub sent: AtomicU64,
-    /// Bytes of files received.
-    pub received: AtomicU64,
 }
 
 /// Why a directory cannot be served.

@@ -4,6 +4,7 @@ use crate::answer::{Answer, Content};
 use crate::coding::{Coding, WORTH_IT, compressed};
 use crate::condition::Validators;
 use crate::events::{EventsError, Selection};
+use crate::fields::{DIGEST, REPR_DIGEST};
 use crate::head::{Body, Head};
 use crate::listing::{Format, Kind, Listing, parameter};
 use crate::token::{Tokens, Verdict};
@@ -13,7 +14,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, LOCATION, RANGE, VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderName, Method, StatusCode};
+use http::{Method, StatusCode};
 use percent_encoding::{CONTROLS, utf8_percent_encode};
 use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
 use rustix::io::Errno;
@@ -534,10 +535,6 @@ fn no_events(error: EventsError) -> Answer {
     }
 }
 
-/// RFC 9530.
-pub(crate) const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
-/// RFC 3230.
-pub(crate) const DIGEST: HeaderName = HeaderName::from_static("digest");
 /// Files of which is remembered what was found out.
 const MOST_FILES: usize = 65536;
 /// Bytes of a run that is being written that are read at a time.

@@ -3,9 +3,10 @@
 use crate::answer::Answer;
 use crate::client::Activity;
 use crate::condition::{Condition, Validators, failed};
+use crate::fields::{DIGEST, REPR_DIGEST};
 use crate::head::{Body, Head};
 use crate::listing::parameter;
-use crate::site::{DIGEST, REPR_DIGEST, Site, not_found, refused};
+use crate::site::{Site, not_found, refused};
 use crate::tree::{Name, open_beneath};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;

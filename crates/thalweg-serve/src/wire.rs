@@ -1,15 +1,14 @@
 //! A connection's bytes, through the socket alone or through TLS in this program.
 
 use crate::client::Client;
-use crate::connection::LINGER;
 use crate::kernel_tls::KernelTls;
+use crate::limits::LINGER;
+use crate::socket::Socket;
 use crate::tls::Tls;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustls::{ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -20,13 +19,6 @@ pub(crate) enum Wire {
     /// What goes into the socket is what the client gets; it may be encrypted on the way.
     Socket(Socket),
     Rustls(Box<StreamOwned<ServerConnection, Socket>>),
-}
-
-/// A socket that is waited for until a moment, if there is one: however many reads it takes.
-#[derive(Debug)]
-pub(crate) struct Socket {
-    client: Arc<Client>,
-    until: Option<Instant>,
 }
 
 impl Wire {
@@ -148,96 +140,5 @@ impl Read for Wire {
     }
 }
 
-impl Socket {
-    pub(crate) fn stream(&self) -> &TcpStream {
-        &self.client.socket
-    }
-
-    /// The socket, where all that comes out of it are bytes that were sent as such.
-    pub(crate) fn carries_nothing_else(&self) -> Option<BorrowedFd<'_>> {
-        self.client.tls.get().is_none().then(|| self.stream().as_fd())
-    }
-
-    fn close(&mut self, until: Instant) {
-        self.client.say_goodbye();
-        self.until = Some(until);
-        if self.client.tls.get().is_some() {
-            // Half a record is nothing to read, and some kernels wake up for it all the same: only its end is waited for.
-            self.throw_away();
-            let _ = self.wait_for(PollFlags::RDHUP, until);
-            self.throw_away();
-        } else {
-            while matches!(self.read(&mut [0; 4096]), Ok(1..)) {}
-        }
-    }
-
-    /// Takes in what is here, and no more than a client may send in a moment.
-    fn throw_away(&self) {
-        let mut buffer = [0; 4096];
-        for _ in 0..MOST_THROWN_AWAY / buffer.len() {
-            if !matches!(recv(self.stream(), &mut buffer, RecvFlags::DONTWAIT), Ok((1.., _))) {
-                break;
-            }
-        }
-    }
-
-    fn wait(&self, until: Instant) -> io::Result<()> {
-        self.wait_for(PollFlags::IN, until)
-    }
-
-    fn wait_for(&self, what: PollFlags, until: Instant) -> io::Result<()> {
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            // Also for somebody who never stops sending.
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
-            match poll(&mut [PollFd::new(self.stream(), what)], Some(&left)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-}
-
-impl Read for &Socket {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if let Some(until) = self.until {
-            self.wait(until)?;
-        }
-        loop {
-            match (self.stream().read(into), self.client.tls()) {
-                (Err(error), Some(mut tls)) if Errno::from_io_error(&error) == Some(Errno::IO) => {
-                    if !tls.hear(self.stream())? {
-                        return Ok(0);
-                    }
-                }
-                (read, _) => return read,
-            }
-        }
-    }
-}
-
-impl Read for Socket {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(into)
-    }
-}
-
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        thalweg_transfer::while_it_moves(self.stream().as_fd(), || self.stream().write(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// Messages that are no data, one behind the other, before others have their turn.
 const MESSAGES: u32 = 32;
-/// Bytes that are taken in from a client that was answered for the last time.
-const MOST_THROWN_AWAY: usize = 4 << 20;
