@@ -1,7 +1,7 @@
 //! A stream: messages one way, as fast as the link takes them.
 
+use super::control::Work;
 use super::latency::{Net, figures};
-use super::session::Work;
 use super::{Ends, Exchange, Link, Path, Phase};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;

@@ -1,7 +1,7 @@
 //! Messages over UDP. One that is longer than a datagram goes in several.
 
+use super::control::{Job, Patience, Work, gone};
 use super::exchange::{Messages, stamped};
-use super::session::{Job, Patience, Work, gone};
 use super::stream::failed;
 use super::{Exchange, Method, PATIENCE, Phase, Tally, Wait};
 use crate::BenchError;
@@ -141,7 +141,7 @@ impl Exchange for Datagrams {
 
     fn waiting(&mut self) -> Result<bool, BenchError> {
         self.tally.calls += 1;
-        super::session::waiting(&self.socket)
+        super::control::waiting(&self.socket)
     }
 
     fn stamp(&mut self, number: u64) {

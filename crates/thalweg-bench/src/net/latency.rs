@@ -1,7 +1,8 @@
 //! Ping-pong: a message there, one as long back, and half the time that took.
 
+use super::control::{Done, Job, Work};
 use super::exchange::Tally;
-use super::session::{Done, Job, Other, Work, bind};
+use super::session::{Other, bind};
 use super::steered::Steered;
 use super::{Ends, Exchange, Link, Method, Path, Phase, Way, points};
 use crate::cpu::{Cpu, Used};

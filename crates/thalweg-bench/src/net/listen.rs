@@ -1,6 +1,7 @@
 //! `thalweg bench listen`: the other end, on this host or another.
 
-use super::session::{Control, ControlStream, serve as serve_one};
+use super::control::{Control, ControlStream};
+use super::session::serve as serve_one;
 use super::{LONGEST, PATIENCE};
 use crate::BenchError;
 use std::io::{self, Write};

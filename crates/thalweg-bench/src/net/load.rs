@@ -4,10 +4,10 @@
 //! that others would have had is never seen (*coordinated omission*, Gil Tene, "How NOT to Measure Latency", 2013).
 //! Here each message has a time at which it should leave, and its latency counts from then, also where it left late.
 
+use super::control::{Patience, Work};
 use super::datagram::LONGEST;
 use super::exchange::SHORTEST_STAMPED;
 use super::latency::{Net, figures, histogram, mark};
-use super::session::{Patience, Work};
 use super::{Ends, Exchange, Link, Path, Phase};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;

@@ -7,9 +7,10 @@
 //! Messages of one size are exchanged ([`Exchange`]); the first byte of each says whether it counts. Before the first
 //! that counts comes a mark, at which both ends read what they have used so far; the last is marked too.
 //!
-//! [job]: session::Job
+//! [job]: control::Job
 
 pub mod bandwidth;
+mod control;
 mod datagram;
 mod exchange;
 pub mod latency;

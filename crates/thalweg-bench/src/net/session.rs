@@ -1,202 +1,17 @@
-//! The control connection: what the asking end wants, and what the serving end has counted.
-//!
-//! Lines of JSON, one at a time in lock-step. The serving end greets; then for each job:
-//!
-//! ```text
-//!  asking                                     serving
-//!    ├── job ──────────────────────────────────▶ │  opens a port (or takes over shared memory)
-//!    │ ◀──────────────────────── ready, or failed┤
-//!    ├══ messages, a mark ══════════════════════▶│  reads its counters
-//!    │ ◀───────────────────────────────── marked ┤  (streams only: a conversation answers the mark itself)
-//!    ├══ messages, an end ══════════════════════▶│  reads its counters
-//!    │ ◀───────────────────────── done, or failed┤
-//! ```
+//! A session of jobs: the asking end's side, and the serving end's.
 
+use super::control::{Answer, Control, Done, Greeting, Job, VERSION, Work, boot, gone};
 use super::datagram::Datagrams;
 use super::stream::Stream;
 use super::uring::Uring;
 use super::verbs::Door;
-use super::{Exchange, LONGEST, Link, Method, PATIENCE, Phase, Tally, Wait, shm};
-use crate::cpu::Used;
+use super::{Exchange, LONGEST, Link, Method, PATIENCE, Phase, Wait, shm};
 use crate::{BenchError, Clock, Host, Usage};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-
-/// Version of what is said here.
-const VERSION: u32 = 1;
-
-/// The longest line: a greeting describes a host.
-const LINE: usize = 64 << 10;
-
-/// What is to be measured once.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Job {
-    pub(super) link: Link,
-    pub(super) method: Method,
-    pub(super) work: Work,
-    /// Bytes in a message.
-    pub(super) size: usize,
-    pub(super) wait: Wait,
-    pub(super) socket_buffer: Option<u32>,
-    pub(super) congestion: Option<String>,
-    /// The processor that the serving end is bound to.
-    pub(super) cpu: Option<u32>,
-    pub(super) check_data: bool,
-    /// Where the asking end listens, for Thalweg's own links, which the source of a message begins.
-    pub(super) listens: Option<String>,
-}
-
-/// What the serving end does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Work {
-    /// Answers each message with one as long.
-    Answer,
-    /// Receives.
-    Receive,
-}
-
-/// What the serving end counted between mark and end.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Done {
-    pub(super) tally: Tally,
-    /// Seconds between mark and end.
-    pub(super) seconds: f64,
-    pub(super) used: Used,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Answer {
-    Greeting(Box<Greeting>),
-    Ready {
-        port: u16,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        listens: Option<String>,
-    },
-    Marked,
-    Done(Done),
-    Failed {
-        why: String,
-    },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Greeting {
-    thalweg_bench: u32,
-    /// Tells whether both ends run on one kernel.
-    boot: String,
-    host: Host,
-}
-
-/// The connection, and what is read of a line so far.
-#[derive(Debug)]
-pub(super) struct Control {
-    stream: ControlStream,
-    peer: String,
-}
-
-#[derive(Debug)]
-pub(super) enum ControlStream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Control {
-    pub(super) fn new(stream: ControlStream, peer: String, patience: Option<Duration>) -> Result<Self, BenchError> {
-        match &stream {
-            ControlStream::Tcp(tcp) => tcp.set_nodelay(true).and_then(|()| tcp.set_read_timeout(patience)),
-            ControlStream::Unix(unix) => unix.set_read_timeout(patience),
-        }
-        .map_err(BenchError::os("setting up the control connection"))?;
-        Ok(Self { stream, peer })
-    }
-
-    fn set_patience(&self, patience: Option<Duration>) {
-        let _ = match &self.stream {
-            ControlStream::Tcp(tcp) => tcp.set_read_timeout(patience),
-            ControlStream::Unix(unix) => unix.set_read_timeout(patience),
-        };
-    }
-
-    /// The other end of it did something it should not have.
-    pub(super) fn error(&self, why: impl ToString) -> BenchError {
-        BenchError::Peer { peer: self.peer.clone(), why: why.to_string() }
-    }
-
-    fn say(&mut self, line: &impl Serialize) -> Result<(), BenchError> {
-        let mut text = serde_json::to_vec(line).map_err(|error| self.error(error))?;
-        text.push(b'\n');
-        let written = match &mut self.stream {
-            ControlStream::Tcp(tcp) => tcp.write_all(&text),
-            ControlStream::Unix(unix) => unix.write_all(&text),
-        };
-        written.map_err(|error| self.error(error))
-    }
-
-    /// The next line; none where the connection has ended between lines. Ends speak in turn, so that nothing follows it.
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, BenchError> {
-        let mut line = Vec::new();
-        let mut some = [0; 4096];
-        while line.last() != Some(&b'\n') {
-            let read = match &mut self.stream {
-                ControlStream::Tcp(tcp) => tcp.read(&mut some),
-                ControlStream::Unix(unix) => unix.read(&mut some),
-            };
-            match read {
-                Ok(0) if line.is_empty() => return Ok(None),
-                Ok(0) => return Err(self.error("it is gone, in the middle of a word")),
-                Ok(count) => line.extend_from_slice(&some[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(self.error("it says nothing"));
-                }
-                Err(error) => return Err(self.error(error)),
-            }
-            if line.len() > LINE {
-                return Err(self.error("it says more than is to be said; is this a Thalweg bench?"));
-            }
-        }
-        serde_json::from_slice(&line).map(Some).map_err(|error| {
-            self.error(format_args!("it does not speak as a Thalweg bench of version {VERSION} does ({error})"))
-        })
-    }
-
-    fn answer(&mut self) -> Result<Answer, BenchError> {
-        match self.hear()? {
-            Some(Answer::Failed { why }) => Err(self.error(why)),
-            Some(answer) => Ok(answer),
-            None => Err(self.error("it is gone")),
-        }
-    }
-
-    /// The Unix socket, for handing over memory.
-    pub(super) fn unix(&self) -> Result<&UnixStream, BenchError> {
-        match &self.stream {
-            ControlStream::Unix(unix) => Ok(unix),
-            ControlStream::Tcp(_) => {
-                Err(BenchError::Usage("--link shm is for two processes of one host: leave out --peer".to_owned()))
-            }
-        }
-    }
-
-    /// The address that the data goes to, at this end or at the other.
-    fn address(&self, local: bool) -> Result<IpAddr, BenchError> {
-        match &self.stream {
-            ControlStream::Unix(_) => Ok(IpAddr::from([127, 0, 0, 1])),
-            ControlStream::Tcp(tcp) => {
-                let address = if local { tcp.local_addr() } else { tcp.peer_addr() };
-                address.map(|address| address.ip()).map_err(|error| self.error(error))
-            }
-        }
-    }
-}
 
 /// The other end, as the asking end sees it.
 #[derive(Debug)]
@@ -360,22 +175,6 @@ impl Other {
     /// What the other end says of its host, where that is not this one.
     pub(crate) fn host(&self) -> Option<Host> {
         (!self.same_host).then(|| self.host.clone())
-    }
-}
-
-impl Control {
-    fn readable(&self, patience: Duration) -> Result<bool, BenchError> {
-        use rustix::event::{PollFd, PollFlags, poll};
-        let fd = match &self.stream {
-            ControlStream::Tcp(tcp) => PollFd::new(tcp, PollFlags::IN),
-            ControlStream::Unix(unix) => PollFd::new(unix, PollFlags::IN),
-        };
-        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
-        match poll(&mut [fd], Some(&timeout)) {
-            Ok(count) => Ok(count > 0),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(self.error(io::Error::from(error))),
-        }
     }
 }
 
@@ -577,47 +376,4 @@ pub(crate) fn bind(cpu: Option<u32>) -> Result<(), BenchError> {
     set.set(cpu as usize);
     sched_setaffinity(None, &set)
         .map_err(BenchError::os(format!("{doing} (see 'Cpus_allowed_list' in /proc/self/status)")))
-}
-
-/// Whether there is something to receive. A socket at its end, or in error, has that to say.
-pub(super) fn waiting(socket: impl std::os::fd::AsFd) -> Result<bool, BenchError> {
-    use rustix::net::RecvFlags;
-    match rustix::net::recv(socket, &mut [0][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
-        _ => Ok(true),
-    }
-}
-
-/// For conversations that end when they should not.
-pub(super) fn gone(why: &str) -> BenchError {
-    BenchError::Peer { peer: "on the measured connection".to_owned(), why: why.to_owned() }
-}
-
-/// How long one may look without seeing anything.
-#[derive(Debug, Default)]
-pub(super) struct Patience {
-    looks: u32,
-    since: Option<Instant>,
-}
-
-impl Patience {
-    /// Nothing was there, once more. Some 10 µs of looking are for free; then the other end may be waiting for this
-    /// processor, and gets it.
-    #[inline]
-    pub(super) fn look(&mut self, doing: &str) -> Result<(), BenchError> {
-        std::hint::spin_loop();
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(1 << 10) {
-            std::thread::yield_now();
-            if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                return Err(BenchError::Silent { doing: doing.to_owned(), patience: PATIENCE });
-            }
-        }
-        Ok(())
-    }
-}
-
-fn boot() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.trim().to_owned()
 }

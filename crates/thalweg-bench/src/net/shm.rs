@@ -7,8 +7,8 @@
 //! A place is used again when the other end has told that it is done: by its answer in a conversation, by a cell
 //! of its own in a stream.
 
+use super::control::{Control, Job, Patience, Work, gone};
 use super::exchange::Messages;
-use super::session::{Control, Job, Patience, Work, gone};
 use super::{Exchange, Method, PATIENCE, Phase, Tally, Wait};
 use crate::BenchError;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

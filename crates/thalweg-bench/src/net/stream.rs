@@ -1,7 +1,7 @@
 //! Messages over a TCP connection, one system call after the other.
 
+use super::control::{Job, Patience, gone};
 use super::exchange::Messages;
-use super::session::{Job, Patience, gone};
 use super::{Exchange, Method, PATIENCE, Phase, Tally, Wait};
 use crate::BenchError;
 use rustix::fs::MemfdFlags;
@@ -139,7 +139,7 @@ impl Exchange for Stream {
 
     fn waiting(&mut self) -> Result<bool, BenchError> {
         self.tally.calls += 1;
-        super::session::waiting(&self.socket)
+        super::control::waiting(&self.socket)
     }
 
     fn tally(&self) -> Tally {

@@ -1,8 +1,9 @@
 //! Both ends in one process: every way to carry messages, and ends that do not play by the rules.
 
 use super::bandwidth::Stream;
+use super::control::{Control, ControlStream};
 use super::latency::{Net, PingPong};
-use super::session::{Control, ControlStream, Other, serve};
+use super::session::{Other, serve};
 use super::{Ends, Path};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;

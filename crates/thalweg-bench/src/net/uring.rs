@@ -1,8 +1,8 @@
 //! Messages through io_uring: a send and the receive that waits for its answer go to the kernel in one system call, and
 //! so do several sends of a stream.
 
+use super::control::{Job, Work, gone};
 use super::exchange::{Messages, stamped};
-use super::session::{Job, Work, gone};
 use super::stream::failed;
 use super::{Exchange, PATIENCE, Phase, Tally};
 use crate::BenchError;
@@ -162,7 +162,7 @@ impl Exchange for Uring {
 
     fn waiting(&mut self) -> Result<bool, BenchError> {
         self.tally.calls += 1;
-        super::session::waiting(&self.socket)
+        super::control::waiting(&self.socket)
     }
 
     fn stamp(&mut self, number: u64) {

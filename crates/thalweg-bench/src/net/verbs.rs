@@ -3,8 +3,8 @@
 //!
 //! A conversation needs two links, one each way: each end is a source and a builder.
 
+use super::control::{Job, Patience, Work, gone};
 use super::exchange::Messages;
-use super::session::{Job, Patience, Work, gone};
 use super::{Exchange, Link, PATIENCE, Phase, Tally, Wait};
 use crate::BenchError;
 use std::collections::VecDeque;
