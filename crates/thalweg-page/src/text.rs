@@ -1,6 +1,10 @@
-//! Numbers and sentences as a person reads them.
+//! Numbers, times, sentences and tables as a person reads them.
 
 use std::borrow::Cow;
+use std::fmt::Display;
+use std::time::{Duration, UNIX_EPOCH};
+use textwrap::core::display_width;
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// Columns that text in a terminal is broken at.
 pub const WIDTH: usize = 80;
@@ -24,12 +28,17 @@ pub fn number(value: f64) -> String {
     };
     let text = format!("{magnitude:.digits$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
-    format!("{}{}{rest}", if value < 0.0 { "-" } else { "" }, grouped(whole))
+    format!("{}{}{rest}", if value < 0.0 { "-" } else { "" }, count(whole))
 }
 
-/// Digits in groups of three: `1,234,567`.
-fn grouped(digits: &str) -> String {
-    let mut out = String::new();
+/// A whole number, its digits in groups of three: `1,234,567`.
+pub fn count(number: impl Display) -> String {
+    let text = number.to_string();
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", &text[..]),
+    };
+    let mut out = sign.to_owned();
     for (at, digit) in digits.chars().enumerate() {
         if at > 0 && (digits.len() - at).is_multiple_of(3) {
             out.push(',');
@@ -39,12 +48,44 @@ fn grouped(digits: &str) -> String {
     out
 }
 
+/// How often: `never`, `once`, `twice`, `5 times`.
+pub fn times(number: u64) -> String {
+    match number {
+        0 => "never".to_owned(),
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        more => format!("{} times", count(more)),
+    }
+}
+
 /// So many of something: `1 block`, `1,069 blocks`.
 pub fn many(number: u64, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),
-        _ => format!("{} {what}s", grouped(&number.to_string())),
+        _ => format!("{} {what}s", count(number)),
     }
+}
+
+/// Bytes in three digits, in powers of 1000: `287 MB`.
+pub fn volume(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let mut value = bytes as f64 / 1000.0;
+    let mut unit = 0;
+    // 999.5 would be shown as 1000.
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let digits = match value {
+        value if value < 9.995 => 2,
+        value if value < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {}", UNITS[unit])
 }
 
 /// Bytes as they were chosen: `1 B`, `1,500 B`, `64 KiB`, `1 MiB`.
@@ -52,7 +93,32 @@ pub fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 5] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")];
     let whole = UNITS.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     let (shift, unit) = whole.unwrap_or(&(0, "B"));
-    format!("{} {unit}", grouped(&(bytes >> shift).to_string()))
+    format!("{} {unit}", count(bytes >> shift))
+}
+
+/// How long something took: `0.5 s`, `183 s`, `2h 13m 5s`.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        short if short < 99.95 => format!("{short:.1} s"),
+        short if short < 600.0 => format!("{short:.0} s"),
+        long => match Duration::try_from_secs_f64(long.round()) {
+            Ok(long) => humantime::format_duration(long).to_string(),
+            Err(_) => format!("{long} s"),
+        },
+    }
+}
+
+/// A time of TAI in the time of day, UTC: `2026-11-21 20:19:18`. `tai_utc_offset` is in seconds.
+pub fn utc(tai_nanos: u64, tai_utc_offset: i32) -> String {
+    let nanos = i128::from(tai_nanos) - i128::from(tai_utc_offset) * 1_000_000_000;
+    let time = UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX));
+    humantime::format_rfc3339_seconds(time).to_string().replace('T', " ").replace('Z', "")
+}
+
+/// A time of TAI to the nanosecond: `2026-11-21T20:19:55.285473552`.
+pub fn tai(tai_nanos: u64) -> String {
+    let time = UNIX_EPOCH + Duration::from_nanos(tai_nanos);
+    humantime::format_rfc3339_nanos(time).to_string().replace('Z', "")
 }
 
 /// Text from a file or another host, with everything in it that could move a terminal's cursor replaced.
@@ -63,28 +129,107 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// As [`plain`], for text of several lines.
+pub fn plain_lines(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
 /// Words in lines of at most [`WIDTH`] columns, the first behind `head`, the others indented as far. What comes from outside
 /// cannot move the cursor.
 pub fn wrapped(head: &str, text: &str) -> String {
-    let indent = head.chars().count();
-    let mut out = head.to_owned();
-    let mut column = indent;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
-        if column > indent && column + 1 + length > WIDTH {
-            out.push('\n');
-            out.push_str(&" ".repeat(indent));
-            column = indent;
-        } else if column > indent {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(&plain(word));
-        column += length;
+    let indent = " ".repeat(display_width(head));
+    let words: Vec<Cow<'_, str>> = text.split_whitespace().map(plain).collect();
+    let text = textwrap::fill(&words.join(" "), lines_of(WIDTH).initial_indent(head).subsequent_indent(&indent));
+    text.trim_end().to_owned() + "\n"
+}
+
+/// A text in lines of at most so many columns, broken at spaces. A longer word has a line of its own.
+pub fn broken(text: &str, width: usize) -> Vec<Cow<'_, str>> {
+    textwrap::wrap(text, lines_of(width))
+}
+
+fn lines_of(width: usize) -> Options<'static> {
+    Options::new(width)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit)
+}
+
+/// Rows under a heading. Columns are as wide as what is in them, two spaces apart.
+#[derive(Debug)]
+pub struct Table {
+    align: Vec<Align>,
+    widths: Vec<usize>,
+    rows: Vec<Vec<String>>,
+}
+
+/// Which side a column's cells stand at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+impl Table {
+    /// With headings and nothing below them.
+    pub fn new<'a>(columns: impl IntoIterator<Item = (&'a str, Align)>) -> Self {
+        let (heading, align): (Vec<_>, Vec<_>) =
+            columns.into_iter().map(|(name, align)| (name.to_owned(), align)).unzip();
+        let mut table = Self { widths: vec![0; align.len()], align, rows: Vec::new() };
+        table.row(heading);
+        table
     }
-    out.truncate(out.trim_end().len());
-    out.push('\n');
-    out
+
+    /// A cell for each column.
+    pub fn row(&mut self, cells: Vec<String>) {
+        for (width, cell) in self.widths.iter_mut().zip(&cells) {
+            *width = display_width(cell).max(*width);
+        }
+        self.rows.push(cells);
+    }
+
+    /// All rows, each behind `indent` spaces.
+    pub fn text(&self, indent: usize) -> String {
+        self.columns(indent, 0..self.align.len())
+    }
+
+    /// As [`Table::text`], in [`WIDTH`] columns: what does not fit stands below, again behind the first column.
+    pub fn folded(&self, indent: usize) -> String {
+        let mut out = String::new();
+        let mut from = 1;
+        while from < self.align.len() {
+            let mut end = indent + self.widths[0];
+            let fits = self.widths[from..].iter().take_while(|width| {
+                end += 2 + **width;
+                end <= WIDTH
+            });
+            let to = from + fits.count().max(1);
+            out.push_str(&self.columns(indent, std::iter::once(0).chain(from..to)));
+            from = to;
+        }
+        out
+    }
+
+    fn columns(&self, indent: usize, columns: impl Iterator<Item = usize> + Clone) -> String {
+        let mut out = String::new();
+        for row in &self.rows {
+            let mut line = " ".repeat(indent);
+            for column in columns.clone() {
+                let Some(cell) = row.get(column) else { break };
+                let space = " ".repeat(self.widths[column] - display_width(cell));
+                match self.align[column] {
+                    Align::Left => line.extend([cell, &space, "  "]),
+                    Align::Right => line.extend([&space, cell, "  "]),
+                }
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        out
+    }
 }
 
 #[cfg(test)]
@@ -111,5 +256,50 @@ mod tests {
         assert_eq!(wrapped("  ", "a \u{1b}[2J\nb"), "  a \u{fffd}[2J b\n");
         let text = wrapped("  note: ", &"seven letters ".repeat(10));
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+    }
+
+    #[test]
+    fn numbers_are_grouped_and_named() {
+        let counts: Vec<String> = [0, 999, 1000, -22_869, 1_234_567, i64::MIN].map(count).into();
+        assert_eq!(counts, ["0", "999", "1,000", "-22,869", "1,234,567", "-9,223,372,036,854,775,808"]);
+        assert_eq!([0, 1, 2, 3].map(|n| many(n, "block")), ["0 blocks", "1 block", "2 blocks", "3 blocks"]);
+        assert_eq!([0, 1, 2, 5].map(times), ["never", "once", "twice", "5 times"]);
+    }
+
+    #[test]
+    fn sizes_keep_three_digits() {
+        let volumes = [0, 999, 1000, 9_994, 9_995, 99_950, 286_670_848, 999_500_000, u64::MAX];
+        let sizes = ["0 B", "999 B", "1.00 kB", "9.99 kB", "10.0 kB", "100 kB", "287 MB", "1.00 GB", "18.4 EB"];
+        assert_eq!(volumes.map(volume), sizes);
+    }
+
+    #[test]
+    fn lengths_of_time() {
+        let lengths = [0.0, 0.4589, 12.34, 599.0, 7985.2, f64::INFINITY].map(seconds);
+        assert_eq!(lengths, ["0.0 s", "0.5 s", "12.3 s", "599 s", "2h 13m 5s", "inf s"]);
+    }
+
+    #[test]
+    fn times_are_told_in_utc_or_tai_and_never_overflow() {
+        let began = 1_795_292_395_285_473_552;
+        assert_eq!(utc(began, 37), "2026-11-21 20:19:18");
+        assert_eq!(tai(began), "2026-11-21T20:19:55.285473552");
+        assert_eq!(utc(0, 37), "1970-01-01 00:00:00");
+        assert_eq!(utc(u64::MAX, i32::MIN), "2554-07-21 23:34:33");
+        assert_eq!(tai(u64::MAX), "2554-07-21T23:34:33.709551615");
+    }
+
+    #[test]
+    fn a_file_cannot_speak_to_the_terminal() {
+        assert_eq!(plain("adc \u{1b}[2J\n"), "adc \u{fffd}[2J\u{fffd}");
+        assert_eq!(plain("Δt"), "Δt");
+        assert_eq!(plain_lines("one\ntwo\u{9b}2J"), "one\ntwo\u{fffd}2J");
+    }
+
+    #[test]
+    fn long_text_goes_on_under_its_beginning() {
+        let text = wrapped("  because: ", &"seven letters ".repeat(10));
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("           s")), "{text}");
     }
 }

@@ -3,11 +3,11 @@
 use crate::Failure;
 use crate::Json;
 use crate::print::Output;
-use crate::print::text::{plain, wrapped};
 use serde::Serialize;
 use std::fmt::Write;
 use std::process::ExitCode;
 use thalweg_cc::{CONTROLS, Control, Kernel, LoadError, Loaded, Standing, control, load, unload};
+use thalweg_page::text::{plain, wrapped};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {

@@ -1,7 +1,6 @@
 //! `thalweg demo`, `thalweg run` and `thalweg check`: whole systems on this machine.
 
 use crate::node::check_name;
-use crate::print::text::plain;
 use crate::supervise::{Watched, supervise};
 use crate::{Failure, node, outlet, print};
 use std::fmt::Write;
@@ -15,6 +14,7 @@ use thalweg_node::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, OpenDevice, Policy, RunConfig, Snapshot, SourceNodeConfig,
     Topology, WINDOW, Wait,
 };
+use thalweg_page::text::plain;
 use thalweg_wire::{SourceId, record_len};
 
 #[derive(Debug, clap::Args)]

@@ -3,7 +3,6 @@
 use crate::Failure;
 use crate::node::check_name;
 use crate::print::Output;
-use crate::print::text::{plain, wrapped};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use thalweg_device::ByteSize;
 use thalweg_doctor::{Finding, Level, Needs, examine, worst};
 use thalweg_node::{Recordings, Topology, needs};
+use thalweg_page::text::{plain, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {

@@ -2,7 +2,6 @@
 
 pub(crate) mod sweep;
 
-use crate::print::text::wrapped;
 use crate::{Failure, print};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use thalweg_device::ByteSize;
 use thalweg_lab::kernel::{self, Kernel, Progress};
 use thalweg_lab::scenario::{BitRate, Control, Measure, Network, Traffic, Wrong, defaults, time};
 use thalweg_lab::{LabError, Laboratory, Report, Scenario, render};
+use thalweg_page::text::wrapped;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {

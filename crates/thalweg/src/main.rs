@@ -150,7 +150,7 @@ fn main() -> ExitCode {
         Command::Lab(options) => lab::lab(&options, json),
     };
     let mut code = result.unwrap_or_else(|failure| {
-        outlet::stderr().put(format!("thalweg: {}\n", print::text::plain_lines(&failure.to_string())));
+        outlet::stderr().put(format!("thalweg: {}\n", thalweg_page::text::plain_lines(&failure.to_string())));
         if json {
             let error = print::json_line(&serde_json::json!({ "error": failure.to_string() }));
             outlet::stdout().put(error.unwrap_or_default());

@@ -2,11 +2,11 @@
 
 use crate::Failure;
 use crate::print::Output;
-use crate::print::text::{many, plain, size};
 use crate::pull::Remote;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use thalweg_page::text::{many, plain, volume};
 use thalweg_remote::{MountError, Stop};
 
 #[derive(Debug, clap::Args)]
@@ -59,7 +59,7 @@ pub(crate) fn mount(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         out.json(&used)?;
     } else {
         let errors = if used.errors == 0 { String::new() } else { format!("; {}", many(used.errors, "error")) };
-        let (opened, read, fetched) = (many(used.opened, "file"), size(used.read_bytes), size(used.fetched_bytes));
+        let (opened, read, fetched) = (many(used.opened, "file"), volume(used.read_bytes), volume(used.fetched_bytes));
         out.text(&format!("{opened} opened: {read} read, {fetched} fetched{errors}\n"))?;
     }
     out.flush()?;

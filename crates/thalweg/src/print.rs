@@ -1,7 +1,5 @@
 //! What a person sees of a run: one line while it goes on, and the books at its end.
 
-pub(crate) mod text;
-
 use crate::{Failure, outlet};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -12,9 +10,9 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use text::{Align, Table, count, many, plain, times, wrapped};
 use thalweg_build::{Ledger, LedgerEntry};
 use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport};
+use thalweg_page::text::{Align, Table, count, many, plain, times, wrapped};
 
 /// The live line on standard error. It is not there where standard error is no terminal. A thread of its own draws it:
 /// a terminal that was stopped (Ctrl-S) stops nothing else.
@@ -344,9 +342,8 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
     let always = |name| ["accepted", "unaccounted"].contains(&name);
     let used = |get: Get| ledger.sources.iter().any(|entry| get(entry) != 0);
     let shown = || COLUMNS.into_iter().filter(|(name, get)| always(name) || used(*get));
-    let heading: Vec<_> =
-        [("source", Align::Left)].into_iter().chain(shown().map(|(name, _)| (name, Align::Right))).collect();
-    let mut table = Table::new(&heading);
+    let figures = shown().map(|(name, _)| (name, Align::Right));
+    let mut table = Table::new([("source", Align::Left)].into_iter().chain(figures));
     for entry in &ledger.sources {
         let source = plain(&format!("{} {}", entry.source, entry.name)).into_owned();
         table.row([source].into_iter().chain(shown().map(|(_, get)| count(get(entry)))).collect());

@@ -1,7 +1,6 @@
 //! `thalweg pull`: runs, files and directories, fetched from a data server.
 
 use crate::Failure;
-use crate::print::text::{many, plain, size};
 use crate::print::{Busy, Output};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -10,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+use thalweg_page::text::{many, plain, volume};
 use thalweg_remote::{Moved, Progress, RemoteError, Server};
 use thalweg_store::{Run, VerifyReport};
 
@@ -142,10 +142,10 @@ fn text(moved: &Moved, seconds: f64, done: &str) -> String {
         reason = "for people"
     )]
     let rate = (*bytes as f64 / seconds.max(1e-3)) as u64;
-    let mut out = format!("{}: {} {done}, {}", plain(to), many(*files, "file"), size(*bytes));
-    let _ = write!(out, " in {seconds:.1} s ({}/s)", size(rate));
+    let mut out = format!("{}: {} {done}, {}", plain(to), many(*files, "file"), volume(*bytes));
+    let _ = write!(out, " in {seconds:.1} s ({}/s)", volume(rate));
     if *resumed_bytes > 0 {
-        let _ = write!(out, "; {} were there from an earlier try", size(*resumed_bytes));
+        let _ = write!(out, "; {} were there from an earlier try", volume(*resumed_bytes));
     }
     if *same_files > 0 {
         let _ = write!(out, "; {} there already", many(*same_files, "file"));

@@ -2,7 +2,6 @@
 
 use crate::Failure;
 use crate::print::Output;
-use crate::print::text::{many, wrapped};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -16,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_doctor::Steered;
+use thalweg_page::text::{many, wrapped};
 use thalweg_serve::{ServeError, Server, Settings, Tls, Tokens, Ways};
 use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 

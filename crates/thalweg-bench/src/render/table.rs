@@ -5,7 +5,7 @@ use super::sections::{Together, together};
 use crate::{Point, Report};
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use thalweg_page::text::{NOTHING, plain, size, wrapped};
+use thalweg_page::text::{self, Align, NOTHING, plain, size, wrapped};
 
 /// Rows as they come: a line says which link, method and settings follow, wherever these change.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Table {
         if let Some(Together { title, headings, rows }) = together(report) {
             out.push('\n');
             out.push_str(&wrapped("", title));
-            out.push_str(&aligned(&headings, &rows));
+            out.push_str(&aligned(&headings, rows));
         }
         if !report.warnings.is_empty() {
             out.push('\n');
@@ -82,24 +82,13 @@ impl Table {
     }
 }
 
-/// Columns as wide as they have to be: numbers and sizes at the right, words at the left.
-fn aligned(headings: &[&str], rows: &[Vec<String>]) -> String {
+/// Numbers and sizes at the right, words at the left.
+fn aligned(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     let of_numbers = |at: usize| {
         rows.iter().all(|row| row[at] == NOTHING || row[at].starts_with(|first: char| first.is_ascii_digit()))
     };
-    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
-    let shape: Vec<(usize, bool)> =
-        (0..headings.len()).map(|at| (width(at).max(headings[at].chars().count()), of_numbers(at))).collect();
-    let mut out = String::new();
-    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<String> = cells
-            .zip(&shape)
-            .map(|(cell, (width, right))| if *right { format!("{cell:>width$}") } else { format!("{cell:<width$}") })
-            .collect();
-        out.push_str(padded.join("  ").trim_end());
-        out.push('\n');
-    };
-    line(&mut headings.iter().copied());
-    rows.iter().for_each(|row| line(&mut row.iter().map(String::as_str)));
-    out
+    let align = |at| if of_numbers(at) { Align::Right } else { Align::Left };
+    let mut table = text::Table::new(headings.iter().enumerate().map(|(at, heading)| (*heading, align(at))));
+    rows.into_iter().for_each(|row| table.row(row));
+    table.text(0)
 }

@@ -6,7 +6,7 @@ use crate::render::{html, markdown};
 use std::fmt::Write;
 use thalweg_page::html::{escaped, list, page, paragraph};
 use thalweg_page::paper::{self, Table};
-use thalweg_page::text::{WIDTH, wrapped};
+use thalweg_page::text::{WIDTH, broken, wrapped};
 
 const QUICK: &str = "A first look: each point was measured for a moment only, and the largest sizes not at all.";
 
@@ -115,7 +115,7 @@ fn text(table: &Table) -> String {
         let mut out = String::new();
         loop {
             let name = names.next();
-            let row: Vec<Option<String>> = cells.iter_mut().map(Iterator::next).collect();
+            let row: Vec<_> = cells.iter_mut().map(Iterator::next).collect();
             if name.is_none() && row.iter().all(Option::is_none) {
                 return out;
             }
@@ -138,21 +138,6 @@ fn text(table: &Table) -> String {
         out.push_str(&wrapped("  * ", remark));
     }
     out
-}
-
-/// A text in lines of at most so many characters, broken at spaces.
-fn broken(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

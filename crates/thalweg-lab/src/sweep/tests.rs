@@ -297,7 +297,7 @@ fn one_event_decides_nothing_where_events_come_at_intervals() {
 #[test]
 fn many_columns_go_on_below() {
     let columns: Vec<String> = (0..20).map(|number| format!("column {number}")).collect();
-    let text = text::grid("", &["a".into()], &columns, &[vec!["1".into(); 20]]);
+    let text = text::grid("", &["a".into()], &columns, vec![vec!["1".into(); 20]]);
     assert!(text.lines().all(|line| line.chars().count() <= thalweg_page::text::WIDTH), "{text}");
     assert!(columns.iter().all(|column| text.contains(column.as_str())));
 }

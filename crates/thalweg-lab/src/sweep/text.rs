@@ -3,7 +3,7 @@
 use super::{Axis, Contest, Results};
 use crate::Report;
 use std::fmt::Write;
-use thalweg_page::text::{WIDTH, wrapped};
+use thalweg_page::text::{Align, Table, wrapped};
 
 /// So many congestion controls have a table each; more have one for the best of each cell, and one of how often.
 const FEW_CONTROLS: usize = 4;
@@ -124,8 +124,8 @@ impl Panel<'_> {
     pub(crate) fn text(&self, title: &str, of: impl Fn(&[usize]) -> String) -> String {
         let title = if self.of.is_empty() { title.to_owned() } else { format!("{title} ({})", self.of) };
         let headings = self.columns.map_or(vec![String::new()], |columns| columns.values.clone());
-        let cells = self.cells.iter().map(|row| row.iter().map(|at| of(at)).collect()).collect::<Vec<Vec<_>>>();
-        wrapped("", &title) + &grid(&self.corner(), &self.rows.values, &headings, &cells)
+        let cells = self.cells.iter().map(|row| row.iter().map(|at| of(at)).collect()).collect();
+        wrapped("", &title) + &grid(&self.corner(), &self.rows.values, &headings, cells)
     }
 }
 
@@ -214,7 +214,7 @@ impl Contest {
             "Controls over {} cells; best: nobody has 0.5 % (or an event at intervals) more goodput",
             self.cells
         );
-        let mut out = format!("\n{}{}", wrapped("", &title), grid("", &names, &headings, &rows.collect::<Vec<_>>()));
+        let mut out = format!("\n{}{}", wrapped("", &title), grid("", &names, &headings, rows.collect()));
         if self.standings.iter().any(|one| one.control == super::summary::CREDIT) {
             out.push('\n');
             out.push_str(&match self.lost.len() {
@@ -235,34 +235,9 @@ impl std::fmt::Display for super::Loss {
 }
 
 /// Rows and columns with their names; where they are wider than a terminal the columns go on below.
-pub(crate) fn grid(corner: &str, rows: &[String], columns: &[String], cells: &[Vec<String>]) -> String {
-    let length = |text: &String| text.chars().count();
-    let names = rows.iter().map(length).chain([corner.chars().count()]).max().unwrap_or(0);
-    let width = |column: usize| {
-        let own = cells.iter().filter_map(|row| row.get(column)).map(length);
-        own.chain([length(&columns[column])]).max().unwrap_or(0)
-    };
-    let mut out = String::new();
-    let mut from = 0;
-    while from < columns.len() {
-        let mut room = WIDTH.saturating_sub(2 + names);
-        let fits = (from..columns.len()).take_while(|column| {
-            let fits = room >= width(*column) + 2 || *column == from;
-            room = room.saturating_sub(width(*column) + 2);
-            fits
-        });
-        let to = from + fits.count();
-        let mut line = |name: &str, row: &[String]| {
-            let mut line = format!("  {name:<names$}");
-            for (column, cell) in row.iter().enumerate().take(to).skip(from) {
-                let _ = write!(line, "  {cell:>width$}", width = width(column));
-            }
-            out.push_str(line.trim_end());
-            out.push('\n');
-        };
-        line(corner, columns);
-        rows.iter().zip(cells).for_each(|(name, row)| line(name, row));
-        from = to;
-    }
-    out
+pub(crate) fn grid(corner: &str, rows: &[String], columns: &[String], cells: Vec<Vec<String>>) -> String {
+    let columns = columns.iter().map(|column| (column.as_str(), Align::Right));
+    let mut table = Table::new([(corner, Align::Left)].into_iter().chain(columns));
+    rows.iter().zip(cells).for_each(|(name, row)| table.row([name.clone()].into_iter().chain(row).collect()));
+    table.folded(2)
 }

@@ -75,8 +75,8 @@ fn text(table: &Table) -> String {
             let _ = writeln!(out, "{side}");
         }
         let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
-        let cells: Vec<Vec<String>> = rows.iter().map(|row| row.cells.clone()).collect();
-        out.push_str(&grid(first, &names, rest, &cells));
+        let cells = rows.iter().map(|row| row.cells.clone()).collect();
+        out.push_str(&grid(first, &names, rest, cells));
     }
     for remark in &table.remarks {
         out.push_str(&wrapped("  * ", remark));

@@ -6,7 +6,6 @@ use super::{INTERRUPTED, stop_on_signals};
 use crate::Failure;
 use crate::lab::sweep as lab;
 use crate::print::Output;
-use crate::print::text::{seconds, wrapped};
 use serde::Serialize;
 use std::fs;
 use std::io::IsTerminal;
@@ -17,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use thalweg_bench::reproduce::{Experiment, Measured, Reproduction};
 use thalweg_lab::{Laboratory, tdaq};
+use thalweg_page::text::{seconds, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {

@@ -1,7 +1,6 @@
 //! `thalweg lab sweep`: every combination of a scenario's lists.
 
 use super::{heed_signals, kernel};
-use crate::print::text::{seconds, wrapped};
 use crate::{Failure, print};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use thalweg_lab::kernel::Kernel;
 use thalweg_lab::sweep::{self, Progress, Results, Sweep};
 use thalweg_lab::{LabError, Laboratory};
+use thalweg_page::text::{seconds, wrapped};
 
 /// What a program that was interrupted ends with: 128 and the number of SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;

@@ -3,7 +3,6 @@
 use super::place::{explain, open};
 use crate::Failure;
 use crate::print::Output;
-use crate::print::text::{count, many, plain, tai, wrapped};
 use serde::Serialize;
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -11,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
+use thalweg_page::text::{count, many, plain, tai, wrapped};
 use thalweg_store::{
     End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, SourceInfo, StoreError, WriterLife,
 };

@@ -2,7 +2,6 @@
 
 use super::place::{Named, Together, directories, ledger, open, word, worst};
 use crate::Failure;
-use crate::print::text::{binary_size, count, many, plain, seconds, utc, wrapped};
 use crate::print::{self, Busy, Output};
 use serde::Serialize;
 use serde_json::Value;
@@ -10,6 +9,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
+use thalweg_page::text::{count, many, plain, seconds, size, utc, wrapped};
 use thalweg_store::{
     EventCounts, EventStatus, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
 };
@@ -235,8 +235,8 @@ fn recorder(recorder: &RecorderInfo) -> String {
     format!(
         "{}, {direct}, {registered}, {ahead}; blocks of up to {}, segments of up to {}",
         recorder.engine,
-        binary_size(recorder.block_size),
-        binary_size(recorder.segment_size)
+        size(recorder.block_size),
+        size(recorder.segment_size)
     )
 }
 
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn a_complete_run_is_described_on_one_page() {
         let text = sight(json!({})).text();
-        assert!(text.lines().all(|line| line.chars().count() <= print::text::WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= thalweg_page::text::WIDTH), "{text}");
         insta::assert_snapshot!(text, @r"
         run 42: COMPLETE
           on disk     runs/run-000042

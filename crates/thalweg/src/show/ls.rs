@@ -3,11 +3,11 @@
 use super::place::word;
 use crate::Failure;
 use crate::print::Output;
-use crate::print::text::{Align, Table, count, plain, seconds, size, utc, wrapped};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
+use thalweg_page::text::{Align, Table, count, plain, seconds, utc, volume, wrapped};
 use thalweg_store::{Listed, RunState, WriterLife};
 
 #[derive(Debug, clap::Args)]
@@ -118,7 +118,7 @@ fn text(listed: &[Listed], now: u64) -> String {
         columns.push(("incomplete", Align::Right));
     }
     columns.extend([("bytes", Align::Right), ("sources", Align::Right), ("path", Align::Left)]);
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(columns);
     for entry in &entries {
         let several = listed.iter().filter(|other| other.run == entry.run).count() > 1 || entry.builder > 0;
         let known = |number: Option<u64>| number.map_or("-".to_owned(), count);
@@ -134,7 +134,7 @@ fn text(listed: &[Listed], now: u64) -> String {
             row.push(known(entry.incomplete));
         }
         row.extend([
-            size(entry.bytes),
+            volume(entry.bytes),
             known(entry.sources.map(|sources| sources as u64)),
             plain(&entry.path.display().to_string()).into_owned(),
         ]);
@@ -193,7 +193,7 @@ mod tests {
         let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "events": { "built": 22_869 } });
         let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
         let text = text(&runs, 0);
-        assert!(text.lines().all(|line| line.len() <= crate::print::text::WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.len() <= thalweg_page::text::WIDTH), "{text}");
         insta::assert_snapshot!(text, @r"
         run  state     began (UTC)        took  events   bytes  sources  path
          41  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB        2  runs/run-000041

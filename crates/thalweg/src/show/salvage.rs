@@ -2,10 +2,10 @@
 
 use super::place::explain;
 use crate::Failure;
-use crate::print::text::{count, many, plain, wrapped};
 use crate::print::{Busy, Output};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use thalweg_page::text::{count, many, plain, wrapped};
 use thalweg_store::{SalvageError, Salvaged};
 
 #[derive(Debug, clap::Args)]

@@ -3,13 +3,13 @@
 use super::info::stored;
 use super::place::{Named, Together, directories, ledger, open, word, worst};
 use crate::Failure;
-use crate::print::text::{count, many, plain, size, wrapped};
 use crate::print::{self, Busy, Output};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
+use thalweg_page::text::{count, many, plain, volume, wrapped};
 use thalweg_store::{EventCounts, RunInfo, RunState, Verdict, VerifyReport, WriterLife};
 
 #[derive(Debug, clap::Args)]
@@ -86,7 +86,7 @@ impl Verified {
         let busy = Busy::new(format!("opening {}", path.display()));
         let result = match open(path) {
             Ok(run) => {
-                busy.now(format!("verifying {}, {}", path.display(), size(run.bytes())));
+                busy.now(format!("verifying {}, {}", path.display(), volume(run.bytes())));
                 Ok((run.info().clone(), thalweg_store::verify(&run)))
             }
             // It was a run when we looked first.
