@@ -4,20 +4,22 @@
 //! thalweg_link::link_conformance!(mine, Over::new(LinkKind::register(&Mine)));
 //! ```
 //!
-//! makes a module of tests, `mine`, one for each story below. A kind of link whose ends do not come from a
-//! [`Listener`] brings a [`Medium`] of its own. Nothing sleeps: where both ends have nothing to do the test waits for their
-//! descriptors (or lets virtual time pass), and a wait in vain fails it.
+//! makes a module of tests, `mine`, one for each story below. A kind of link with a time of its own brings a [`Medium`] of
+//! its own. Nothing sleeps: where both ends have nothing to do the test waits for their descriptors (or lets virtual time
+//! pass), and a wait in vain fails it.
 
 #![expect(missing_docs, reason = "a story's name tells it")]
 
 use crate::{
-    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Received, SourceGreeting,
-    SourceLink, connect,
+    Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Endpoint, Endpoints, Interest, LinkError, LinkKind, Poller,
+    Received, SourceEndpoint, SourceGreeting, SourceLink,
 };
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, Block, BlockPool, Span};
 use thalweg_wire::{
     Accounts, Announcement, Capabilities, Disposition, EventId, Hello, Message, RecordBytes, Refusal, RunNumber,
@@ -36,27 +38,27 @@ pub trait Medium {
     /// Whether what was said just before the speaker died is always heard.
     fn is_faithful(&self) -> bool;
 
-    /// Whether sources send small slots unasked.
-    fn is_eager(&self) -> bool;
+    /// The kind of link.
+    fn kind(&self) -> LinkKind;
 
-    /// Connects one to the other.
-    fn connect(&mut self, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>);
+    /// Where builders listen.
+    fn directory(&self) -> &Path;
 
     /// Waits until one of the ends has something to do.
-    fn wait(&mut self, mut source: Option<&mut dyn SourceLink>, mut builder: Option<&mut dyn BuilderLink>) {
+    fn wait(&mut self, source: Option<&mut SourceEnd>, builder: Option<&mut BuilderEnd>) {
         let poller = Poller::new().unwrap();
         let mut woken = 0;
-        if let Some(source) = &mut source {
-            woken += u32::from(!source.prepare_wait());
-            poller.add(source.fd(), 0, source.interest()).unwrap();
+        if let Some(source) = source {
+            woken += u32::from(!source.all.prepare_wait());
+            poller.add(source.all.poller().as_fd(), 0, Interest::READ).unwrap();
         }
-        if let Some(builder) = &mut builder {
-            woken += u32::from(!builder.prepare_wait());
-            poller.add(builder.fd(), 1, builder.interest()).unwrap();
+        if let Some(builder) = builder {
+            woken += u32::from(!builder.all.prepare_wait());
+            poller.add(builder.all.poller().as_fd(), 1, Interest::READ).unwrap();
         }
         let patience = if woken > 0 { Duration::ZERO } else { PATIENCE };
         poller.wait(Some(patience), |_| woken += 1).unwrap();
-        assert!(woken > 0, "neither end has anything to do: {source:?} {builder:?}");
+        assert!(woken > 0, "neither end has anything to do");
     }
 }
 
@@ -82,34 +84,174 @@ impl Medium for Over {
         self.kind.frames.is_none()
     }
 
-    fn is_eager(&self) -> bool {
-        self.kind.eager
+    fn kind(&self) -> LinkKind {
+        self.kind
     }
 
-    fn connect(&mut self, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>) {
-        let address = Address::here(self.kind, self.directory.path(), "builder").unwrap();
-        let door = Listener::open(&address, eager).unwrap();
-        let source = connect(&door.address(), None, greeting).unwrap();
-        let poller = Poller::new().unwrap();
-        poller.add(door.as_fd(), 0, Interest::READ).unwrap();
-        loop {
-            if let Some((builder, _)) = door.accept().unwrap() {
-                return (source, builder);
-            }
-            poller.wait(Some(PATIENCE), |_| {}).unwrap();
+    fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+/// An endpoint with one peer, which it stands for: the verbs are those of the link to it.
+#[derive(Debug)]
+pub struct End<E: ?Sized> {
+    all: Endpoints<E>,
+    begun: Instant,
+}
+
+/// A source's end.
+pub type SourceEnd = End<dyn SourceEndpoint>;
+/// A builder's end.
+pub type BuilderEnd = End<dyn BuilderEndpoint>;
+
+impl<E: Endpoint + ?Sized> End<E> {
+    fn of(all: Endpoints<E>) -> Self {
+        Self { all, begun: Instant::now() }
+    }
+
+    /// What its descriptors wake.
+    pub fn poller(&self) -> &Poller {
+        self.all.poller()
+    }
+
+    /// Sends what can be sent now.
+    ///
+    /// # Errors
+    /// The link is over, and why.
+    pub fn flush(&mut self) -> Result<(), LinkError> {
+        let mut broken = Vec::new();
+        self.all.flush(self.begun.elapsed(), &mut broken);
+        broken.pop().map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// Receives all that has come.
+    ///
+    /// # Errors
+    /// The link is over, and why.
+    pub fn receive(&mut self, received: &mut Vec<E::Received>) -> Result<(), LinkError> {
+        let mut tokens = Vec::new();
+        self.all.poller().wait(Some(Duration::ZERO), |token| tokens.push(token))?;
+        self.all.poll(self.begun.elapsed(), &tokens, &mut Vec::new());
+        while self.all.receive(0, received)? {}
+        Ok(())
+    }
+
+    /// To be called before waiting for its [`poller`](Self::poller). False where something has come already.
+    pub fn prepare_wait(&mut self) -> bool {
+        self.all.prepare_wait()
+    }
+
+    /// When it is to be polled again, though nothing comes.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.all.next_timeout()
+    }
+}
+
+impl SourceEnd {
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// As [`SourceEndpoint::connect`].
+    pub fn connect(to: &Address, greeting: &SourceGreeting) -> Result<Self, LinkError> {
+        let mut all = Endpoints::new()?.towards(std::slice::from_ref(to))?;
+        all.connect(0, to, None, greeting)?;
+        Ok(Self::of(all))
+    }
+}
+
+impl Deref for SourceEnd {
+    type Target = dyn SourceLink;
+
+    fn deref(&self) -> &Self::Target {
+        self.all.link(0).expect("it is connected")
+    }
+}
+
+impl DerefMut for SourceEnd {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.all.link_mut(0).expect("it is connected")
+    }
+}
+
+/// A builder's endpoint to which nobody has connected yet.
+#[derive(Debug)]
+pub struct Listening {
+    all: Endpoints<dyn BuilderEndpoint>,
+    address: Address,
+}
+
+impl Listening {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// As [`Transport::builder`](crate::Transport::builder).
+    pub fn open(address: &Address, eager: Eager) -> Result<Self, LinkError> {
+        let mut all = Endpoints::<dyn BuilderEndpoint>::new()?;
+        let address = all.add(address, eager)?;
+        Ok(Self { all, address })
+    }
+
+    /// Where others find it.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Waits for the peer, and is its end from then on.
+    ///
+    /// # Panics
+    /// Nobody comes.
+    pub fn accept(self) -> BuilderEnd {
+        let mut end = End::of(self.all);
+        end.accept();
+        end
+    }
+}
+
+impl BuilderEnd {
+    fn accept(&mut self) {
+        while self.all.accept(0, 0).unwrap().is_none() {
+            let mut tokens = Vec::new();
+            self.all.poller().wait(Some(PATIENCE), |token| tokens.push(token)).unwrap();
+            assert!(!tokens.is_empty(), "nobody comes");
+            self.all.poll(self.begun.elapsed(), &tokens, &mut Vec::new());
         }
     }
+}
+
+impl Deref for BuilderEnd {
+    type Target = dyn BuilderLink;
+
+    fn deref(&self) -> &Self::Target {
+        self.all.link(0).expect("it is connected")
+    }
+}
+
+impl DerefMut for BuilderEnd {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.all.link_mut(0).expect("it is connected")
+    }
+}
+
+/// Connects one to the other.
+fn connect(medium: &impl Medium, greeting: &SourceGreeting, eager: Eager) -> (SourceEnd, BuilderEnd, Address) {
+    let address = Address::here(medium.kind(), medium.directory(), "builder").unwrap();
+    let door = Listening::open(&address, eager).unwrap();
+    let address = door.address().clone();
+    let source = SourceEnd::connect(&address, greeting).unwrap();
+    (source, door.accept(), address)
 }
 
 /// A source and a builder that are connected, and what each has heard.
 struct Link<M> {
     medium: M,
     greeting: SourceGreeting,
+    address: Address,
     eager: Eager,
     /// Where the builder puts things. Taken from the front and used once.
     places: Block,
-    source: Box<dyn SourceLink>,
-    builder: Box<dyn BuilderLink>,
+    source: SourceEnd,
+    builder: BuilderEnd,
     /// Heard by the source.
     heard: Vec<Message>,
     /// Heard by the builder, but for what arrived.
@@ -126,7 +268,7 @@ impl<M: Medium> Link<M> {
         Self::with(medium, |_| {})
     }
 
-    fn with(mut medium: M, change: impl FnOnce(&mut Hello)) -> Self {
+    fn with(medium: M, change: impl FnOnce(&mut Hello)) -> Self {
         let mut hello = Hello {
             session: 7,
             source: SourceId::new(1, 2),
@@ -142,11 +284,12 @@ impl<M: Medium> Link<M> {
         let description = format!("{{\"name\": \"{}\"}}", "detector ".repeat(600));
         hello.description = description.len() as u32;
         let greeting = SourceGreeting { hello, description, arena: Arc::clone(arena().arena()) };
-        let (source, builder) = medium.connect(&greeting, EAGER);
+        let (source, builder, address) = connect(&medium, &greeting, EAGER);
         let places = block(PLACES);
         let mut link = Self {
             medium,
             greeting,
+            address,
             eager: EAGER,
             places,
             source,
@@ -178,8 +321,10 @@ impl<M: Medium> Link<M> {
 
     /// The connection breaks, and the source connects anew.
     fn reconnect(&mut self, released_below: u64) {
-        let (source, builder) = self.medium.connect(&self.greeting, self.eager);
-        (self.source, self.builder) = (source, builder);
+        self.source.all.close(0);
+        self.builder.all.close(0);
+        self.source.all.connect(0, &self.address, None, &self.greeting).unwrap();
+        self.builder.accept();
         self.hello = None;
         self.heard.clear();
         self.said.clear();
@@ -193,17 +338,13 @@ impl<M: Medium> Link<M> {
     }
 
     fn source_turn(&mut self) -> Result<(), LinkError> {
-        self.source.flush()?;
-        self.source.ready(&mut self.heard)
+        self.source.receive(&mut self.heard)?;
+        self.source.flush()
     }
 
     fn builder_turn(&mut self) -> Result<(), LinkError> {
-        self.builder.flush()?;
         let mut said = Vec::new();
-        let mut outcome = Ok(true);
-        while matches!(outcome, Ok(true)) {
-            outcome = self.builder.ready(&mut said);
-        }
+        let outcome = self.builder.receive(&mut said);
         for said in said {
             match said {
                 Received::Hello(hello, text) => {
@@ -215,7 +356,8 @@ impl<M: Medium> Link<M> {
                 }
             }
         }
-        outcome.map(drop)
+        outcome?;
+        self.builder.flush()
     }
 
     fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
@@ -226,7 +368,7 @@ impl<M: Medium> Link<M> {
             if done(self) {
                 return;
             }
-            self.medium.wait(Some(&mut *self.source), Some(&mut *self.builder));
+            self.medium.wait(Some(&mut self.source), Some(&mut self.builder));
         }
     }
 
@@ -237,7 +379,7 @@ impl<M: Medium> Link<M> {
             if let Err(error) = self.builder_turn() {
                 return error;
             }
-            self.medium.wait(Some(&mut *self.source), Some(&mut *self.builder));
+            self.medium.wait(Some(&mut self.source), Some(&mut self.builder));
         }
     }
 
@@ -475,7 +617,7 @@ pub fn more_eager_than_the_credit_is_an_error<M: Medium>(medium: M) {
         let offer = Announcement { disposition: Disposition::Eager, ..link.slot(ticket, 8 << 10) };
         link.source.offer(&offer);
     }
-    if !link.medium.is_eager() {
+    if !link.medium.kind().eager {
         // Nothing is sent ahead.
         link.until("offers", |link| link.offered().len() == 9);
         assert!(link.offered().iter().all(|offer| offer.disposition == Disposition::Held));
@@ -488,7 +630,7 @@ pub fn more_eager_than_the_credit_is_an_error<M: Medium>(medium: M) {
 
 pub fn an_eager_offer_over_the_limit_is_an_error<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
-    if !link.medium.is_eager() {
+    if !link.medium.kind().eager {
         return;
     }
     let offer = Announcement { disposition: Disposition::Eager, ..link.slot(0, (8 << 10) + 64) };
@@ -626,7 +768,7 @@ pub fn a_refusal_says_why<M: Medium>(medium: M) {
             return;
         }
         let _ = link.builder_turn();
-        link.medium.wait(Some(&mut *link.source), Some(&mut *link.builder));
+        link.medium.wait(Some(&mut link.source), Some(&mut link.builder));
     }
 }
 
@@ -644,10 +786,10 @@ pub fn what_a_source_said_is_heard_after_its_death<M: Medium>(medium: M) {
     let mut said = Vec::new();
     let error = loop {
         builder.send(&Message::Pause);
-        if let Err(error) = builder.flush().and_then(|()| builder.ready(&mut said)) {
+        if let Err(error) = builder.flush().and_then(|()| builder.receive(&mut said)) {
             break error;
         }
-        medium.wait(None, Some(&mut *builder));
+        medium.wait(None, Some(&mut builder));
     };
     assert!(matches!(error, LinkError::Closed), "{error}");
     assert!(!error.is_violation());
@@ -668,10 +810,10 @@ pub fn what_a_builder_said_is_heard_after_its_death<M: Medium>(medium: M) {
     let mut heard = Vec::new();
     let error = loop {
         source.send(&Message::Paused { next: EventId(0) });
-        if let Err(error) = source.flush().and_then(|()| source.ready(&mut heard)) {
+        if let Err(error) = source.flush().and_then(|()| source.receive(&mut heard)) {
             break error;
         }
-        medium.wait(Some(&mut *source), None);
+        medium.wait(Some(&mut source), None);
     };
     assert!(matches!(error, LinkError::Closed), "{error}");
     if medium.is_faithful() {

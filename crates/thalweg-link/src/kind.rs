@@ -1,61 +1,30 @@
 //! The kinds of links: one table of what each can do, that the whole program asks.
 
-use crate::{Accepted, Address, Eager, LinkError, SourceGreeting, SourceLink, shm, tcp};
+use crate::{Address, BuilderEndpoint, Eager, LinkError, SourceEndpoint, Watch, shm, tcp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
-use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 use std::sync::{PoisonError, RwLock};
 
-/// A kind of link: what it can do, and how its two ends come to be.
+/// A kind of link: what it can do, and how its endpoints come to be.
 pub trait Transport: Debug + Send + Sync {
     /// What it can do.
     fn abilities(&self) -> &'static Abilities;
 
-    /// Begins to connect a source to the builder at `to`; see [`connect`](crate::connect).
+    /// An endpoint that sources connect through. Its descriptors are put under `watch`.
     ///
     /// # Errors
-    /// Nobody can be connected to there, as far as that is known at once.
-    fn connect(
-        &self,
-        to: &Address,
-        congestion: Option<&str>,
-        greeting: &SourceGreeting,
-    ) -> Result<Box<dyn SourceLink>, LinkError>;
+    /// This kind of link cannot be used here.
+    fn source(&self, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError>;
 
-    /// Listens at `at`.
+    /// An endpoint that sources connect to, at `at`. Its descriptors are put under `watch`.
     ///
     /// # Errors
-    /// It cannot, and [`LinkError::Listening`] says what to do.
-    fn listen(&self, at: &Address, eager: Eager) -> Result<Box<dyn Door>, LinkError>;
-}
-
-/// Where the sources of one kind of link come in.
-pub trait Door: Debug + Send {
-    /// What to wait on until somebody comes.
-    fn fd(&self) -> BorrowedFd<'_>;
-
-    /// Where others find it: with the port the system chose, where it was to choose one.
-    fn place(&self) -> String;
-
-    /// The next connection. Nothing where nobody waits.
-    ///
-    /// # Errors
-    /// Somebody waits and cannot be let in: out of descriptors, most likely.
-    fn accept(&self) -> Result<Option<Accepted>, LinkError>;
-
-    /// Prepares for credits: see [`Listener::expect`](crate::Listener::expect). A kind without buffers of its own has
-    /// nothing to prepare.
-    ///
-    /// # Errors
-    /// What cannot be had, and what that means.
-    fn expect(&self, bytes: u64) -> Result<(), &'static str> {
-        let _ = bytes;
-        Ok(())
-    }
+    /// It cannot be listened on there, and [`LinkError::Listening`] says what to do.
+    fn builder(&self, at: &Address, eager: Eager, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError>;
 }
 
 /// What a kind of link can do: a row of the table.
@@ -119,13 +88,18 @@ impl LinkKind {
         kind
     }
 
+    /// One that is known to its caller alone: its addresses cannot be read from text.
+    pub(crate) const fn of(transport: &'static dyn Transport) -> Self {
+        Self(transport)
+    }
+
     /// All that are known.
     pub fn all() -> Vec<Self> {
         let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
         BUILT_IN.iter().chain(registered.iter()).copied().collect()
     }
 
-    /// How its two ends come to be.
+    /// How its endpoints come to be.
     pub fn transport(self) -> &'static dyn Transport {
         self.0
     }

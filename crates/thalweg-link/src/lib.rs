@@ -1,9 +1,10 @@
 //! The three verbs, *offer*, *fetch* and *release*, over whatever connects a source to a builder.
 //!
-//! A link has two ends: a [`SourceLink`], made by [`connect`], and a [`BuilderLink`], which comes out of a [`Listener`].
-//! Both are non-blocking: the node calls `ready`, which does all the work that can be done now and reports what was said.
-//! In between it polls, or it calls `prepare_wait` and waits on [`SourceLink::fd`] or [`BuilderLink::fd`] in its [`Poller`]. Reliability,
-//! where a medium has none, is the link's affair; what a lost connection means is the node's.
+//! A link has two ends, a [`SourceLink`] and a [`BuilderLink`]. They are verbs only: they lie in [endpoints](Endpoint),
+//! each of which is a port of its host and does all that is to be done for the peers that are spoken to through it. A
+//! node [polls](Endpoint::poll) its endpoints, [receives](Endpoint::receive) what was said, calls verbs, and
+//! [flushes](Endpoint::flush). Reliability, where a medium has none, is the link's affair; what a lost connection means
+//! is the node's.
 //!
 //! # The links
 //!
@@ -50,115 +51,82 @@ mod buffer;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod copy;
+mod endpoint;
 mod error;
 mod kind;
-mod listen;
+
 pub mod memory;
 mod offered;
 mod outstanding;
+mod peer;
 mod poller;
 mod reliable;
 mod rules;
 mod shm;
+mod sockets;
 mod tcp;
 #[expect(unsafe_code, reason = "a system call that no crate wraps")]
 mod tcp_info;
 
 pub use address::Address;
+pub use endpoint::{BuilderEndpoint, Endpoint, Endpoints, SourceEndpoint};
 pub use error::LinkError;
-pub use kind::{Abilities, Door, LinkKind, Locator, Transport};
-pub use listen::{Accepted, Listener, Origin, Peer, connect};
+pub use kind::{Abilities, LinkKind, Locator, Transport};
 pub use outstanding::Outstanding;
+pub use peer::{Origin, Peer};
 
 pub mod parts {
     //! What kinds of links are made of, here and in other crates.
     pub use crate::offered::{Asked, Novelty, Offered};
+    pub use crate::sockets::{Connects, Door, SocketLink, Sockets};
 }
-pub use poller::{Interest, Poller};
+pub use poller::{Interest, Poller, Watch};
 
 use std::fmt::Debug;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use thalweg_arena::{Arena, Span, View};
 use thalweg_wire::{Announcement, Hello, Losses, Message, RecordBytes, Refusal};
 
-/// The source's end of a link.
+/// The source's end of a link: the verbs.
 pub trait SourceLink: Debug + Send {
-    /// What to wait on.
-    fn fd(&self) -> BorrowedFd<'_>;
-
-    /// What to wait for.
-    fn interest(&self) -> Interest;
-
-    /// To be called before waiting on [`fd`](Self::fd): from now on that tells of what comes. False where something has
-    /// come already: do not wait, [`ready`](Self::ready) has something to do. A link that is polled instead of waited for
-    /// needs no system call while nothing comes, where the medium needs none.
-    fn prepare_wait(&mut self) -> bool {
-        true
-    }
-
-    /// Whether `ready` sees what has come in memory, without a system call while nothing has.
-    fn sees(&self) -> bool {
-        false
-    }
-
     /// Says that fragments are to be had, or were dropped. Their bytes stay as they are until released. Tickets are
     /// counted without gaps, from the first that is offered over this link; a ticket that was offered before may be
-    /// offered again when it has been dropped. Goes out with the next [`flush`](Self::flush).
+    /// offered again when it has been dropped. Goes out with the next [`flush`](Endpoint::flush).
     fn offer(&mut self, offer: &Announcement);
 
     /// Takes an offer back. False where the builder has asked for it already: then it must be served.
     fn withdraw(&mut self, ticket: u64) -> bool;
 
-    /// Says anything else. Goes out with the next [`flush`](Self::flush).
+    /// Says anything else. Goes out with the next [`flush`](Endpoint::flush).
     fn send(&mut self, message: &Message);
-
-    /// Sends what can be sent now.
-    fn flush(&mut self) -> Result<(), LinkError>;
-
-    /// Receives what has come. Fetches are served by the link itself: the bytes go out with the next
-    /// [`flush`](Self::flush).
-    fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError>;
 
     /// Payload bytes copied on the way out so far, by this process or by the kernel on its behalf.
     fn copied(&self) -> u64;
 }
 
-/// The builder's end of a link to one source.
+/// The builder's end of a link to one source: the verbs.
 pub trait BuilderLink: Debug + Send {
-    /// What to wait on.
-    fn fd(&self) -> BorrowedFd<'_>;
-
-    /// What to wait for.
-    fn interest(&self) -> Interest;
-
-    /// To be called before waiting on [`fd`](Self::fd): from now on that tells of what comes. False where something has
-    /// come already: do not wait, [`ready`](Self::ready) has something to do. A link that is polled instead of waited for
-    /// needs no system call while nothing comes, where the medium needs none.
-    fn prepare_wait(&mut self) -> bool {
-        true
-    }
-
-    /// Whether `ready` sees what has come in memory, without a system call while nothing has.
-    fn sees(&self) -> bool {
-        false
-    }
-
     /// Whether it can show the bytes of an offer where they lie, so that a fetch needs no place of its own.
     fn maps(&self) -> bool;
 
     /// Asks for all bytes of `offer`, as [`begin_fetch`](Self::begin_fetch) does.
+    ///
+    /// # Errors
+    /// As [`begin_fetch`](Self::begin_fetch).
     fn fetch(&mut self, offer: &Announcement, into: Option<Span>) -> Result<Option<Bytes>, LinkError> {
         self.begin_fetch(offer, into, offer.bytes)
     }
 
-    /// Asks for the first `upto` bytes of `offer`, with the next [`flush`](Self::flush). `into` has room for all of them;
-    /// only a link that [maps](Self::maps) does without. When all have come, and all have been asked for, they come back
-    /// with [`Received::Arrived`]; at once where they are here already.
+    /// Asks for the first `upto` bytes of `offer`, with the next [`flush`](Endpoint::flush). `into` has room for all of
+    /// them; only a link that [maps](Self::maps) does without. When all have come, and all have been asked for, they come
+    /// back with [`Received::Arrived`]; at once where they are here already.
+    ///
+    /// # Errors
+    /// The offer is none that this source can have made. The link is over.
     fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError>;
 
-    /// Asks for the bytes of a ticket that is being fetched up to `upto`, with the next [`flush`](Self::flush). A link
-    /// that [maps](Self::maps) has them already.
+    /// Asks for the bytes of a ticket that is being fetched up to `upto`, with the next [`flush`](Endpoint::flush). A
+    /// link that [maps](Self::maps) has them already.
     fn extend_fetch(&mut self, ticket: u64, upto: u32);
 
     /// Bytes that were asked for and have come, since the link was made, whether or not the rest of their offer has.
@@ -171,20 +139,14 @@ pub trait BuilderLink: Debug + Send {
     /// Calls a fetch off, because the source has withdrawn the offer, and drops its place.
     fn cancel(&mut self, ticket: u64);
 
-    /// Lets the source reuse the slots of all tickets below `below`. Goes out with the next [`flush`](Self::flush).
+    /// Lets the source reuse the slots of all tickets below `below`. Goes out with the next [`flush`](Endpoint::flush).
     fn release(&mut self, below: u64);
 
-    /// Says anything else. Goes out with the next [`flush`](Self::flush).
+    /// Says anything else. Goes out with the next [`flush`](Endpoint::flush).
     fn send(&mut self, message: &Message);
 
-    /// Ends the conversation with a reason, as far as the peer still listens.
+    /// Says why the conversation ends, as far as the peer still listens: [`close`](Endpoint::close) follows.
     fn refuse(&mut self, reason: Refusal, text: &str);
-
-    /// Sends what can be sent now.
-    fn flush(&mut self) -> Result<(), LinkError>;
-
-    /// Receives what has come, up to a fair share, and says what it was. True where more is waiting.
-    fn ready(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError>;
 
     /// Payload bytes copied so far, by the kernel into this process or by this process.
     fn copied(&self) -> u64;

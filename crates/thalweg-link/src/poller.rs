@@ -4,6 +4,7 @@ use crate::LinkError;
 use rustix::event::epoll;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What to wait for.
@@ -35,18 +36,27 @@ pub struct Poller {
 
 impl Poller {
     /// An empty one.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
     pub fn new() -> Result<Self, LinkError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(LinkError::io("epoll_create"))?;
         Ok(Self { epoll })
     }
 
     /// Begins to wait on a descriptor.
+    ///
+    /// # Errors
+    /// The kernel takes no more.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), LinkError> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())
             .map_err(LinkError::io("epoll_ctl"))
     }
 
     /// Waits for something else on it.
+    ///
+    /// # Errors
+    /// The descriptor is none that is waited on.
     pub fn change(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), LinkError> {
         epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())
             .map_err(LinkError::io("epoll_ctl"))
@@ -58,6 +68,9 @@ impl Poller {
     }
 
     /// Waits until something is ready, at most so long (`None`: for ever). Calls `ready` with the tokens.
+    ///
+    /// # Errors
+    /// The kernel does not wait: the epoll is none.
     pub fn wait(&self, timeout: Option<Duration>, mut ready: impl FnMut(u64)) -> Result<(), LinkError> {
         // epoll_pwait2 has nanoseconds: a deadline of 0.3 ms neither spins nor oversleeps by a millisecond.
         let timeout = timeout.map(|timeout| rustix::time::Timespec {
@@ -77,5 +90,54 @@ impl Poller {
 impl AsFd for Poller {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+}
+
+/// One endpoint's part of a [`Poller`]: its descriptors, under numbers of its own choosing.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    poller: Arc<Poller>,
+    endpoint: u32,
+}
+
+impl Watch {
+    /// Tokens from here on are nobody's part.
+    pub const OTHERS: u64 = 1 << 63;
+
+    /// The part of endpoint number `endpoint`.
+    #[expect(clippy::cast_possible_truncation, reason = "an endpoint for each address of a node")]
+    pub(crate) fn new(poller: &Arc<Poller>, endpoint: usize) -> Self {
+        Self { poller: Arc::clone(poller), endpoint: endpoint as u32 }
+    }
+
+    /// The number that a token stands for, where it is of that endpoint.
+    #[expect(clippy::cast_possible_truncation, reason = "its lower half is meant")]
+    pub(crate) fn number_at(endpoint: usize, token: u64) -> Option<u32> {
+        (token >> 32 == endpoint as u64).then_some(token as u32)
+    }
+
+    /// Begins to wait on a descriptor.
+    ///
+    /// # Errors
+    /// The kernel takes no more.
+    pub fn add(&self, fd: BorrowedFd<'_>, number: u32, interest: Interest) -> Result<(), LinkError> {
+        self.poller.add(fd, self.token(number), interest)
+    }
+
+    /// Waits for something else on it.
+    ///
+    /// # Errors
+    /// The descriptor is none that is waited on.
+    pub fn change(&self, fd: BorrowedFd<'_>, number: u32, interest: Interest) -> Result<(), LinkError> {
+        self.poller.change(fd, self.token(number), interest)
+    }
+
+    /// Waits no longer on it.
+    pub fn remove(&self, fd: BorrowedFd<'_>) {
+        self.poller.remove(fd);
+    }
+
+    fn token(&self, number: u32) -> u64 {
+        u64::from(self.endpoint) << 32 | u64::from(number)
     }
 }

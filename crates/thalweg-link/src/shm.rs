@@ -8,12 +8,13 @@
 //! fetch is a message and the grant comes back as `Data`, as on any other link. From other sources an offer is enough.
 
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
-use crate::kind::{Abilities, Door, Locator, Transport};
+use crate::kind::{Abilities, Locator, Transport};
 use crate::offered::{Asked, Novelty, Offered};
 use crate::rules::{check_hello, check_offer, check_order};
+use crate::sockets::{Connects, Door, SocketLink, Sockets};
 use crate::{
-    Accepted, Address, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Poller, Received, SourceGreeting,
-    SourceLink, listen,
+    Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Poller, Received,
+    SourceEndpoint, SourceGreeting, SourceLink, Watch, peer,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::cmp::Ordering;
@@ -203,10 +204,10 @@ fn receive_all(
 }
 
 /// What ended the link, once all that was said has been heard.
-fn gone_unless(more: bool, left: &mut Option<LinkError>) -> Result<(), LinkError> {
+fn gone_unless(more: bool, left: &mut Option<LinkError>) -> Result<bool, LinkError> {
     match left.take_if(|_| !more) {
         Some(error) => Err(error),
-        None => Ok(()),
+        None => Ok(more),
     }
 }
 
@@ -248,16 +249,11 @@ impl Transport for Shm {
         }
     }
 
-    fn connect(
-        &self,
-        to: &Address,
-        _congestion: Option<&str>,
-        greeting: &SourceGreeting,
-    ) -> Result<Box<dyn SourceLink>, LinkError> {
-        connect(Path::new(to.place()), greeting)
+    fn source(&self, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+        Ok(Box::new(Sockets::<ShmSource>::new(watch)))
     }
 
-    fn listen(&self, at: &Address, _eager: Eager) -> Result<Box<dyn Door>, LinkError> {
+    fn builder(&self, at: &Address, _eager: Eager, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let path = Path::new(at.place());
         let open = || -> std::io::Result<UnixListener> {
             // Connecting to any other kind of file is refused in the same way: leave those alone.
@@ -272,7 +268,7 @@ impl Transport for Shm {
             let advice = advice(path, error.kind());
             LinkError::Listening { address: at.clone(), error, advice }
         };
-        Ok(Box::new(ShmDoor { listener: open().map_err(failed)?, path: path.to_owned() }))
+        Ok(Box::new(Sockets::behind(ShmDoor { listener: open().map_err(failed)?, path: path.to_owned() }, watch)?))
     }
 }
 
@@ -300,6 +296,8 @@ struct ShmDoor {
 }
 
 impl Door for ShmDoor {
+    type Link = ShmBuilder;
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
@@ -308,8 +306,8 @@ impl Door for ShmDoor {
         self.path.display().to_string()
     }
 
-    fn accept(&self) -> Result<Option<Accepted>, LinkError> {
-        let Some((socket, _)) = listen::accepted(self.listener.accept())? else { return Ok(None) };
+    fn accept(&mut self) -> Result<Option<(ShmBuilder, Peer)>, LinkError> {
+        let Some((socket, _)) = peer::accepted(self.listener.accept())? else { return Ok(None) };
         let peer = rustix::net::sockopt::socket_peercred(&socket).ok();
         let name = peer.map_or_else(|| "process unknown".to_owned(), |peer| format!("process {}", peer.pid));
         let peer = Peer::new(name, Origin::User(peer.map(|peer| peer.uid.as_raw())));
@@ -325,7 +323,7 @@ impl Drop for ShmDoor {
 
 /// Connects to a builder on this host and hands the arena over. Nothing here waits: a builder that is too busy to accept
 /// is an error (`WouldBlock`), to be tried again later.
-fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn SourceLink>, LinkError> {
+fn connect(path: &Path, greeting: &SourceGreeting) -> Result<ShmSource, LinkError> {
     let doing = || format!("connecting to shm:{}", path.display());
     let open = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
@@ -348,7 +346,7 @@ fn connect(path: &Path, greeting: &SourceGreeting) -> Result<Box<dyn SourceLink>
     let poller = waiting_on(&socket)?;
     poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
     let wires = Wires::new(to_builder.into_sender(), to_source.into_receiver(), mine, builders);
-    Ok(Box::new(ShmSource { poller, socket, wires, offered: Offered::new(greeting.hello.slots, 0), left: None }))
+    Ok(ShmSource { poller, socket, wires, offered: Offered::new(greeting.hello.slots, 0), left: None })
 }
 
 #[derive(Debug)]
@@ -372,7 +370,15 @@ impl ShmSource {
     }
 }
 
-impl SourceLink for ShmSource {
+impl Connects for ShmSource {
+    fn connect(to: &Address, _congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Self, LinkError> {
+        connect(Path::new(to.place()), greeting)
+    }
+}
+
+impl SocketLink for ShmSource {
+    type Received = Message;
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
@@ -389,23 +395,6 @@ impl SourceLink for ShmSource {
         true
     }
 
-    fn offer(&mut self, offer: &Announcement) {
-        // Nothing is faster than reading in place, so nothing is ever sent ahead.
-        let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
-        let offer = Announcement { disposition, ..*offer };
-        if self.offered.offer(&offer) != Novelty::Released {
-            self.wires.send(&Message::Offer(offer));
-        }
-    }
-
-    fn withdraw(&mut self, ticket: u64) -> bool {
-        self.offered.may_withdraw(ticket)
-    }
-
-    fn send(&mut self, message: &Message) {
-        self.wires.send(message);
-    }
-
     fn flush(&mut self) -> Result<(), LinkError> {
         for asked in self.offered.early() {
             self.grant(asked)?;
@@ -413,7 +402,7 @@ impl SourceLink for ShmSource {
         self.offered.check_unheard(self.wires.flush()?)
     }
 
-    fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
+    fn receive(&mut self, said: &mut Vec<Message>) -> Result<bool, LinkError> {
         let Self { socket, wires, offered, left, .. } = self;
         // In their order: those that came before their offers were repeated, and then those that come now.
         let mut fetches = offered.early();
@@ -445,6 +434,25 @@ impl SourceLink for ShmSource {
         self.flush()?;
         gone_unless(more, &mut self.left)
     }
+}
+
+impl SourceLink for ShmSource {
+    fn offer(&mut self, offer: &Announcement) {
+        // Nothing is faster than reading in place, so nothing is ever sent ahead.
+        let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
+        let offer = Announcement { disposition, ..*offer };
+        if self.offered.offer(&offer) != Novelty::Released {
+            self.wires.send(&Message::Offer(offer));
+        }
+    }
+
+    fn withdraw(&mut self, ticket: u64) -> bool {
+        self.offered.may_withdraw(ticket)
+    }
+
+    fn send(&mut self, message: &Message) {
+        self.wires.send(message);
+    }
 
     fn copied(&self) -> u64 {
         0
@@ -452,11 +460,11 @@ impl SourceLink for ShmSource {
 }
 
 /// Takes over a connection that a source made over the Unix socket.
-fn accepted(socket: UnixStream) -> Result<Box<dyn BuilderLink>, LinkError> {
+fn accepted(socket: UnixStream) -> Result<ShmBuilder, LinkError> {
     socket.set_nonblocking(true).map_err(LinkError::io("setting up a connection"))?;
     let poller = waiting_on(&socket)?;
     let state = State::Greeting { bytes: Vec::new(), fds: Vec::new() };
-    Ok(Box::new(ShmBuilder { poller, socket, state, left: None }))
+    Ok(ShmBuilder { poller, socket, state, left: None })
 }
 
 #[derive(Debug)]
@@ -596,7 +604,9 @@ fn open(poller: &Poller, fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkEr
     })
 }
 
-impl BuilderLink for ShmBuilder {
+impl SocketLink for ShmBuilder {
+    type Received = Received;
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
@@ -616,6 +626,39 @@ impl BuilderLink for ShmBuilder {
         true
     }
 
+    fn flush(&mut self) -> Result<(), LinkError> {
+        match &mut self.state {
+            State::Greeting { .. } => Ok(()),
+            State::Open(open) => check_unheard(open.wires.flush()?, MOST_UNHEARD),
+        }
+    }
+
+    fn receive(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
+        self.greet(said)?;
+        let State::Open(open) = &mut self.state else { return Ok(false) };
+        let Open { wires, fetches, withdraws } = &mut **open;
+        let more = receive_all(&self.socket, wires, &mut self.left, |message| {
+            said.push(match message {
+                Message::Data { ticket, offset, length } => fetches.granted(ticket, offset, length)?,
+                Message::Offer(offer) => {
+                    check_offer(&offer, *withdraws)?;
+                    if offer.disposition.is_dropped() {
+                        fetches.dropped(offer.ticket);
+                    }
+                    Received::Message(message)
+                }
+                Message::Paused { .. } | Message::Told { .. } | Message::End(_) => Received::Message(message),
+                Message::Ignored { .. } => return Ok(()),
+                _ => return Err(LinkError::Protocol(format!("unexpected from a source over a ring: {message:?}"))),
+            });
+            Ok(())
+        })?;
+        self.flush()?;
+        gone_unless(more, &mut self.left)
+    }
+}
+
+impl BuilderLink for ShmBuilder {
     fn maps(&self) -> bool {
         true
     }
@@ -668,37 +711,6 @@ impl BuilderLink for ShmBuilder {
         // The peer may be gone, or may not listen: it was worth trying.
         let _ = self.flush();
         let _ = self.socket.write_all(&refusal(reason, text));
-    }
-
-    fn flush(&mut self) -> Result<(), LinkError> {
-        match &mut self.state {
-            State::Greeting { .. } => Ok(()),
-            State::Open(open) => check_unheard(open.wires.flush()?, MOST_UNHEARD),
-        }
-    }
-
-    fn ready(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
-        self.greet(said)?;
-        let State::Open(open) = &mut self.state else { return Ok(false) };
-        let Open { wires, fetches, withdraws } = &mut **open;
-        let more = receive_all(&self.socket, wires, &mut self.left, |message| {
-            said.push(match message {
-                Message::Data { ticket, offset, length } => fetches.granted(ticket, offset, length)?,
-                Message::Offer(offer) => {
-                    check_offer(&offer, *withdraws)?;
-                    if offer.disposition.is_dropped() {
-                        fetches.dropped(offer.ticket);
-                    }
-                    Received::Message(message)
-                }
-                Message::Paused { .. } | Message::Told { .. } | Message::End(_) => Received::Message(message),
-                Message::Ignored { .. } => return Ok(()),
-                _ => return Err(LinkError::Protocol(format!("unexpected from a source over a ring: {message:?}"))),
-            });
-            Ok(())
-        })?;
-        self.flush()?;
-        gone_unless(more, &mut self.left).map(|()| more)
     }
 
     fn copied(&self) -> u64 {

@@ -10,9 +10,10 @@ mod source;
 mod stash;
 
 use crate::buffer::Buffer;
-use crate::kind::{Abilities, Door, Locator, Transport};
-use crate::listen::accepted;
-use crate::{Accepted, Address, Eager, LinkError, Origin, Peer, SourceGreeting, SourceLink};
+use crate::kind::{Abilities, Locator, Transport};
+use crate::peer::accepted;
+use crate::sockets::{Door, Sockets};
+use crate::{Address, BuilderEndpoint, Eager, LinkError, Origin, Peer, SourceEndpoint, SourceGreeting, Watch};
 use builder::TcpBuilder;
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -55,16 +56,11 @@ impl Transport for Tcp {
         }
     }
 
-    fn connect(
-        &self,
-        to: &Address,
-        congestion: Option<&str>,
-        greeting: &SourceGreeting,
-    ) -> Result<Box<dyn SourceLink>, LinkError> {
-        connect(to.place(), congestion, greeting)
+    fn source(&self, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+        Ok(Box::new(Sockets::<TcpSource>::new(watch)))
     }
 
-    fn listen(&self, at: &Address, eager: Eager) -> Result<Box<dyn Door>, LinkError> {
+    fn builder(&self, at: &Address, eager: Eager, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let failed = |advice| move |error| LinkError::Listening { address: at.clone(), error, advice };
         let resolved = resolve(at.place()).map_err(failed("correct the name in `listen`, or write a number"))?;
         let open = || -> io::Result<Socket> {
@@ -75,7 +71,7 @@ impl Transport for Tcp {
             Ok(socket)
         };
         let socket = open().map_err(|error| failed(advice(error.kind()))(error))?;
-        Ok(Box::new(TcpDoor { socket, eager }))
+        Ok(Box::new(Sockets::behind(TcpDoor { socket, eager }, watch)?))
     }
 }
 
@@ -96,6 +92,8 @@ struct TcpDoor {
 }
 
 impl Door for TcpDoor {
+    type Link = TcpBuilder;
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -109,7 +107,7 @@ impl Door for TcpDoor {
     ///   kernel a packet each.
     /// - The congestion control `thalweg` (`docs/congestion.md`) for what we say. Fetches are few bytes in many packets, of
     ///   which others send only ten at first, and then wait a round trip.
-    fn expect(&self, bytes: u64) -> Result<(), &'static str> {
+    fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
         let room = Buffer::Receive.hold(&self.socket, bytes) & Buffer::Send.hold(&self.socket, bytes);
         let follows = rustix::net::sockopt::set_tcp_congestion(&self.socket, FOLLOWS_CREDIT).is_ok();
         match (room, follows) {
@@ -123,7 +121,7 @@ impl Door for TcpDoor {
         }
     }
 
-    fn accept(&self) -> Result<Option<Accepted>, LinkError> {
+    fn accept(&mut self) -> Result<Option<(TcpBuilder, Peer)>, LinkError> {
         let Some((socket, address)) = accepted(self.socket.accept())? else { return Ok(None) };
         let address = address.as_socket();
         let name = address.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
@@ -131,12 +129,12 @@ impl Door for TcpDoor {
         settle(&socket)
             .and_then(|()| socket.set_nonblocking(true))
             .map_err(LinkError::io("setting up a connection"))?;
-        Ok(Some((Box::new(TcpBuilder::new(socket, self.eager)), peer)))
+        Ok(Some((TcpBuilder::new(socket, self.eager), peer)))
     }
 }
 
 /// Begins to connect; the greeting goes out as soon as the connection stands.
-fn connect(host: &str, congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Box<dyn SourceLink>, LinkError> {
+fn connect(host: &str, congestion: Option<&str>, greeting: &SourceGreeting) -> Result<TcpSource, LinkError> {
     let address = resolve(host).map_err(LinkError::unusable(format!("resolving '{host}'")))?;
     let doing = || format!("connecting to tcp:{host}");
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)
@@ -165,7 +163,7 @@ fn connect(host: &str, congestion: Option<&str>, greeting: &SourceGreeting) -> R
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
         Err(error) => return Err(LinkError::io(doing())(error)),
     }
-    Ok(Box::new(TcpSource::new(socket, host, greeting)))
+    Ok(TcpSource::new(socket, host, greeting))
 }
 
 /// What the kernel offers, for people who asked for something else.

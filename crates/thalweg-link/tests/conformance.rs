@@ -2,10 +2,11 @@
 
 mod packets;
 
+use std::path::Path;
 use std::time::Duration;
-use thalweg_link::conformance::{Medium, Over};
+use thalweg_link::LinkKind;
+use thalweg_link::conformance::{BuilderEnd, Medium, Over, SourceEnd};
 use thalweg_link::memory::{Impairments, Network};
-use thalweg_link::{BuilderLink, Eager, LinkKind, SourceGreeting, SourceLink};
 
 struct Memory(Network);
 
@@ -14,16 +15,17 @@ impl Medium for Memory {
         false
     }
 
-    fn is_eager(&self) -> bool {
-        true
+    fn kind(&self) -> LinkKind {
+        self.0.kind()
     }
 
-    fn connect(&mut self, greeting: &SourceGreeting, eager: Eager) -> (Box<dyn SourceLink>, Box<dyn BuilderLink>) {
-        self.0.connect(greeting, eager).unwrap()
+    fn directory(&self) -> &Path {
+        Path::new("/")
     }
 
-    fn wait(&mut self, _: Option<&mut dyn SourceLink>, _: Option<&mut dyn BuilderLink>) {
-        self.0.advance_to_next();
+    fn wait(&mut self, source: Option<&mut SourceEnd>, builder: Option<&mut BuilderEnd>) {
+        let next = source.map(|end| end.next_timeout()).into_iter().chain(builder.map(|end| end.next_timeout()));
+        self.0.advance_to(next.flatten().min().unwrap_or_default());
         assert!(self.0.now() < Duration::from_secs(600), "ten minutes have passed, and nothing came of it");
     }
 }

@@ -13,10 +13,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_arena::{Arena, Block, BlockPool, Doorbell, Ring, RingReceiver, RingSender, Span, recv_fds, send_fds};
-use thalweg_link::{
-    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Received, SourceGreeting,
-    SourceLink, connect,
-};
+use thalweg_link::conformance::{BuilderEnd, Listening, SourceEnd};
+use thalweg_link::{Address, Bytes, Eager, Interest, LinkError, LinkKind, Poller, Received, SourceGreeting};
 use thalweg_wire::{
     Announcement, Capabilities, Disposition, EventId, Hello, MESSAGE_LEN, MESSAGE_MAGIC, Message, PROTOCOL_VERSION,
     Refusal, RunNumber, SourceId, Welcome, crc32c,
@@ -50,7 +48,7 @@ fn what_is_no_message_is_named() {
     for (bytes, complaint) in cases {
         let (mut source, mut builder) = raw_source();
         source.write_all(bytes).unwrap();
-        violates(&mut *builder, complaint);
+        violates(&mut builder, complaint);
     }
 }
 
@@ -66,7 +64,7 @@ fn the_conversation_begins_with_one_hello() {
     for (words, complaint) in cases {
         let (mut source, mut builder) = raw_source();
         source.say(&words);
-        violates(&mut *builder, complaint);
+        violates(&mut builder, complaint);
     }
 }
 
@@ -75,12 +73,12 @@ fn a_description_is_as_long_as_it_was_said_to_be() {
     let (mut source, mut builder) = raw_source();
     source.say(&[hello(10)]);
     source.write_all(&[b'x'; 100_000]).unwrap();
-    violates(&mut *builder, "does not speak the Thalweg");
+    violates(&mut builder, "does not speak the Thalweg");
 
     let (mut source, mut builder) = raw_source();
     source.say(&[hello(2)]);
     source.write_all(&[0xff, 0xfe]).unwrap();
-    violates(&mut *builder, "not UTF-8");
+    violates(&mut builder, "not UTF-8");
 }
 
 #[test]
@@ -90,7 +88,7 @@ fn what_is_cut_off_half_way_is_a_closed_connection() {
         let (mut source, mut builder) = raw_source();
         source.write_all(&whole[..cut]).unwrap();
         drop(source);
-        let (said, error) = fate(&mut *builder);
+        let (said, error) = fate(&mut builder);
         assert!(matches!(error, LinkError::Closed), "cut at {cut}: {error}");
         assert!(said.is_empty());
     }
@@ -101,7 +99,7 @@ fn what_is_cut_off_half_way_is_a_closed_connection() {
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
     source.write_all(&[7; 4000]).unwrap();
     drop(source);
-    assert!(matches!(fate(&mut *builder).1, LinkError::Closed));
+    assert!(matches!(fate(&mut builder).1, LinkError::Closed));
     returns(builder, &block);
 }
 
@@ -122,8 +120,8 @@ fn one_byte_at_a_time_is_slow_but_right() {
     let mut said = Vec::new();
     for byte in bytes {
         source.write_all(&[byte]).unwrap();
-        builder_waits(&mut *builder);
-        listen(&mut *builder, &mut said).unwrap();
+        builder_waits(&mut builder);
+        listen(&mut builder, &mut said).unwrap();
     }
     let [Received::Hello(_, text), Received::Message(Message::Offer(_)), Received::Message(Message::Paused { .. })] =
         &said[..]
@@ -143,7 +141,7 @@ fn bytes_that_nobody_asked_for_are_not_taken() {
         let (mut source, mut builder) = raw_source();
         let data = Message::Data { ticket: 0, offset: 0, length };
         source.say(&[hello(0), Message::Offer(held(0)), data]);
-        violates(&mut *builder, "bytes of ticket 0 were sent without being asked for");
+        violates(&mut builder, "bytes of ticket 0 were sent without being asked for");
     }
 }
 
@@ -156,7 +154,7 @@ fn bytes_other_than_those_asked_for_are_not_taken() {
         builder.fetch(&held(0), Some(place)).unwrap();
         source.say(&[Message::Data { ticket: 0, offset, length }]);
         violates(
-            &mut *builder,
+            &mut builder,
             &format!("bytes {offset}+{length} of ticket 0 were sent, and asked for were 0+4096 of ticket 0"),
         );
         returns(builder, &block);
@@ -171,7 +169,7 @@ fn data_come_in_the_order_of_the_fetches() {
     builder.fetch(&held(1), Some(place_of_1)).unwrap();
     builder.fetch(&held(0), Some(place_of_0)).unwrap();
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
-    violates(&mut *builder, "asked for were 0+4096 of ticket 1: answer fetches in their order, each as a whole");
+    violates(&mut builder, "asked for were 0+4096 of ticket 1: answer fetches in their order, each as a whole");
     returns(builder, &zero);
     assert!(!one.is_busy());
 }
@@ -191,7 +189,7 @@ fn what_a_source_said_it_is_it_must_be() {
     for (words, complaint) in &cases {
         let (mut source, mut builder) = raw_source();
         source.say(words);
-        violates(&mut *builder, complaint);
+        violates(&mut builder, complaint);
     }
     for (words, complaint) in &cases {
         let (source, mut builder, _dir) = raw_shm_source();
@@ -202,7 +200,7 @@ fn what_a_source_said_it_is_it_must_be() {
             sender.push(&word.encode()).unwrap();
             let _ = sender.publish();
         }
-        violates(&mut *builder, complaint);
+        violates(&mut builder, complaint);
     }
 }
 
@@ -215,7 +213,7 @@ fn a_dropped_offer_brings_no_bytes() {
     let hello = Message::Hello(Hello { capabilities: Capabilities::WITHDRAWS, ..greeting().hello });
     source.say(&[hello, Message::Offer(held(0)), Message::Offer(gone)]);
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
-    violates(&mut *builder, "without being asked for");
+    violates(&mut builder, "without being asked for");
     returns(builder, &block);
 }
 
@@ -227,11 +225,11 @@ fn what_came_before_an_offence_counts_and_what_came_behind_it_does_not() {
     for (segment, counts) in [([&data[..], &offence].concat(), true), ([&offence[..], &data].concat(), false)] {
         let (mut source, mut builder) = raw_source();
         source.say(&[hello(0), Message::Offer(held(0))]);
-        until(&mut *builder, |said| said.len() == 2);
+        until(&mut builder, |said| said.len() == 2);
         let (block, place) = place();
         builder.fetch(&held(0), Some(place)).unwrap();
         source.write_all(&segment).unwrap();
-        let (said, error) = fate(&mut *builder);
+        let (said, error) = fate(&mut builder);
         assert!(error.to_string().contains("the source sent a builder's message"), "{error}");
         let arrived = matches!(&said[..], [Received::Arrived { ticket: 0, bytes: Bytes::Place(place) }] if place.iter().all(|byte| *byte == 7));
         assert_eq!((arrived, said.len()), (counts, counts.into()));
@@ -255,7 +253,7 @@ fn an_offence_over_a_ring_is_judged_in_its_turn_too() {
             }
             let _ = source.sender.publish();
             source.builders_bell.ring().unwrap();
-            let (said, error) = fate(&mut *builder);
+            let (said, error) = fate(&mut builder);
             assert!(error.to_string().contains("unexpected from a source over a ring"), "{error}");
             assert_eq!(said.len(), counts);
             assert!(said.iter().all(|said| match said {
@@ -283,7 +281,7 @@ fn eager_offers_keep_to_their_bounds() {
         let (mut source, mut builder) = raw_source();
         source.say(&[hello(0)]);
         source.say(&words);
-        violates(&mut *builder, complaint);
+        violates(&mut builder, complaint);
     }
 }
 
@@ -304,7 +302,7 @@ fn an_eager_flood_ends_at_the_credit() {
                     }
                 }
             });
-            let end = fate(&mut *builder);
+            let end = fate(&mut builder);
             drop(builder);
             end
         });
@@ -350,7 +348,7 @@ fn a_source_names_what_a_builder_did_wrong() {
         let (mut source, mut builder) = raw_builder();
         source.offer(&held(0));
         builder.write_all(&bytes).unwrap();
-        let error = fate_of_source(&mut *source);
+        let error = fate_of_source(&mut source);
         assert!(error.is_violation() && error.to_string().contains(complaint), "{error}, not {complaint}");
     }
 }
@@ -374,7 +372,7 @@ fn any_range_of_an_offer_is_served_in_the_order_of_the_fetches() {
         });
         let mut said = Vec::new();
         while !reader.is_finished() {
-            source.ready(&mut said).unwrap();
+            source.receive(&mut said).unwrap();
             source.flush().unwrap();
             std::thread::yield_now();
         }
@@ -398,7 +396,7 @@ fn a_fetch_of_what_is_not_there_waits_only_so_long() {
     source.offer(&held(0));
     // 8 slots of 1 MiB: 2144 fetches.
     (1..3000).for_each(|ticket| builder.say(&[Message::Fetch { ticket, offset: 0, length: 64 }]));
-    let error = fate_of_source(&mut *source);
+    let error = fate_of_source(&mut source);
     assert_eq!(error.to_string(), "protocol error: the builder has more than 2144 fetches open");
 }
 
@@ -411,7 +409,7 @@ fn a_fetch_flood_ends_at_what_an_honest_builder_may_have_open() {
             let fetches = Message::Fetch { ticket: 0, offset: 0, length: 4096 }.encode().repeat(64);
             while builder.write_all(&fetches).is_ok() {}
         });
-        let error = fate_of_source(&mut *source);
+        let error = fate_of_source(&mut source);
         drop(source);
         error
     });
@@ -437,8 +435,8 @@ fn releasing_what_was_never_offered_releases_what_was() {
     builder.say(&[release, Message::Fetch { ticket: 0, offset: 0, length: 4096 }]);
     drop(builder);
     let mut said = Vec::new();
-    while source.ready(&mut said).is_ok() {
-        source_waits(&mut *source);
+    while source.receive(&mut said).is_ok() {
+        source_waits(&mut source);
     }
     assert_eq!(said, [release]);
 }
@@ -448,7 +446,7 @@ fn a_refusal_is_heard_whatever_it_says() {
     let refuse = Message::Refuse { reason: Refusal::Mismatch, text: 4 }.encode();
     let (mut source, mut builder) = raw_builder();
     builder.write_all(&[&refuse[..], &[b'n', b'o', 0xff, b'!']].concat()).unwrap();
-    let error = fate_of_source(&mut *source);
+    let error = fate_of_source(&mut source);
     assert!(
         matches!(&error, LinkError::Refused { reason: Refusal::Mismatch, text } if text == "no\u{fffd}!"),
         "{error}"
@@ -457,11 +455,11 @@ fn a_refusal_is_heard_whatever_it_says() {
     let (mut source, mut builder) = raw_builder();
     builder.write_all(&[&refuse[..], b"no"].concat()).unwrap();
     drop(builder);
-    assert!(matches!(fate_of_source(&mut *source), LinkError::Closed));
+    assert!(matches!(fate_of_source(&mut source), LinkError::Closed));
 
     let (mut source, mut builder) = raw_builder();
     builder.write_all(&framed(3, &[3, 0, 0, 0, 0xff, 0xff, 0xff, 0xff])).unwrap();
-    assert!(fate_of_source(&mut *source).to_string().contains("`text` holds an impossible value"));
+    assert!(fate_of_source(&mut source).to_string().contains("`text` holds an impossible value"));
 }
 
 // ---- anything at all -----------------------------------------------------------------------------------------------
@@ -485,14 +483,14 @@ proptest! {
         source.say(&[hello(0)]);
         source.write_all(&to_builder).unwrap();
         drop(source);
-        fate(&mut *builder);
+        fate(&mut builder);
         returns(builder, &block);
 
         let (mut source, mut builder) = raw_builder();
         source.offer(&held(0));
         builder.write_all(&to_source).unwrap();
         drop(builder);
-        fate_of_source(&mut *source);
+        fate_of_source(&mut source);
     }
 }
 
@@ -524,16 +522,16 @@ fn what_is_handed_over_is_what_was_agreed() {
     for (fds, complaint) in cases {
         let (source, mut builder, _dir) = raw_shm_source();
         assert_eq!(send_fds(&source, &hello(0).encode(), fds).unwrap(), MESSAGE_LEN);
-        violates(&mut *builder, complaint);
+        violates(&mut builder, complaint);
     }
     // In two parts, too.
     let (source, mut builder, _dir) = raw_shm_source();
     let hello = hello(0).encode();
     send_fds(&source, &hello[..10], &good.fds()[..3]).unwrap();
-    builder_waits(&mut *builder);
-    listen(&mut *builder, &mut Vec::new()).unwrap();
+    builder_waits(&mut builder);
+    listen(&mut builder, &mut Vec::new()).unwrap();
     send_fds(&source, &hello[10..], &good.fds()[..3]).unwrap();
-    violates(&mut *builder, "more than 5 descriptors were handed over");
+    violates(&mut builder, "more than 5 descriptors were handed over");
 }
 
 #[test]
@@ -552,14 +550,14 @@ fn what_comes_with_it_is_a_hello() {
         let (source, mut builder, _dir) = raw_shm_source();
         let sent = send_fds(&source, &bytes, &good.fds()).unwrap();
         (&source).write_all(&bytes[sent..]).unwrap();
-        violates(&mut *builder, complaint);
+        violates(&mut builder, complaint);
     }
     for cut in [1, 63, 64, 70] {
         let (source, mut builder, _dir) = raw_shm_source();
         let bytes = [&hello(10).encode()[..], b"{\"name\""].concat();
         send_fds(&source, &bytes[..cut], &good.fds()).unwrap();
         drop(source);
-        assert!(matches!(fate(&mut *builder).1, LinkError::Closed));
+        assert!(matches!(fate(&mut builder).1, LinkError::Closed));
     }
 }
 
@@ -569,7 +567,7 @@ fn an_offer_lies_within_the_arena() {
         let (mut source, mut builder) = greeted_shm_source(false);
         let offer = Announcement { arena_offset, bytes, ..held(0) };
         source.say(&[Message::Offer(offer)]);
-        until(&mut *builder, |said| said.iter().any(|said| matches!(said, Received::Message(Message::Offer(_)))));
+        until(&mut builder, |said| said.iter().any(|said| matches!(said, Received::Message(Message::Offer(_)))));
         let error = builder.fetch(&offer, None).unwrap_err();
         assert!(error.is_violation(), "{error}");
         assert!(error.to_string().contains(&format!("offered bytes {arena_offset}+{bytes} of an arena of {ARENA}")));
@@ -588,7 +586,7 @@ fn a_place_survives_an_offer_that_was_a_lie() {
     let (block, place) = place();
     builder.fetch(&lie, Some(place)).unwrap();
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
-    violates(&mut *builder, "of an arena of");
+    violates(&mut builder, "of an arena of");
     returns(builder, &block);
 }
 
@@ -607,15 +605,15 @@ fn what_a_source_says_over_a_ring_is_judged_as_over_a_socket() {
         let (mut source, mut builder) = greeted_shm_source(true);
         builder.fetch(&held(0), None).unwrap();
         source.say(&[message]);
-        violates(&mut *builder, complaint);
+        violates(&mut builder, complaint);
     }
     let (mut source, mut builder) = greeted_shm_source(true);
     source.push(&[0xa5; MESSAGE_LEN]);
-    violates(&mut *builder, "does not speak the Thalweg");
+    violates(&mut builder, "does not speak the Thalweg");
 
     let (source, mut builder) = greeted_shm_source(true);
     (&source.socket).write_all(b"by the way").unwrap();
-    violates(&mut *builder, "10 bytes over the socket that are no message");
+    violates(&mut builder, "10 bytes over the socket that are no message");
 }
 
 #[test]
@@ -624,7 +622,7 @@ fn an_index_that_cannot_be_ends_the_link() {
     let (source, mut builder) = greeted_shm_source(false);
     rustix::io::pwrite(&source.to_builder, &1_000_000u32.to_le_bytes(), 128).unwrap();
     source.builders_bell.ring().unwrap();
-    violates(&mut *builder, "index of a shared-memory ring is 1000000");
+    violates(&mut builder, "index of a shared-memory ring is 1000000");
 
     let (source, mut builder) = greeted_shm_source(false);
     rustix::io::pwrite(&source.to_source, &77u32.to_le_bytes(), 256).unwrap();
@@ -651,8 +649,8 @@ fn a_ring_can_be_filled_many_times() {
     let mut said = Vec::new();
     for round in 0..10 {
         (0..64).for_each(|ticket| source.say(&[Message::Offer(gone(round * 64 + ticket))]));
-        builder_waits(&mut *builder);
-        listen(&mut *builder, &mut said).unwrap();
+        builder_waits(&mut builder);
+        listen(&mut builder, &mut said).unwrap();
     }
     assert_eq!(said.len(), 640);
 }
@@ -670,22 +668,22 @@ fn a_builder_that_breaks_the_rules_over_a_ring_is_named() {
         source.offer(&held(0));
         source.flush().unwrap();
         builder.say(&[message]);
-        let error = fate_of_source(&mut *source);
+        let error = fate_of_source(&mut source);
         assert!(error.is_violation() && error.to_string().contains(complaint), "{error}, not {complaint}");
     }
     let (mut source, builder, _dir) = raw_shm_builder();
     (&builder.socket).write_all(&[b'?'; 64]).unwrap();
-    assert!(fate_of_source(&mut *source).to_string().contains("does not speak the Thalweg"));
+    assert!(fate_of_source(&mut source).to_string().contains("does not speak the Thalweg"));
 
     let (mut source, mut builder, _dir) = raw_shm_builder();
     (1..=97).for_each(|ticket| builder.push(&Message::Fetch { ticket, offset: 0, length: 64 }.encode()));
-    let error = fate_of_source(&mut *source);
+    let error = fate_of_source(&mut source);
     assert_eq!(error.to_string(), "protocol error: the builder has more than 96 fetches open");
 
     let (mut source, builder, _dir) = raw_shm_builder();
     rustix::io::pwrite(&builder.to_source, &5_000u32.to_le_bytes(), 128).unwrap();
     builder.sources_bell.ring().unwrap();
-    assert!(fate_of_source(&mut *source).to_string().contains("index of a shared-memory ring is 5000"));
+    assert!(fate_of_source(&mut source).to_string().contains("index of a shared-memory ring is 5000"));
 }
 
 // ---- not hostile: of a later version -------------------------------------------------------------------------------
@@ -696,17 +694,17 @@ fn a_kind_that_may_be_ignored_is_ignored() {
     let offer = Message::Offer(held(0));
     let (mut source, mut builder) = raw_source();
     source.say(&[hello(0), more, offer]);
-    until(&mut *builder, |said| matches!(said, [Received::Hello(..), Received::Message(Message::Offer(_))]));
+    until(&mut builder, |said| matches!(said, [Received::Hello(..), Received::Message(Message::Offer(_))]));
     let (mut source, mut builder) = greeted_shm_source(false);
     source.say(&[more, offer]);
-    until(&mut *builder, |said| matches!(said, [Received::Message(Message::Offer(_))]));
+    until(&mut builder, |said| matches!(said, [Received::Message(Message::Offer(_))]));
 
     let (mut source, mut builder) = raw_builder();
     builder.say(&[more, Message::Pause]);
-    assert_eq!(first_words(&mut *source), [Message::Pause]);
+    assert_eq!(first_words(&mut source), [Message::Pause]);
     let (mut source, mut builder, _dir) = raw_shm_builder();
     builder.say(&[more, Message::Pause]);
-    assert_eq!(first_words(&mut *source), [Message::Pause]);
+    assert_eq!(first_words(&mut source), [Message::Pause]);
 }
 
 // ---- the pieces ----------------------------------------------------------------------------------------------------
@@ -768,7 +766,7 @@ fn place() -> (Block, Span) {
 }
 
 /// With the link its place has returned.
-fn returns(builder: Box<dyn BuilderLink>, block: &Block) {
+fn returns(builder: BuilderEnd, block: &Block) {
     drop(builder);
     assert!(!block.is_busy(), "a place is missing");
 }
@@ -796,26 +794,17 @@ impl Say for TcpStream {
 }
 
 /// A connection to a builder, in the hands of nobody it knows.
-fn raw_source() -> (TcpStream, Box<dyn BuilderLink>) {
-    let door = Listener::open(&"tcp:127.0.0.1:0".parse().unwrap(), EAGER).unwrap();
+fn raw_source() -> (TcpStream, BuilderEnd) {
+    let door = Listening::open(&"tcp:127.0.0.1:0".parse().unwrap(), EAGER).unwrap();
     let source = TcpStream::connect(door.address().place()).unwrap();
-    (source, accept(&door))
-}
-
-fn accept(door: &Listener) -> Box<dyn BuilderLink> {
-    loop {
-        wait(door.as_fd());
-        if let Some((builder, _)) = door.accept().unwrap() {
-            return builder;
-        }
-    }
+    (source, door.accept())
 }
 
 /// A source that has connected to nobody it knows, and has said hello.
-fn raw_builder() -> (Box<dyn SourceLink>, TcpStream) {
+fn raw_builder() -> (SourceEnd, TcpStream) {
     let door = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp:{}", door.local_addr().unwrap()).parse().unwrap();
-    let mut source = connect(&address, None, &greeting()).unwrap();
+    let mut source = SourceEnd::connect(&address, &greeting()).unwrap();
     let (mut builder, _) = door.accept().unwrap();
     source.flush().unwrap();
     builder.read_exact(&mut [0; MESSAGE_LEN]).unwrap();
@@ -848,12 +837,12 @@ impl Handover {
     }
 }
 
-fn raw_shm_source() -> (UnixStream, Box<dyn BuilderLink>, TempDir) {
+fn raw_shm_source() -> (UnixStream, BuilderEnd, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("builder");
-    let door = Listener::open(&shm(&path), EAGER).unwrap();
+    let door = Listening::open(&shm(&path), EAGER).unwrap();
     let source = UnixStream::connect(path).unwrap();
-    let builder = accept(&door);
+    let builder = door.accept();
     (source, builder, dir)
 }
 
@@ -867,12 +856,12 @@ struct ShmSource {
     _receiver: RingReceiver,
 }
 
-fn greeted_shm_source(withdraws: bool) -> (ShmSource, Box<dyn BuilderLink>) {
+fn greeted_shm_source(withdraws: bool) -> (ShmSource, BuilderEnd) {
     let (socket, mut builder, _dir) = raw_shm_source();
     let good = Handover::new();
     let hello = Message::Hello(Hello { capabilities: withdrawing(withdraws), ..greeting().hello });
     send_fds(&socket, &hello.encode(), &good.fds()).unwrap();
-    until(&mut *builder, |said| matches!(said, [Received::Hello(..)]));
+    until(&mut builder, |said| matches!(said, [Received::Hello(..)]));
     let own = |ring: &Ring| ring.fd().try_clone_to_owned().unwrap();
     let source = ShmSource {
         socket,
@@ -908,11 +897,11 @@ struct ShmBuilder {
     sources_bell: Doorbell,
 }
 
-fn raw_shm_builder() -> (Box<dyn SourceLink>, ShmBuilder, TempDir) {
+fn raw_shm_builder() -> (SourceEnd, ShmBuilder, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("builder");
     let door = UnixListener::bind(&path).unwrap();
-    let source = connect(&shm(&path), None, &greeting()).unwrap();
+    let source = SourceEnd::connect(&shm(&path), &greeting()).unwrap();
     let (socket, _) = door.accept().unwrap();
     let (_, fds) = recv_fds(&socket, &mut [0; MESSAGE_LEN], 5).unwrap();
     let [_arena, _to_builder, to_source, _bell, sources_bell] = <[OwnedFd; 5]>::try_from(fds).unwrap();
@@ -940,15 +929,15 @@ impl Say for ShmBuilder {
     }
 }
 
-fn builder_waits(builder: &mut dyn BuilderLink) {
+fn builder_waits(builder: &mut BuilderEnd) {
     if builder.prepare_wait() {
-        wait(builder.fd());
+        wait(builder.poller().as_fd());
     }
 }
 
-fn source_waits(source: &mut dyn SourceLink) {
+fn source_waits(source: &mut SourceEnd) {
     if source.prepare_wait() {
-        wait(source.fd());
+        wait(source.poller().as_fd());
     }
 }
 
@@ -961,13 +950,12 @@ fn wait(fd: BorrowedFd<'_>) {
 }
 
 /// Lets a builder hear all that has come.
-fn listen(builder: &mut dyn BuilderLink, said: &mut Vec<Received>) -> Result<(), LinkError> {
-    while builder.ready(said)? {}
-    Ok(())
+fn listen(builder: &mut BuilderEnd, said: &mut Vec<Received>) -> Result<(), LinkError> {
+    builder.receive(said)
 }
 
 /// Lets a builder listen until it has heard enough.
-fn until(builder: &mut dyn BuilderLink, enough: impl Fn(&[Received]) -> bool) {
+fn until(builder: &mut BuilderEnd, enough: impl Fn(&[Received]) -> bool) {
     let mut said = Vec::new();
     while !enough(&said) {
         builder_waits(builder);
@@ -976,7 +964,7 @@ fn until(builder: &mut dyn BuilderLink, enough: impl Fn(&[Received]) -> bool) {
 }
 
 /// Lets a builder listen until it has had enough: what it heard before, and what it says to it.
-fn fate(builder: &mut dyn BuilderLink) -> (Vec<Received>, LinkError) {
+fn fate(builder: &mut BuilderEnd) -> (Vec<Received>, LinkError) {
     let mut said = Vec::new();
     loop {
         builder_waits(builder);
@@ -986,15 +974,15 @@ fn fate(builder: &mut dyn BuilderLink) -> (Vec<Received>, LinkError) {
     }
 }
 
-fn violates(builder: &mut dyn BuilderLink, complaint: &str) {
+fn violates(builder: &mut BuilderEnd, complaint: &str) {
     let (_, error) = fate(builder);
     assert!(error.is_violation() && error.to_string().contains(complaint), "{error}, not {complaint}");
 }
 
-fn fate_of_source(source: &mut dyn SourceLink) -> LinkError {
+fn fate_of_source(source: &mut SourceEnd) -> LinkError {
     let mut said = Vec::new();
     loop {
-        if let Err(error) = source.ready(&mut said) {
+        if let Err(error) = source.receive(&mut said) {
             return error;
         }
         source_waits(source);
@@ -1006,10 +994,10 @@ fn withdrawing(withdraws: bool) -> Capabilities {
 }
 
 /// What a source hears as soon as it hears anything.
-fn first_words(source: &mut dyn SourceLink) -> Vec<Message> {
+fn first_words(source: &mut SourceEnd) -> Vec<Message> {
     let mut said = Vec::new();
     while said.is_empty() {
-        source.ready(&mut said).unwrap();
+        source.receive(&mut said).unwrap();
         if said.is_empty() {
             source_waits(source);
         }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use thalweg_arena::{BlockPool, Pages};
 use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Hold, Window};
 use thalweg_control::{Config as ControlConfig, RunControl, State};
-use thalweg_link::{Address, BuilderLink, Eager, Interest, LinkError, Listener, Peer, Poller};
+use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest, LinkError, Peer};
 use thalweg_wire::{EventId, Losses, Message, RunNumber, SourceId, TaiNanos};
 use trigger::Trigger;
 
@@ -47,7 +47,6 @@ const TICK: Duration = Duration::from_millis(100);
 const GAPS: u64 = 4;
 const BELL: u64 = u64::MAX;
 const RECORDER: u64 = u64::MAX - 1;
-const LISTENER: u64 = 1 << 32;
 
 /// A builder that listens.
 #[derive(Debug)]
@@ -63,11 +62,14 @@ pub struct BuilderNode {
     /// Where fragments wait for a decision; nothing where none is made.
     trigger: Option<Trigger>,
     pages: Pages,
-    listeners: Vec<Listener>,
-    /// Listeners that are not listened to, and until when.
+    addresses: Vec<Address>,
+    /// One for each address. The peers have the numbers of their connections.
+    endpoints: Endpoints<dyn BuilderEndpoint>,
+    /// Those at which nobody is let in, and until when.
     accept_backoff: Vec<(usize, Duration)>,
-    poller: Poller,
     connections: Vec<Option<Connection>>,
+    /// The first number that no connection has.
+    vacant: usize,
     /// [`MOST_UNIDENTIFIED`], or fewer where files are few.
     most_unidentified: usize,
     sources: Vec<SourceState>,
@@ -107,9 +109,9 @@ pub struct BuilderNode {
 
 #[derive(Debug)]
 struct Connection {
-    link: Box<dyn BuilderLink>,
-    interest: Interest,
     peer: Peer,
+    /// Its link [maps](thalweg_link::BuilderLink::maps).
+    maps: bool,
     source: Option<usize>,
     since: Duration,
     /// Fetches under way, when a part of what they ask for last came, and how much had come by then.
@@ -119,7 +121,6 @@ struct Connection {
     /// What it had brought, and what was known of losses, when we last looked.
     received: u64,
     losses: Losses,
-    more: bool,
 }
 
 /// What is known of a source beside its books.
@@ -172,16 +173,11 @@ impl BuilderNode {
             topology.builders.len() as u32,
             Eager { credit: eager as u32, limit: config.eager_limit.0.min(eager) as u32 },
         );
-        let poller = Poller::new()?;
         check_number(topology)?;
-        let mut listeners = Vec::new();
-        for address in &config.listen {
-            let listener = Listener::open(address, eager)?;
-            if let Window::Credit(path) = window {
-                let _ = listener.expect(GAPS * path.widest()).map_err(|what| tracing::info!(%address, "{what}"));
-            }
-            poller.add(listener.as_fd(), LISTENER + listeners.len() as u64, Interest::READ)?;
-            listeners.push(listener);
+        let mut endpoints = Endpoints::<dyn BuilderEndpoint>::new()?;
+        let addresses = config.listen.iter().map(|address| endpoints.add(address, eager)).collect::<Result<_, _>>()?;
+        if let Window::Credit(path) = window {
+            let _ = endpoints.expect(GAPS * path.widest()).map_err(|what| tracing::info!(builder = name, "{what}"));
         }
         if topology.run.record {
             check_directory(&topology.run.directory)?;
@@ -208,6 +204,7 @@ impl BuilderNode {
             run_config: topology.run.clone(),
             ids: sources,
             connections: Vec::new(),
+            vacant: 0,
             most_unidentified: most_unidentified(topology),
             clock: TaiClock::probe(),
             state: control.state(),
@@ -237,9 +234,9 @@ impl BuilderNode {
             index,
             count,
             builder,
-            listeners,
+            addresses,
+            endpoints,
             accept_backoff: Vec::new(),
-            poller,
         })
     }
 
@@ -293,7 +290,7 @@ impl BuilderNode {
 
     /// Where it listens, with the ports the system chose.
     pub fn addresses(&self) -> Vec<Address> {
-        self.listeners.iter().map(Listener::address).collect()
+        self.addresses.clone()
     }
 
     /// Runs until the run is over and on disk.
@@ -302,23 +299,19 @@ impl BuilderNode {
     /// No run began, or something it cannot do without failed.
     pub fn run(mut self, handle: &Handle) -> Result<BuilderReport, NodeError> {
         settle(self.config.cpu)?;
-        self.poller.add(handle.as_fd(), BELL, Interest::READ)?;
-        let mut tokens = Vec::new();
+        self.endpoints.poller().add(handle.as_fd(), BELL, Interest::READ)?;
+        let (mut tokens, mut ready) = (Vec::new(), Vec::new());
         while !self.over {
-            self.wait(&mut tokens)?;
-            for token in &tokens {
-                match *token {
-                    BELL => self.obey_commands(handle),
-                    RECORDER => {}
-                    token if token >= LISTENER => {
-                        self.accept(usize::try_from(token - LISTENER).unwrap_or(usize::MAX))?
-                    }
-                    token => self.serve(usize::try_from(token).unwrap_or(usize::MAX)),
-                }
+            self.idle(now()).take(self.endpoints.poller(), &mut tokens)?;
+            if tokens.contains(&BELL) {
+                self.obey_commands(handle);
             }
+            self.endpoints.poll(now(), &tokens, &mut ready);
+            ready.drain(..).for_each(|index| self.serve(index));
+            self.accept()?;
             self.pass_time()?;
             self.build();
-            self.flush()?;
+            self.flush();
             handle.show(|| self.snapshot());
         }
         match self.left.take() {
@@ -327,37 +320,11 @@ impl BuilderNode {
         }
     }
 
-    /// Waits until something happens, and tells where.
-    fn wait(&mut self, tokens: &mut Vec<u64>) -> Result<(), NodeError> {
-        self.idle(now()).take(&self.poller, tokens)?;
-        // A link that stopped in the middle goes on, whether or not something new has come.
-        for (index, connection) in self.connections.iter_mut().enumerate() {
-            let more = connection.as_mut().is_some_and(|connection| std::mem::take(&mut connection.more));
-            if more && !tokens.contains(&(index as u64)) {
-                tokens.push(index as u64);
-            }
-        }
-        Ok(())
-    }
-
     /// How to wait for what comes next.
     fn idle(&mut self, now: Duration) -> Idle {
-        let in_a_hurry = self.blocks.in_flight() > 0 || !self.has_begun();
-        let connections = self.connections.iter_mut().flatten();
-        if self.waiter.stays_awake(std::mem::take(&mut self.came), now) {
-            let mut hurries = in_a_hurry;
-            for connection in connections {
-                hurries |= !connection.link.sees();
-                connection.more |= connection.link.sees();
-            }
-            return if self.waiter.asks(hurries) { Idle::Ask(Some(Duration::ZERO)) } else { Idle::Spin };
-        }
-        let mut busy = false;
-        for connection in connections {
-            connection.more = connection.more || !connection.link.prepare_wait();
-            busy |= connection.more;
-        }
-        Idle::Ask(if busy { Some(Duration::ZERO) } else { self.timeout(now) })
+        let hurries = self.blocks.in_flight() > 0 || !self.has_begun();
+        let timeout = self.timeout(now);
+        self.waiter.idle(&mut self.endpoints, std::mem::take(&mut self.came), hurries, timeout, now)
     }
 
     fn timeout(&self, now: Duration) -> Option<Duration> {
@@ -379,6 +346,7 @@ impl BuilderNode {
             silence,
             accept_backoff,
             self.control.next_time(),
+            self.endpoints.next_timeout(),
             self.disk.next_look(now),
         ]
         .into_iter()
@@ -391,7 +359,7 @@ impl BuilderNode {
         let now = now();
         while let Some(position) = self.accept_backoff.iter().position(|(_, until)| *until <= now) {
             let (at, _) = self.accept_backoff.swap_remove(position);
-            self.poller.add(self.listeners[at].as_fd(), LISTENER + at as u64, Interest::READ)?;
+            self.endpoints.listen(at, true)?;
         }
         self.cut_off_the_silent(now);
         if self.warm.is_none()
@@ -449,7 +417,7 @@ impl BuilderNode {
     /// Whether a source shares this host's memory.
     fn is_near(&self, source: usize) -> bool {
         let connection = self.sources[source].connection.and_then(|at| self.connections[at].as_ref());
-        connection.is_some_and(|connection| connection.link.maps())
+        connection.is_some_and(|connection| connection.maps)
     }
 
     /// Asks for as much as there is room for, writes down what is closed, and sends on what is full.
@@ -463,43 +431,49 @@ impl BuilderNode {
             if let Some(trigger) = &mut self.trigger {
                 trigger.decide(&mut self.builder);
             }
-            self.write_down(tai, mono);
+            let copied = self.write_down(tai, mono);
             self.blocks.send_on(tai, mono, self.config.flush, false);
-            if !self.fetch(mono) {
+            let Some(fetch) = self.builder.next_fetch(mono) else {
+                // No block is waited for any more: who was to be asked may be gone.
+                if copied {
+                    self.go_on(mono);
+                }
+                break;
+            };
+            if !self.fetch(fetch, mono) {
                 break;
             }
         }
     }
 
     /// Writes down what is closed, as far as there are blocks for it. The rest stays with the event builder, which opens
-    /// no more events while too many closed ones wait.
-    fn write_down(&mut self, tai: TaiNanos, mono: Duration) {
+    /// no more events while too many closed ones wait. False where no block was free for what a level accepted.
+    fn write_down(&mut self, tai: TaiNanos, mono: Duration) -> bool {
         loop {
             self.blocks.write_closings(&self.ids, tai, mono);
             if self.blocks.has_closings() {
-                return;
+                return true;
             }
             let Some(trigger) = &mut self.trigger else {
-                let Some(closed) = self.builder.next_closed() else { return };
+                let Some(closed) = self.builder.next_closed() else { return true };
                 self.blocks.close(closed);
                 continue;
             };
             if trigger.has_accepted() {
                 if !trigger.copy(&mut self.blocks, &self.ids, mono) {
                     self.stall(mono);
-                    return;
+                    return false;
                 }
                 self.go_on(mono);
                 continue;
             }
-            let Some(closed) = self.builder.next_closed() else { return };
+            let Some(closed) = self.builder.next_closed() else { return true };
             trigger.filter(&mut self.builder, closed);
         }
     }
 
-    /// Makes one fetch. False where there is none to make, or no room.
-    fn fetch(&mut self, now: Duration) -> bool {
-        let Some(fetch) = self.builder.next_fetch(now) else { return false };
+    /// Makes a fetch. False where there is no room for it.
+    fn fetch(&mut self, fetch: Fetch, now: Duration) -> bool {
         if fetch.range.start > 0 {
             return self.extend_fetch(Some(fetch), now);
         }
@@ -510,7 +484,7 @@ impl BuilderNode {
             self.builder.unfetch(source, offer.ticket);
             return false;
         };
-        let maps = self.connections[index].as_ref().is_some_and(|connection| connection.link.maps());
+        let maps = self.connections[index].as_ref().is_some_and(|connection| connection.maps);
         let oldest = offer.first <= self.builder.oldest_event();
         let place = if maps && (self.trigger.is_some() || !self.run_config.record) {
             None
@@ -537,11 +511,13 @@ impl BuilderNode {
         if self.trigger.is_none() {
             self.go_on(now);
         }
-        let Some(connection) = &mut self.connections[index] else { return false };
+        let (Some(connection), Some(link)) = (&mut self.connections[index], self.endpoints.link_mut(index)) else {
+            return false;
+        };
         if begins_to_owe || connection.fetching == 0 {
             connection.delivered = now;
         }
-        let result = match connection.link.begin_fetch(&offer, place, range.end) {
+        let result = match link.begin_fetch(&offer, place, range.end) {
             Ok(Some(bytes)) => self.arrived(source, offer.ticket, bytes),
             Ok(None) => {
                 connection.fetching += 1;
@@ -565,9 +541,10 @@ impl BuilderNode {
     fn extend_fetch(&mut self, more: Option<Fetch>, now: Duration) -> bool {
         let Some(Fetch { source, offer, range }) = more else { return false };
         let begins_to_owe = self.begins_to_owe(source, &range);
-        let connection = self.sources[source].connection;
-        if let Some(connection) = connection.and_then(|index| self.connections[index].as_mut()) {
-            connection.link.extend_fetch(offer.ticket, range.end);
+        if let Some(index) = self.sources[source].connection
+            && let (Some(connection), Some(link)) = (&mut self.connections[index], self.endpoints.link_mut(index))
+        {
+            link.extend_fetch(offer.ticket, range.end);
             connection.delivered = if begins_to_owe { now } else { connection.delivered };
         }
         true
@@ -601,33 +578,25 @@ impl BuilderNode {
         }
     }
 
-    fn flush(&mut self) -> Result<(), NodeError> {
-        for index in 0..self.connections.len() {
-            let Some(connection) = &mut self.connections[index] else { continue };
-            if let Some(source) = connection.source {
-                // What is accepted may lie in the source's own memory until it is copied.
-                let copied = self.trigger.as_ref().is_none_or(|trigger| !trigger.has_accepted());
-                if copied && let Some(below) = self.builder.release(source) {
-                    connection.link.release(below);
-                }
-                let state = &mut self.sources[source];
-                let begun = self.control.state().has_begun();
-                if begun && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
-                    state.dismissed = true;
-                    connection.link.send(&Message::Bye);
-                }
+    fn flush(&mut self) {
+        for (index, connection) in self.connections.iter().enumerate() {
+            let Some(source) = connection.as_ref().and_then(|connection| connection.source) else { continue };
+            let Some(link) = self.endpoints.link_mut(index) else { continue };
+            // What is accepted may lie in the source's own memory until it is copied.
+            let copied = self.trigger.as_ref().is_none_or(|trigger| !trigger.has_accepted());
+            if copied && let Some(below) = self.builder.release(source) {
+                link.release(below);
             }
-            if let Err(error) = connection.link.flush() {
-                self.close(index, &error);
-                continue;
-            }
-            let interest = connection.link.interest();
-            if interest != connection.interest {
-                connection.interest = interest;
-                self.poller.change(connection.link.fd(), index as u64, interest)?;
+            let state = &mut self.sources[source];
+            let begun = self.control.state().has_begun();
+            if begun && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
+                state.dismissed = true;
+                link.send(&Message::Bye);
             }
         }
-        Ok(())
+        let mut broken = Vec::new();
+        self.endpoints.flush(now(), &mut broken);
+        broken.iter().for_each(|(index, error)| self.close(*index, error));
     }
 }
 

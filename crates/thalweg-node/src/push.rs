@@ -103,9 +103,8 @@ impl PushSource {
             if node.standing() == Standing::Before {
                 self.handle.send(Command::Abort);
             } else {
-                let ended = node.push_end();
+                node.push_end();
                 self.wake_for(node);
-                ended?;
             }
         }
         self.shared.wait(patience, |state| match state {

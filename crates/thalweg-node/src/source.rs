@@ -13,7 +13,7 @@ use std::time::Duration;
 use thalweg_arena::{Slot, SlotPool};
 use thalweg_control::{Command, RunControl};
 use thalweg_device::{Acquisition, Device};
-use thalweg_link::{Address, Interest, LinkError, Outstanding, Poller, SourceGreeting, SourceLink, connect};
+use thalweg_link::{Address, Endpoints, Interest, LinkError, Outstanding, Poller, SourceEndpoint, SourceGreeting};
 use thalweg_wire::{
     Accounts, Disposition, EventId, Hello, MAX_RECORDS, Message, Refusal, RunNumber, SourceId, Welcome, record_len,
 };
@@ -96,7 +96,10 @@ pub struct SourceNode {
     pool: SlotPool,
     traces: Traces,
     builders: Vec<Builder>,
-    poller: Arc<Poller>,
+    /// The peers have the numbers of the builders.
+    endpoints: Endpoints<dyn SourceEndpoint>,
+    /// Kept to be used again.
+    ready: Vec<usize>,
     clock: TaiClock,
     phase: Phase,
     run: RunNumber,
@@ -140,15 +143,12 @@ enum Phase {
 struct Builder {
     address: Address,
     greeting: SourceGreeting,
-    link: Option<(Box<dyn SourceLink>, Interest)>,
     welcome: Option<Welcome>,
     started: bool,
     done: bool,
     /// Since when there is no connection, and when to try next.
     away: Option<(Duration, Duration)>,
     last_error: Option<LinkError>,
-    /// The link has something to do, whether or not its descriptor tells.
-    more: bool,
     /// What broke the link while it was sent to: [`SourceNode::flush`] deals with it.
     broken: Option<LinkError>,
     book: Outstanding<Option<Slot>>,
@@ -181,7 +181,8 @@ impl SourceNode {
         let pool = SlotPool::new(&settings.name, settings.slots, settings.slot_bytes)?;
         let description = describe(&settings)?;
         let session = session();
-        let poller = Arc::new(Poller::new()?);
+        let mut endpoints = Endpoints::new()?.towards(&settings.builders)?;
+        endpoints.register(pool.arena())?;
         let begun = now();
         let builders = settings.builders.iter().enumerate().map(|(index, address)| {
             #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
@@ -200,13 +201,11 @@ impl SourceNode {
             Builder {
                 address: address.clone(),
                 greeting,
-                link: None,
                 welcome: None,
                 started: false,
                 done: false,
                 away: Some((begun, begun)),
                 last_error: None,
-                more: false,
                 broken: None,
                 book: Outstanding::default(),
                 filling: None,
@@ -246,7 +245,8 @@ impl SourceNode {
             settings,
             pool,
             builders,
-            poller,
+            endpoints,
+            ready: Vec::new(),
         })
     }
 
@@ -263,29 +263,26 @@ impl SourceNode {
 
     /// What its thread is to wait on between two turns.
     pub(crate) fn begin(&self, handle: &Handle) -> Result<Arc<Poller>, NodeError> {
-        self.poller.add(std::os::fd::AsFd::as_fd(handle), BELL, Interest::READ)?;
+        let poller = self.endpoints.poller();
+        poller.add(std::os::fd::AsFd::as_fd(handle), BELL, Interest::READ)?;
         if let Feed::Acquisition(device) = &self.settings.feed
             && let Some(fd) = device.fd()
         {
-            self.poller.add(fd, DEVICE, Interest::READ)?;
+            poller.add(fd, DEVICE, Interest::READ)?;
         }
-        Ok(Arc::clone(&self.poller))
+        Ok(Arc::clone(poller))
     }
 
     /// Does what can be done now. True when the run is over.
     pub(crate) fn turn(&mut self, tokens: &[u64], handle: &Handle) -> Result<bool, NodeError> {
-        for index in 0..self.builders.len() {
-            if std::mem::take(&mut self.builders[index].more) {
-                self.serve(index)?;
-            }
+        self.came |= tokens.contains(&DEVICE);
+        if tokens.contains(&BELL) {
+            self.obey_commands(handle)?;
         }
-        for token in tokens {
-            match usize::try_from(*token) {
-                Ok(index) if index < self.builders.len() => self.serve(index)?,
-                _ if *token == DEVICE => self.came = true,
-                _ => self.obey_commands(handle)?,
-            }
-        }
+        let mut ready = std::mem::take(&mut self.ready);
+        self.endpoints.poll(now(), tokens, &mut ready);
+        ready.drain(..).try_for_each(|index| self.serve(index))?;
+        self.ready = ready;
         self.reconnect()?;
         self.produce()?;
         self.acquire()?;
@@ -312,19 +309,8 @@ impl SourceNode {
     /// How to wait for the next turn: how long there is nothing to do unless something comes. Nothing to wait for where
     /// memory alone is to be looked at again.
     pub(crate) fn idle(&mut self, now: Duration) -> Idle {
-        if self.waiter.stays_awake(std::mem::take(&mut self.came), now) {
-            let mut hurries = false;
-            for builder in &mut self.builders {
-                builder.more = builder.link.as_ref().is_some_and(|(link, _)| link.sees());
-                hurries |= !builder.more;
-            }
-            return if self.waiter.asks(hurries) { Idle::Ask(Some(Duration::ZERO)) } else { Idle::Spin };
-        }
-        for builder in &mut self.builders {
-            builder.more = builder.link.as_mut().is_some_and(|(link, _)| !link.prepare_wait());
-        }
-        let busy = self.builders.iter().any(|builder| builder.more);
-        Idle::Ask(if busy { Some(Duration::ZERO) } else { self.timeout(now) })
+        let timeout = self.timeout(now);
+        self.waiter.idle(&mut self.endpoints, std::mem::take(&mut self.came), false, timeout, now)
     }
 
     fn timeout(&self, now: Duration) -> Option<Duration> {
@@ -334,20 +320,19 @@ impl SourceNode {
             (Feed::Acquisition(device), Phase::Running, _) => device.next_time(),
             _ => None,
         };
-        retry.into_iter().chain(due).min().map(|at| at.saturating_sub(now))
+        retry.into_iter().chain(due).chain(self.endpoints.next_timeout()).min().map(|at| at.saturating_sub(now))
     }
 
     /// Hears what a builder has to say.
     fn serve(&mut self, index: usize) -> Result<(), NodeError> {
         let mut said = Vec::new();
-        let Some((link, _)) = &mut self.builders[index].link else { return Ok(()) };
-        let result = link.ready(&mut said);
+        let result = self.endpoints.receive(index, &mut said);
         self.came |= !said.is_empty();
         for message in said {
             self.on_message(index, message)?;
         }
         match result {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(error) => self.lost(index, error),
         }
     }
@@ -368,7 +353,7 @@ impl SourceNode {
                 builder.welcome = Some(welcome);
                 self.release(index, welcome.released_below);
                 let builder = &mut self.builders[index];
-                if let Some((link, _)) = &mut builder.link {
+                if let Some(link) = self.endpoints.link_mut(index) {
                     // After a reconnection: whatever has not been released is offered again, under the same tickets.
                     builder.book.iter().for_each(|(offer, _)| link.offer(offer));
                     if self.phase == Phase::Ending && builder.started {
@@ -415,7 +400,7 @@ impl SourceNode {
             }
             Message::Bye => {
                 builder.done = true;
-                builder.link = None;
+                self.endpoints.close(index);
                 self.release(index, u64::MAX);
             }
             _ => {}
@@ -454,7 +439,7 @@ impl SourceNode {
     }
 
     fn send_to(&mut self, index: usize, message: &Message) {
-        if let Some((link, _)) = &mut self.builders[index].link {
+        if let Some(link) = self.endpoints.link_mut(index) {
             link.send(message);
         }
     }
@@ -477,14 +462,14 @@ impl SourceNode {
     fn lost(&mut self, index: usize, error: LinkError) -> Result<(), NodeError> {
         let builder = &mut self.builders[index];
         let who = builder.address.to_string();
-        if let Some((mut link, _)) = builder.link.take() {
+        if let Some(link) = self.endpoints.link_mut(index) {
             if builder.address.kind().maps {
                 let offered = builder.book.iter().map(|(offer, _)| offer.ticket);
                 builder.granted.extend(offered.filter(|ticket| !link.withdraw(*ticket)));
             }
             builder.copied_before += link.copied();
-            self.poller.remove(link.fd());
         }
+        self.endpoints.close(index);
         builder.welcome = None;
         builder.broken = None;
         // Over the next connection nothing has been sent unasked yet: what is offered again waits to be asked for.
@@ -528,18 +513,14 @@ impl SourceNode {
                     humantime::format_duration(self.settings.patience)
                 )));
             }
-            if builder.link.is_some() {
+            if self.endpoints.link(index).is_some() {
                 // Connected, but not yet welcomed: give it until patience ends.
                 builder.away = Some((since, now + self.settings.patience));
                 continue;
             }
-            match connect(&builder.address, self.settings.congestion.as_deref(), &builder.greeting) {
-                Ok(link) => {
-                    let interest = link.interest();
-                    self.poller.add(link.fd(), index as u64, interest)?;
-                    builder.link = Some((link, interest));
-                    builder.away = Some((since, now + self.settings.patience));
-                }
+            let congestion = self.settings.congestion.as_deref();
+            match self.endpoints.connect(index, &builder.address, congestion, &builder.greeting) {
+                Ok(()) => builder.away = Some((since, now + self.settings.patience)),
                 // A mistake in the configuration is not cured by trying again.
                 Err(error @ LinkError::Unusable { .. }) => return Err(NodeError::Wait(error)),
                 Err(error) => self.lost(index, error)?,
@@ -549,7 +530,7 @@ impl SourceNode {
     }
 
     fn flush(&mut self) -> Result<(), NodeError> {
-        self.send()?;
+        self.send();
         for index in 0..self.builders.len() {
             if let Some(error) = self.builders[index].broken.take() {
                 self.lost(index, error)?;
@@ -560,23 +541,12 @@ impl SourceNode {
 
     /// Sends what can be sent now. A link that breaks is left for the next turn, since only the thread that takes turns
     /// can wait for the time to connect again.
-    fn send(&mut self) -> Result<(), NodeError> {
-        for index in 0..self.builders.len() {
-            let Builder { link: Some((link, known)), broken: broken @ None, .. } = &mut self.builders[index] else {
-                continue;
-            };
-            match link.flush() {
-                Ok(()) => {
-                    let interest = link.interest();
-                    if interest != *known {
-                        *known = interest;
-                        self.poller.change(link.fd(), index as u64, interest)?;
-                    }
-                }
-                Err(error) => *broken = Some(error),
-            }
+    fn send(&mut self) {
+        let mut broken = Vec::new();
+        self.endpoints.flush(now(), &mut broken);
+        for (index, error) in broken {
+            self.builders[index].broken.get_or_insert(error);
         }
-        Ok(())
     }
 
     fn snapshot(&self) -> Snapshot {

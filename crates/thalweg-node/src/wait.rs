@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
-use thalweg_link::{LinkError, Poller};
+use thalweg_link::{Endpoint, Endpoints, LinkError, Poller};
 
 /// How the hot thread of a node waits.
 ///
@@ -99,8 +99,25 @@ impl Waiter {
         Self { wait, came: Duration::ZERO, turns: 0 }
     }
 
-    /// Whether to stay awake: `came` says whether something came in the last turn.
-    pub(crate) fn stays_awake(&mut self, came: bool, now: Duration) -> bool {
+    /// How to wait for the next turn, at `now` and for at most `timeout`. `came`: something came in the last turn. `hurries`:
+    /// something is in a hurry of which the kernel alone knows.
+    pub(crate) fn idle<E: Endpoint + ?Sized>(
+        &mut self,
+        endpoints: &mut Endpoints<E>,
+        came: bool,
+        hurries: bool,
+        timeout: Option<Duration>,
+        now: Duration,
+    ) -> Idle {
+        // Who would not sleep need not be woken.
+        if self.stays_awake(came, now) || timeout == Some(Duration::ZERO) {
+            return if self.asks(hurries || !endpoints.sees()) { Idle::Ask(Some(Duration::ZERO)) } else { Idle::Spin };
+        }
+        self.turns = 0;
+        Idle::Ask(if endpoints.prepare_wait() { timeout } else { Some(Duration::ZERO) })
+    }
+
+    fn stays_awake(&mut self, came: bool, now: Duration) -> bool {
         match self.wait {
             Wait::Sleep => false,
             Wait::Poll => true,
@@ -111,8 +128,8 @@ impl Waiter {
         }
     }
 
-    /// Awake: whether to ask the kernel in this turn. `hurries`: it alone knows of something that is in a hurry.
-    pub(crate) fn asks(&mut self, hurries: bool) -> bool {
+    /// Awake: whether to ask the kernel in this turn.
+    fn asks(&mut self, hurries: bool) -> bool {
         self.turns += 1;
         let asks = hurries || self.turns >= TURNS;
         self.turns = if asks { 0 } else { self.turns };

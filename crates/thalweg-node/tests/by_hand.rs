@@ -2,13 +2,15 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
-use thalweg_link::{Address, LinkKind, Poller, SourceGreeting, SourceLink, connect};
+use thalweg_link::conformance::SourceEnd;
+use thalweg_link::{Address, Interest, LinkKind, Poller, SourceGreeting};
 use thalweg_node::{BuilderNode, BuilderReport, Handle, Topology};
 use thalweg_store::{Run, verify};
 use thalweg_wire::{
@@ -75,20 +77,20 @@ fn in_shared_memory_too_an_offence_loses_no_place() {
             let builder = Builder::start(folder.path(), "events = 100", &shm(folder.path()), levels);
             let mut arena = Arena::create("source", 1).unwrap();
             let mut link = in_shared_memory(&builder, &arena, true);
-            until_told_where_to_end(&mut *link);
+            until_told_where_to_end(&mut link);
             let mut heard = Vec::new();
             arena[..RECORD].copy_from_slice(&record(SOURCE, 0, 0, 64));
             link.offer(&held(0));
             link.flush().unwrap();
             if offence_first {
                 // The fetch has come. It is granted as the link listens, and shown to the builder with what was said before.
-                wait(&mut *link);
+                wait(&mut link);
                 link.offer(&Announcement { count: 2, ..held(0) });
-                let _ = link.ready(&mut heard);
+                let _ = link.receive(&mut heard);
             } else {
                 while link.withdraw(0) {
-                    wait(&mut *link);
-                    link.ready(&mut heard).unwrap();
+                    wait(&mut link);
+                    link.receive(&mut heard).unwrap();
                 }
                 link.send(&Message::Pause);
                 let _ = link.flush();
@@ -108,7 +110,7 @@ fn what_is_changed_in_shared_memory_after_it_was_checked_is_not_recorded() {
     let mut arena = Arena::create("source", 1).unwrap();
     let other = SourceId::new(1, 1);
     let (mut link, mut peer) = (in_shared_memory(&builder, &arena, false), builder.connected(other));
-    until_told_where_to_end(&mut *link);
+    until_told_where_to_end(&mut link);
     arena[..RECORD].copy_from_slice(&record(SOURCE, 0, 0, 64));
     link.offer(&held(0));
     let books = Message::End(Accounts { accepted: 1, tickets: 1, ..Accounts::default() });
@@ -293,26 +295,26 @@ fn shm(folder: &Path) -> String {
 }
 
 /// A source whose arena the builder maps.
-fn in_shared_memory(builder: &Builder, arena: &Span, withdraws: bool) -> Box<dyn SourceLink> {
+fn in_shared_memory(builder: &Builder, arena: &Span, withdraws: bool) -> SourceEnd {
     let address = builder.addresses.iter().find(|address| address.kind() == LinkKind::SHM);
     let (hello, arena) = (Hello { capabilities: withdrawing(withdraws), ..hello() }, Arc::clone(arena.arena()));
-    connect(address.unwrap(), None, &SourceGreeting { hello, description: "{}".into(), arena }).unwrap()
+    SourceEnd::connect(address.unwrap(), &SourceGreeting { hello, description: "{}".into(), arena }).unwrap()
 }
 
-fn until_told_where_to_end(link: &mut dyn SourceLink) {
+fn until_told_where_to_end(link: &mut SourceEnd) {
     let mut heard = Vec::new();
     while !heard.iter().any(|message| matches!(message, Message::StopAt { .. })) {
         wait(link);
-        link.ready(&mut heard).unwrap();
+        link.receive(&mut heard).unwrap();
     }
 }
 
-fn wait(link: &mut dyn SourceLink) {
+fn wait(link: &mut SourceEnd) {
     if !link.prepare_wait() {
         return;
     }
     let poller = Poller::new().unwrap();
-    poller.add(link.fd(), 0, link.interest()).unwrap();
+    poller.add(link.poller().as_fd(), 0, Interest::READ).unwrap();
     let mut woken = false;
     poller.wait(Some(LONG), |_| woken = true).unwrap();
     assert!(woken, "nothing came");

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, Span};
 use thalweg_link::{
-    Address, BuilderLink, Bytes, Eager, Interest, LinkError, LinkKind, Listener, Poller, Received, SourceGreeting,
-    SourceLink, connect,
+    Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Endpoints, LinkError, LinkKind, Received, SourceEndpoint,
+    SourceGreeting, SourceLink,
 };
 use thalweg_wire::{
     Announcement, Capabilities, Disposition, EventId, HEADER_LEN, Hello, Message, RecordBytes, RunNumber, SourceId,
@@ -29,13 +29,16 @@ const SLOTS: usize = 4 << 20;
 /// The longest record: its length has 32 bits, and blocks are smaller.
 const LONGEST: usize = 1 << 30;
 
-const SOURCE: u64 = 0;
-const BUILDER: u64 = 1;
+/// The other end's number, as a source and as a builder.
+const PEER: usize = 0;
+/// Turns while polling for which the clock is taken to stand still: there is nothing here that is as exact.
+const SAME_TIME: u32 = 64;
 
 /// Where an end listens, before the other has connected to it.
 #[derive(Debug)]
 pub(super) struct Door {
-    listener: Listener,
+    builders: Endpoints<dyn BuilderEndpoint>,
+    address: Address,
 }
 
 impl Door {
@@ -46,16 +49,18 @@ impl Door {
             _ => Address::new(LinkKind::TCP, &std::net::SocketAddr::new(here, 0).to_string()),
         }
         .map_err(BenchError::Usage)?;
-        Ok(Self { listener: Listener::open(&address, EAGER).map_err(failed)? })
+        let mut builders = Endpoints::<dyn BuilderEndpoint>::new().map_err(failed)?;
+        let address = builders.add(&address, EAGER).map_err(failed)?;
+        Ok(Self { builders, address })
     }
 
     /// Where the other end is to connect.
     pub(super) fn address(&self) -> String {
-        self.listener.address().to_string()
+        self.address.to_string()
     }
 
     /// Connects to the other end's door and waits for the other end at this one.
-    pub(super) fn meet(self, theirs: &str, job: &Job) -> Result<Verbs, BenchError> {
+    pub(super) fn meet(mut self, theirs: &str, job: &Job) -> Result<Verbs, BenchError> {
         let address: Address = theirs.parse().map_err(|_| gone("the other end listens at no address"))?;
         let record = record_len(job.size);
         if record > LONGEST {
@@ -81,23 +86,26 @@ impl Door {
             description: 2,
         };
         let greeting = SourceGreeting { hello, description: "{}".into(), arena: std::sync::Arc::clone(arena.arena()) };
-        let mut source = connect(&address, job.congestion.as_deref(), &greeting).map_err(failed)?;
-        let mut builder = self.accept(&mut source)?;
-        let poller = Poller::new().map_err(failed)?;
-        poller.add(source.fd(), SOURCE, source.interest()).map_err(failed)?;
-        poller.add(builder.fd(), BUILDER, builder.interest()).map_err(failed)?;
-        let interests = (source.interest(), builder.interest());
-        builder.flush().map_err(failed)?;
+        let mut sources = Endpoints::beside(&self.builders).towards(std::slice::from_ref(&address)).map_err(failed)?;
+        sources.register(arena.arena()).map_err(failed)?;
+        sources.connect(PEER, &address, job.congestion.as_deref(), &greeting).map_err(failed)?;
+        let maps = address.kind().maps;
         let mut places = Vec::new();
-        if !builder.maps() {
+        if !maps {
             let mut span = Arena::create_local("bench-places", record * 2).map_err(unavailable)?;
+            self.builders.register(span.arena()).map_err(failed)?;
             places.extend((0..2).map(|_| span.take_front(record)));
         }
         let mut verbs = Verbs {
-            source,
-            builder,
-            poller,
-            interests,
+            sources,
+            builders: self.builders,
+            maps,
+            now: Duration::ZERO,
+            begun: Instant::now(),
+            turns: 0,
+            tokens: Vec::new(),
+            ready: Vec::new(),
+            broken: Vec::new(),
             wait: job.wait,
             stream: job.work == Work::Receive,
             check: job.check_data,
@@ -116,42 +124,27 @@ impl Door {
             welcome: false,
             tally: Tally::default(),
         };
+        while verbs.builders.accept(0, PEER).map_err(failed)?.is_none() {
+            verbs.sleep("waiting for the other end to connect")?;
+        }
         verbs.until("the other end's welcome", |verbs| verbs.welcome)?;
         Ok(verbs)
-    }
-
-    fn accept(&self, source: &mut Box<dyn SourceLink>) -> Result<Box<dyn BuilderLink>, BenchError> {
-        use std::os::fd::AsFd;
-        let begun = Instant::now();
-        let poller = Poller::new().map_err(failed)?;
-        poller.add(self.listener.as_fd(), BUILDER, Interest::READ).map_err(failed)?;
-        poller.add(source.fd(), SOURCE, source.interest()).map_err(failed)?;
-        loop {
-            source.flush().map_err(failed)?;
-            poller.change(source.fd(), SOURCE, source.interest()).map_err(failed)?;
-            if let Some((builder, _)) = self.listener.accept().map_err(failed)? {
-                return Ok(builder);
-            }
-            if begun.elapsed() > PATIENCE {
-                return Err(BenchError::Silent {
-                    doing: "waiting for the other end to connect".into(),
-                    patience: PATIENCE,
-                });
-            }
-            if source.prepare_wait() {
-                poller.wait(Some(PATIENCE), |_| {}).map_err(failed)?;
-            }
-        }
     }
 }
 
 /// One end.
 #[derive(Debug)]
 pub(super) struct Verbs {
-    source: Box<dyn SourceLink>,
-    builder: Box<dyn BuilderLink>,
-    poller: Poller,
-    interests: (Interest, Interest),
+    sources: Endpoints<dyn SourceEndpoint>,
+    builders: Endpoints<dyn BuilderEndpoint>,
+    /// Records are read where they lie.
+    maps: bool,
+    now: Duration,
+    begun: Instant,
+    turns: u32,
+    tokens: Vec<u64>,
+    ready: Vec<usize>,
+    broken: Vec<(usize, LinkError)>,
     wait: Wait,
     stream: bool,
     check: bool,
@@ -175,16 +168,26 @@ pub(super) struct Verbs {
 }
 
 impl Verbs {
-    /// Lets both links do what they can. One that has ended does not keep the other from being heard.
-    fn turn(&mut self) -> Result<(), BenchError> {
-        let source = self.source_turn();
-        let builder = self.builder_turn();
+    /// Lets both links do what they can; those that were `woken`, or both. One that has ended does not keep the other from
+    /// being heard.
+    fn turn(&mut self, woken: bool) -> Result<(), BenchError> {
+        self.turns += 1;
+        if woken || self.turns.is_multiple_of(SAME_TIME) {
+            self.now = self.begun.elapsed();
+        }
+        let source = self.source_turn(woken);
+        let builder = self.builder_turn(woken);
+        self.tokens.clear();
         source.and(builder)
     }
 
-    fn source_turn(&mut self) -> Result<(), BenchError> {
-        // What did not fit the socket before goes first.
-        let ready = self.source.ready(&mut self.heard).and_then(|()| self.source.flush());
+    fn source_turn(&mut self, woken: bool) -> Result<(), BenchError> {
+        self.ready.clear();
+        self.sources.poll(self.now, &self.tokens, &mut self.ready);
+        if woken && self.ready.is_empty() {
+            return self.flush_source();
+        }
+        let received = self.sources.receive(PEER, &mut self.heard);
         for message in self.heard.drain(..) {
             match message {
                 Message::Release { below } => {
@@ -197,28 +200,53 @@ impl Verbs {
                 _ => {}
             }
         }
-        ready.map_err(failed)
+        received.map_err(failed)?;
+        self.flush_source()
     }
 
-    fn builder_turn(&mut self) -> Result<(), BenchError> {
+    fn builder_turn(&mut self, woken: bool) -> Result<(), BenchError> {
+        self.ready.clear();
+        self.builders.poll(self.now, &self.tokens, &mut self.ready);
+        if woken && self.ready.is_empty() {
+            return Ok(());
+        }
         loop {
-            let ready = self.builder.flush().and_then(|()| self.builder.ready(&mut self.said));
+            let received = self.builders.receive(PEER, &mut self.said);
             let mut said = std::mem::take(&mut self.said);
             for one in said.drain(..) {
                 self.on_message(one)?;
             }
             self.said = said;
             self.fetch()?;
-            if !ready.map_err(failed)? {
+            self.flush_builder()?;
+            if !received.map_err(failed)? {
                 return Ok(());
             }
         }
     }
 
+    fn source(&mut self) -> Result<&mut (dyn SourceLink + 'static), BenchError> {
+        self.sources.link_mut(PEER).ok_or_else(|| gone("the other end is gone"))
+    }
+
+    fn builder(&mut self) -> Result<&mut (dyn BuilderLink + 'static), BenchError> {
+        self.builders.link_mut(PEER).ok_or_else(|| gone("the other end is gone"))
+    }
+
+    fn flush_source(&mut self) -> Result<(), BenchError> {
+        self.sources.flush(self.now, &mut self.broken);
+        self.broken.pop().map_or(Ok(()), |(_, error)| Err(failed(error)))
+    }
+
+    fn flush_builder(&mut self) -> Result<(), BenchError> {
+        self.builders.flush(self.now, &mut self.broken);
+        self.broken.pop().map_or(Ok(()), |(_, error)| Err(failed(error)))
+    }
+
     fn on_message(&mut self, said: Received) -> Result<(), BenchError> {
         match said {
             Received::Hello(..) => {
-                self.builder.send(&Message::Welcome(Welcome {
+                self.builder()?.send(&Message::Welcome(Welcome {
                     run: RunNumber(1),
                     eager_credit: EAGER.credit,
                     eager_limit: EAGER.limit,
@@ -227,7 +255,7 @@ impl Verbs {
                     released_below: 0,
                     capabilities: Capabilities::empty(),
                 }));
-                self.builder.flush().map_err(failed)?;
+                self.flush_builder()?;
             }
             Received::Message(Message::Offer(offer)) if offer.bytes as usize == self.record => {
                 self.waiting.push_back(offer)
@@ -242,19 +270,19 @@ impl Verbs {
     fn fetch(&mut self) -> Result<(), BenchError> {
         let mut asked = false;
         while let Some(offer) = self.waiting.front().copied() {
-            let place = if self.builder.maps() {
+            let place = if self.maps {
                 None
             } else {
                 let Some(place) = self.places.pop() else { break };
                 Some(place)
             };
             self.waiting.pop_front();
-            match self.builder.fetch(&offer, place).map_err(failed)? {
+            match self.builder()?.fetch(&offer, place).map_err(failed)? {
                 Some(bytes) => self.arrived.push_back(bytes),
                 None => asked = true,
             }
         }
-        if asked { self.builder.flush().map_err(failed) } else { Ok(()) }
+        if asked { self.flush_builder() } else { Ok(()) }
     }
 
     /// Goes on until something has come about.
@@ -262,7 +290,7 @@ impl Verbs {
         let mut patience = Patience::default();
         while !done(self) {
             let turn = match self.wait {
-                Wait::Poll => patience.look(doing).and_then(|()| self.turn()),
+                Wait::Poll => patience.look(doing).and_then(|()| self.turn(false)),
                 Wait::Sleep => self.sleep(doing),
             };
             if !done(self) {
@@ -274,24 +302,16 @@ impl Verbs {
 
     /// Waits until a link has something to do, and lets it.
     fn sleep(&mut self, doing: &str) -> Result<(), BenchError> {
-        let interests = (self.source.interest(), self.builder.interest());
-        if interests.0 != self.interests.0 {
-            self.poller.change(self.source.fd(), SOURCE, interests.0).map_err(failed)?;
-        }
-        if interests.1 != self.interests.1 {
-            self.poller.change(self.builder.fd(), BUILDER, interests.1).map_err(failed)?;
-        }
-        self.interests = interests;
-        let (mut source, mut builder) = (!self.source.prepare_wait(), !self.builder.prepare_wait());
+        let waits = self.sources.prepare_wait() & self.builders.prepare_wait();
+        let patience = if waits { PATIENCE } else { Duration::ZERO };
         let begun = Instant::now();
-        let patience = if source || builder { Duration::ZERO } else { PATIENCE };
-        let woken = |token| if token == SOURCE { source = true } else { builder = true };
-        self.poller.wait(Some(patience), woken).map_err(failed)?;
-        if !source && !builder && begun.elapsed() >= PATIENCE {
+        self.tokens.clear();
+        let Self { builders, tokens, .. } = self;
+        builders.poller().wait(Some(patience), |token| tokens.push(token)).map_err(failed)?;
+        if waits && self.tokens.is_empty() && begun.elapsed() >= PATIENCE {
             return Err(BenchError::Silent { doing: doing.to_owned(), patience: PATIENCE });
         }
-        let built = if builder { self.builder_turn() } else { Ok(()) };
-        if source { built.and(self.source_turn()) } else { built }
+        self.turn(true)
     }
 }
 
@@ -305,14 +325,15 @@ impl Exchange for Verbs {
         slot[HEADER_LEN] = phase as u8;
         let unreleased = (self.offered.len() + 1) * self.record;
         let eager = self.record <= EAGER.limit as usize && unreleased <= EAGER.credit as usize;
-        self.source.offer(&Announcement {
+        let offer = Announcement {
             ticket: self.next,
             first: EventId(self.next),
             arena_offset: slot.offset() as u64,
             count: 1,
             bytes: self.record as u32,
             disposition: if eager { Disposition::Eager } else { Disposition::Held },
-        });
+        };
+        self.source()?.offer(&offer);
         self.offered.push_back(slot);
         self.next += 1;
         self.tally.sent += 1;
@@ -323,12 +344,12 @@ impl Exchange for Verbs {
     }
 
     fn flush(&mut self) -> Result<(), BenchError> {
-        self.source.flush().map_err(failed)?;
+        self.flush_source()?;
         // What has been answered can be released: after the answer, which somebody waits for.
         if self.release > 0 {
-            self.builder.release(self.release);
-            self.release = 0;
-            self.builder.flush().map_err(failed)?;
+            let below = std::mem::take(&mut self.release);
+            self.builder()?.release(below);
+            self.flush_builder()?;
         }
         Ok(())
     }
@@ -355,32 +376,34 @@ impl Exchange for Verbs {
         if !self.stream {
             self.release = below;
         } else if self.arrived.is_empty() || phase == Phase::End {
-            self.builder.release(below);
-            self.builder.flush().map_err(failed)?;
+            self.builder()?.release(below);
+            self.flush_builder()?;
             self.fetch()?;
         }
         Ok(phase)
     }
 
     fn finish(&mut self) -> Result<(), BenchError> {
-        self.builder.release(self.tally.received);
+        let below = self.tally.received;
         // The other end may be gone already, with all it wanted.
+        let _ = self.builder().map(|builder| builder.release(below));
         let _ = self.flush();
-        let _ = self.builder.flush();
+        let _ = self.flush_builder();
         let _ = self.until("waiting for the last release", |verbs| verbs.offered.is_empty());
         Ok(())
     }
 
     fn waiting(&mut self) -> Result<bool, BenchError> {
         if self.arrived.is_empty() {
-            self.turn()?;
+            self.turn(false)?;
         }
         Ok(!self.arrived.is_empty())
     }
 
     fn tally(&self) -> Tally {
         // The links count records, with headers and padding; of these this is the payload's part.
-        let records = u128::from(self.source.copied() + self.builder.copied());
+        let sent = self.sources.link(PEER).map_or(0, |link| link.copied());
+        let records = u128::from(sent + self.builders.link(PEER).map_or(0, |link| link.copied()));
         let copied = records * self.size as u128 / self.record as u128;
         Tally { copied: u64::try_from(copied).unwrap_or(u64::MAX), ..self.tally }
     }

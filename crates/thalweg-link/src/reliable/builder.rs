@@ -227,6 +227,9 @@ impl ReliableBuilder {
                 self.unasked -= u64::from(offer.bytes);
             }
         }
+        // Over an earlier link the builder has heard of tickets that were not offered over this one, and now will not be.
+        self.next = self.next.map(|next| next.max(below));
+        self.early = self.early.split_off(&below);
         self.control.push_back(Message::Release { below: self.released.0 }.encode().to_vec());
     }
 
@@ -562,5 +565,49 @@ impl Fetching {
     /// When to ask again. While bytes of earlier fetches come, this one waits for its turn.
     fn due(&self, latest_answered: u64, data_at: Duration) -> Duration {
         if self.number < latest_answered { self.retry.at } else { self.retry.at.max(data_at + PATIENCE.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_wire::{EventId, RunNumber, SourceId, Welcome};
+
+    #[test]
+    fn what_is_released_before_it_was_offered_again_is_not_waited_for() {
+        let mut builder = ReliableBuilder::new(Eager { credit: 0, limit: 0 }, Duration::ZERO);
+        let hello = Hello {
+            session: 1,
+            source: SourceId::new(1, 0),
+            builder: 0,
+            builders: 1,
+            slots: 4,
+            slot_bytes: 64,
+            max_payload: 0,
+            capabilities: Capabilities::empty(),
+            description: 0,
+        };
+        let heard = |builder: &mut ReliableBuilder, datagram: &[u8]| {
+            let mut said = Vec::new();
+            builder.on_datagram(datagram, Duration::ZERO, &mut said).unwrap();
+            said
+        };
+        heard(&mut builder, &[&Message::Hello(hello).encode()[..], &[0; 4]].concat());
+        let welcome = Welcome {
+            run: RunNumber(1),
+            eager_credit: 0,
+            eager_limit: 0,
+            most_records: 1,
+            running: true,
+            released_below: 7,
+            capabilities: Capabilities::empty(),
+        };
+        builder.send(&Message::Welcome(welcome), Duration::ZERO);
+        // Ticket 7 had come over the connection before: its offer over this one is lost.
+        builder.release(8, Duration::ZERO);
+        let (disposition, first) = (Disposition::Held, EventId(8));
+        let offer = Announcement { ticket: 8, first, arena_offset: 0, count: 1, bytes: 64, disposition };
+        let said = heard(&mut builder, &Message::Offer(offer).encode());
+        assert!(matches!(said[..], [Delivered::Message(Message::Offer(known))] if known == offer), "{said:?}");
     }
 }

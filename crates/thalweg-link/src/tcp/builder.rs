@@ -6,6 +6,7 @@ use crate::copy::copy_counted;
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::offered::Asked;
 use crate::rules::{check_hello, check_offer, check_order};
+use crate::sockets::SocketLink;
 use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Received};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -323,7 +324,9 @@ impl TcpBuilder {
     }
 }
 
-impl BuilderLink for TcpBuilder {
+impl SocketLink for TcpBuilder {
+    type Received = Received;
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -332,6 +335,80 @@ impl BuilderLink for TcpBuilder {
         Interest { read: true, write: !self.out.is_empty() }
     }
 
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.send_fetches();
+        while !self.gone && !self.out.is_empty() {
+            match rustix::net::send(&self.socket, &self.out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(n) => {
+                    self.out.drain(..n);
+                    send_now(&self.socket)?;
+                }
+                Err(Errno::AGAIN) => return check_unheard(self.out.len(), MOST_UNHEARD),
+                Err(Errno::INTR) => {}
+                Err(error) if is_gone(error) => self.gone = true,
+                Err(error) => return Err(LinkError::io("sending to a source")(error)),
+            }
+        }
+        // Only left behind by a peer that is gone.
+        self.out.clear();
+        Ok(())
+    }
+
+    fn receive(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
+        self.flush()?;
+        if self.parse(said)? {
+            return Ok(true);
+        }
+        let mut share = FAIR_SHARE;
+        loop {
+            let (received, direct, wanted) = match &mut self.phase {
+                Phase::Payload { place, end } => {
+                    debug_assert!(self.stash.is_empty(), "the stash would belong in front of what is received now");
+                    let place = place.rest(*end);
+                    let room = self.stash.room();
+                    let (direct, wanted) = (place.len(), place.len() + room.len());
+                    let mut parts = [IoSliceMut::new(place), IoSliceMut::new(room)];
+                    (rustix::io::readv(&self.socket, &mut parts), direct, wanted)
+                }
+                _ => {
+                    let room = self.stash.room();
+                    let wanted = room.len();
+                    (rustix::io::read(&self.socket, room), 0, wanted)
+                }
+            };
+            let received = match received {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(received) => received,
+                Err(Errno::AGAIN) if self.gone => return Err(LinkError::Closed),
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => continue,
+                Err(error) if is_gone(error) => return Err(LinkError::Closed),
+                Err(error) => return Err(LinkError::io("receiving from a source")(error)),
+            };
+            let placed = received.min(direct);
+            if let Phase::Payload { place, .. } = &mut self.phase {
+                place.came(placed);
+                self.copied += placed as u64;
+                self.received += if place.was_asked() { placed as u64 } else { 0 };
+            }
+            self.stash.came(received - placed);
+            self.finish_phase(said)?;
+            if self.parse(said)? {
+                return Ok(true);
+            }
+            if received < wanted && !self.gone {
+                // Everything that was there: asking again would only be told so.
+                return Ok(false);
+            }
+            share = share.saturating_sub(received);
+            if share == 0 {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+impl BuilderLink for TcpBuilder {
     fn maps(&self) -> bool {
         false
     }
@@ -410,80 +487,6 @@ impl BuilderLink for TcpBuilder {
 
     fn refuse(&mut self, reason: Refusal, text: &str) {
         self.out.extend_from_slice(&refusal(reason, text));
-        // The peer may be gone, or may not listen: it was worth trying.
-        let _ = self.flush();
-    }
-
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.send_fetches();
-        while !self.gone && !self.out.is_empty() {
-            match rustix::net::send(&self.socket, &self.out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(n) => {
-                    self.out.drain(..n);
-                    send_now(&self.socket)?;
-                }
-                Err(Errno::AGAIN) => return check_unheard(self.out.len(), MOST_UNHEARD),
-                Err(Errno::INTR) => {}
-                Err(error) if is_gone(error) => self.gone = true,
-                Err(error) => return Err(LinkError::io("sending to a source")(error)),
-            }
-        }
-        // Only left behind by a peer that is gone.
-        self.out.clear();
-        Ok(())
-    }
-
-    fn ready(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
-        self.flush()?;
-        if self.parse(said)? {
-            return Ok(true);
-        }
-        let mut share = FAIR_SHARE;
-        loop {
-            let (received, direct, wanted) = match &mut self.phase {
-                Phase::Payload { place, end } => {
-                    debug_assert!(self.stash.is_empty(), "the stash would belong in front of what is received now");
-                    let place = place.rest(*end);
-                    let room = self.stash.room();
-                    let (direct, wanted) = (place.len(), place.len() + room.len());
-                    let mut parts = [IoSliceMut::new(place), IoSliceMut::new(room)];
-                    (rustix::io::readv(&self.socket, &mut parts), direct, wanted)
-                }
-                _ => {
-                    let room = self.stash.room();
-                    let wanted = room.len();
-                    (rustix::io::read(&self.socket, room), 0, wanted)
-                }
-            };
-            let received = match received {
-                Ok(0) => return Err(LinkError::Closed),
-                Ok(received) => received,
-                Err(Errno::AGAIN) if self.gone => return Err(LinkError::Closed),
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(Errno::INTR) => continue,
-                Err(error) if is_gone(error) => return Err(LinkError::Closed),
-                Err(error) => return Err(LinkError::io("receiving from a source")(error)),
-            };
-            let placed = received.min(direct);
-            if let Phase::Payload { place, .. } = &mut self.phase {
-                place.came(placed);
-                self.copied += placed as u64;
-                self.received += if place.was_asked() { placed as u64 } else { 0 };
-            }
-            self.stash.came(received - placed);
-            self.finish_phase(said)?;
-            if self.parse(said)? {
-                return Ok(true);
-            }
-            if received < wanted && !self.gone {
-                // Everything that was there: asking again would only be told so.
-                return Ok(false);
-            }
-            share = share.saturating_sub(received);
-            if share == 0 {
-                return Ok(true);
-            }
-        }
     }
 
     fn copied(&self) -> u64 {

@@ -1,9 +1,10 @@
 //! The source's end: messages and slots go out in one queue, slots by `sendfile`.
 
-use super::is_gone;
+use super::{connect, is_gone};
 use crate::offered::{Asked, Novelty, Offered};
+use crate::sockets::{Connects, SocketLink};
 use crate::tcp_info::sent_again;
-use crate::{Interest, LinkError, SourceGreeting, SourceLink};
+use crate::{Address, Interest, LinkError, SourceGreeting, SourceLink};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::Socket;
@@ -184,31 +185,21 @@ impl TcpSource {
     }
 }
 
-impl SourceLink for TcpSource {
+impl Connects for TcpSource {
+    fn connect(to: &Address, congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Self, LinkError> {
+        connect(to.place(), congestion, greeting)
+    }
+}
+
+impl SocketLink for TcpSource {
+    type Received = Message;
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     fn interest(&self) -> Interest {
         Interest { read: true, write: !self.out.is_empty() }
-    }
-
-    fn offer(&mut self, offer: &Announcement) {
-        let novelty = self.offered.offer(offer);
-        if novelty != Novelty::Released {
-            self.send(&Message::Offer(*offer));
-        }
-        if novelty == Novelty::New && offer.disposition == Disposition::Eager {
-            self.queue_slot(offer, Asked { ticket: offer.ticket, offset: 0, length: offer.bytes });
-        }
-    }
-
-    fn withdraw(&mut self, ticket: u64) -> bool {
-        self.offered.may_withdraw(ticket)
-    }
-
-    fn send(&mut self, message: &Message) {
-        self.queue(&message.encode());
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
@@ -244,10 +235,10 @@ impl SourceLink for TcpSource {
         Ok(())
     }
 
-    fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
+    fn receive(&mut self, said: &mut Vec<Message>) -> Result<bool, LinkError> {
         self.flush()?;
         if !self.connected {
-            return Ok(());
+            return Ok(false);
         }
         for _ in 0..INBOXES {
             match rustix::net::recv(&self.socket, rustix::buffer::spare_capacity(&mut self.inbox), RecvFlags::DONTWAIT)
@@ -255,7 +246,7 @@ impl SourceLink for TcpSource {
                 Ok((_, 0)) => return Err(LinkError::Closed),
                 Ok(_) => {}
                 Err(Errno::AGAIN) if self.gone => return Err(LinkError::Closed),
-                Err(Errno::AGAIN) => break,
+                Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => continue,
                 Err(error) if is_gone(error) => return Err(LinkError::Closed),
                 Err(error) => return Err(LinkError::io(format!("receiving from tcp:{}", self.peer))(error)),
@@ -263,11 +254,31 @@ impl SourceLink for TcpSource {
             let full = self.inbox.len() == self.inbox.capacity();
             self.on_message(said)?;
             if !full {
-                break;
+                return Ok(false);
             }
         }
         // Not flushed: what the caller has to say next rides in the last packet of the answers.
-        Ok(())
+        Ok(true)
+    }
+}
+
+impl SourceLink for TcpSource {
+    fn offer(&mut self, offer: &Announcement) {
+        let novelty = self.offered.offer(offer);
+        if novelty != Novelty::Released {
+            self.send(&Message::Offer(*offer));
+        }
+        if novelty == Novelty::New && offer.disposition == Disposition::Eager {
+            self.queue_slot(offer, Asked { ticket: offer.ticket, offset: 0, length: offer.bytes });
+        }
+    }
+
+    fn withdraw(&mut self, ticket: u64) -> bool {
+        self.offered.may_withdraw(ticket)
+    }
+
+    fn send(&mut self, message: &Message) {
+        self.queue(&message.encode());
     }
 
     fn copied(&self) -> u64 {

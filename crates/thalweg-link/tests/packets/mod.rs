@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use thalweg_arena::{Arena, Span};
-use thalweg_link::parts::{Asked, Novelty, Offered};
+use thalweg_link::parts::{Asked, Connects, Door, Novelty, Offered, SocketLink, Sockets};
 use thalweg_link::{
-    Abilities, Accepted, Address, BuilderLink, Bytes, Door, Eager, Interest, LinkError, Locator, Origin, Peer,
-    Received, SourceGreeting, SourceLink, Transport,
+    Abilities, Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Locator, Origin, Peer,
+    Received, SourceEndpoint, SourceGreeting, SourceLink, Transport, Watch,
 };
 use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Refusal};
 
@@ -40,24 +40,11 @@ impl Transport for Packets {
         }
     }
 
-    fn connect(
-        &self,
-        to: &Address,
-        _congestion: Option<&str>,
-        greeting: &SourceGreeting,
-    ) -> Result<Box<dyn SourceLink>, LinkError> {
-        let socket = socket().map_err(failed("making a socket"))?;
-        socket.connect(&SockAddr::unix(to.place()).unwrap()).map_err(failed("connecting"))?;
-        let hello = [&Message::Hello(greeting.hello).encode()[..], greeting.description.as_bytes()].concat();
-        Ok(Box::new(Source {
-            wire: Wire { socket, out: VecDeque::from([Out::Bytes(hello)]), gone: false },
-            arena: Arc::clone(&greeting.arena),
-            offered: Offered::new(greeting.hello.slots, greeting.hello.slot_bytes),
-            copied: 0,
-        }))
+    fn source(&self, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+        Ok(Box::new(Sockets::<Source>::new(watch)))
     }
 
-    fn listen(&self, at: &Address, _eager: Eager) -> Result<Box<dyn Door>, LinkError> {
+    fn builder(&self, at: &Address, _eager: Eager, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let open = || {
             let socket = socket()?;
             socket.bind(&SockAddr::unix(at.place())?)?;
@@ -66,7 +53,7 @@ impl Transport for Packets {
         };
         let advice = "choose another path for `listen`";
         let socket = open().map_err(|error| LinkError::Listening { address: at.clone(), error, advice })?;
-        Ok(Box::new(Listening { socket, path: at.place().into() }))
+        Ok(Box::new(Sockets::behind(Listening { socket, path: at.place().into() }, watch)?))
     }
 }
 
@@ -86,6 +73,8 @@ struct Listening {
 }
 
 impl Door for Listening {
+    type Link = Builder;
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -94,7 +83,7 @@ impl Door for Listening {
         self.path.display().to_string()
     }
 
-    fn accept(&self) -> Result<Option<Accepted>, LinkError> {
+    fn accept(&mut self) -> Result<Option<(Builder, Peer)>, LinkError> {
         let socket = match self.socket.accept() {
             Ok((socket, _)) => socket,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -103,7 +92,7 @@ impl Door for Listening {
         socket.set_nonblocking(true).map_err(failed("setting up a connection"))?;
         let wire = Wire { socket, out: VecDeque::new(), gone: false };
         let builder = Builder { wire, fetches: BTreeMap::new(), received: 0, copied: 0 };
-        Ok(Some((Box::new(builder), Peer::new("somebody".into(), Origin::User(None)))))
+        Ok(Some((builder, Peer::new("somebody".into(), Origin::User(None)))))
     }
 }
 
@@ -203,30 +192,29 @@ impl Source {
     }
 }
 
-impl SourceLink for Source {
+impl Connects for Source {
+    fn connect(to: &Address, _congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Self, LinkError> {
+        let socket = socket().map_err(failed("making a socket"))?;
+        socket.connect(&SockAddr::unix(to.place()).unwrap()).map_err(failed("connecting"))?;
+        let hello = [&Message::Hello(greeting.hello).encode()[..], greeting.description.as_bytes()].concat();
+        Ok(Self {
+            wire: Wire { socket, out: VecDeque::from([Out::Bytes(hello)]), gone: false },
+            arena: Arc::clone(&greeting.arena),
+            offered: Offered::new(greeting.hello.slots, greeting.hello.slot_bytes),
+            copied: 0,
+        })
+    }
+}
+
+impl SocketLink for Source {
+    type Received = Message;
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.wire.socket.as_fd()
     }
 
     fn interest(&self) -> Interest {
         self.wire.interest()
-    }
-
-    fn offer(&mut self, offer: &Announcement) {
-        // Nothing is sent unasked here.
-        let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
-        let offer = Announcement { disposition, ..*offer };
-        if self.offered.offer(&offer) != Novelty::Released {
-            self.wire.send(&Message::Offer(offer));
-        }
-    }
-
-    fn withdraw(&mut self, ticket: u64) -> bool {
-        self.offered.may_withdraw(ticket)
-    }
-
-    fn send(&mut self, message: &Message) {
-        self.wire.send(message);
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
@@ -247,7 +235,7 @@ impl SourceLink for Source {
         })
     }
 
-    fn ready(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
+    fn receive(&mut self, said: &mut Vec<Message>) -> Result<bool, LinkError> {
         self.flush()?;
         let mut buffer = [0; MESSAGE_LEN + Message::MAX_REFUSAL_TEXT as usize];
         while let Some((message, body)) = self.wire.receive(&mut buffer)? {
@@ -264,7 +252,26 @@ impl SourceLink for Source {
                 _ => said.push(message),
             }
         }
-        self.flush()
+        self.flush().map(|()| false)
+    }
+}
+
+impl SourceLink for Source {
+    fn offer(&mut self, offer: &Announcement) {
+        // Nothing is sent unasked here.
+        let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
+        let offer = Announcement { disposition, ..*offer };
+        if self.offered.offer(&offer) != Novelty::Released {
+            self.wire.send(&Message::Offer(offer));
+        }
+    }
+
+    fn withdraw(&mut self, ticket: u64) -> bool {
+        self.offered.may_withdraw(ticket)
+    }
+
+    fn send(&mut self, message: &Message) {
+        self.wire.send(message);
     }
 
     fn copied(&self) -> u64 {
@@ -311,7 +318,9 @@ impl Builder {
     }
 }
 
-impl BuilderLink for Builder {
+impl SocketLink for Builder {
+    type Received = Received;
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.wire.socket.as_fd()
     }
@@ -320,6 +329,30 @@ impl BuilderLink for Builder {
         self.wire.interest()
     }
 
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.wire.flush(|out| match out {
+            Out::Bytes(bytes) => Ok(bytes.clone()),
+            Out::Piece { .. } => unreachable!("a builder sends no pieces"),
+        })
+    }
+
+    fn receive(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
+        self.flush()?;
+        let mut buffer = [0; MESSAGE_LEN + PIECE as usize];
+        while let Some((message, body)) = self.wire.receive(&mut buffer)? {
+            match message {
+                Message::Hello(hello) => {
+                    said.push(Received::Hello(hello, String::from_utf8_lossy(body).into_owned()));
+                }
+                Message::Data { ticket, offset, .. } => said.extend(self.came(ticket, offset, body)?),
+                _ => said.push(Received::Message(message)),
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl BuilderLink for Builder {
     fn maps(&self) -> bool {
         false
     }
@@ -362,29 +395,6 @@ impl BuilderLink for Builder {
     fn refuse(&mut self, reason: Refusal, text: &str) {
         let refuse = Message::Refuse { reason, text: text.len() as u32 };
         self.wire.out.push_back(Out::Bytes([&refuse.encode()[..], text.as_bytes()].concat()));
-        let _ = self.flush();
-    }
-
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.wire.flush(|out| match out {
-            Out::Bytes(bytes) => Ok(bytes.clone()),
-            Out::Piece { .. } => unreachable!("a builder sends no pieces"),
-        })
-    }
-
-    fn ready(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
-        self.flush()?;
-        let mut buffer = [0; MESSAGE_LEN + PIECE as usize];
-        while let Some((message, body)) = self.wire.receive(&mut buffer)? {
-            match message {
-                Message::Hello(hello) => {
-                    said.push(Received::Hello(hello, String::from_utf8_lossy(body).into_owned()));
-                }
-                Message::Data { ticket, offset, .. } => said.extend(self.came(ticket, offset, body)?),
-                _ => said.push(Received::Message(message)),
-            }
-        }
-        Ok(false)
     }
 
     fn copied(&self) -> u64 {

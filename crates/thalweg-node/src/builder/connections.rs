@@ -4,55 +4,50 @@ use super::{ACCEPT_BACKOFF, BuilderNode, Connection, LET_IN_AT_ONCE};
 use crate::{NodeError, now};
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::os::fd::AsFd;
 use thalweg_build::Violation;
-use thalweg_link::{Accepted, Bytes, LinkError, Received};
+use thalweg_link::{Bytes, LinkError, Peer, Received};
 use thalweg_wire::{Accounts, Capabilities, Hello, Losses, MAX_RECORDS, Message, Refusal, Welcome};
 
 impl BuilderNode {
-    pub(super) fn accept(&mut self, at: usize) -> Result<(), NodeError> {
-        for _ in 0..LET_IN_AT_ONCE {
-            let Some(listener) = self.listeners.get(at) else { return Ok(()) };
-            let (link, peer): Accepted = match listener.accept() {
-                Ok(Some(accepted)) => accepted,
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    // Out of descriptors, most likely.
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    if self.turn_away_an_unidentified() {
-                        continue;
+    /// Lets in those that wait, at each address a few.
+    pub(super) fn accept(&mut self) -> Result<(), NodeError> {
+        for at in 0..self.addresses.len() {
+            for _ in 0..LET_IN_AT_ONCE {
+                let index = self.vacant;
+                match self.endpoints.accept(at, index) {
+                    Ok(Some(peer)) => self.let_in(index, peer),
+                    Ok(None) => break,
+                    Err(error) => {
+                        // Out of descriptors, most likely.
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        if self.turn_away_an_unidentified() {
+                            continue;
+                        }
+                        // It is still waiting there: do not ask again at once.
+                        self.endpoints.listen(at, false)?;
+                        self.accept_backoff.push((at, now() + ACCEPT_BACKOFF));
+                        break;
                     }
-                    // It is still waiting there: do not ask again at once.
-                    self.poller.remove(self.listeners[at].as_fd());
-                    self.accept_backoff.push((at, now() + ACCEPT_BACKOFF));
-                    return Ok(());
                 }
-            };
-            self.make_room_for_an_unidentified();
-            let free = self.connections.iter().position(Option::is_none);
-            let index = free.unwrap_or_else(|| {
-                self.connections.push(None);
-                self.connections.len() - 1
-            });
-            let (interest, now) = (link.interest(), now());
-            self.poller.add(link.fd(), index as u64, interest)?;
-            self.connections[index] = Some(Connection {
-                link,
-                interest,
-                peer,
-                source: None,
-                since: now,
-                fetching: 0,
-                delivered: now,
-                copied: 0,
-                received: 0,
-                losses: Losses::default(),
-                more: false,
-            });
-            // A source says who it is at once: what it said may be here already.
-            self.serve(index);
+            }
         }
         Ok(())
+    }
+
+    fn let_in(&mut self, index: usize, peer: Peer) {
+        self.make_room_for_an_unidentified();
+        let now = now();
+        let maps = self.endpoints.link(index).is_some_and(|link| link.maps());
+        let (fetching, copied, received, losses) = (0, 0, 0, Losses::default());
+        let connection =
+            Connection { peer, maps, source: None, since: now, fetching, delivered: now, copied, received, losses };
+        if index == self.connections.len() {
+            self.connections.push(None);
+        }
+        self.connections[index] = Some(connection);
+        self.vacant = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
+        // A source says who it is at once: what it said may be here already.
+        self.serve(index);
     }
 
     /// Keeps few connections that have not said who they are. Sources that are expected have room for all of them, so that
@@ -93,16 +88,16 @@ impl BuilderNode {
     pub(super) fn serve(&mut self, index: usize) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let mut said = Vec::new();
-        let result = connection.link.ready(&mut said);
-        connection.more = *result.as_ref().unwrap_or(&false);
+        let result = self.endpoints.receive(index, &mut said);
         self.came |= !said.is_empty();
-        let copied = connection.link.copied();
+        let Some(link) = self.endpoints.link(index) else { return };
+        let copied = link.copied();
         if copied != connection.copied {
             connection.copied = copied;
             connection.delivered = now();
         }
         if let Some(source) = connection.source {
-            let (received, losses) = (connection.link.received(), connection.link.losses());
+            let (received, losses) = (link.received(), link.losses());
             if received != connection.received {
                 self.builder.received(source, received - connection.received, now());
                 connection.received = received;
@@ -153,7 +148,9 @@ impl BuilderNode {
                 let cancelled = self.builder.offered(source, offer, now()).map_err(violation)?;
                 if cancelled {
                     connection.fetching = connection.fetching.saturating_sub(1);
-                    connection.link.cancel(offer.ticket);
+                    if let Some(link) = self.endpoints.link_mut(index) {
+                        link.cancel(offer.ticket);
+                    }
                 }
             }
             Received::Message(Message::Paused { next }) => self.control.paused(source, next),
@@ -245,7 +242,7 @@ impl BuilderNode {
             // The source knows better than we do that the old connection is dead.
             self.close(old, &LinkError::Closed);
         }
-        let near = self.connections[index].as_ref().is_some_and(|connection| connection.link.maps());
+        let near = self.connections[index].as_ref().is_some_and(|connection| connection.maps);
         let released_below = self.builder.connected(source, hello.slots, near);
         let state = &mut self.sources[source];
         state.connection = Some(index);
@@ -256,10 +253,12 @@ impl BuilderNode {
         // What its slots can hold of events that it has not offered.
         let records = u64::from(self.config.open_events.min(MAX_RECORDS)) * u64::from(self.count);
         self.control.greeted(source, u64::from(hello.slots).saturating_mul(records));
-        let Some(connection) = &mut self.connections[index] else { return Ok(()) };
+        let (Some(connection), Some(link)) = (&mut self.connections[index], self.endpoints.link_mut(index)) else {
+            return Ok(());
+        };
         connection.source = Some(source);
         tracing::info!(source = %hello.source, peer = %connection.peer, "connected");
-        connection.link.send(&Message::Welcome(Welcome {
+        link.send(&Message::Welcome(Welcome {
             run: self.run,
             eager_credit: self.eager.credit,
             eager_limit: self.eager.limit,
@@ -287,21 +286,30 @@ impl BuilderNode {
     }
 
     pub(super) fn close(&mut self, index: usize, error: &LinkError) {
-        let Some(mut connection) = self.connections[index].take() else { return };
+        let Some(connection) = self.connections[index].take() else { return };
+        self.vacant = self.vacant.min(index);
         let (peer, source) = (&connection.peer, connection.source.map(|source| self.ids[source].1.clone()));
-        match error {
+        let refusal = match error {
             LinkError::Refused { reason, text } => {
                 tracing::warn!(%peer, "refused: {text}");
-                connection.link.refuse(*reason, text);
+                Some((*reason, text.clone()))
             }
             error if error.is_violation() => {
                 tracing::warn!(%peer, source, "cut off: {error}");
-                connection.link.refuse(Refusal::Protocol, &error.to_string());
+                Some((Refusal::Protocol, error.to_string()))
             }
-            error => tracing::info!(%peer, source, "connection ended: {error}"),
+            error => {
+                tracing::info!(%peer, source, "connection ended: {error}");
+                None
+            }
+        };
+        if let Some(link) = self.endpoints.link_mut(index) {
+            if let Some((reason, text)) = refusal {
+                link.refuse(reason, &text);
+            }
+            self.copied_before += link.copied();
         }
-        self.poller.remove(connection.link.fd());
-        self.copied_before += connection.link.copied();
+        self.endpoints.close(index);
         self.losses_before = super::add(self.losses_before, connection.losses);
         let Some(source) = connection.source else { return };
         self.sources[source].connection = None;

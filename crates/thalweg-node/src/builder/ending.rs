@@ -185,7 +185,8 @@ impl BuilderNode {
         let (events, incomplete) = self.builder.counts();
         let (bytes, fragments) = self.builder.progress_counts();
         let (source_cpu, source_copied) = self.builder.source_costs();
-        let copied: u64 = self.connections.iter().flatten().map(|c| c.link.copied()).sum();
+        let links = (0..self.connections.len()).filter_map(|index| self.endpoints.link(index));
+        let copied: u64 = links.map(|link| link.copied()).sum();
         let copied_here = self.trigger.as_ref().map_or(0, |trigger| trigger.copied());
         let seconds = (ended_at - self.began_at).as_secs_f64();
         let trigger = self.trigger.is_some().then(|| TriggerReport::new(self.builder.triggered(), seconds));

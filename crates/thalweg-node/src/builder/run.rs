@@ -47,7 +47,7 @@ pub(super) fn owes(
     source: usize,
 ) -> bool {
     let connection = sources[source].connection.and_then(|at| connections[at].as_ref());
-    connection.is_some_and(|c| c.fetching > 0 && (c.link.maps() || builder.in_flight_of(source) > 0))
+    connection.is_some_and(|c| c.fetching > 0 && (c.maps || builder.in_flight_of(source) > 0))
 }
 
 impl BuilderNode {
@@ -115,11 +115,7 @@ impl BuilderNode {
         self.reasons.push(format!("{WHY}: what was not built by then is lost"));
         self.builder.abandon(now());
         for index in 0..self.connections.len() {
-            if let Some(connection) = &mut self.connections[index] {
-                // What the others are told, they are told by the sources.
-                let _ = connection.link.flush();
-                self.close(index, &LinkError::Refused { reason: Refusal::Ended, text: WHY.into() });
-            }
+            self.close(index, &LinkError::Refused { reason: Refusal::Ended, text: WHY.into() });
         }
     }
 
@@ -138,8 +134,10 @@ impl BuilderNode {
     }
 
     fn refuse_all(&mut self, reason: Refusal, text: &str) {
-        for connection in self.connections.iter_mut().flatten() {
-            connection.link.refuse(reason, text);
+        for index in 0..self.connections.len() {
+            if let Some(link) = self.endpoints.link_mut(index) {
+                link.refuse(reason, text);
+            }
         }
     }
 
@@ -149,8 +147,8 @@ impl BuilderNode {
             Tell::Pause => Message::Pause,
             Tell::StopAt(end) => Message::StopAt { end },
         };
-        if let Some(connection) = self.sources[source].connection.and_then(|at| self.connections[at].as_mut()) {
-            connection.link.send(&message);
+        if let Some(link) = self.sources[source].connection.and_then(|at| self.endpoints.link_mut(at)) {
+            link.send(&message);
         }
     }
 
@@ -219,7 +217,7 @@ impl BuilderNode {
             ..RecorderConfig::default()
         };
         let recorder = Recorder::create(config, self.blocks.pool_mut())?;
-        self.poller.add(recorder.as_fd(), RECORDER, Interest::READ)?;
+        self.endpoints.poller().add(recorder.as_fd(), RECORDER, Interest::READ)?;
         self.run = recorder.run();
         self.recorder_method = Some(recorder.method().to_string());
         tracing::info!(run = self.run.0, path = %recorder.path().display(), "recording by {}", recorder.method());

@@ -108,7 +108,7 @@ impl SourceNode {
         }
         if self.end_at.is_some_and(|end| event.0 >= end) {
             self.end();
-            self.send()?;
+            self.send();
             return Err(NodeError::Over);
         }
         let before = self.next_event;
@@ -138,16 +138,16 @@ impl SourceNode {
             self.end();
         }
         self.offer_partial();
-        self.send()?;
+        self.send();
         Ok(Some(event))
     }
 
     /// The program that pushes has nothing more to say.
-    pub(crate) fn push_end(&mut self) -> Result<(), NodeError> {
+    pub(crate) fn push_end(&mut self) {
         if matches!(self.phase, Phase::Running | Phase::Paused) {
             self.end();
         }
-        self.send()
+        self.send();
     }
 
     /// Whether there is something that only a [turn](Self::turn) puts right.
@@ -256,7 +256,7 @@ impl SourceNode {
 
     /// A free slot, one with the right content already in it if there is one; by policy also one that is not free.
     fn slot(&mut self, index: usize, key: Option<u64>) -> Option<Slot> {
-        let Self { pool, traces, builders, .. } = self;
+        let Self { pool, traces, builders, endpoints, .. } = self;
         if let Some(slot) = pool.take_preferred(|slot| traces.begins_with(slot, key)) {
             return Some(slot);
         }
@@ -265,9 +265,9 @@ impl SourceNode {
         }
         let builder = &mut builders[index];
         // Before the welcome nothing was offered over this connection, and everything will be.
-        let mut link = builder.link.as_mut().filter(|_| builder.welcome.is_some());
+        let mut link = endpoints.link_mut(index).filter(|_| builder.welcome.is_some());
         for (offer, slot) in builder.book.iter_mut().filter(|(_, slot)| slot.is_some()) {
-            let asked = link.as_mut().is_some_and(|(link, _)| !link.withdraw(offer.ticket));
+            let asked = link.as_mut().is_some_and(|link| !link.withdraw(offer.ticket));
             if !asked && !builder.granted.contains(&offer.ticket) {
                 if offer.disposition == Disposition::Eager {
                     builder.eager -= offer.bytes;
@@ -275,7 +275,7 @@ impl SourceNode {
                 offer.disposition = Disposition::DroppedOldest;
                 offer.bytes = 0;
                 builder.accounts.dropped_oldest += u64::from(offer.count);
-                if let Some((link, _)) = link {
+                if let Some(link) = link {
                     link.offer(offer);
                 }
                 return slot.take();
@@ -320,8 +320,8 @@ impl SourceNode {
         };
         builder.book.push(offer, None);
         builder.accounts.tickets = builder.book.next_ticket();
-        if let Some((link, _)) = &mut builder.link
-            && builder.welcome.is_some()
+        if builder.welcome.is_some()
+            && let Some(link) = self.endpoints.link_mut(index)
         {
             link.offer(&offer);
         }
@@ -339,7 +339,7 @@ impl SourceNode {
         let eager = builder.welcome.is_some_and(|welcome| {
             let unasked = builder.eager.checked_add(bytes);
             let fits = bytes <= welcome.eager_limit && unasked.is_some_and(|unasked| unasked <= welcome.eager_credit);
-            fits && builder.link.is_some()
+            fits && self.endpoints.link(index).is_some()
         });
         let offer = Announcement {
             ticket: builder.book.next_ticket(),
@@ -352,8 +352,8 @@ impl SourceNode {
         builder.eager += if eager { bytes } else { 0 };
         builder.book.push(offer, Some(filling.slot));
         builder.accounts.tickets = builder.book.next_ticket();
-        if let Some((link, _)) = &mut builder.link
-            && builder.welcome.is_some()
+        if builder.welcome.is_some()
+            && let Some(link) = self.endpoints.link_mut(index)
         {
             link.offer(&offer);
         }
@@ -365,7 +365,7 @@ impl SourceNode {
             self.offer(index);
             self.announce_drops(index);
             let builder = &mut self.builders[index];
-            let copied = builder.copied_before + builder.link.as_ref().map_or(0, |(link, _)| link.copied());
+            let copied = builder.copied_before + self.endpoints.link(index).map_or(0, |link| link.copied());
             builder.accounts.copied_bytes = copied;
             builder.accounts.next_sequence = self.sequence;
             // All builders are told the same: it is one process.
@@ -386,7 +386,8 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::time::Duration;
-    use thalweg_link::{Address, Eager, LinkKind, Listener, Poller};
+    use thalweg_link::conformance::Listening;
+    use thalweg_link::{Address, Eager, LinkKind, Poller};
     use thalweg_wire::{Capabilities, PayloadType, RunNumber, SourceId, Status, TaiNanos, Welcome};
 
     const SLOT: u32 = 128;
@@ -462,7 +463,7 @@ mod tests {
     }
 
     fn is_away(node: &SourceNode) -> bool {
-        node.builders[0].link.is_none()
+        node.endpoints.link(0).is_none()
     }
 
     #[test]
@@ -471,7 +472,7 @@ mod tests {
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut source = Driven::new(format!("tcp:{}", door.local_addr().unwrap()).parse().unwrap());
         for _ in 0..3 {
-            source.until(|node| node.builders[0].link.is_some());
+            source.until(|node| node.endpoints.link(0).is_some());
             let (mut builder, _) = door.accept().unwrap();
             builder.write_all(&source.welcome().map(|message| message.encode()).concat()).unwrap();
             source.until(is_welcome);
@@ -488,14 +489,12 @@ mod tests {
     fn what_was_granted_in_shared_memory_is_not_withdrawn_from_there() {
         use Disposition::{DroppedOldest, Held};
         let folder = tempfile::tempdir().unwrap();
-        let door =
-            Listener::open(&Address::here(LinkKind::SHM, folder.path(), "b").unwrap(), Eager { credit: 0, limit: 0 })
-                .unwrap();
-        let mut source = Driven::new(door.address());
-        source.until(|node| node.builders[0].link.is_some());
-        let (mut builder, _) = door.accept().unwrap().unwrap();
-        let mut said = Vec::new();
-        builder.ready(&mut said).unwrap();
+        let address = Address::here(LinkKind::SHM, folder.path(), "b").unwrap();
+        let door = Listening::open(&address, Eager { credit: 0, limit: 0 }).unwrap();
+        let mut source = Driven::new(door.address().clone());
+        source.until(|node| node.endpoints.link(0).is_some());
+        let mut builder = door.accept();
+        builder.receive(&mut Vec::new()).unwrap();
         source.welcome().iter().for_each(|message| builder.send(message));
         builder.flush().unwrap();
         source.until(is_welcome);

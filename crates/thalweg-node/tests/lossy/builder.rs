@@ -1,14 +1,14 @@
 //! A builder node: the real event builder, run control and links, wired as [`thalweg_node::BuilderNode`] wires them, in
 //! virtual time and with a disk that is behind or fails when it is told to.
 
-use crate::{DEADLINE, Medium, PATIENCE, Plan, RUN, id};
+use crate::{DEADLINE, PATIENCE, Plan, RUN, id};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_arena::{BlockPool, Span};
 use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Hold, Ledger, Path, Violation, Window};
 use thalweg_control::{Cause, Command, Config, Facts, Order, RunControl, State, Tell};
-use thalweg_link::{BuilderLink, Bytes, Eager, Interest, LinkError, Received};
+use thalweg_link::{Address, BuilderEndpoint, Bytes, Eager, Endpoints, LinkError, Received};
 use thalweg_store::BlockWriter;
 use thalweg_wire::{Capabilities, EventId, Hello, Losses, Message, Refusal, TaiNanos, Welcome};
 
@@ -38,6 +38,7 @@ pub(crate) struct Node {
     pub(crate) expelled: Vec<(usize, String)>,
     pub(crate) sources: Vec<SourceState>,
     index: usize,
+    endpoints: Endpoints<dyn BuilderEndpoint>,
     connections: Vec<Option<Connection>>,
     disk: Disk,
     stalled: bool,
@@ -54,14 +55,12 @@ pub(crate) struct SourceState {
 
 #[derive(Debug)]
 struct Connection {
-    link: Box<dyn BuilderLink>,
     source: Option<usize>,
     fetching: usize,
     delivered: Duration,
     copied: u64,
     received: u64,
     losses: Losses,
-    more: bool,
 }
 
 /// Blocks, and what writes them.
@@ -102,7 +101,9 @@ impl Facts for Seen<'_> {
 }
 
 impl Node {
-    pub(crate) fn new(index: usize, plan: &Plan) -> Self {
+    pub(crate) fn new(index: usize, address: &Address, plan: &Plan) -> Self {
+        let mut endpoints = Endpoints::<dyn BuilderEndpoint>::new().unwrap();
+        endpoints.add(address, plan.eager).unwrap();
         let (sources, builders) = (plan.sources.len(), plan.builders as u32);
         let mut control = RunControl::new(Config {
             sources,
@@ -146,6 +147,7 @@ impl Node {
             expelled: Vec::new(),
             sources: (0..sources).map(|_| SourceState::default()).collect(),
             index,
+            endpoints,
             connections: Vec::new(),
             disk: Disk {
                 pool: BlockPool::new("lossy", BLOCKS, BLOCK_BYTES).unwrap(),
@@ -158,10 +160,6 @@ impl Node {
             stalled: false,
             eager: plan.eager,
         }
-    }
-
-    pub(crate) fn eager(&self) -> Eager {
-        self.eager
     }
 
     pub(crate) fn command(&mut self, command: Command, now: Duration) {
@@ -197,32 +195,21 @@ impl Node {
         self.builder.ledger(true, &unwritten, 0)
     }
 
-    pub(crate) fn accept(&mut self, link: Box<dyn BuilderLink>, medium: &Medium) {
-        let now = medium.network.now();
-        let index = self.connections.len();
-        medium.poller.add(link.fd(), Medium::of_builder(self.index, index), Interest::READ).unwrap();
-        self.connections.push(Some(Connection {
-            link,
-            source: None,
-            fetching: 0,
-            delivered: now,
-            copied: 0,
-            received: 0,
-            losses: Losses::default(),
-            more: false,
-        }));
+    fn accept(&mut self, now: Duration) {
+        while self.endpoints.accept(0, self.connections.len()).unwrap().is_some() {
+            let (fetching, copied, received, losses) = (0, 0, 0, Losses::default());
+            let connection = Connection { source: None, fetching, delivered: now, copied, received, losses };
+            self.connections.push(Some(connection));
+        }
     }
 
-    pub(crate) fn turn(&mut self, ready: &[usize], now: Duration) {
+    pub(crate) fn turn(&mut self, now: Duration) {
         if self.over {
             return;
         }
-        let more = |(index, connection): (usize, &Option<Connection>)| {
-            connection.as_ref().is_some_and(|connection| connection.more).then_some(index)
-        };
-        let mut ready: Vec<usize> =
-            ready.iter().copied().chain(self.connections.iter().enumerate().filter_map(more)).collect();
-        ready.dedup();
+        self.accept(now);
+        let mut ready = Vec::new();
+        self.endpoints.poll(now, &[], &mut ready);
         ready.iter().for_each(|index| self.serve(*index, now));
         self.disk.reap(now);
         self.pass_time(now);
@@ -237,10 +224,10 @@ impl Node {
         if self.over {
             return None;
         }
-        let more = self.connections.iter().flatten().any(|connection| connection.more).then_some(now);
         let silence = self.control.state().has_begun().then(|| now + ANSWER_TIME / 4);
         let disk = self.disk.writing.front().map(|(at, _)| (*at).max(self.disk.stalled_until));
-        let times = [self.builder.next_deadline(now), self.builder.next_ask(), more, silence, disk];
+        let times =
+            [self.builder.next_deadline(now), self.builder.next_ask(), self.endpoints.next_timeout(), silence, disk];
         times.into_iter().flatten().chain(self.control.next_time()).min()
     }
 
@@ -313,9 +300,6 @@ impl Node {
 
     fn refuse_all(&mut self, now: Duration) {
         for index in 0..self.connections.len() {
-            if let Some(connection) = &mut self.connections[index] {
-                let _ = connection.link.flush();
-            }
             self.close(index, &LinkError::Refused { reason: Refusal::Ended, text: "over".into() }, now);
         }
     }
@@ -326,8 +310,8 @@ impl Node {
             Tell::Pause => Message::Pause,
             Tell::StopAt(end) => Message::StopAt { end },
         };
-        if let Some(connection) = self.sources[source].connection.and_then(|at| self.connections[at].as_mut()) {
-            connection.link.send(&message);
+        if let Some(link) = self.sources[source].connection.and_then(|at| self.endpoints.link_mut(at)) {
+            link.send(&message);
         }
     }
 
@@ -338,7 +322,11 @@ impl Node {
         loop {
             self.write_down();
             self.disk.send_on(now, false);
-            if !self.fetch(now) {
+            let Some(fetch) = self.builder.next_fetch(now) else {
+                self.go_on(now);
+                break;
+            };
+            if !self.fetch(fetch, now) {
                 break;
             }
         }
@@ -354,8 +342,7 @@ impl Node {
         }
     }
 
-    fn fetch(&mut self, now: Duration) -> bool {
-        let Some(fetch) = self.builder.next_fetch(now) else { return false };
+    fn fetch(&mut self, fetch: Fetch, now: Duration) -> bool {
         if fetch.range.start > 0 {
             return self.extend_fetch(Some(fetch), now);
         }
@@ -372,14 +359,14 @@ impl Node {
             let more = self.builder.next_piece(now);
             return self.extend_fetch(more, now);
         };
-        if std::mem::take(&mut self.stalled) {
-            self.hold_clock(now);
-        }
-        let Some(connection) = &mut self.connections[index] else { return false };
+        self.go_on(now);
+        let (Some(connection), Some(link)) = (&mut self.connections[index], self.endpoints.link_mut(index)) else {
+            return false;
+        };
         if begins_to_owe || connection.fetching == 0 {
             connection.delivered = now;
         }
-        let result = match connection.link.begin_fetch(&offer, Some(place), range.end) {
+        let result = match link.begin_fetch(&offer, Some(place), range.end) {
             Ok(Some(bytes)) => self.arrived(source, offer.ticket, bytes),
             Ok(None) => {
                 connection.fetching += 1;
@@ -393,11 +380,19 @@ impl Node {
         true
     }
 
+    fn go_on(&mut self, now: Duration) {
+        if std::mem::take(&mut self.stalled) {
+            self.hold_clock(now);
+        }
+    }
+
     fn extend_fetch(&mut self, more: Option<Fetch>, now: Duration) -> bool {
         let Some(Fetch { source, offer, range }) = more else { return false };
         let begins_to_owe = self.begins_to_owe(source, &range);
-        if let Some(connection) = self.sources[source].connection.and_then(|at| self.connections[at].as_mut()) {
-            connection.link.extend_fetch(offer.ticket, range.end);
+        if let Some(index) = self.sources[source].connection
+            && let (Some(connection), Some(link)) = (&mut self.connections[index], self.endpoints.link_mut(index))
+        {
+            link.extend_fetch(offer.ticket, range.end);
             connection.delivered = if begins_to_owe { now } else { connection.delivered };
         }
         true
@@ -413,23 +408,22 @@ impl Node {
     }
 
     fn flush(&mut self, now: Duration) {
-        for index in 0..self.connections.len() {
-            let Some(connection) = &mut self.connections[index] else { continue };
-            if let Some(source) = connection.source {
-                if let Some(below) = self.builder.release(source) {
-                    connection.link.release(below);
-                }
-                let state = &mut self.sources[source];
-                let begun = self.control.state().has_begun();
-                if begun && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
-                    state.dismissed = true;
-                    connection.link.send(&Message::Bye);
-                }
+        for (index, connection) in self.connections.iter().enumerate() {
+            let Some(source) = connection.as_ref().and_then(|connection| connection.source) else { continue };
+            let Some(link) = self.endpoints.link_mut(index) else { continue };
+            if let Some(below) = self.builder.release(source) {
+                link.release(below);
             }
-            if let Err(error) = connection.link.flush() {
-                self.close(index, &error, now);
+            let state = &mut self.sources[source];
+            let begun = self.control.state().has_begun();
+            if begun && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
+                state.dismissed = true;
+                link.send(&Message::Bye);
             }
         }
+        let mut broken = Vec::new();
+        self.endpoints.flush(now, &mut broken);
+        broken.iter().for_each(|(index, error)| self.close(*index, error, now));
     }
 
     /// What is built goes to disk, and the process ends.
@@ -439,7 +433,9 @@ impl Node {
         assert!(self.disk.filling.iter().all(|block| !block.is_busy()), "a place is still waited for");
         self.disk.send_on(now, true);
         self.disk.reap(Duration::MAX);
+        self.sources.iter_mut().for_each(|source| source.connection = None);
         self.connections.clear();
+        self.endpoints = Endpoints::new().unwrap();
         self.control.closed();
         self.note_state();
     }
@@ -447,14 +443,14 @@ impl Node {
     fn serve(&mut self, index: usize, now: Duration) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let mut said = Vec::new();
-        let result = connection.link.ready(&mut said);
-        connection.more = *result.as_ref().unwrap_or(&false);
-        let copied = connection.link.copied();
+        let result = self.endpoints.receive(index, &mut said);
+        let Some(link) = self.endpoints.link(index) else { return };
+        let copied = link.copied();
         if copied != connection.copied {
             (connection.copied, connection.delivered) = (copied, now);
         }
         if let Some(source) = connection.source {
-            let (received, losses) = (connection.link.received(), connection.link.losses());
+            let (received, losses) = (link.received(), link.losses());
             if received != connection.received {
                 self.builder.received(source, received - connection.received, now);
                 connection.received = received;
@@ -494,7 +490,7 @@ impl Node {
                 }
                 if self.builder.offered(source, offer, now).map_err(violation)? {
                     connection.fetching = connection.fetching.saturating_sub(1);
-                    connection.link.cancel(offer.ticket);
+                    self.endpoints.link_mut(index).unwrap().cancel(offer.ticket);
                 }
             }
             Received::Message(Message::Paused { next }) => self.control.paused(source, next),
@@ -532,9 +528,11 @@ impl Node {
         (state.connection, state.session, state.slots) = (Some(index), Some(hello.session), hello.slots);
         let records = u64::from(OPEN_EVENTS) * u64::from(self.builder.config().builders);
         self.control.greeted(source, u64::from(hello.slots) * records);
-        let Some(connection) = &mut self.connections[index] else { return Ok(()) };
+        let (Some(connection), Some(link)) = (&mut self.connections[index], self.endpoints.link_mut(index)) else {
+            return Ok(());
+        };
         connection.source = Some(source);
-        connection.link.send(&Message::Welcome(Welcome {
+        link.send(&Message::Welcome(Welcome {
             run: RUN,
             eager_credit: self.eager.credit,
             eager_limit: self.eager.limit,
@@ -558,7 +556,7 @@ impl Node {
     }
 
     pub(crate) fn close(&mut self, index: usize, error: &LinkError, now: Duration) {
-        let Some(mut connection) = self.connections[index].take() else { return };
+        let Some(connection) = self.connections[index].take() else { return };
         assert!(
             !error.is_violation(),
             "source {:?} broke the rules at builder {}: {error}",
@@ -566,8 +564,9 @@ impl Node {
             self.index
         );
         if let LinkError::Refused { reason, text } = error {
-            connection.link.refuse(*reason, text);
+            self.endpoints.link_mut(index).unwrap().refuse(*reason, text);
         }
+        self.endpoints.close(index);
         let Some(source) = connection.source else { return };
         self.sources[source].connection = None;
         self.control.left(source);

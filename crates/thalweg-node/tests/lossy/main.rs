@@ -12,7 +12,7 @@ use source::{Nature, Source, SourcePlan};
 use std::time::Duration;
 use thalweg_control::{Command, State};
 use thalweg_link::memory::{Impairments, Network};
-use thalweg_link::{Eager, LinkError, Poller};
+use thalweg_link::{Address, Eager, LinkError};
 use thalweg_node::Policy;
 use thalweg_wire::{RunNumber, SourceId};
 
@@ -160,27 +160,8 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// What connects everyone.
-#[derive(Debug)]
-struct Medium {
-    network: Network,
-    poller: Poller,
-}
-
-impl Medium {
-    const BUILDERS: u64 = 1 << 32;
-
-    fn of_source(source: usize, builder: usize) -> u64 {
-        (source << 8 | builder) as u64
-    }
-
-    fn of_builder(builder: usize, connection: usize) -> u64 {
-        Self::BUILDERS + (builder << 16 | connection) as u64
-    }
-}
-
 struct World {
-    medium: Medium,
+    network: Network,
     sources: Vec<Source>,
     nodes: Vec<Node>,
     stalls: Duration,
@@ -188,11 +169,16 @@ struct World {
 
 impl World {
     fn new(plan: &Plan) -> Self {
-        let source = |(index, source): (usize, &SourcePlan)| Source::new(index, source, plan.builders);
+        let network = Network::new(plan.impairments, plan.seed);
+        let kind = network.kind();
+        let addresses: Vec<Address> =
+            (0..plan.builders).map(|index| Address::new(kind, &format!("b{index}")).unwrap()).collect();
+        let source = |(index, source): (usize, &SourcePlan)| Source::new(index, source, &addresses);
+        let node = |(index, address): (usize, &Address)| Node::new(index, address, plan);
         Self {
-            medium: Medium { network: Network::new(plan.impairments, plan.seed), poller: Poller::new().unwrap() },
             sources: plan.sources.iter().enumerate().map(source).collect(),
-            nodes: (0..plan.builders).map(|index| Node::new(index, plan)).collect(),
+            nodes: addresses.iter().enumerate().map(node).collect(),
+            network,
             stalls: Duration::ZERO,
         }
     }
@@ -203,7 +189,7 @@ impl World {
         let mut happenings = happenings.into_iter().peekable();
         let mut last_word = Some(LAST_WORD);
         while self.nodes.iter().any(|node| !node.over) {
-            let now = self.medium.network.now();
+            let now = self.network.now();
             while let Some((_, happening)) = happenings.next_if(|(at, _)| *at <= now) {
                 self.happens(happening, now);
             }
@@ -212,29 +198,18 @@ impl World {
             }
             self.turn();
             let next = happenings.peek().map(|(at, _)| *at).into_iter().chain(last_word);
-            let next = next.chain(self.medium.network.next());
             let next = next.chain(self.sources.iter().filter_map(|source| source.next_time(now)));
             let next = next.chain(self.nodes.iter().filter_map(|node| node.next_time(now)));
-            self.medium.network.advance_to(next.min().unwrap_or(now).max(now + GRAIN));
+            self.network.advance_to(next.min().unwrap_or(now).max(now + GRAIN));
             self.bound();
         }
         self.judge(plan);
     }
 
     fn turn(&mut self) {
-        let Self { medium, sources, nodes, .. } = self;
-        let mut ready = Vec::new();
-        medium.poller.wait(Some(Duration::ZERO), |token| ready.push(token)).unwrap();
-        for source in sources {
-            let of = |token: &u64| *token < Medium::BUILDERS && (*token >> 8) as usize == source.index;
-            let ready: Vec<usize> = ready.iter().filter(|t| of(t)).map(|token| (*token & 0xff) as usize).collect();
-            source.turn(&ready, nodes, medium);
-        }
-        for (index, node) in nodes.iter_mut().enumerate() {
-            let of = |token: &u64| token.checked_sub(Medium::BUILDERS).filter(|token| (token >> 16) as usize == index);
-            let ready: Vec<usize> = ready.iter().filter_map(of).map(|token| (token & 0xffff) as usize).collect();
-            node.turn(&ready, medium.network.now());
-        }
+        let now = self.network.now();
+        self.sources.iter_mut().for_each(|source| source.turn(now));
+        self.nodes.iter_mut().for_each(|node| node.turn(now));
     }
 
     fn happens(&mut self, happening: Happening, now: Duration) {
@@ -252,7 +227,7 @@ impl World {
                     if let Some(connection) = self.nodes[node].sources[source].connection {
                         self.nodes[node].close(connection, &LinkError::Closed, now);
                     }
-                } else if self.sources[source].builders[node].link.is_some() {
+                } else if self.sources[source].is_connected(node) {
                     self.sources[source].lost(node, &LinkError::Closed, now);
                 }
             }
@@ -270,7 +245,7 @@ impl World {
 
     /// Nobody takes longer to end than it may.
     fn bound(&self) {
-        let now = self.medium.network.now();
+        let now = self.network.now();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| !node.over) {
             // One that does not lead waits for the one that does, and then as long again.
             let bound = self.stalls + if index == 0 { BOUND } else { 2 * BOUND };

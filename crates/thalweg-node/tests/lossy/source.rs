@@ -1,13 +1,12 @@
 //! A source: the real link, book and slots, and a device that makes records up. It does what `docs/wire.md` says, and
 //! tells the builders of each other as [`thalweg_node::SourceNode`] does, in virtual time.
 
-use crate::builder::Node;
-use crate::{Medium, PATIENCE, RUN, id};
+use crate::{PATIENCE, RUN, id};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Slot, SlotPool};
 use thalweg_control::RunControl;
-use thalweg_link::{Interest, LinkError, Outstanding, SourceGreeting, SourceLink};
+use thalweg_link::{Address, Endpoints, LinkError, Outstanding, SourceEndpoint, SourceGreeting};
 use thalweg_node::Policy;
 use thalweg_wire::{
     Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, Message, Refusal, Status, Welcome,
@@ -56,6 +55,8 @@ pub(crate) struct Source {
     pub(crate) builders: Vec<Peer>,
     /// It has come to its end, well or not.
     pub(crate) over: bool,
+    addresses: Vec<Address>,
+    endpoints: Endpoints<dyn SourceEndpoint>,
     pool: SlotPool,
     phase: Phase,
     next_event: u64,
@@ -68,7 +69,6 @@ pub(crate) struct Source {
 /// One builder, as this source sees it.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) link: Option<Box<dyn SourceLink>>,
     pub(crate) welcome: Option<Welcome>,
     pub(crate) started: bool,
     pub(crate) done: bool,
@@ -90,12 +90,12 @@ struct Filling {
 }
 
 impl Source {
-    pub(crate) fn new(index: usize, plan: &SourcePlan, builders: usize) -> Self {
+    pub(crate) fn new(index: usize, plan: &SourcePlan, addresses: &[Address]) -> Self {
+        let builders = addresses.len();
         let slot_bytes = plan.records as usize * record_len(plan.longest);
         let pool = SlotPool::new("lossy", plan.slots, slot_bytes).unwrap();
         let description = format!("{{\"name\": \"{}\"}}", "detector ".repeat(10 * index));
         let peer = |builder: usize| Peer {
-            link: None,
             welcome: None,
             started: false,
             done: false,
@@ -125,6 +125,8 @@ impl Source {
             index,
             plan: plan.clone(),
             builders: (0..builders).map(peer).collect(),
+            endpoints: Endpoints::new().unwrap().towards(addresses).unwrap(),
+            addresses: addresses.to_vec(),
             over: false,
             pool,
             phase: Phase::Waiting,
@@ -136,23 +138,26 @@ impl Source {
         }
     }
 
+    pub(crate) fn is_connected(&self, builder: usize) -> bool {
+        self.endpoints.link(builder).is_some()
+    }
+
     pub(crate) fn is_hung(&self, now: Duration) -> bool {
         matches!(self.plan.nature, Nature::Hangs(from, until) if (from..until).contains(&now))
     }
 
     /// Does what can be done now.
-    pub(crate) fn turn(&mut self, ready: &[usize], nodes: &mut [Node], medium: &Medium) {
-        let now = medium.network.now();
+    pub(crate) fn turn(&mut self, now: Duration) {
         if matches!(self.plan.nature, Nature::Dies(at) if at <= now) {
             self.leave();
         }
         if self.over || self.is_hung(now) {
             return;
         }
-        for index in ready {
-            self.serve(*index, now);
-        }
-        self.reconnect(nodes, medium);
+        let mut ready = Vec::new();
+        self.endpoints.poll(now, &[], &mut ready);
+        ready.iter().for_each(|index| self.serve(*index, now));
+        self.reconnect(now);
         if !self.over {
             (0..FAIR_SHARE).find(|_| !self.produce(now));
             self.flush(now);
@@ -165,7 +170,7 @@ impl Source {
     /// It ends, and with it its connections.
     fn leave(&mut self) {
         self.over = true;
-        self.builders.iter_mut().for_each(|builder| builder.link = None);
+        self.endpoints = Endpoints::new().unwrap();
     }
 
     /// When there is something to do even if nothing comes.
@@ -183,13 +188,12 @@ impl Source {
         }
         let retry = self.builders.iter().filter_map(|builder| builder.away.map(|(_, at)| at)).min();
         let due = (self.phase == Phase::Running && !self.blocked).then(|| self.due.unwrap_or(now));
-        retry.into_iter().chain(due).chain(change).min()
+        retry.into_iter().chain(due).chain(change).chain(self.endpoints.next_timeout()).min()
     }
 
     fn serve(&mut self, index: usize, now: Duration) {
         let mut said = Vec::new();
-        let Some(link) = &mut self.builders[index].link else { return };
-        let result = link.ready(&mut said);
+        let result = self.endpoints.receive(index, &mut said);
         for message in said {
             self.on_message(index, message, now);
         }
@@ -206,7 +210,7 @@ impl Source {
                 builder.welcome = Some(welcome);
                 self.release(index, welcome.released_below);
                 let builder = &mut self.builders[index];
-                if let Some(link) = &mut builder.link {
+                if let Some(link) = self.endpoints.link_mut(index) {
                     builder.book.iter().for_each(|(offer, _)| link.offer(offer));
                     if self.phase == Phase::Ending && builder.started {
                         link.send(&Message::End(builder.accounts));
@@ -246,7 +250,7 @@ impl Source {
             Message::Bye => {
                 assert!(builder.book.is_empty(), "good-bye, and {} tickets are open", builder.book.len());
                 builder.done = true;
-                builder.link = None;
+                self.endpoints.close(index);
             }
             other => panic!("a builder said {other:?}"),
         }
@@ -278,7 +282,7 @@ impl Source {
     }
 
     fn say(&mut self, index: usize, message: &Message) {
-        if let Some(link) = &mut self.builders[index].link {
+        if let Some(link) = self.endpoints.link_mut(index) {
             link.send(message);
         }
     }
@@ -300,7 +304,7 @@ impl Source {
     pub(crate) fn lost(&mut self, index: usize, error: &LinkError, now: Duration) {
         assert!(!error.is_violation(), "a builder broke the rules: {error}");
         let builder = &mut self.builders[index];
-        builder.link = None;
+        self.endpoints.close(index);
         builder.welcome = None;
         builder.eager = 0;
         for (offer, _) in builder.book.iter_mut().filter(|(offer, _)| offer.disposition == Disposition::Eager) {
@@ -317,37 +321,25 @@ impl Source {
         }
     }
 
-    fn reconnect(&mut self, nodes: &mut [Node], medium: &Medium) {
-        let now = medium.network.now();
-        for (index, node) in nodes.iter_mut().enumerate() {
-            let builder = &mut self.builders[index];
-            let Some((since, at)) = builder.away.filter(|(_, at)| *at <= now && !builder.done) else { continue };
+    fn reconnect(&mut self, now: Duration) {
+        for (index, builder) in self.builders.iter_mut().enumerate() {
+            let Some((since, _)) = builder.away.filter(|(_, at)| *at <= now && !builder.done) else { continue };
             if now > since + PATIENCE {
                 self.leave();
                 return;
             }
-            if builder.link.is_some() {
-                // Not yet welcomed.
-                builder.away = Some((since, now + PATIENCE));
-            } else if node.over {
-                builder.away = Some((since, at.max(now) + RETRY));
-            } else {
-                let (link, other) = medium.network.connect(&builder.greeting, node.eager()).unwrap();
-                medium.poller.add(link.fd(), Medium::of_source(self.index, index), Interest::READ).unwrap();
-                builder.link = Some(link);
-                builder.away = Some((since, now + PATIENCE));
-                node.accept(other, medium);
-            }
+            // Or not yet welcomed.
+            let connected = self.endpoints.link(index).is_some()
+                || self.endpoints.connect(index, &self.addresses[index], None, &builder.greeting).is_ok();
+            let again = if connected { PATIENCE } else { RETRY };
+            builder.away = Some((since, now + again));
         }
     }
 
     fn flush(&mut self, now: Duration) {
-        for index in 0..self.builders.len() {
-            let Some(link) = &mut self.builders[index].link else { continue };
-            if let Err(error) = link.flush() {
-                self.lost(index, &error, now);
-            }
-        }
+        let mut broken = Vec::new();
+        self.endpoints.flush(now, &mut broken);
+        broken.iter().for_each(|(index, error)| self.lost(*index, error, now));
     }
 
     /// Takes what the device has, at most a slot full. True where there may be more.
@@ -451,7 +443,7 @@ impl Source {
         if self.plan.policy != Policy::DropOldest {
             return None;
         }
-        let mut link = builder.link.as_mut().filter(|_| builder.welcome.is_some());
+        let mut link = self.endpoints.link_mut(index).filter(|_| builder.welcome.is_some());
         for (offer, slot) in builder.book.iter_mut().filter(|(_, slot)| slot.is_some()) {
             if link.as_mut().is_none_or(|link| link.withdraw(offer.ticket)) {
                 if offer.disposition == Disposition::Eager {
@@ -497,7 +489,7 @@ impl Source {
         }
         let (builder, bytes) = (&mut self.builders[index], filling.used as u32);
         let fits = |welcome: &Welcome| bytes <= welcome.eager_limit && builder.eager + bytes <= welcome.eager_credit;
-        let eager = builder.link.is_some() && builder.welcome.as_ref().is_some_and(fits);
+        let eager = self.endpoints.link(index).is_some() && builder.welcome.as_ref().is_some_and(fits);
         builder.eager += if eager { bytes } else { 0 };
         let how = if eager { Disposition::Eager } else { Disposition::Held };
         self.announce(index, filling.first, filling.count, bytes, how, Some(filling.slot));
@@ -515,7 +507,7 @@ impl Source {
         };
         builder.book.push(offer, slot);
         builder.accounts.tickets = builder.book.next_ticket();
-        if let Some(link) = builder.link.as_mut().filter(|_| builder.welcome.is_some()) {
+        if let Some(link) = self.endpoints.link_mut(index).filter(|_| builder.welcome.is_some()) {
             link.offer(&offer);
         }
     }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Slot, SlotPool};
-use thalweg_link::{Address, LinkError, Poller, SourceGreeting, SourceLink, connect};
+use thalweg_link::conformance::SourceEnd;
+use thalweg_link::{Address, LinkError, SourceGreeting};
 use thalweg_wire::{
     Announcement, Capabilities, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, Losses, MESSAGE_LEN, Message,
     PayloadType, Refusal, RunNumber, SourceId, Status, crc32c, record_len,
@@ -82,8 +83,7 @@ impl Stranger {
 pub(crate) struct Impostor {
     pub(crate) address: String,
     id: SourceId,
-    link: Box<dyn SourceLink>,
-    poller: Poller,
+    link: SourceEnd,
     pool: SlotPool,
     pub(crate) run: RunNumber,
     ticket: u64,
@@ -109,15 +109,12 @@ impl Impostor {
         let pool = SlotPool::new("impostor", SLOTS, SLOT as usize).unwrap();
         let hello = hello(source);
         let greeting = SourceGreeting { hello, description: "{}".into(), arena: Arc::clone(pool.arena()) };
-        let link = connect(&to, None, &greeting).unwrap();
-        let poller = Poller::new().unwrap();
-        poller.add(link.fd(), 0, link.interest()).unwrap();
+        let link = SourceEnd::connect(&to, &greeting).unwrap();
         let id = hello.source;
         Self {
             address: address.to_owned(),
             id,
             link,
-            poller,
             pool,
             run: RunNumber(0),
             ticket: 0,
@@ -219,14 +216,13 @@ impl Impostor {
                 return Err(error);
             }
             self.link.flush()?;
-            self.poller.change(self.link.fd(), 0, self.link.interest())?;
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "the builder did not say what was waited for");
             if self.link.prepare_wait() {
-                self.poller.wait(Some(left), |_| {})?;
+                self.link.poller().wait(Some(left), |_| {})?;
             }
             let mut said = Vec::new();
-            self.end = self.link.ready(&mut said).err();
+            self.end = self.link.receive(&mut said).err();
             for message in &said {
                 match message {
                     Message::Start { run, .. } => self.run = *run,

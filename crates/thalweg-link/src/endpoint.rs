@@ -1,0 +1,364 @@
+//! Endpoints: what a node speaks to its peers through.
+
+use crate::{Address, BuilderLink, Eager, LinkError, LinkKind, Peer, Poller, SourceGreeting, SourceLink, Watch};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+use thalweg_arena::Arena;
+use thalweg_wire::Message;
+
+/// One port of one host: its sockets, rings or queues, its timers, and the links to all peers that are spoken to through
+/// it. Non-blocking.
+///
+/// Each turn of a node is [`poll`](Self::poll), then [`receive`](Self::receive) from each peer that is ready, then verbs
+/// on links, then [`flush`](Self::flush). Between two turns it waits on its [`Poller`], behind
+/// [`prepare_wait`](Self::prepare_wait) and for at most [`next_timeout`](Self::next_timeout), or it does not wait at all.
+///
+/// Peers have the numbers that the caller gives them: small ones, each for one peer at a time. Time is any clock's that
+/// does not go backwards; what is handed in may be a little old.
+pub trait Endpoint: Debug + Send {
+    /// What is received from a peer.
+    type Received;
+
+    /// Registers memory that fragments are sent from or received into with the medium, where that needs to know it.
+    /// Before the first peer comes.
+    ///
+    /// # Errors
+    /// The medium does not take it.
+    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
+        let _ = memory;
+        Ok(())
+    }
+
+    /// Does what can be done now for all peers together, and appends those that have something to be received to
+    /// `ready`. `woken` are the numbers of its [`Watch`] of which the poller told.
+    fn poll(&mut self, now: Duration, woken: &[u32], ready: &mut Vec<usize>);
+
+    /// Receives what has come from a peer, up to a fair share. True where more is waiting: the next
+    /// [`poll`](Self::poll) tells of it again. What came before an error is received, too.
+    ///
+    /// # Errors
+    /// The link is over, and why.
+    fn receive(&mut self, peer: usize, received: &mut Vec<Self::Received>) -> Result<bool, LinkError>;
+
+    /// Sends what can be sent now. Links that are over are appended to `broken`.
+    fn flush(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>);
+
+    /// To be called before waiting: from now on its descriptors tell of what comes. False where something has come
+    /// already: do not wait, the next [`poll`](Self::poll) tells of it.
+    fn prepare_wait(&mut self) -> bool;
+
+    /// Whether, while nobody waits, [`poll`](Self::poll) sees all that comes, without a system call while nothing does.
+    fn sees(&self) -> bool;
+
+    /// When to be polled again, though nothing comes. An endpoint without a descriptor says so here.
+    fn next_timeout(&self) -> Option<Duration>;
+
+    /// Ends the link to a peer. What was to be sent is sent as far as that can be done at once.
+    fn close(&mut self, peer: usize);
+}
+
+/// A source's end: it connects to builders.
+pub trait SourceEndpoint: Endpoint<Received = Message> {
+    /// Begins to connect to a builder. `congestion` names the congestion control of a TCP link (those there are are listed
+    /// in `/proc/sys/net/ipv4/tcp_available_congestion_control`), `system` the system's default; without it, cubic. That
+    /// there is nobody at the address may be found out only later.
+    ///
+    /// # Errors
+    /// The address, or what was asked for with it, cannot be used here; or nobody is there.
+    fn connect(
+        &mut self,
+        peer: usize,
+        to: &Address,
+        congestion: Option<&str>,
+        greeting: &SourceGreeting,
+    ) -> Result<(), LinkError>;
+
+    /// The link to a peer, while there is one.
+    fn link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)>;
+
+    /// The link to a peer, while there is one.
+    fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)>;
+}
+
+/// A builder's end: sources connect to it.
+pub trait BuilderEndpoint: Endpoint<Received = crate::Received> {
+    /// Where others find it: with the port the system chose, where it was to choose one.
+    fn place(&self) -> String;
+
+    /// Prepares the links of sources that come from now on for credits: up to so many bytes of one source may be on their
+    /// way to here at a time. Of two things that cannot be had, the first is told.
+    ///
+    /// # Errors
+    /// What cannot be had, and what that means.
+    fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
+        let _ = bytes;
+        Ok(())
+    }
+
+    /// Lets in the next that waits, as number `peer`, with a name of the peer for the log. Nothing where nobody waits.
+    ///
+    /// # Errors
+    /// Somebody waits and cannot be let in: out of descriptors, most likely.
+    fn accept(&mut self, peer: usize) -> Result<Option<Peer>, LinkError>;
+
+    /// Whether it is told of those that wait to be let in, as it is from the beginning.
+    ///
+    /// # Errors
+    /// The poller takes no more descriptors.
+    fn listen(&mut self, listens: bool) -> Result<(), LinkError>;
+
+    /// The link to a peer, while there is one.
+    fn link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)>;
+
+    /// The link to a peer, while there is one.
+    fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)>;
+}
+
+/// All endpoints of a node, under one poller and with one set of numbers for their peers.
+#[derive(Debug)]
+pub struct Endpoints<E: ?Sized> {
+    poller: Arc<Poller>,
+    /// The number under which the poller knows the first of them.
+    first: usize,
+    endpoints: Vec<Box<E>>,
+    /// For each peer, which of them it is at.
+    at: Vec<Option<usize>>,
+    /// Kept to be used again.
+    woken: Vec<u32>,
+}
+
+impl<E: Endpoint + ?Sized> Endpoints<E> {
+    /// None yet.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new() -> Result<Self, LinkError> {
+        Ok(Self::under(Arc::new(Poller::new()?), 0))
+    }
+
+    /// None yet, under a poller that others share, for a node with ends of both kinds: tokens of theirs are not mistaken
+    /// for tokens of these.
+    pub fn beside<O: ?Sized>(others: &Endpoints<O>) -> Self {
+        Self::under(Arc::clone(&others.poller), others.first + Self::MOST)
+    }
+
+    const MOST: usize = 1 << 16;
+
+    fn under(poller: Arc<Poller>, first: usize) -> Self {
+        Self { poller, first, endpoints: Vec::new(), at: Vec::new(), woken: Vec::new() }
+    }
+
+    /// What to wait on. Tokens from [`Watch::OTHERS`] on are free for other descriptors.
+    pub fn poller(&self) -> &Arc<Poller> {
+        &self.poller
+    }
+
+    /// As [`Endpoint::register`], with each.
+    ///
+    /// # Errors
+    /// The medium of one does not take it.
+    pub fn register(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
+        self.endpoints.iter_mut().try_for_each(|endpoint| endpoint.register(memory))
+    }
+
+    /// As [`Endpoint::poll`], of all. `tokens` are what the poller told of; those of others are skipped.
+    pub fn poll(&mut self, now: Duration, tokens: &[u64], ready: &mut Vec<usize>) {
+        for (index, endpoint) in self.endpoints.iter_mut().enumerate() {
+            self.woken.clear();
+            self.woken.extend(tokens.iter().filter_map(|token| Watch::number_at(self.first + index, *token)));
+            endpoint.poll(now, &self.woken, ready);
+        }
+    }
+
+    /// As [`Endpoint::receive`]. Nothing comes from a peer that was closed.
+    ///
+    /// # Errors
+    /// The link is over, and why.
+    pub fn receive(&mut self, peer: usize, received: &mut Vec<E::Received>) -> Result<bool, LinkError> {
+        self.of_mut(peer).map_or(Ok(false), |endpoint| endpoint.receive(peer, received))
+    }
+
+    /// As [`Endpoint::flush`], of all.
+    pub fn flush(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>) {
+        self.endpoints.iter_mut().for_each(|endpoint| endpoint.flush(now, broken));
+    }
+
+    /// As [`Endpoint::prepare_wait`], of all.
+    pub fn prepare_wait(&mut self) -> bool {
+        let mut waits = true;
+        for endpoint in &mut self.endpoints {
+            waits &= endpoint.prepare_wait();
+        }
+        waits
+    }
+
+    /// Whether each of them [sees](Endpoint::sees) all that comes.
+    pub fn sees(&self) -> bool {
+        self.endpoints.iter().all(|endpoint| endpoint.sees())
+    }
+
+    /// The first time at which one of them is to be polled.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.endpoints.iter().filter_map(|endpoint| endpoint.next_timeout()).min()
+    }
+
+    /// As [`Endpoint::close`].
+    pub fn close(&mut self, peer: usize) {
+        if let Some(endpoint) = self.of_mut(peer) {
+            endpoint.close(peer);
+        }
+    }
+
+    fn watch(&self) -> Watch {
+        Watch::new(&self.poller, self.first + self.endpoints.len())
+    }
+
+    fn of(&self, peer: usize) -> Option<&E> {
+        let at = self.at.get(peer).copied().flatten()?;
+        self.endpoints.get(at).map(|endpoint| &**endpoint)
+    }
+
+    fn of_mut(&mut self, peer: usize) -> Option<&mut E> {
+        let at = self.at.get(peer).copied().flatten()?;
+        self.endpoints.get_mut(at).map(|endpoint| &mut **endpoint)
+    }
+
+    fn put(&mut self, peer: usize, at: usize) {
+        if self.at.len() <= peer {
+            self.at.resize(peer + 1, None);
+        }
+        self.at[peer] = Some(at);
+    }
+}
+
+impl Endpoints<dyn SourceEndpoint> {
+    /// With one for each kind of link that leads to these addresses. Peers are connected to by their place among them.
+    ///
+    /// # Errors
+    /// A kind of link cannot be used here.
+    pub fn towards(mut self, addresses: &[Address]) -> Result<Self, LinkError> {
+        let mut kinds: Vec<LinkKind> = Vec::new();
+        for (peer, address) in addresses.iter().enumerate() {
+            let known = kinds.iter().position(|kind| *kind == address.kind());
+            let at = known.unwrap_or(kinds.len());
+            if known.is_none() {
+                self.endpoints.push(address.kind().transport().source(self.watch())?);
+                kinds.push(address.kind());
+            }
+            self.put(peer, at);
+        }
+        Ok(self)
+    }
+
+    /// As [`SourceEndpoint::connect`].
+    ///
+    /// # Errors
+    /// The address, or what was asked for with it, cannot be used here; or nobody is there.
+    pub fn connect(
+        &mut self,
+        peer: usize,
+        to: &Address,
+        congestion: Option<&str>,
+        greeting: &SourceGreeting,
+    ) -> Result<(), LinkError> {
+        self.of_mut(peer).map_or(Ok(()), |endpoint| endpoint.connect(peer, to, congestion, greeting))
+    }
+
+    /// The link to a peer, while there is one.
+    pub fn link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)> {
+        self.of(peer)?.link(peer)
+    }
+
+    /// The link to a peer, while there is one.
+    pub fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)> {
+        self.of_mut(peer)?.link_mut(peer)
+    }
+}
+
+impl Endpoints<dyn BuilderEndpoint> {
+    /// Listens at one more address, and says where others find it. A Unix socket that a dead process left behind is
+    /// replaced; one on which somebody listens is not.
+    ///
+    /// # Errors
+    /// It cannot be listened on there: [`LinkError::Listening`] says what to do.
+    pub fn add(&mut self, address: &Address, eager: Eager) -> Result<Address, LinkError> {
+        let endpoint = address.kind().transport().builder(address, eager, self.watch())?;
+        let found = Address::new(address.kind(), &endpoint.place()).unwrap_or_else(|_| address.clone());
+        self.endpoints.push(endpoint);
+        Ok(found)
+    }
+
+    /// As [`BuilderEndpoint::expect`], with each: the first thing that cannot be had is told.
+    ///
+    /// # Errors
+    /// What cannot be had, and what that means.
+    pub fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
+        let mut told = Ok(());
+        for endpoint in &mut self.endpoints {
+            told = told.and(endpoint.expect(bytes));
+        }
+        told
+    }
+
+    /// As [`BuilderEndpoint::accept`], at one of them.
+    ///
+    /// # Errors
+    /// Somebody waits and cannot be let in.
+    pub fn accept(&mut self, at: usize, peer: usize) -> Result<Option<Peer>, LinkError> {
+        let Some(endpoint) = self.endpoints.get_mut(at) else { return Ok(None) };
+        let accepted = endpoint.accept(peer)?;
+        if accepted.is_some() {
+            self.put(peer, at);
+        }
+        Ok(accepted)
+    }
+
+    /// As [`BuilderEndpoint::listen`], at one of them.
+    ///
+    /// # Errors
+    /// The poller takes no more descriptors.
+    pub fn listen(&mut self, at: usize, listens: bool) -> Result<(), LinkError> {
+        self.endpoints.get_mut(at).map_or(Ok(()), |endpoint| endpoint.listen(listens))
+    }
+
+    /// The link to a peer, while there is one.
+    pub fn link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)> {
+        self.of(peer)?.link(peer)
+    }
+
+    /// The link to a peer, while there is one.
+    pub fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)> {
+        self.of_mut(peer)?.link_mut(peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Eager = Eager { credit: 0, limit: 0 };
+
+    #[test]
+    fn what_cannot_be_listened_on_is_told_with_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| format!("shm:{}", directory.path().join(name).display());
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        let mut doors = Endpoints::<dyn BuilderEndpoint>::new().unwrap();
+        let here = doors.add(&at("here").parse().unwrap(), NOTHING).unwrap();
+        let port = doors.add(&"tcp:127.0.0.1:0".parse().unwrap(), NOTHING).unwrap();
+        for (address, advice) in [
+            (at("no/such/directory/x"), "make the directory"),
+            (at("file/x"), "make the directory"),
+            (at("file"), "which is no socket"),
+            (here.to_string(), "end what listens there"),
+            (port.to_string(), "end what listens there"),
+            // TEST-NET-1 (RFC 5737): nobody has it. And a name that nobody can have (RFC 6761).
+            ("tcp:192.0.2.1:7400".to_owned(), "no address of this host"),
+            ("tcp:nobody.invalid:7400".to_owned(), "correct the name"),
+        ] {
+            let error = doors.add(&address.parse().unwrap(), NOTHING).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("listening on {address}: ")) && error.contains(advice), "{error}");
+        }
+    }
+}

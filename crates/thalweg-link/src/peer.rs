@@ -1,0 +1,50 @@
+//! Who connects.
+
+use crate::LinkError;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+
+/// What `accept` returned: nothing where nobody waits, or the peer was gone before we looked.
+pub(crate) fn accepted<S>(result: io::Result<S>) -> Result<Option<S>, LinkError> {
+    use ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    match result {
+        Ok(accepted) => Ok(Some(accepted)),
+        Err(error) if matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) => Ok(None),
+        Err(error) => Err(LinkError::io("accepting a connection")(error)),
+    }
+}
+
+/// Who is at the other end, as far as the link can tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    name: String,
+    origin: Origin,
+}
+
+/// Where a peer comes from, which it cannot choose for each connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// A host, by its address.
+    Host(Option<IpAddr>),
+    /// A user of this host, by the number.
+    User(Option<u32>),
+}
+
+impl Peer {
+    /// With a name for the log.
+    pub fn new(name: String, origin: Origin) -> Self {
+        Self { name, origin }
+    }
+
+    /// Where it comes from.
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
