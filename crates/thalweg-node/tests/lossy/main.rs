@@ -326,3 +326,36 @@ fn follows(from: State, to: State) -> bool {
         Error => false,
     }
 }
+
+/// A builder whose disk was behind lets deadlines pass again once it waits for no block, be it that who was to be asked is
+/// gone: here the only source that has more leaves with the other builder.
+#[test]
+fn a_builder_that_was_short_of_blocks_does_not_wait_for_a_source_that_is_gone() {
+    let source = |slots, longest| SourcePlan {
+        interval: None,
+        events: u64::MAX,
+        slots,
+        records: 2,
+        longest,
+        policy: Policy::Block,
+        nature: Nature::Honest,
+    };
+    let (delay, jitter) = (Duration::from_micros(8745), Duration::from_micros(13491));
+    let plan = Plan {
+        builders: 2,
+        starts_alone: true,
+        events: Some(309),
+        duration: None,
+        sources: vec![source(5, 283), source(7, 796)],
+        impairments: Impairments { lost: 15, doubled: 5, delay, jitter },
+        seed: 54_237_133_304_747_423,
+        eager: Eager { credit: 0, limit: 0 },
+        credit: false,
+        tells_all: false,
+        happenings: vec![
+            (Duration::ZERO, Happening::Stalls(0, Duration::from_millis(2451))),
+            (Duration::from_millis(1480), Happening::Command(1, Command::Abort)),
+        ],
+    };
+    World::new(&plan).take_its_course(&plan);
+}
