@@ -1,13 +1,12 @@
 //! The arena itself: one memfd, one mapping, and the pieces of it that can be owned.
 
 use crate::page_list::{PageList, PageListError, pages_at};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{FsWord, MemfdFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-use std::ffi::c_void;
+use rustix::io::Errno;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
@@ -54,7 +53,7 @@ pub enum ArenaError {
         /// The arena's size.
         bytes: usize,
         /// The kernel's answer.
-        error: rustix::io::Errno,
+        error: Errno,
     },
     /// The other process could shrink the memory under our feet.
     #[error("the arena that was handed over is not sealed against shrinking; its owner must set F_SEAL_SHRINK")]
@@ -69,18 +68,11 @@ pub enum ArenaError {
 /// A mapped memfd. Shared by reference counting; bytes are reached only through [`Span`]s and [`View`]s.
 pub struct Arena {
     fd: OwnedFd,
-    base: NonNull<u8>,
-    len: usize,
+    memory: MmapRaw,
     pages: Pages,
     /// Made here, as against imported.
     owned: bool,
 }
-
-// SAFETY: `base` is an address of a mapping that lives as long as the arena and belongs to no thread; all access goes
-// through `Span` (exclusive by construction) and `View` (read-only).
-unsafe impl Send for Arena {}
-// SAFETY: as above; the arena's own methods only read its plain fields.
-unsafe impl Sync for Arena {}
 
 impl Arena {
     /// Makes an arena of `len` bytes, rounded up to whole huge pages, and the one span that owns all of it. Its pages can be
@@ -103,26 +95,23 @@ impl Arena {
     fn make(name: &str, len: usize, kind: MemfdFlags) -> Result<Span, ArenaError> {
         let rounded = len.checked_next_multiple_of(HUGE).filter(|len| *len > 0).ok_or(ArenaError::Size(len))?;
         let os = |doing| move |error| ArenaError::Os { doing, bytes: rounded, error };
+        let io = |doing| move |error| os(doing)(errno(&error));
         let fd = rustix::fs::memfd_create(name, kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(os("memfd_create"))?;
         rustix::fs::ftruncate(&fd, rounded as u64).map_err(os("ftruncate"))?;
-        let base = map(&fd, rounded, ProtFlags::READ | ProtFlags::WRITE).map_err(os("mmap"))?;
-        let mut arena = Self { fd, base, len: rounded, pages: Pages::Huge, owned: true };
+        let memory = MmapOptions::new().len(rounded).map_raw(&fd).map_err(io("mmap"))?;
         // FUTURE_WRITE: this mapping stays the only one that can be written; who gets the descriptor may read.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&arena.fd, seals).map_err(os("sealing"))?;
+        rustix::fs::fcntl_add_seals(&fd, seals).map_err(os("sealing"))?;
         let reserved = kind.contains(MemfdFlags::HUGETLB);
         if !reserved {
-            // SAFETY: the range is the mapping just made; the advice changes no content.
-            let _ = unsafe { rustix::mm::madvise(arena.base.as_ptr().cast(), rounded, Advice::LinuxHugepage) };
+            let _ = memory.advise(Advice::HugePage);
         }
-        // SAFETY: as above. Populating allocates zeroed pages; it reports a lack of memory here instead of by SIGBUS later.
-        unsafe { rustix::mm::madvise(arena.base.as_ptr().cast(), rounded, Advice::LinuxPopulateWrite) }
-            .map_err(os("allocating memory"))?;
-        if !reserved {
-            arena.pages = pages_of(arena.base.as_ptr() as usize, rounded);
-        }
-        Ok(Span { lender: Lender::new(Arc::new(arena), None), range: 0..rounded })
+        // Populating allocates zeroed pages; it reports a lack of memory here instead of by SIGBUS later.
+        memory.advise(Advice::PopulateWrite).map_err(io("allocating memory"))?;
+        let pages = if reserved { Pages::Huge } else { pages_of(&memory) };
+        let arena = Arc::new(Self { fd, memory, pages, owned: true });
+        Ok(Span { lender: Lender::new(arena, None), range: 0..rounded })
     }
 
     /// Maps, for reading, an arena that another process made. It must be sealed against shrinking, and not be made of
@@ -144,9 +133,9 @@ impl Arena {
         }
         let size = rustix::fs::fstat(&fd).map_err(os("fstat"))?.st_size;
         let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
-        let base = map(&fd, len, ProtFlags::READ).map_err(os("mmap"))?;
-        let pages = pages_of(base.as_ptr() as usize, len);
-        Ok(Arc::new(Self { fd, base, len, pages, owned: false }))
+        let memory = MmapOptions::new().len(len).map_raw_read_only(&fd).map_err(|error| os("mmap")(errno(&error)))?;
+        let pages = pages_of(&memory);
+        Ok(Arc::new(Self { fd, memory, pages, owned: false }))
     }
 
     /// The file descriptor, for `sendfile` and for handing over to another process.
@@ -156,12 +145,12 @@ impl Arena {
 
     /// Bytes in the arena.
     pub fn size(&self) -> usize {
-        self.len
+        self.memory.len()
     }
 
     /// Address and length of the mapping; for the kernel, not for reading.
     pub(crate) fn mapping(&self) -> *const [u8] {
-        std::ptr::slice_from_raw_parts(self.base.as_ptr(), self.len)
+        std::ptr::slice_from_raw_parts(self.memory.as_ptr(), self.size())
     }
 
     /// What pages it got.
@@ -176,40 +165,32 @@ impl Arena {
             return None;
         }
         let start = usize::try_from(offset).ok()?;
-        let end = start.checked_add(len).filter(|end| *end <= self.len)?;
+        let end = start.checked_add(len).filter(|end| *end <= self.size())?;
         Some(View { arena: Arc::clone(self), range: start..end })
     }
 }
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Arena({} bytes, {})", self.len, self.pages)
+        write!(f, "Arena({} bytes, {})", self.size(), self.pages)
     }
 }
 
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made with this address and length, and with the last `Arc` nothing refers to it.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-    }
+/// What the kernel said; there is no other error when memory is mapped.
+pub(crate) fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::NOMEM)
 }
 
-fn map(fd: &OwnedFd, len: usize, prot: ProtFlags) -> Result<NonNull<u8>, rustix::io::Errno> {
-    // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
-    let address: *mut c_void = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) }?;
-    NonNull::new(address.cast()).ok_or(rustix::io::Errno::NOMEM)
-}
-
-/// Whether the mapping at `address` is made of huge pages, as `/proc/self/smaps` tells (`ShmemPmdMapped`).
-fn pages_of(address: usize, len: usize) -> Pages {
+/// Whether a mapping is made of huge pages, as `/proc/self/smaps` tells (`ShmemPmdMapped`).
+fn pages_of(memory: &MmapRaw) -> Pages {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    let start = format!("{address:x}-");
+    let start = format!("{:x}-", memory.as_ptr() as usize);
     let mapped = smaps
         .lines()
         .skip_while(|line| !line.starts_with(&start))
         .find_map(|line| line.strip_prefix("ShmemPmdMapped:"))
         .and_then(|rest| rest.trim().trim_end_matches(" kB").trim().parse::<usize>().ok());
-    if mapped.is_some_and(|kib| kib * 1024 >= len) { Pages::Huge } else { Pages::Small }
+    if mapped.is_some_and(|kib| kib * 1024 >= memory.len()) { Pages::Huge } else { Pages::Small }
 }
 
 /// The exclusive right to a range of an arena: there is never a second span over the same bytes.
@@ -259,7 +240,7 @@ impl Span {
     /// # Safety
     /// No other span may cover any byte of `range` while this one lives, and `range` lies inside the arena.
     pub(crate) unsafe fn new(lender: Arc<Lender>, range: Range<usize>) -> Self {
-        debug_assert!(range.start <= range.end && range.end <= lender.arena.len);
+        debug_assert!(range.start <= range.end && range.end <= lender.arena.size());
         Self { lender, range }
     }
 
@@ -294,7 +275,7 @@ impl Deref for Span {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: the range lies inside the mapping (checked where spans are made), which the `Arc` keeps alive.
-        let start = unsafe { self.lender.arena.base.as_ptr().add(self.range.start) };
+        let start = unsafe { self.lender.arena.memory.as_ptr().add(self.range.start) };
         // SAFETY: all bytes of a memfd are initialised; the span is the only one over them, and `&self` keeps `&mut`
         // slices away for as long as this one lives.
         unsafe { std::slice::from_raw_parts(start, self.range.len()) }
@@ -305,7 +286,7 @@ impl DerefMut for Span {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`.
-        let start = unsafe { self.lender.arena.base.as_ptr().add(self.range.start) };
+        let start = unsafe { self.lender.arena.memory.as_mut_ptr().add(self.range.start) };
         // SAFETY: as in `deref`, and `&mut self` makes this the only slice.
         unsafe { std::slice::from_raw_parts_mut(start, self.range.len()) }
     }
@@ -347,7 +328,7 @@ impl View {
         let end = at.checked_add(out.len()).filter(|end| *end <= self.len());
         assert!(end.is_some(), "bytes {at}+{} of a view of {}", out.len(), self.len());
         // SAFETY: inside the mapping: `Arena::view` checked the range, and `at` was compared with it.
-        let start = unsafe { self.arena.base.as_ptr().add(self.range.start + at) };
+        let start = unsafe { self.arena.memory.as_ptr().add(self.range.start + at) };
         // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the `Arc`. Whoever else writes there does
         // not matter to atomics, and a relaxed load of a word or less does not write, which the mapping forbids.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU8>(), out.len()) };
@@ -366,7 +347,7 @@ impl View {
     /// # Errors
     /// As [`page_list`](crate::page_list).
     pub fn page_list(&self) -> Result<PageList, PageListError> {
-        pages_at(self.arena.base.as_ptr() as usize + self.range.start, self.len())
+        pages_at(self.arena.memory.as_ptr() as usize + self.range.start, self.len())
     }
 }
 
@@ -418,8 +399,8 @@ mod tests {
     fn who_gets_the_descriptor_can_read_but_not_write() {
         let span = Arena::create("test", 1).unwrap();
         let fd = span.arena().fd().try_clone_to_owned().unwrap();
-        assert_eq!(rustix::io::pwrite(&fd, &[1], 0), Err(rustix::io::Errno::PERM));
-        assert_eq!(map(&fd, HUGE, ProtFlags::READ | ProtFlags::WRITE).err(), Some(rustix::io::Errno::PERM));
+        assert_eq!(rustix::io::pwrite(&fd, &[1], 0), Err(Errno::PERM));
+        assert_eq!(MmapRaw::map_raw(&fd).map_err(|error| errno(&error)).err(), Some(Errno::PERM));
     }
 
     #[test]

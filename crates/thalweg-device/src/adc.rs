@@ -1,7 +1,7 @@
 //! The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again.
 
 use crate::{ByteSize, Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig};
-use thalweg_wire::{EventId, PayloadType, SourceId, Status};
+use thalweg_wire::{EventId, GAMMA, PayloadType, SourceId, Status, mix};
 
 /// Writes the samples that the model ADC of `source` gives for `event`: signed 16-bit little-endian numbers from 193
 /// to 3787, within the 0 to 4095 of a 12-bit converter. Where the model has a `period`, `event` is the event number
@@ -83,7 +83,6 @@ pub fn payload_len(seed: u64, source: SourceId, n: u64, from: u64, to: u64) -> u
     from + drawn % to.saturating_sub(from).saturating_add(1)
 }
 
-const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Samples that share one pulse.
 const WINDOW: usize = 1024;
 /// Samples in which a pulse rises.
@@ -92,13 +91,6 @@ const RISE: usize = 8;
 const HALVING: usize = 16;
 /// After so many halvings nothing is left of a height below 2048.
 const HALVINGS: usize = 11;
-
-#[inline]
-fn mix(z: u64) -> u64 {
-    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
 
 /// Sets `window` to baseline and noise, four samples at a time in one 64-bit word: no lane of it can overflow.
 fn add_noise(state: &mut u64, window: &mut [u8]) {

@@ -1,42 +1,7 @@
 //! From the UTC that recordings carry to the TAI of the fragment header.
 
 use std::time::SystemTime;
-use thalweg_wire::TaiNanos;
-
-/// TAI − UTC in seconds, from so many seconds since 1900 on (`leap-seconds.list` of the IETF time-zone archive, from IERS
-/// Bulletin C). No leap second has been announced after the last of these; one that comes needs a line here.
-const LEAPS: [(u64, u64); 28] = [
-    (2_272_060_800, 10), // 1972-01-01
-    (2_287_785_600, 11), // 1972-07-01
-    (2_303_683_200, 12), // 1973-01-01
-    (2_335_219_200, 13), // 1974-01-01
-    (2_366_755_200, 14), // 1975-01-01
-    (2_398_291_200, 15), // 1976-01-01
-    (2_429_913_600, 16), // 1977-01-01
-    (2_461_449_600, 17), // 1978-01-01
-    (2_492_985_600, 18), // 1979-01-01
-    (2_524_521_600, 19), // 1980-01-01
-    (2_571_782_400, 20), // 1981-07-01
-    (2_603_318_400, 21), // 1982-07-01
-    (2_634_854_400, 22), // 1983-07-01
-    (2_698_012_800, 23), // 1985-07-01
-    (2_776_982_400, 24), // 1988-01-01
-    (2_840_140_800, 25), // 1990-01-01
-    (2_871_676_800, 26), // 1991-01-01
-    (2_918_937_600, 27), // 1992-07-01
-    (2_950_473_600, 28), // 1993-07-01
-    (2_982_009_600, 29), // 1994-07-01
-    (3_029_443_200, 30), // 1996-01-01
-    (3_076_704_000, 31), // 1997-07-01
-    (3_124_137_600, 32), // 1999-01-01
-    (3_345_062_400, 33), // 2006-01-01
-    (3_439_756_800, 34), // 2009-01-01
-    (3_550_089_600, 35), // 2012-07-01
-    (3_644_697_600, 36), // 2015-07-01
-    (3_692_217_600, 37), // 2017-01-01
-];
-/// Seconds from 1900 to 1970.
-const FROM_1900: u64 = 2_208_988_800;
+use thalweg_wire::{TaiNanos, tai_minus_utc};
 
 /// The moment that an ISO 8601 date and time in UTC names, as SigMF writes it: `2020-03-01T12:00:00.5Z`. Digits behind the
 /// ninth decimal are ignored. Nothing where it is not one, or before 1972, when UTC began to differ from TAI by whole
@@ -48,8 +13,7 @@ pub(crate) fn parse_utc(text: &str) -> Option<TaiNanos> {
         return None;
     }
     let unix = humantime::parse_rfc3339(text).ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    let (_, offset) = LEAPS.iter().rev().find(|(begin, _)| *begin <= unix.as_secs() + FROM_1900)?;
-    let seconds = unix.as_secs() + offset + u64::from(leap);
+    let seconds = unix.as_secs() + u64::from(tai_minus_utc(unix.as_secs())?) + u64::from(leap);
     seconds.checked_mul(1_000_000_000)?.checked_add(unix.subsec_nanos().into()).map(TaiNanos)
 }
 

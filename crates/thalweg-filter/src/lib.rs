@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Debug};
-use thalweg_wire::{EventId, FragmentHeader, RecordBytes};
+use thalweg_wire::{EventId, FragmentHeader, GAMMA, RecordBytes, mix};
 
 /// A fragment that a decision is made on. Its header and, where the builder checks payloads, its payload were checked.
 #[derive(Clone, Copy)]
@@ -78,17 +78,12 @@ impl Decide for Simulated {
     }
 }
 
-/// A number from 0 up to, but not including, 1: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), over the seed and
-/// then over the event's number, of which the upper 53 bits are taken.
+/// A number from 0 up to, but not including, 1: SplitMix64's first of the seed, and its first of that and the event's number,
+/// of which the upper 53 bits are taken.
 fn draw(seed: u64, event: u64) -> f64 {
-    let mix = |z: u64| {
-        let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    };
+    let first = |seed: u64| mix(seed.wrapping_add(GAMMA));
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-    let upper = (mix(mix(seed) ^ event) >> 11) as f64;
+    let upper = (first(first(seed) ^ event) >> 11) as f64;
     upper / (1u64 << 53) as f64
 }
 

@@ -44,7 +44,7 @@
 //! read or written. And it can hold up whoever rings its [`Doorbell`](thalweg_arena::Doorbell). A builder that does not
 //! trust the sources of its own host listens on tcp. Who may connect at all is decided by the permissions of the socket
 //! (shm) and by the network (tcp): nothing here is encrypted.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod address;
 mod buffer;
@@ -65,8 +65,6 @@ mod rules;
 mod shm;
 mod sockets;
 mod tcp;
-#[expect(unsafe_code, reason = "a system call that no crate wraps")]
-mod tcp_info;
 
 pub use address::Address;
 pub use endpoint::{BuilderEndpoint, Endpoint, Endpoints, SourceEndpoint};

@@ -15,7 +15,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
-use thalweg_wire::{Announcement, Losses, Message, Refusal};
+use thalweg_wire::{Announcement, GAMMA, Losses, Message, Refusal, mix};
 
 /// Datagrams heard at one end before others have their turn.
 const FAIR_SHARE: usize = 4096;
@@ -131,13 +131,9 @@ impl Transport for Network {
 }
 
 impl Inner {
-    /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
     fn next_random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.random = self.random.wrapping_add(GAMMA);
+        mix(self.random)
     }
 
     fn send(&mut self, to: usize, datagram: Vec<u8>) {

@@ -2,11 +2,7 @@
 
 use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
 use std::time::Duration;
-use thalweg_wire::TaiNanos;
-
-/// TAI minus UTC in seconds since 2017-01-01 (IERS Bulletin C; no leap second has been announced since), for hosts whose
-/// kernel was not told (`adjtimex(2)`, usually by the NTP or PTP daemon).
-const TAI_UTC: i64 = 37;
+use thalweg_wire::{TAI_MINUS_UTC, TaiNanos};
 
 /// Time since an arbitrary beginning that never goes back (`CLOCK_MONOTONIC`).
 pub fn now() -> Duration {
@@ -27,11 +23,12 @@ pub struct TaiClock {
 }
 
 impl TaiClock {
-    /// Finds out whether the kernel knows TAI minus UTC.
+    /// Finds out whether the kernel knows TAI minus UTC (`adjtimex(2)`, usually from the NTP or PTP daemon).
     pub fn probe() -> Self {
         let known = tai().tv_sec - clock_gettime(ClockId::Realtime).tv_sec;
         // The two readings may lie on both sides of a second.
-        if known > 1 { Self { correction: 0, offset: known } } else { Self { correction: TAI_UTC, offset: TAI_UTC } }
+        let (correction, offset) = if known > 1 { (0, known) } else { (TAI_MINUS_UTC.into(), TAI_MINUS_UTC.into()) };
+        Self { correction, offset }
     }
 
     /// Now.

@@ -4,7 +4,7 @@ use crate::moved::{Moved, Tally};
 use crate::part::digest_of;
 use crate::pull::{Book, RUN_JSON, RUNS, none_missing};
 use crate::server::{Question, field, refused};
-use crate::{Head, Progress, RemoteError, Resource, Server, digest};
+use crate::{Head, Progress, RemoteError, Resource, Server};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::File;
@@ -400,7 +400,7 @@ impl<'a> Upload<'a> {
         }
         if let Some(crc32c) = crc32c {
             let name = header::HeaderName::from_static("repr-digest");
-            question = question.with(name, digest::Field(crc32c).to_string());
+            question = question.with(name, thalweg_wire::repr_digest(crc32c));
         }
         if let Some(etag) = replaced {
             question = question.with(header::IF_MATCH, etag);

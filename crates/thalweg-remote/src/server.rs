@@ -2,12 +2,13 @@
 
 use crate::address::Address;
 use crate::part::seconds;
-use crate::{Listing, Reader, RemoteError, Resource, digest};
+use crate::{Listing, Reader, RemoteError, Resource};
 use std::io::Read;
 use std::ops::{Bound, RangeBounds};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+use thalweg_wire::parse_repr_digest;
 use ureq::http::{Response, StatusCode, header};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider};
 use ureq::{Agent, Body, SendBody};
@@ -254,7 +255,7 @@ impl Head {
             length,
             etag: field(response, header::ETAG).filter(|etag| etag.starts_with('"')).map(str::to_owned),
             modified: field(response, header::LAST_MODIFIED).and_then(|date| httpdate::parse_http_date(date).ok()),
-            crc32c: field(response, "repr-digest").and_then(digest::parse),
+            crc32c: field(response, "repr-digest").and_then(|digest| parse_repr_digest(digest).ok()?),
         }
     }
 }

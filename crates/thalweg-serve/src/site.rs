@@ -9,8 +9,6 @@ use crate::head::{Body, Head};
 use crate::listing::{Format, Kind, Listing, parameter};
 use crate::token::{Tokens, Verdict};
 use crate::tree::{Name, NoName, Tree};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, LOCATION, RANGE, VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
@@ -26,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use thalweg_store::{Extent, Run, RunFiles, RunInfo, RunState, StoreError};
 use thalweg_transfer::Stored;
+use thalweg_wire::repr_digest;
 
 /// A directory on the network.
 #[derive(Debug)]
@@ -210,8 +209,8 @@ impl Site {
             .with(X_CONTENT_TYPE_OPTIONS, "nosniff")
             .with_content(content);
         if let Some(crc) = crc {
-            let crc = BASE64.encode(crc.to_be_bytes());
-            whole = whole.with(REPR_DIGEST, format!("crc32c=:{crc}:")).with(DIGEST, format!("crc32c={crc}"));
+            let digest = repr_digest(crc);
+            whole = whole.with(REPR_DIGEST, &digest).with(DIGEST, digest.replace(':', ""));
         }
         Ok(Some(self.stored(head, validators, whole)))
     }

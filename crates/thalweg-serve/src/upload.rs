@@ -8,9 +8,7 @@ use crate::head::{Body, Head};
 use crate::listing::parameter;
 use crate::site::{Site, not_found, refused};
 use crate::tree::{Name, open_beneath};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
+use crc_fast::{CrcAlgorithm, Digest};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, IF_MATCH};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, XattrFlags};
@@ -21,6 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use thalweg_store::{RunInfo, RunState};
 use thalweg_transfer::{Incoming, Interrupted, Inward, Receiver};
+use thalweg_wire::{crc32c_combine, parse_repr_digest, repr_digest};
 
 /// An upload that is going on. No one else writes the same file meanwhile: it holds a lock on it.
 #[derive(Debug)]
@@ -142,8 +141,7 @@ impl Upload {
             }
             self.received += written.bytes;
             self.coming -= written.bytes;
-            let both = checksum_combine(CrcAlgorithm::Crc32Iscsi, self.crc.into(), crc.finalize(), written.bytes);
-            self.crc = both as u32;
+            self.crc = crc32c_combine(self.crc, crc.finalize() as u32, written.bytes);
             // What is noted as received is on the disk.
             if let Err(error) = rustix::fs::fdatasync(&self.file) {
                 return Ok(Err(refused(error)));
@@ -187,9 +185,8 @@ impl Upload {
         self.rename().map_err(|error| if error == Errno::EXIST { exists() } else { refused(error) })?;
         let _ = rustix::fs::fremovexattr(&self.file, PROGRESS);
         sync_directory(&self.directory).map_err(refused)?;
-        let crc = BASE64.encode(self.crc.to_be_bytes());
         let answer = Answer::new(if self.replace { StatusCode::NO_CONTENT } else { StatusCode::CREATED });
-        Ok(Validators::of_file(&stat).put(answer).with(REPR_DIGEST, format!("crc32c=:{crc}:")))
+        Ok(Validators::of_file(&stat).put(answer).with(REPR_DIGEST, repr_digest(self.crc)))
     }
 
     /// Gives the file its name.
@@ -411,18 +408,22 @@ fn content_range(field: &str) -> Option<Place> {
 
 /// The CRC32C that the client says the file has (RFC 9530, RFC 3230). Other algorithms are not looked at.
 fn wanted_crc(fields: &HeaderMap) -> Result<Option<u32>, Answer> {
-    for name in [REPR_DIGEST, DIGEST] {
-        let values = fields.get_all(&name).iter().filter_map(|value| value.to_str().ok());
-        for element in values.flat_map(|value| value.split(',')) {
-            if let Some(value) = element.trim().strip_prefix("crc32c=") {
-                let text = value.trim_matches(':');
-                let bytes: Option<[u8; 4]> = BASE64.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
-                let what_it_is = || Answer::say(StatusCode::BAD_REQUEST, "the digest is not a crc32c in base64");
-                return bytes.map(|bytes| Some(u32::from_be_bytes(bytes))).ok_or_else(what_it_is);
-            }
-        }
+    let all = |name: HeaderName| {
+        let values: Vec<&str> = fields.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        values.join(",")
+    };
+    let read = |field: &str| {
+        let what_it_is = |_| Answer::say(StatusCode::BAD_REQUEST, "the digest is not a crc32c in base64");
+        parse_repr_digest(field).map_err(what_it_is)
+    };
+    if let Some(crc) = read(&all(REPR_DIGEST))? {
+        return Ok(Some(crc));
     }
-    Ok(None)
+    // As the other, but for the colons.
+    match all(DIGEST).split(',').find_map(|element| element.trim().strip_prefix("crc32c=")) {
+        Some(value) => read(&format!("crc32c=:{value}:")),
+        None => Ok(None),
+    }
 }
 
 fn is_named(file: &File, directory: &OwnedFd, name: &str) -> bool {
@@ -493,7 +494,11 @@ mod tests {
         assert_eq!(wanted(&fields(REPR_DIGEST, "sha-256=:AAAA:, crc32c=:4waSgw==:")), Some(0xe306_9283));
         assert_eq!(wanted(&fields(DIGEST, "crc32c=4waSgw==")), Some(0xe306_9283));
         assert_eq!(wanted(&fields(DIGEST, "md5=AAAA")), None);
-        assert!(wanted_crc(&fields(DIGEST, "crc32c=AAAAAAAA")).is_err());
+        for (name, value) in
+            [(DIGEST, "crc32c=AAAAAAAA"), (DIGEST, "crc32c=:4waSgw==:"), (REPR_DIGEST, "crc32c=4waSgw==")]
+        {
+            assert!(wanted_crc(&fields(name, value)).is_err(), "{value}");
+        }
         assert_eq!(wanted(&HeaderMap::new()), None);
     }
 }

@@ -1,11 +1,10 @@
 //! How much of a segment is written, and the checksum of all of it, without reading it.
 
 use crate::format::{BLOCK_HEADER_LEN, BlockHeader, FormatError, TRAILER_LEN, Trailer};
-use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use thalweg_wire::Crc32c;
+use thalweg_wire::{Crc32c, crc32c, crc32c_combine};
 
 /// What of a segment file counts: its bytes up to the last whole block, and their CRC32C.
 ///
@@ -63,10 +62,9 @@ impl Extent {
                     break;
                 }
             }
-            let of_head = checksum(CrcAlgorithm::Crc32Iscsi, &head);
-            let of_body = u64::from(header.body_crc);
-            let whole = combine(of_head, of_body, u64::from(header.length) - BLOCK_HEADER_LEN as u64);
-            self.crc32c = combine(u64::from(self.crc32c), whole, u64::from(header.length)) as u32;
+            let length = u64::from(header.length);
+            let block = crc32c_combine(crc32c(&head), header.body_crc, length - BLOCK_HEADER_LEN as u64);
+            self.crc32c = crc32c_combine(self.crc32c, block, length);
             self.bytes = end;
         }
         self.closed = trusted && self.bytes == length;
@@ -108,8 +106,3 @@ fn is_there(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
 
 /// Bytes that are read at a time.
 const CHUNK: usize = 256 << 10;
-
-/// The CRC of two runs of bytes, one behind the other, from theirs. Of nothing it is 0.
-fn combine(first: u64, second: u64, second_length: u64) -> u64 {
-    checksum_combine(CrcAlgorithm::Crc32Iscsi, first, second, second_length)
-}

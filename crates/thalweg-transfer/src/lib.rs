@@ -38,7 +38,7 @@ pub use cached::{cached_bytes, seems_cached};
 pub use choose::{Cost, Measured, Trial, measure};
 pub use inward::{Incoming, Interrupted, Receiver, Written};
 pub use outward::{Sender, send_all};
-pub use progress::{Progress, progress, while_it_moves};
+pub use progress::while_it_moves;
 pub use stored::{Stored, read};
 pub use way::{Inward, Outward, UnknownWay};
 

@@ -7,13 +7,17 @@
 #![forbid(unsafe_code)]
 
 mod crc;
+mod digest;
 mod header;
 mod interval;
 mod message;
+mod random;
 mod record;
 mod sequence;
+mod tai;
 
-pub use crc::{Crc32c, crc32c};
+pub use crc::{Crc32c, crc32c, crc32c_combine};
+pub use digest::{ReprDigestError, parse_repr_digest, repr_digest};
 pub use header::{
     EventId, FragmentHeader, HEADER_LEN, HEADER_MAGIC, HEADER_VERSION, HeaderError, PayloadType, RunNumber, SourceId,
     Status, TaiNanos,
@@ -23,5 +27,7 @@ pub use message::{
     Accounts, Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, MESSAGE_MAGIC, Message,
     MessageError, PROTOCOL_VERSION, Refusal, Welcome,
 };
+pub use random::{GAMMA, mix};
 pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordBytes, RecordError, Records, record_len};
 pub use sequence::{Arrival, SequenceTracker};
+pub use tai::{TAI_MINUS_UTC, tai_minus_utc};

@@ -15,10 +15,10 @@
 
 use super::{CELL, MAX_CELLS, RingSetupError};
 use crate::PAGE;
+use crate::arena::errno;
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// `TWRING` and the version of the layout.
@@ -48,16 +48,10 @@ const _: () = assert!(size_of::<Header>() <= PAGE && size_of::<Cell>() == CELL);
 /// pleases.
 pub(super) struct Memory {
     fd: OwnedFd,
-    base: NonNull<u8>,
+    memory: MmapRaw,
     /// Our own copy: a power of two, at most `MAX_CELLS`, and the mapping holds that many.
     cells: u32,
 }
-
-// SAFETY: `base` is an address of a mapping that lives as long as this value and belongs to no thread; all access to it
-// is atomic.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
 
 impl Memory {
     pub(super) fn create(name: &str, cells: u32) -> Result<Self, RingSetupError> {
@@ -102,19 +96,11 @@ impl Memory {
     }
 
     fn map(fd: OwnedFd, cells: u32) -> Result<Self, RingSetupError> {
-        let bytes = bytes_of(cells);
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, &fd, 0) }
-            .map_err(os("mmap"))?;
-        let base =
-            NonNull::new(base.cast()).ok_or(RingSetupError::Os { doing: "mmap", error: rustix::io::Errno::NOMEM })?;
-        let memory = Self { fd, base, cells };
-        // SAFETY: the range is the mapping just made. Populating changes no content; it reports a lack of memory here
-        // instead of by SIGBUS later.
-        unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) }
-            .map_err(os("allocating memory"))?;
-        Ok(memory)
+        let io = |doing| move |error| os(doing)(errno(&error));
+        let memory = MmapOptions::new().len(bytes_of(cells)).map_raw(&fd).map_err(io("mmap"))?;
+        // Populating changes no content; it reports a lack of memory here instead of by SIGBUS later.
+        memory.advise(Advice::PopulateWrite).map_err(io("allocating memory"))?;
+        Ok(Self { fd, memory, cells })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -147,24 +133,17 @@ impl Memory {
         let at = PAGE + (index & (self.cells - 1)) as usize * CELL;
         // SAFETY: masked with a power of two less one, the index is below `cells`, and the mapping holds that many
         // behind its first page.
-        let cell = unsafe { self.base.add(at) };
+        let cell = unsafe { self.memory.as_ptr().add(at) };
         // SAFETY: inside the mapping, which cannot shrink (sealed) and lives as long as `self`; aligned to 64, since
         // the mapping is page-aligned; a cell is made of atomics, for which every content is valid.
-        unsafe { cell.cast().as_ref() }
+        unsafe { &*cell.cast() }
     }
 
     #[inline]
     fn header(&self) -> &Header {
         // SAFETY: the first page of the mapping, which cannot shrink (sealed) and lives as long as `self`;
         // page-aligned; made of atomics, for which every content is valid.
-        unsafe { self.base.cast().as_ref() }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made with this address and length, and nothing borrows from it any more.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), bytes_of(self.cells)) };
+        unsafe { &*self.memory.as_ptr().cast() }
     }
 }
 

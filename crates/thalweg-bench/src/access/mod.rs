@@ -22,13 +22,13 @@ use crate::drive::{Instrument, Stop};
 use crate::net::PeerMemory;
 use crate::options::Timing;
 use crate::point::{Figures, Key, Latency};
+use memmap2::{MmapOptions, MmapRaw};
 use pci::Resource;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::mm::{MapFlags, ProtFlags};
 use std::hint::black_box;
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 use thalweg_arena::PAGE;
 
@@ -235,17 +235,12 @@ fn byte_at(fd: impl AsFd, at: u64) -> Result<u8, rustix::io::Errno> {
 
 /// Memory that somebody else may write, mapped for reading byte by byte.
 #[derive(Debug)]
-struct Mapped {
-    base: NonNull<u8>,
-    len: usize,
-}
+struct Mapped(MmapRaw);
 
 impl Mapped {
-    fn new(fd: impl AsFd, len: u64) -> Result<Self, rustix::io::Errno> {
-        let len = usize::try_from(len).map_err(|_| rustix::io::Errno::OVERFLOW)?;
-        // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, 0) }?;
-        Ok(Self { base: NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?, len })
+    fn new(fd: impl AsFd, len: u64) -> io::Result<Self> {
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        MmapOptions::new().len(len).map_raw_read_only(&fd.as_fd()).map(Self)
     }
 
     /// Reads of the byte at `at` that wait for one another: each goes to an address that depends on what the last one got,
@@ -261,18 +256,11 @@ impl Mapped {
     /// One byte. Panics beyond the end.
     #[inline]
     fn read(&self, at: u64) -> u8 {
-        let at = usize::try_from(at).ok().filter(|at| *at < self.len).expect("checked against the length");
+        let at = usize::try_from(at).ok().filter(|at| *at < self.0.len()).expect("checked against the length");
         // SAFETY: `at` is inside the mapping.
-        let byte = unsafe { self.base.add(at) };
+        let byte = unsafe { self.0.as_ptr().add(at) };
         // SAFETY: the byte is mapped for reading as long as `self` lives; it may change at any time, hence volatile.
         unsafe { byte.read_volatile() }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made with this address and length, and nothing borrows from it.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

@@ -107,15 +107,15 @@ impl Resource {
             return Err(unavailable(mapped, "it is of I/O ports, which processes reach through the kernel only"));
         }
         let file = File::open(&self.file).map_err(|error| BenchError::File { path: self.file.clone(), error })?;
-        Mapped::new(&file, self.len).map_err(|error| match error {
-            Errno::PERM | Errno::ACCESS => {
+        Mapped::new(&file, self.len).map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::PERM | Errno::ACCESS) => {
                 unavailable(mapped, "the kernel is locked down (secure boot), or this is not root")
             }
-            Errno::INVAL | Errno::BUSY => unavailable(
+            Some(Errno::INVAL | Errno::BUSY) => unavailable(
                 mapped,
                 "its driver claims it for itself (kernel option iomem=strict), or it is no whole page",
             ),
-            error => BenchError::os(format!("mapping {}", self.file.display()))(error),
+            _ => BenchError::os(format!("mapping {}", self.file.display()))(error),
         })
     }
 

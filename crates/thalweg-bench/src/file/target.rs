@@ -17,6 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thalweg_device::ByteSize;
+use thalweg_wire::{GAMMA, mix};
 
 /// A file of bytes that say where they are.
 #[derive(Debug)]
@@ -305,21 +306,13 @@ pub(crate) fn pattern(bytes: &mut [u8], offset: u64) {
     let mut at = offset;
     let mut rest = bytes;
     while !rest.is_empty() {
-        let word = mix(at / 8).to_le_bytes();
+        let word = mix((at / 8).wrapping_add(GAMMA)).to_le_bytes();
         let skip = usize::try_from(at % 8).expect("below 8");
         let (now, later) = rest.split_at_mut((8 - skip).min(rest.len()));
         now.copy_from_slice(&word[skip..skip + now.len()]);
         at += now.len() as u64;
         rest = later;
     }
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-pub(crate) fn mix(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

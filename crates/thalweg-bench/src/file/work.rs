@@ -1,6 +1,6 @@
 //! Reading and writing blocks, one after the other or many at once, and counting what was done.
 
-use super::target::{Target, misaligned, mix, pattern};
+use super::target::{Target, misaligned, pattern};
 use super::{Case, Direction, Method, Pattern, buffers};
 use crate::BenchError;
 use crate::clock::Clock;
@@ -14,6 +14,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
 use thalweg_device::ByteSize;
 use thalweg_uring::{File, Operation, Ring, Slot, slots};
+use thalweg_wire::{GAMMA, mix};
 
 /// One point's blocks, and the memory they come from or go to.
 pub(super) struct Work<'a> {
@@ -88,7 +89,8 @@ fn shuffled(at: u64, count: u64, seed: u64) -> u64 {
     let mut number = at;
     loop {
         for round in 0..3 {
-            number = number.wrapping_add(mix(seed * 3 + round)).wrapping_mul(0x9e37_79b9_7f4a_7c15) & mask;
+            let key = mix(GAMMA.wrapping_add(seed * 3 + round));
+            number = number.wrapping_add(key).wrapping_mul(GAMMA) & mask;
             number ^= number >> fold;
         }
         if number < count {

@@ -16,6 +16,7 @@ use crate::{BenchError, Clock, Host, Sizes};
 use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use thalweg_wire::{GAMMA, mix};
 
 /// The options.
 #[derive(Debug, Clone, clap::Args)]
@@ -255,7 +256,7 @@ struct Schedule {
 impl Schedule {
     fn new(rate: f64, arrivals: Arrivals) -> Self {
         // Any seed will do; the same one makes runs alike.
-        Self { at: 0.0, mean: 1e9 / rate, random: (arrivals == Arrivals::Poisson).then_some(0x9e37_79b9_7f4a_7c15) }
+        Self { at: 0.0, mean: 1e9 / rate, random: (arrivals == Arrivals::Poisson).then_some(0) }
     }
 
     fn next(&mut self) -> f64 {
@@ -263,11 +264,9 @@ impl Schedule {
         let gap = match &mut self.random {
             None => 1.0,
             Some(state) => {
-                // xorshift64 (Marsaglia, "Xorshift RNGs", 2003); exponential gaps by inversion.
-                *state ^= *state << 13;
-                *state ^= *state >> 7;
-                *state ^= *state << 17;
-                let uniform = ((*state >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+                // Exponential gaps by inversion.
+                *state = state.wrapping_add(GAMMA);
+                let uniform = ((mix(*state) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
                 -uniform.ln()
             }
         };

@@ -5,7 +5,7 @@
 //! the client's memory; the first bytes of each answer are looked at.
 
 use crate::drive::Stop;
-use crate::file::target::{mix, pattern};
+use crate::file::target::pattern;
 use crate::net::set_congestion;
 use crate::point::Latency;
 use crate::{BenchError, Clock};
@@ -20,6 +20,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::Duration;
+use thalweg_wire::mix;
 
 /// One connection, kept from request to request.
 #[derive(Debug)]

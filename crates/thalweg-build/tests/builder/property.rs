@@ -8,7 +8,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 use thalweg_build::{Builder, BuilderConfig, Check, Hold, Path, Window};
-use thalweg_wire::{Accounts, Announcement, Disposition, EventId, FragmentHeader, Status, crc32c, record_len};
+use thalweg_wire::{
+    Accounts, Announcement, Disposition, EventId, FragmentHeader, GAMMA, Status, crc32c, mix, record_len,
+};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
@@ -255,15 +257,12 @@ fn world() -> impl Strategy<Value = World> {
     })
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
 struct Dice(u64);
 
 impl Dice {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.0 = self.0.wrapping_add(GAMMA);
+        mix(self.0)
     }
 
     fn below(&mut self, limit: u64) -> u64 {

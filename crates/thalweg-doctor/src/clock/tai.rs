@@ -2,24 +2,27 @@
 
 use crate::Finding;
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
+use thalweg_wire::TAI_MINUS_UTC;
 
 pub(super) fn probe() -> Finding {
     let realtime = clock_gettime(ClockId::Realtime);
     match clock_gettime_dynamic(DynamicClockId::Tai) {
         // Read one after the other, they may lie on both sides of a second.
         Ok(tai) => judge(tai.tv_sec.saturating_sub(realtime.tv_sec)),
-        Err(error) => Finding::new("TAI", format!("CLOCK_TAI cannot be read: {error}")).degraded(COST),
+        Err(error) => Finding::new("TAI", format!("CLOCK_TAI cannot be read: {error}")).degraded(cost()),
     }
 }
 
-const COST: &str = "fragments are dated with 37 s, which holds until a leap second is announced";
+fn cost() -> String {
+    format!("fragments are dated with {TAI_MINUS_UTC} s, which holds until a leap second is announced")
+}
 
 fn judge(offset: i64) -> Finding {
     let finding = Finding::new("TAI", format!("{offset} s ahead of UTC (CLOCK_TAI minus CLOCK_REALTIME)"));
     match offset > 1 {
         true => finding,
         // chrony tells the kernel, with the `leapsectz right/UTC` of Debian's configuration.
-        false => finding.degraded(COST).mended_by("apt-get install chrony && systemctl enable --now chrony"),
+        false => finding.degraded(cost()).mended_by("apt-get install chrony && systemctl enable --now chrony"),
     }
 }
 

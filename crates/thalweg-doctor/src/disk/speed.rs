@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
+use thalweg_wire::mix;
 
 /// The default block.
 const BLOCK: usize = 4 << 20;
@@ -59,13 +60,9 @@ type Measured = (u64, f64);
 fn measure(file: &OwnedFd, place: &Path) -> Result<Measured, String> {
     let wrong = |error: Errno| error.to_string();
     let mut block = Arena::create_local("doctor", BLOCK).map_err(|error| error.to_string())?;
-    // Disks may leave out zeros, and what repeats: xorshift (Marsaglia 2003) makes neither.
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for word in block.chunks_exact_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        word.copy_from_slice(&state.to_ne_bytes());
+    // Disks may leave out zeros, and what repeats.
+    for (word, number) in block.chunks_exact_mut(8).zip(1..) {
+        word.copy_from_slice(&mix(number).to_ne_bytes());
     }
     let free = statvfs(place).map(|at| at.f_bavail.saturating_mul(at.f_frsize)).unwrap_or(0);
     let most = MOST.min(free / SHARE);

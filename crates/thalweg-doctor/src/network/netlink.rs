@@ -2,25 +2,21 @@
 //!
 //! Only questions are asked (`NLM_F_REQUEST`), and each answer is one message per interface.
 
+use netlink_packet_core::{
+    DecodeError, DefaultNla, Emitable, NLA_F_NESTED, NLA_HEADER_SIZE, NLM_F_REQUEST, NetlinkDeserializable,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable, NlasIterator,
+};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with, sockopt,
 };
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// `struct nlmsghdr` and `struct genlmsghdr`.
-const HEADERS: usize = 16 + 4;
-const NLM_F_REQUEST: u16 = 1;
-const NLMSG_ERROR: u16 = 2;
 /// The family of families, and what it is asked.
 const GENL_ID_CTRL: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-/// An attribute that holds attributes.
-const NLA_F_NESTED: u16 = 1 << 15;
-/// The upper two bits of an attribute's type are flags.
-const NLA_TYPE_MASK: u16 = 0x3fff;
 /// No answer is longer: features with their names take some KiB.
 const LONGEST: usize = 64 << 10;
 
@@ -52,20 +48,27 @@ impl Family {
     /// One question about one thing. The answer is its attributes.
     pub(crate) fn ask(&mut self, command: u8, attributes: &[u8]) -> Result<Vec<u8>, String> {
         self.sequence += 1;
-        let message = question(self.id, command, self.sequence, attributes);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST;
+        header.sequence_number = self.sequence;
+        let question = Generic { family: self.id, command, attributes: attributes.to_vec() };
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(question));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
         // Without an address a netlink socket talks to the kernel.
-        send(&self.socket, &message, SendFlags::empty()).map_err(|error| format!("netlink: {error}"))?;
+        send(&self.socket, &bytes, SendFlags::empty()).map_err(|error| format!("netlink: {error}"))?;
+        let mut answer = vec![0; LONGEST];
         loop {
-            let mut answer = vec![0; LONGEST];
             let (read, _) =
                 recv(&self.socket, &mut answer[..], RecvFlags::empty()).map_err(|error| format!("netlink: {error}"))?;
-            answer.truncate(read);
-            match attributes_of(&answer, self.sequence) {
-                Answer::Attributes(attributes) => return Ok(attributes.to_vec()),
-                Answer::Error(code) => return Err(std::io::Error::from_raw_os_error(code).to_string()),
-                Answer::Nonsense => return Err("netlink: an answer that is none".into()),
+            let message = NetlinkMessage::<Generic>::deserialize(&answer[..read]);
+            match message.map_err(|error| format!("netlink: {error}"))?.into_parts() {
                 // Of a question that was given up.
-                Answer::Other => {}
+                (header, _) if header.sequence_number != self.sequence => {}
+                (_, NetlinkPayload::InnerMessage(answer)) => return Ok(answer.attributes),
+                (_, NetlinkPayload::Error(error)) => return Err(error.to_io().to_string()),
+                _ => return Err("netlink: an answer that is none".into()),
             }
         }
     }
@@ -76,12 +79,11 @@ pub(crate) fn ethtool_header(index: u32) -> Vec<u8> {
     attribute(1 | NLA_F_NESTED, &attribute(1, &index.to_ne_bytes()))
 }
 
-/// One attribute: length, type, value, padding (`struct nlattr`).
+/// One attribute.
 pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-    bytes.extend_from_slice(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    let attribute = DefaultNla::new(kind, value.to_vec());
+    let mut bytes = vec![0; attribute.buffer_len()];
+    attribute.emit(&mut bytes);
     bytes
 }
 
@@ -96,52 +98,43 @@ pub(crate) fn find_u32(attributes: &[u8], kind: u16) -> Option<u32> {
 }
 
 /// All attributes, as far as they can be read.
-pub(crate) fn all(mut left: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let (length, kind) = (left.first_chunk::<2>()?, left.get(2..)?.first_chunk::<2>()?);
-        let length = usize::from(u16::from_ne_bytes(*length));
-        let value = left.get(4..length)?;
-        let kind = u16::from_ne_bytes(*kind) & NLA_TYPE_MASK;
-        left = left.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
+pub(crate) fn all(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    NlasIterator::new(attributes).map_while(Result::ok).map(|attribute| {
+        let value = NLA_HEADER_SIZE..usize::from(attribute.length());
+        (attribute.kind(), &attribute.into_inner()[value])
     })
 }
 
-fn question(family: u16, command: u8, sequence: u32, attributes: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(HEADERS + attributes.len()).unwrap_or(u32::MAX);
-    let mut message = Vec::with_capacity(HEADERS + attributes.len());
-    message.extend_from_slice(&length.to_ne_bytes());
-    message.extend_from_slice(&family.to_ne_bytes());
-    message.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-    message.extend_from_slice(&sequence.to_ne_bytes());
-    // The port is the kernel's to fill in.
-    message.extend_from_slice(&0u32.to_ne_bytes());
-    message.extend_from_slice(&[command, 1, 0, 0]);
-    message.extend_from_slice(attributes);
-    message
+/// What a family is asked, and what it answers: `struct genlmsghdr`, and attributes.
+#[derive(Debug)]
+struct Generic {
+    family: u16,
+    command: u8,
+    attributes: Vec<u8>,
 }
 
-#[derive(Debug, PartialEq)]
-enum Answer<'a> {
-    Attributes(&'a [u8]),
-    Error(i32),
-    Other,
-    Nonsense,
+impl NetlinkSerializable for Generic {
+    fn message_type(&self) -> u16 {
+        self.family
+    }
+
+    fn buffer_len(&self) -> usize {
+        4 + self.attributes.len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        buffer[..4].copy_from_slice(&[self.command, 1, 0, 0]);
+        buffer[4..].copy_from_slice(&self.attributes);
+    }
 }
 
-fn attributes_of(message: &[u8], sequence: u32) -> Answer<'_> {
-    let word = |at: usize| Some(u32::from_ne_bytes(*message.get(at..)?.first_chunk::<4>()?));
-    let half = |at: usize| Some(u16::from_ne_bytes(*message.get(at..)?.first_chunk::<2>()?));
-    match (word(0), half(4), word(8)) {
-        (Some(_), Some(_), Some(other)) if other != sequence => Answer::Other,
-        (Some(_), Some(NLMSG_ERROR), Some(_)) => match word(16).map(u32::cast_signed) {
-            Some(code) => Answer::Error(code.saturating_neg()),
-            None => Answer::Nonsense,
-        },
-        (Some(length), Some(_), Some(_)) => {
-            message.get(HEADERS..length as usize).map_or(Answer::Nonsense, Answer::Attributes)
-        }
-        _ => Answer::Nonsense,
+impl NetlinkDeserializable for Generic {
+    type Error = DecodeError;
+
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
+        let ([command, ..], attributes) =
+            payload.split_first_chunk::<4>().ok_or("an answer shorter than its header")?;
+        Ok(Self { family: header.message_type, command: *command, attributes: attributes.to_vec() })
     }
 }
 
@@ -158,9 +151,6 @@ mod tests {
         assert_eq!(find(&attributes, 1), Some(&b"abc"[..]));
         assert_eq!(find_u32(find(&attributes, 2).unwrap(), 7), Some(9));
         assert_eq!(find(&attributes, 3), None);
-        let message = question(0x10, 3, 5, &attributes);
-        assert_eq!(attributes_of(&message, 5), Answer::Attributes(&attributes[..]));
-        assert_eq!(attributes_of(&message, 4), Answer::Other);
     }
 
     #[test]
@@ -179,13 +169,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_harm(bytes: Vec<u8>, kind: u16, sequence in 0u32..3) {
+        fn any_bytes_are_read_without_harm(bytes: Vec<u8>, kind: u16) {
             for (_, value) in all(&bytes) {
                 prop_assert!(value.len() < bytes.len());
                 all(value).for_each(drop);
             }
             find_u32(&bytes, kind);
-            attributes_of(&bytes, sequence);
+            let _ = NetlinkMessage::<Generic>::deserialize(&bytes);
         }
     }
 }

@@ -3,7 +3,6 @@
 use super::{connect, is_gone};
 use crate::offered::{Asked, Novelty, Offered};
 use crate::sockets::{Connects, SocketLink};
-use crate::tcp_info::sent_again;
 use crate::{Address, Interest, LinkError, SourceGreeting, SourceLink};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -12,6 +11,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use thalweg_arena::Arena;
+use thalweg_tcp::sent_again;
 use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message};
 
 /// Room for messages from a builder: more than the longest, a refusal with its text.

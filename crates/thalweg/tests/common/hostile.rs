@@ -11,8 +11,8 @@ use thalweg_arena::{Slot, SlotPool};
 use thalweg_link::conformance::SourceEnd;
 use thalweg_link::{Address, LinkError, SourceGreeting};
 use thalweg_wire::{
-    Announcement, Capabilities, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, Losses, MESSAGE_LEN, Message,
-    PayloadType, Refusal, RunNumber, SourceId, Status, crc32c, record_len,
+    Announcement, Capabilities, Disposition, EventId, FragmentHeader, GAMMA, HEADER_LEN, Hello, Losses, MESSAGE_LEN,
+    Message, PayloadType, Refusal, RunNumber, SourceId, Status, crc32c, mix, record_len,
 };
 
 /// Bytes in one of its slots.
@@ -260,17 +260,14 @@ pub(crate) fn with_header(header: &FragmentHeader, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A small generator of numbers that a seed decides: SplitMix64 (Steele, Lea, Flood 2014).
+/// A small generator of numbers that a seed decides.
 #[derive(Debug, Clone)]
 pub(crate) struct Lot(pub(crate) u64);
 
 impl Lot {
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0 = self.0.wrapping_add(GAMMA);
+        mix(self.0)
     }
 
     pub(crate) fn below(&mut self, most: u64) -> u64 {

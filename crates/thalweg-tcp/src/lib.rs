@@ -1,0 +1,85 @@
+//! What the kernel knows of a TCP connection (`TCP_INFO`, tcp(7)). No other crate wraps this system call for structures of
+//! every age: the kernel fills in as much of one as it knows.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// What the kernel knows of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that the other end has acknowledged, and bytes that came from it.
+    pub moved: u64,
+    /// Bytes wait for the other end to take them.
+    pub owes: bool,
+    /// Bytes that wait for this end to read them.
+    pub holds: u64,
+}
+
+/// How far a connection is; nothing for a socket that is not TCP, or has gone.
+pub fn progress(socket: impl AsFd) -> Option<Progress> {
+    let info = info(&socket)?;
+    Some(Progress {
+        moved: info.tcpi_bytes_acked + info.tcpi_bytes_received,
+        owes: info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0,
+        holds: rustix::io::ioctl_fionread(socket).unwrap_or(0),
+    })
+}
+
+/// Bytes that a connection has sent again; nothing for a socket that is not TCP, or has gone.
+pub fn sent_again(socket: impl AsFd) -> Option<u64> {
+    let info = info(socket)?;
+    Some(u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss))
+}
+
+fn info(socket: impl AsFd) -> Option<libc::tcp_info> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: `info` is valid for writes of `length` bytes, which the kernel is told; the descriptor is open.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    // SAFETY: integers of which every bit pattern is one; what the kernel did not write is zero.
+    (result == 0).then(|| unsafe { info.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn what_moved_and_who_waits_for_whom_is_seen() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut here = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut there, _) = listener.accept().unwrap();
+        let before = progress(&here).unwrap();
+        assert_eq!((before.owes, before.holds), (false, 0));
+        there.write_all(b"12345").unwrap();
+        // It is here when it can be read.
+        here.peek(&mut [0; 5]).unwrap();
+        let after = progress(&here).unwrap();
+        assert_eq!((after.moved - before.moved, after.holds), (5, 5));
+        here.read_exact(&mut [0; 5]).unwrap();
+        assert_eq!(progress(&here).unwrap().holds, 0);
+        // More than the two sockets take: the rest waits here.
+        here.set_nonblocking(true).unwrap();
+        while here.write(&[0; 65536]).is_ok() {}
+        assert!(progress(&here).unwrap().owes);
+        assert_eq!(progress(File::open("/dev/null").unwrap()), None);
+    }
+
+    #[test]
+    fn a_connection_that_lost_nothing_says_so_and_a_file_says_nothing() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(sent_again(&socket), Some(0));
+        assert_eq!(sent_again(File::open("/dev/null").unwrap()), None);
+    }
+}

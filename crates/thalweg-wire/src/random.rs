@@ -1,0 +1,36 @@
+//! Numbers that a seed decides, the same everywhere: SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number
+//! generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`).
+
+/// What the generator's state grows by, wrapping, before each number.
+pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The number that belongs to a state of the generator. Of a number of any origin it makes one that looks random.
+#[inline]
+pub fn mix(z: u64) -> u64 {
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Rosetta Code has them for the seed 1234567 ("Pseudo-random numbers/Splitmix64").
+    #[test]
+    fn agrees_with_the_published_numbers() {
+        let mut state = 1_234_567u64;
+        let numbers = [(); 5].map(|()| {
+            state = state.wrapping_add(GAMMA);
+            mix(state)
+        });
+        let published = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+            16_408_922_859_458_223_821,
+        ];
+        assert_eq!(numbers, published);
+    }
+}
