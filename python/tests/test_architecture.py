@@ -1,32 +1,37 @@
 """The crates are as docs/architecture.md shows them."""
 
+from __future__ import annotations
+
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 
+tomllib = pytest.importorskip("tomllib", reason="Python is older than 3.11")
+
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| (\d) \| `(thalweg[a-z-]*)` \|.*\| ([^|]+) \|$", re.M)
-CRATES = {name: (int(floor), unsafe) for floor, name, unsafe in ROW.findall((ROOT / "docs/architecture.md").read_text())}
+CRATES = {
+    name: (int(floor), unsafe) for floor, name, unsafe in ROW.findall((ROOT / "docs/architecture.md").read_text())
+}
 # Whatever only tests use lies beside the house.
 BESIDE = {"thalweg-fuzz"}
 
 
-def test_every_crate_has_a_row():
+def test_every_crate_has_a_row() -> None:
     there = {tomllib.loads(file.read_text())["package"]["name"] for file in ROOT.glob("crates/*/Cargo.toml")}
     assert there - BESIDE == CRATES.keys()
 
 
 @pytest.mark.parametrize("crate", CRATES)
-def test_a_crate_uses_only_crates_on_lower_floors(crate):
+def test_a_crate_uses_only_crates_on_lower_floors(crate: str) -> None:
     manifest = tomllib.loads((ROOT / "crates" / crate / "Cargo.toml").read_text())
     used = [name for name in manifest.get("dependencies", {}) if name in CRATES]
     assert {name: CRATES[name][0] for name in used if CRATES[name][0] >= CRATES[crate][0]} == {}
 
 
 @pytest.mark.parametrize("crate", [crate for crate, (_, unsafe) in CRATES.items() if unsafe == "no"])
-def test_a_crate_marked_no_forbids_unsafe_code(crate):
+def test_a_crate_marked_no_forbids_unsafe_code(crate: str) -> None:
     source = ROOT / "crates" / crate / "src"
     first = source / ("lib.rs" if (source / "lib.rs").exists() else "main.rs")
     assert "#![forbid(unsafe_code)]" in first.read_text()
