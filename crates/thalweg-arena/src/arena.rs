@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
 /// Bytes that are copied at a time out of memory that another process writes.
@@ -20,20 +20,24 @@ const HUGE: usize = 2 << 20;
 /// The file system of reserved huge pages (linux/magic.h).
 const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
 
-/// What pages an arena is made of.
+/// What an arena's memory is. What the data path asks of it is the same for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pages {
-    /// 2 MiB pages: one TLB entry and one page-list entry for 512 small ones.
+#[non_exhaustive]
+pub enum Backing {
+    /// Shared memory in 2 MiB pages: one TLB entry and one page-list entry for 512 small ones.
     Huge,
-    /// 4 KiB pages: the kernel had no huge page to give, or shared-memory huge pages are switched off
+    /// The same, of pages that were reserved for it (`vm.nr_hugepages`): it cannot be spliced (`sendfile`).
+    Reserved,
+    /// Shared memory in 4 KiB pages: the kernel had no huge page to give, or shared-memory huge pages are switched off
     /// (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`).
     Small,
 }
 
-impl fmt::Display for Pages {
+impl fmt::Display for Backing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Huge => "2 MiB pages",
+            Self::Reserved => "reserved 2 MiB pages",
             Self::Small => "4 KiB pages",
         })
     }
@@ -69,9 +73,11 @@ pub enum ArenaError {
 pub struct Arena {
     fd: OwnedFd,
     memory: MmapRaw,
-    pages: Pages,
+    backing: Backing,
     /// Made here, as against imported.
     owned: bool,
+    /// Who knows its pages.
+    registrations: Mutex<Vec<&'static str>>,
 }
 
 impl Arena {
@@ -109,8 +115,8 @@ impl Arena {
         }
         // Populating allocates zeroed pages; it reports a lack of memory here instead of by SIGBUS later.
         memory.advise(Advice::PopulateWrite).map_err(io("allocating memory"))?;
-        let pages = if reserved { Pages::Huge } else { pages_of(&memory) };
-        let arena = Arc::new(Self { fd, memory, pages, owned: true });
+        let backing = if reserved { Backing::Reserved } else { pages_of(&memory) };
+        let arena = Arc::new(Self { fd, memory, backing, owned: true, registrations: Mutex::default() });
         Ok(Span { lender: Lender::new(arena, None), range: 0..rounded })
     }
 
@@ -134,8 +140,8 @@ impl Arena {
         let size = rustix::fs::fstat(&fd).map_err(os("fstat"))?.st_size;
         let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
         let memory = MmapOptions::new().len(len).map_raw_read_only(&fd).map_err(|error| os("mmap")(errno(&error)))?;
-        let pages = pages_of(&memory);
-        Ok(Arc::new(Self { fd, memory, pages, owned: false }))
+        let backing = pages_of(&memory);
+        Ok(Arc::new(Self { fd, memory, backing, owned: false, registrations: Mutex::default() }))
     }
 
     /// The file descriptor, for `sendfile` and for handing over to another process.
@@ -153,9 +159,25 @@ impl Arena {
         std::ptr::slice_from_raw_parts(self.memory.as_ptr(), self.size())
     }
 
-    /// What pages it got.
-    pub fn pages(&self) -> Pages {
-        self.pages
+    /// What it is made of.
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// Notes that its pages were made known to a ring, an adapter or an IOMMU, which keeps them where they are (a
+    /// long-term reference, Documentation/core-api/pin_user_pages.rst) for as long as the note is kept. `with` is for people.
+    pub fn registered(self: &Arc<Self>, with: &'static str) -> Registration {
+        self.lock().push(with);
+        Registration { arena: Arc::clone(self), with }
+    }
+
+    /// Who knows its pages now.
+    pub fn registrations(&self) -> Vec<&'static str> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<&'static str>> {
+        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A range of an imported arena, or nothing where the range is not inside it. An arena of our own is reached through
@@ -172,7 +194,33 @@ impl Arena {
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Arena({} bytes, {})", self.size(), self.pages)
+        write!(f, "Arena({} bytes, {self})", self.size())
+    }
+}
+
+/// What it is made of, and who knows its pages.
+impl fmt::Display for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.backing)?;
+        self.lock().iter().try_for_each(|with| write!(f, ", registered with {with}"))
+    }
+}
+
+/// An arena's pages are known to somebody until this is dropped: to be kept beside what knows them, and to be dropped behind
+/// it.
+#[must_use = "dropping it says that the arena is no longer registered"]
+#[derive(Debug)]
+pub struct Registration {
+    arena: Arc<Arena>,
+    with: &'static str,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut registrations = self.arena.lock();
+        if let Some(at) = registrations.iter().position(|with| *with == self.with) {
+            registrations.remove(at);
+        }
     }
 }
 
@@ -182,7 +230,7 @@ pub(crate) fn errno(error: &std::io::Error) -> Errno {
 }
 
 /// Whether a mapping is made of huge pages, as `/proc/self/smaps` tells (`ShmemPmdMapped`).
-fn pages_of(memory: &MmapRaw) -> Pages {
+fn pages_of(memory: &MmapRaw) -> Backing {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let start = format!("{:x}-", memory.as_ptr() as usize);
     let mapped = smaps
@@ -190,7 +238,7 @@ fn pages_of(memory: &MmapRaw) -> Pages {
         .skip_while(|line| !line.starts_with(&start))
         .find_map(|line| line.strip_prefix("ShmemPmdMapped:"))
         .and_then(|rest| rest.trim().trim_end_matches(" kB").trim().parse::<usize>().ok());
-    if mapped.is_some_and(|kib| kib * 1024 >= memory.len()) { Pages::Huge } else { Pages::Small }
+    if mapped.is_some_and(|kib| kib * 1024 >= memory.len()) { Backing::Huge } else { Backing::Small }
 }
 
 /// The exclusive right to a range of an arena: there is never a second span over the same bytes.
@@ -393,6 +441,19 @@ mod tests {
         assert!(theirs.view(HUGE as u64 - 1, 2).is_none());
         assert!(theirs.view(u64::MAX, 1).is_none());
         assert!(span.arena().view(16, 2).is_none(), "our own arena is reached through its spans");
+    }
+
+    #[test]
+    fn it_says_what_it_is_made_of_and_who_knows_its_pages() {
+        let span = Arena::create("test", 1).unwrap();
+        let made_of = span.arena().backing().to_string();
+        let (ring, adapter) = (span.arena().registered("io_uring"), span.arena().registered("an adapter"));
+        let told = span.arena().to_string();
+        assert_eq!(told, format!("{made_of}, registered with io_uring, registered with an adapter"));
+        drop(ring);
+        assert_eq!(span.arena().registrations(), ["an adapter"]);
+        drop(adapter);
+        assert_eq!(span.arena().to_string(), made_of);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Blocks: where events are built, and what goes to disk in one write.
 
 use crate::arena::Lender;
-use crate::{Arena, ArenaError, PAGE, Pages, Span};
+use crate::{Arena, ArenaError, PAGE, Span};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ pub struct BlockPool {
     free: Vec<Block>,
     count: u32,
     block_bytes: usize,
-    pages: Pages,
+    arena: Arc<Arena>,
 }
 
 impl BlockPool {
@@ -96,7 +96,7 @@ impl BlockPool {
         let block_bytes = block_bytes.checked_next_multiple_of(PAGE).ok_or(ArenaError::Size(block_bytes))?;
         let total = block_bytes.checked_mul(count as usize).ok_or(ArenaError::Size(usize::MAX))?;
         let mut rest = Arena::create_local(name, total)?;
-        let pages = rest.arena().pages();
+        let arena = Arc::clone(rest.arena());
         let mut free: Vec<Block> = (0..count)
             .map(|index| {
                 let span = rest.take_front(block_bytes);
@@ -106,7 +106,7 @@ impl BlockPool {
             })
             .collect();
         free.reverse();
-        Ok(Self { free, count, block_bytes, pages })
+        Ok(Self { free, count, block_bytes, arena })
     }
 
     /// An empty block: the one given back last.
@@ -135,9 +135,9 @@ impl BlockPool {
         self.count
     }
 
-    /// What pages they are made of.
-    pub fn pages(&self) -> Pages {
-        self.pages
+    /// The arena they lie in.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
     }
 
     /// Bytes in each.

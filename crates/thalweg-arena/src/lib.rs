@@ -5,6 +5,9 @@
 //! device fills, a [`Block`] is filled span by span and written to disk as one, a [`PlacePool`] lends places of one length.
 //! Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s.
 //!
+//! An arena knows what it is made of ([`Backing`]) and who else knows its pages ([`Registration`]): a ring of the kernel's, an
+//! adapter, an IOMMU. Endpoints and devices are shown all memory of a run before it begins.
+//!
 //! Around it: what two processes need to talk about that memory ([`Ring`], [`Doorbell`], [`send_fds`]), and what a
 //! device needs to write to it ([`page_list()`], [`pin()`]).
 
@@ -18,7 +21,7 @@ mod places;
 mod ring;
 mod slots;
 
-pub use arena::{Arena, ArenaError, Pages, Span, View};
+pub use arena::{Arena, ArenaError, Backing, Registration, Span, View};
 pub use block::{Block, BlockPool};
 pub use doorbell::{Doorbell, DoorbellError};
 pub use handover::{HandoverError, MAX_FDS, recv_fds, send_fds};

@@ -147,21 +147,21 @@ fn pagemap_error(error: std::io::Error) -> PageListError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arena, PAGE, Pages};
+    use crate::{Arena, Backing, PAGE};
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     use thalweg_skip::skipped;
 
     #[test]
     fn an_arena_is_where_the_kernel_says() {
         let mut span = Arena::create("page-list", 1).unwrap();
-        let pages = span.arena().pages();
+        let pages = span.arena().backing();
         let list = match page_list(&span) {
             Err(PageListError::NotPermitted) => return skipped(PageListError::NotPermitted),
             list => list.unwrap(),
         };
         assert_eq!(list.frames().len(), span.len() / list.page_bytes());
         assert_eq!(list.extents().map(|extent| extent.bytes).sum::<u64>(), span.len() as u64);
-        if pages == Pages::Huge {
+        if pages == Backing::Huge {
             assert_eq!(list.extents().count(), 1);
         }
         // Two mappings of one memory are in the same frames; asking for the middle gives the middle.

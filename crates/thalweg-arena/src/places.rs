@@ -1,7 +1,7 @@
 //! Places: equal buffers for what is received and soon let go of again.
 
 use crate::arena::Lender;
-use crate::{Arena, ArenaError, PAGE, Pages, Span};
+use crate::{Arena, ArenaError, PAGE, Span};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Places of equal length. Each is lent as a [`Span`], and is free again when that span, and whatever was split off it, has
@@ -41,9 +41,9 @@ impl PlacePool {
         self.lock().len()
     }
 
-    /// What pages they are made of.
-    pub fn pages(&self) -> Pages {
-        self.arena.pages()
+    /// The arena they lie in.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<usize>> {

@@ -20,8 +20,8 @@ pub trait Endpoint: Debug + Send {
     /// What is received from a peer.
     type Received;
 
-    /// Registers memory that fragments are sent from or received into with the medium, where that needs to know it.
-    /// Before the first peer comes.
+    /// Registers memory with the medium, where that needs to know it: [`Arena::registered`] notes so. Before anything of it
+    /// is offered, or fetched into it.
     ///
     /// # Errors
     /// The medium does not take it.

@@ -18,8 +18,9 @@ use rustix::process::{Resource, getrlimit};
 use snapshot::Shown;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
-use thalweg_arena::{BlockPool, Pages};
+use thalweg_arena::{Arena, BlockPool};
 use thalweg_build::{Builder, BuilderConfig, Check, Fetch, Hold, Window};
 use thalweg_control::{Config as ControlConfig, RunControl, State};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest, LinkError, Peer};
@@ -61,7 +62,8 @@ pub struct BuilderNode {
     blocks: Blocks,
     /// Where fragments wait for a decision; nothing where none is made.
     trigger: Option<Trigger>,
-    pages: Pages,
+    /// Where its blocks lie.
+    memory: Arc<Arena>,
     addresses: Vec<Address>,
     /// One for each address. The peers have the numbers of their connections.
     endpoints: Endpoints<dyn BuilderEndpoint>,
@@ -185,8 +187,9 @@ impl BuilderNode {
         let block_bytes = usize::try_from(config.block.0).unwrap_or(usize::MAX);
         let blocks = config.blocks_for(&window);
         let pool = BlockPool::new(&config.name, blocks, block_bytes)?;
-        let pages = pool.pages();
-        tracing::info!(builder = name, blocks, block_bytes, "blocks made of {pages}");
+        let memory = Arc::clone(pool.arena());
+        endpoints.register(&memory)?;
+        tracing::info!(builder = name, blocks, block_bytes, "blocks made of {memory}");
         let mut control = RunControl::new(Self::control_config(topology, index, stays));
         control.configured();
         let builder = Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), window));
@@ -198,7 +201,7 @@ impl BuilderNode {
         Ok(Self {
             blocks: Blocks::new(pool, count, sources.len()),
             trigger,
-            pages,
+            memory,
             sources: sources.iter().map(|_| SourceState::default()).collect(),
             configuration: serde_json::to_value(topology).unwrap_or_default(),
             run_config: topology.run.clone(),

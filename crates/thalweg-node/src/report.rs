@@ -30,7 +30,7 @@ pub struct SourceReport {
     pub copied_bytes: u64,
     /// Processor time of the process, user and system.
     pub cpu_seconds: f64,
-    /// What its arena is made of.
+    /// What its arena is made of, and what it is registered with.
     pub pages: String,
     /// How its hot thread waited.
     pub wait: Wait,
@@ -73,7 +73,7 @@ pub struct BuilderReport {
     pub source_copied_bytes: u64,
     /// How blocks were written.
     pub recorder: Option<String>,
-    /// What the blocks' arena is made of.
+    /// What the blocks' arena is made of, and what it is registered with.
     pub pages: String,
     /// How the hot thread waited: a builder that polls has used a processor whether or not data came.
     pub wait: Wait,
@@ -238,7 +238,7 @@ pub struct RunReport {
     pub back_pressure: BackPressure,
     /// How blocks were written.
     pub recorder: Option<String>,
-    /// What the builders' blocks are made of: 2 MiB or 4 KiB pages.
+    /// What the builders' blocks are made of, and what they were registered with.
     pub pages: Option<String>,
     /// How each builder's hot thread waited.
     pub wait: Vec<Wait>,

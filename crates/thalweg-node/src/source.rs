@@ -167,7 +167,7 @@ struct Builder {
 
 impl SourceNode {
     /// Makes slots and checks that they suit the device and the builders.
-    pub fn new(settings: SourceSettings) -> Result<Self, NodeError> {
+    pub fn new(mut settings: SourceSettings) -> Result<Self, NodeError> {
         let cpu_before = clock::cpu();
         let longest = settings.feed.max_payload();
         if record_len(longest) > settings.slot_bytes {
@@ -183,6 +183,9 @@ impl SourceNode {
         let session = session();
         let mut endpoints = Endpoints::new()?.towards(&settings.builders)?;
         endpoints.register(pool.arena())?;
+        if let Feed::Acquisition(device) = &mut settings.feed {
+            device.register(pool.arena())?;
+        }
         let begun = now();
         let builders = settings.builders.iter().enumerate().map(|(index, address)| {
             #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
@@ -224,7 +227,7 @@ impl SourceNode {
             slot_bytes = settings.slot_bytes,
             "arena of {} made of {}",
             pool.arena().size(),
-            pool.arena().pages()
+            pool.arena()
         );
         Ok(Self {
             traces: Traces::new(settings.slots),
@@ -587,7 +590,7 @@ impl SourceNode {
             blocked: self.shown.stalls,
             copied_bytes: total.copied_bytes,
             cpu_seconds: (clock::cpu() - self.cpu_before).as_secs_f64(),
-            pages: self.pool.arena().pages().to_string(),
+            pages: self.pool.arena().to_string(),
             wait: self.settings.wait,
         }
     }

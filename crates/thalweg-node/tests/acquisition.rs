@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
+use thalweg_arena::{Arena, Registration};
 use thalweg_device::{
     Acquired, Acquisition, AsAcquisition, Buffer, ByteSize, Description, DeviceError, Filled, Frame, ModelAdcConfig,
     model_adc,
@@ -42,13 +44,14 @@ struct Toy {
     number: u64,
     looks: u32,
     started: bool,
+    registration: Option<Registration>,
 }
 
 impl Toy {
     fn new(habits: Habits) -> Self {
         let description = Description { kind: "toy".into(), simulated: true, ..Description::default() };
         let (posted, done) = (Vec::new(), Vec::new());
-        Self { habits, description, posted, done, number: 0, looks: 0, started: false }
+        Self { habits, description, posted, done, number: 0, looks: 0, started: false, registration: None }
     }
 
     fn fill(&mut self, mut buffer: Buffer) {
@@ -94,7 +97,13 @@ impl Acquisition for Toy {
         self.habits.group - 1
     }
 
+    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        self.registration = Some(arena.registered("a toy"));
+        Ok(())
+    }
+
     fn post(&mut self, buffer: Buffer) {
+        assert!(self.registration.is_some(), "its buffers lie in memory that it does not know");
         self.posted.push(buffer);
     }
 
@@ -189,6 +198,7 @@ fn what_a_device_delivers_is_on_disk_and_what_it_lost_is_in_a_bucket_of_its_own(
             assert_eq!(sum(|entry| entry.recorded), EVENTS - lost);
             assert_eq!(sum(|entry| entry.accepted), EVENTS);
             assert!(reports.iter().all(|report| report.ledger.unaccounted == 0));
+            assert!(source.pages.ends_with("registered with a toy"), "{}", source.pages);
             let told = reports.iter().flat_map(|report| &report.reasons).any(|why| why.contains("lost in the device"));
             assert!(told, "{reports:#?}");
 

@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use thalweg_arena::{Block, BlockPool};
+use thalweg_arena::{Block, BlockPool, Registration};
 use thalweg_uring::Operation;
 use thalweg_wire::{RunNumber, TaiNanos};
 
@@ -178,6 +178,8 @@ pub struct FinishedRun {
 #[derive(Debug)]
 pub struct Recorder {
     engine: Engine,
+    /// The engine knows the blocks.
+    _registration: Option<Registration>,
     method: RecorderMethod,
     path: PathBuf,
     info: RunInfo,
@@ -243,10 +245,11 @@ impl Recorder {
         }
         let mut notes = Vec::new();
         let (mut engine, kind) = start_engine(engine, &mut notes)?;
-        let registered = match kind {
+        let registration = match kind {
             EngineKind::IoUring => register(&mut engine, pool, &mut notes)?,
-            EngineKind::Threads => false,
+            EngineKind::Threads => None,
         };
+        let registered = registration.is_some();
 
         let (path, run) = make_directory(&directory, run, builder, builders)?;
         let unfinished = NewDirectory(&path);
@@ -294,6 +297,7 @@ impl Recorder {
         tracing::info!(run = run.0, path = %path.display(), recorder = %method, "recording");
         Ok(Self {
             engine,
+            _registration: registration,
             method,
             path,
             info,
@@ -639,8 +643,12 @@ fn start_engine(choice: EngineChoice, notes: &mut Vec<String>) -> Result<(Engine
     Ok((threads, EngineKind::Threads))
 }
 
-/// Registers the pool's blocks under their own numbers; says whether that was allowed.
-fn register(engine: &mut Engine, pool: &mut BlockPool, notes: &mut Vec<String>) -> Result<bool, StoreError> {
+/// Registers the pool's blocks under their own numbers, where that is allowed.
+fn register(
+    engine: &mut Engine,
+    pool: &mut BlockPool,
+    notes: &mut Vec<String>,
+) -> Result<Option<Registration>, StoreError> {
     let (free, count, total) = (pool.free(), pool.count(), pool.count() as usize * pool.block_bytes());
     if free != count as usize {
         return Err(StoreError::PoolInUse { free, count });
@@ -648,7 +656,7 @@ fn register(engine: &mut Engine, pool: &mut BlockPool, notes: &mut Vec<String>) 
     let mut blocks: Vec<&mut Block> = pool.free_blocks_mut().iter_mut().collect();
     blocks.sort_by_key(|block| block.index());
     let mut buffers: Vec<&mut [u8]> = blocks.into_iter().map(Block::bytes_mut).collect();
-    let Err(error) = engine.register(&mut buffers) else { return Ok(true) };
+    let Err(error) = engine.register(&mut buffers) else { return Ok(Some(pool.arena().registered("io_uring"))) };
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     let limit = limit.map_or("unlimited".into(), |bytes| format!("{} KiB", bytes >> 10));
     notes.push(format!(
@@ -656,7 +664,7 @@ fn register(engine: &mut Engine, pool: &mut BlockPool, notes: &mut Vec<String>) 
          'ulimit -l' or LimitMEMLOCK=",
         total >> 10
     ));
-    Ok(false)
+    Ok(None)
 }
 
 /// Makes the run's directory: the one asked for, or the next free one. Whoever makes it owns the number.

@@ -205,7 +205,7 @@ impl BuilderNode {
             source_cpu_seconds: Duration::from_nanos(source_cpu).as_secs_f64(),
             source_copied_bytes: source_copied,
             recorder: self.recorder_method.clone(),
-            pages: self.pages.to_string(),
+            pages: self.memory.to_string(),
             wait: self.config.wait,
             steady: self.steady.unwrap_or_else(|| self.steady()),
             credit,

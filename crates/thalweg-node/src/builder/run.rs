@@ -176,6 +176,7 @@ impl BuilderNode {
         }
         if let Some(trigger) = &mut self.trigger {
             trigger.set_aside(&self.config, &self.sources)?;
+            trigger.memory().map_or(Ok(()), |places| self.endpoints.register(places))?;
         }
         let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
         self.builder = Builder::new(config);

@@ -7,8 +7,9 @@ use super::SourceState;
 use crate::blocks::Blocks;
 use crate::{BuilderNodeConfig, CheckConfig, NodeError};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
-use thalweg_arena::{PlacePool, Span};
+use thalweg_arena::{Arena, PlacePool, Span};
 use thalweg_build::{Builder, Closed, Missing, Violation};
 use thalweg_filter::{Decide, Fragment, Simulated};
 use thalweg_link::Bytes;
@@ -88,11 +89,16 @@ impl Trigger {
             count,
             bytes = longest,
             "places for what is decided on, of {}",
-            places.pages()
+            places.arena()
         );
         self.places = Some(places);
         self.kept = sources.len();
         Ok(())
+    }
+
+    /// Where its places lie, once they are set aside.
+    pub(super) fn memory(&self) -> Option<&Arc<Arena>> {
+        self.places.as_ref().map(PlacePool::arena)
     }
 
     /// A place for a slot. Nothing where none is free; the last ones are for the `oldest` event.
