@@ -1,22 +1,21 @@
 //! A source node: from a device into slots, and from there to the builders that ask.
 
 mod acquisition;
+mod builders;
 mod production;
 
-use crate::slots::{Filling, Traces};
+use crate::slots::Traces;
 use crate::wait::{Idle, Waiter};
 use crate::{EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, TaiClock, Wait, clock, now};
 use acquisition::Acquiring;
-use std::collections::BTreeSet;
+use builders::Builder;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_arena::{Slot, SlotPool};
-use thalweg_control::{Command, RunControl};
+use thalweg_arena::SlotPool;
+use thalweg_control::Command;
 use thalweg_device::{Acquisition, Device};
-use thalweg_link::{Address, Endpoints, Interest, LinkError, Outstanding, Poller, SourceEndpoint, SourceGreeting};
-use thalweg_wire::{
-    Accounts, Disposition, EventId, Hello, MAX_RECORDS, Message, Refusal, RunNumber, SourceId, Welcome, record_len,
-};
+use thalweg_link::{Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting};
+use thalweg_wire::{Accounts, Hello, Message, RunNumber, SourceId, record_len};
 
 /// What a source node is made from.
 #[derive(Debug)]
@@ -84,8 +83,6 @@ pub(crate) enum Standing {
     Over,
 }
 
-/// How long after a failed attempt the next one is made to connect to a builder.
-const RETRY: Duration = Duration::from_millis(100);
 const BELL: u64 = u64::MAX;
 const DEVICE: u64 = u64::MAX - 1;
 
@@ -138,33 +135,6 @@ enum Phase {
     Ending,
 }
 
-/// One builder, as this source sees it.
-#[derive(Debug)]
-struct Builder {
-    address: Address,
-    greeting: SourceGreeting,
-    welcome: Option<Welcome>,
-    started: bool,
-    done: bool,
-    /// Since when there is no connection, and when to try next.
-    away: Option<(Duration, Duration)>,
-    last_error: Option<LinkError>,
-    /// What broke the link while it was sent to: [`SourceNode::flush`] deals with it.
-    broken: Option<LinkError>,
-    book: Outstanding<Option<Slot>>,
-    filling: Option<Filling>,
-    /// Fragments that will not come and are not yet announced: the first event, how many, and how.
-    left_out: Option<(u64, u32, Disposition)>,
-    accounts: Accounts,
-    copied_before: u64,
-    /// Tickets asked for over shared memory that is no longer connected. The builder may still read them where they lie, so
-    /// they are not withdrawn.
-    granted: BTreeSet<u64>,
-    /// Bytes sent unasked over this connection, and not released.
-    eager: u32,
-    most_records: u32,
-}
-
 impl SourceNode {
     /// Makes slots and checks that they suit the device and the builders.
     pub fn new(mut settings: SourceSettings) -> Result<Self, NodeError> {
@@ -180,45 +150,27 @@ impl SourceNode {
         }
         let pool = SlotPool::new(&settings.name, settings.slots, settings.slot_bytes)?;
         let description = describe(&settings)?;
-        let session = session();
         let mut endpoints = Endpoints::new()?.towards(&settings.builders)?;
         endpoints.register(pool.arena())?;
         if let Feed::Acquisition(device) = &mut settings.feed {
             device.register(pool.arena())?;
         }
         let begun = now();
-        let builders = settings.builders.iter().enumerate().map(|(index, address)| {
-            #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
-            let hello = Hello {
-                session,
-                source: settings.id,
-                builder: index as u32,
-                builders: settings.builders.len() as u32,
-                slots: settings.slots,
-                slot_bytes: settings.slot_bytes as u32,
-                max_payload: longest as u32,
-                capabilities: settings.policy.capabilities(),
-                description: description.len() as u32,
-            };
-            let greeting = SourceGreeting { hello, description: description.clone(), arena: Arc::clone(pool.arena()) };
-            Builder {
-                address: address.clone(),
-                greeting,
-                welcome: None,
-                started: false,
-                done: false,
-                away: Some((begun, begun)),
-                last_error: None,
-                broken: None,
-                book: Outstanding::default(),
-                filling: None,
-                left_out: None,
-                accounts: Accounts::default(),
-                copied_before: 0,
-                granted: BTreeSet::new(),
-                eager: 0,
-                most_records: MAX_RECORDS,
-            }
+        #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
+        let hello = Hello {
+            session: session(),
+            source: settings.id,
+            builder: 0,
+            builders: settings.builders.len() as u32,
+            slots: settings.slots,
+            slot_bytes: settings.slot_bytes as u32,
+            max_payload: longest as u32,
+            capabilities: settings.policy.capabilities(),
+            description: description.len() as u32,
+        };
+        let builders = settings.builders.iter().zip(0..).map(|(address, builder)| {
+            let (hello, description) = (Hello { builder, ..hello }, description.clone());
+            Builder::new(address, SourceGreeting { hello, description, arena: Arc::clone(pool.arena()) }, begun)
         });
         let builders: Vec<Builder> = builders.collect();
         tracing::info!(
@@ -324,232 +276,6 @@ impl SourceNode {
             _ => None,
         };
         retry.into_iter().chain(due).chain(self.endpoints.next_timeout()).min().map(|at| at.saturating_sub(now))
-    }
-
-    /// Hears what a builder has to say.
-    fn serve(&mut self, index: usize) -> Result<(), NodeError> {
-        let mut said = Vec::new();
-        let result = self.endpoints.receive(index, &mut said);
-        self.came |= !said.is_empty();
-        for message in said {
-            self.on_message(index, message)?;
-        }
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => self.lost(index, error),
-        }
-    }
-
-    fn on_message(&mut self, index: usize, message: Message) -> Result<(), NodeError> {
-        let builder = &mut self.builders[index];
-        match message {
-            Message::Welcome(welcome) => {
-                if !welcome.capabilities.contains(self.settings.policy.capabilities()) {
-                    return Err(NodeError::Config(format!(
-                        "the builder at {} does not let a source withdraw what it offered: choose another `policy` than \
-                         drop-oldest",
-                        builder.address
-                    )));
-                }
-                builder.away = None;
-                builder.most_records = welcome.most_records;
-                builder.welcome = Some(welcome);
-                self.release(index, welcome.released_below);
-                let builder = &mut self.builders[index];
-                if let Some(link) = self.endpoints.link_mut(index) {
-                    // After a reconnection: whatever has not been released is offered again, under the same tickets.
-                    builder.book.iter().for_each(|(offer, _)| link.offer(offer));
-                    if self.phase == Phase::Ending && builder.started {
-                        link.send(&Message::End(builder.accounts));
-                    }
-                    if let Some(end) = self.end_at.filter(|_| index > 0) {
-                        link.send(&Message::Told { end: EventId(end) });
-                    }
-                }
-                self.blocked = false;
-            }
-            Message::Start { run, first, .. } => {
-                if std::mem::replace(&mut builder.started, true) {
-                    // Received again after a reconnection.
-                    return Ok(());
-                }
-                if index == 0 {
-                    self.next_event = first.0;
-                }
-                self.run = run;
-                if index == 0 {
-                    // Builders that wait for the one that leads hear of it.
-                    self.pass_on(&Message::Told { end: RunControl::NO_END });
-                }
-                if self.phase == Phase::Waiting && self.builders.iter().all(|builder| builder.started) {
-                    self.phase = Phase::Running;
-                    self.due = self.settings.rate.map(|_| now());
-                }
-            }
-            Message::Release { below } => {
-                self.release(index, below);
-                self.blocked = false;
-            }
-            Message::Pause => self.pause(index),
-            Message::StopAt { end } if index == 0 => {
-                self.end_at = Some(end.0);
-                self.blocked = false;
-                if self.phase == Phase::Paused {
-                    self.phase = Phase::Running;
-                    // What the device would have had meanwhile does not come in a burst.
-                    self.due = self.due.map(|due| due.max(now()));
-                }
-                self.pass_on(&Message::Told { end });
-            }
-            Message::Bye => {
-                builder.done = true;
-                self.endpoints.close(index);
-                self.release(index, u64::MAX);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// A builder asks how far this source is. It waits where the builder that leads asks, and the other builders are told;
-    /// where another asks, that one wants the run to end, and the one that leads is told.
-    fn pause(&mut self, index: usize) {
-        if index == 0 && self.phase == Phase::Running {
-            self.phase = Phase::Paused;
-        }
-        // What was accepted is offered first: it is what the builders can believe.
-        for builder in 0..self.builders.len() {
-            self.offer(builder);
-            self.announce_drops(builder);
-        }
-        let paused = Message::Paused { next: EventId(self.next_event) };
-        if index > 0 {
-            self.send_to(index, &paused);
-            self.send_to(0, &paused);
-        } else {
-            self.send_to(0, &paused);
-            self.pass_on(&paused);
-        }
-    }
-
-    /// Tells the other builders what the one that leads has said.
-    fn pass_on(&mut self, message: &Message) {
-        for index in 1..self.builders.len() {
-            if self.builders[index].welcome.is_some() {
-                self.send_to(index, message);
-            }
-        }
-    }
-
-    fn send_to(&mut self, index: usize, message: &Message) {
-        if let Some(link) = self.endpoints.link_mut(index) {
-            link.send(message);
-        }
-    }
-
-    fn release(&mut self, index: usize, below: u64) {
-        let Self { builders, pool, .. } = self;
-        let builder = &mut builders[index];
-        builder.granted = builder.granted.split_off(&below);
-        for (offer, slot) in builder.book.release(below) {
-            if offer.disposition == Disposition::Eager {
-                builder.eager -= offer.bytes;
-            }
-            if let Some(slot) = slot {
-                pool.give_back(slot);
-            }
-        }
-    }
-
-    /// A connection came to its end.
-    fn lost(&mut self, index: usize, error: LinkError) -> Result<(), NodeError> {
-        let builder = &mut self.builders[index];
-        let who = builder.address.to_string();
-        if let Some(link) = self.endpoints.link_mut(index) {
-            if builder.address.kind().maps {
-                let offered = builder.book.iter().map(|(offer, _)| offer.ticket);
-                builder.granted.extend(offered.filter(|ticket| !link.withdraw(*ticket)));
-            }
-            builder.copied_before += link.copied();
-        }
-        self.endpoints.close(index);
-        builder.welcome = None;
-        builder.broken = None;
-        // Over the next connection nothing has been sent unasked yet: what is offered again waits to be asked for.
-        builder.eager = 0;
-        for (offer, _) in builder.book.iter_mut().filter(|(offer, _)| offer.disposition == Disposition::Eager) {
-            offer.disposition = Disposition::Held;
-        }
-        let for_good = match &error {
-            LinkError::Refused { reason, .. } => *reason != Refusal::Busy,
-            error => error.is_violation(),
-        };
-        if for_good {
-            return Err(NodeError::Link { who, error });
-        }
-        if self.phase == Phase::Ending && builder.book.is_empty() {
-            // Everything was taken; only the good-bye is missing.
-            builder.done = true;
-            return Ok(());
-        }
-        let now = now();
-        let since = builder.away.map_or(now, |(since, _)| since);
-        builder.away = Some((since, now + RETRY));
-        tracing::debug!(builder = who, %error, "no connection");
-        builder.last_error = Some(error);
-        Ok(())
-    }
-
-    fn reconnect(&mut self) -> Result<(), NodeError> {
-        let now = now();
-        for index in 0..self.builders.len() {
-            let builder = &mut self.builders[index];
-            let Some((since, at)) = builder.away else { continue };
-            if at > now {
-                continue;
-            }
-            if now > since + self.settings.patience {
-                let who = builder.address.to_string();
-                let error = builder.last_error.take().unwrap_or(LinkError::Closed);
-                return Err(NodeError::Absent(format!(
-                    "no builder at {who} for {}: {error}",
-                    humantime::format_duration(self.settings.patience)
-                )));
-            }
-            if self.endpoints.link(index).is_some() {
-                // Connected, but not yet welcomed: give it until patience ends.
-                builder.away = Some((since, now + self.settings.patience));
-                continue;
-            }
-            let congestion = self.settings.congestion.as_deref();
-            match self.endpoints.connect(index, &builder.address, congestion, &builder.greeting) {
-                Ok(()) => builder.away = Some((since, now + self.settings.patience)),
-                // A mistake in the configuration is not cured by trying again.
-                Err(error @ LinkError::Unusable { .. }) => return Err(NodeError::Wait(error)),
-                Err(error) => self.lost(index, error)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), NodeError> {
-        self.send();
-        for index in 0..self.builders.len() {
-            if let Some(error) = self.builders[index].broken.take() {
-                self.lost(index, error)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends what can be sent now. A link that breaks is left for the next turn, since only the thread that takes turns
-    /// can wait for the time to connect again.
-    fn send(&mut self) {
-        let mut broken = Vec::new();
-        self.endpoints.flush(now(), &mut broken);
-        for (index, error) in broken {
-            self.builders[index].broken.get_or_insert(error);
-        }
     }
 
     fn snapshot(&self) -> Snapshot {

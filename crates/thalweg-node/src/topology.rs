@@ -1,14 +1,15 @@
 //! The topology: one TOML file that says which nodes there are and how they are connected.
 
+mod check;
+
 use crate::{Wait, calibration};
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_build::{Path as CreditPath, Window};
 use thalweg_device::{BitRate, ByteSize, DeviceConfig, ModelAdcConfig};
 use thalweg_link::{Address, LinkKind};
-use thalweg_wire::{Capabilities, HEADER_LEN, MAX_RECORDS, SourceId, record_len};
+use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;
 
 /// A whole system: one run configuration, its builders, its sources.
@@ -544,184 +545,6 @@ impl Topology {
         self.run.directory = base.join(&self.run.directory);
     }
 
-    /// Checks what can be checked without touching anything. The error is the field, and what is wrong with it.
-    pub fn check(&self) -> Result<(), (String, String)> {
-        let wrong = |field: String, problem: String| Err((field, problem));
-        if self.builders.is_empty() {
-            return wrong("builder".into(), "there is none: add a [[builder]] with `name` and `listen`".into());
-        }
-        if self.sources.is_empty() {
-            return wrong("source".into(), "there is none: add a [[source]] with `name`, `id` and `device`".into());
-        }
-        let mut names = HashSet::new();
-        let all = self.builders.iter().map(|b| &b.name).chain(self.sources.iter().map(|s| &s.name));
-        for name in all {
-            if name.is_empty() || !names.insert(name) {
-                return wrong(
-                    "name".into(),
-                    format!("'{name}' is used twice or empty: every node needs a name of its own"),
-                );
-            }
-            if name.contains(char::is_control) {
-                return wrong("name".into(), format!("{name:?}: a name has no control characters"));
-            }
-        }
-        if self.run.events == Some(0) {
-            return wrong("run.events".into(), "0 events make no run: leave it out to run until stopped".into());
-        }
-        if self.run.patience.is_zero() {
-            return wrong("run.patience".into(), "nodes that do not wait for each other never meet: write 10s".into());
-        }
-        check_path(&self.run.directory).map_err(|problem| ("run.directory".to_owned(), problem))?;
-        let mut listened_on = HashSet::new();
-        for builder in &self.builders {
-            let field = |name: &str| format!("builder '{}': {name}", builder.name);
-            let block = builder.block.0;
-            if builder.listen.is_empty() {
-                return wrong(field("listen"), "it needs at least one address, tcp:HOST:PORT or shm:PATH".into());
-            }
-            for address in &builder.listen {
-                let chosen_by_the_system = address.host_port().is_some_and(|host| host.ends_with(":0"));
-                if !listened_on.insert(address) && !chosen_by_the_system {
-                    return wrong(field("listen"), format!("{address} is listened on twice: give each its own"));
-                }
-            }
-            if !(256 << 10..=1 << 30).contains(&block) {
-                return wrong(field("block"), format!("{block} bytes; a block has 256 KiB to 1 GiB"));
-            }
-            if !(2..=4096).contains(&builder.blocks) {
-                return wrong(field("blocks"), format!("{}; 2 to 4096 are possible", builder.blocks));
-            }
-            if block.saturating_mul(builder.blocks.into()) > 64 << 30 {
-                return wrong(field("blocks"), "blocks times block size is more than 64 GiB".into());
-            }
-            if !(1..=1 << 24).contains(&builder.open_events) {
-                return wrong(field("open_events"), "1 to 16777216 are possible".into());
-            }
-            if builder.window == Some(ByteSize(0)) {
-                return wrong(field("window"), "a window of 0 bytes would never ask for anything".into());
-            }
-            if builder.window.is_some() && builder.link.is_some() {
-                return wrong(field("window"), "it follows from `link`: state one of the two".into());
-            }
-            if let Some(link) = builder.link {
-                if !(576..=65_535).contains(&link.mtu) {
-                    return wrong(field("link.mtu"), format!("{}; 576 to 65535 are possible", link.mtu));
-                }
-                if link.round_trip.is_zero() || link.round_trip > Duration::from_secs(10) {
-                    return wrong(field("link.round_trip"), "above 0, up to 10s, is possible".into());
-                }
-                if link.buffer.0 > 64 << 30 {
-                    return wrong(field("link.buffer"), "at most 64 GiB is possible".into());
-                }
-            }
-            if builder.eager_credit.0 > 64 << 20 || builder.eager_limit.0 > builder.eager_credit.0 {
-                return wrong(field("eager_limit"), "eager_limit <= eager_credit <= 64MiB must hold".into());
-            }
-            if builder.segment.0 < block {
-                return wrong(field("segment"), "a segment holds at least one block".into());
-            }
-            self.check_trigger(builder).map_err(|(name, problem)| (field(name), problem))?;
-            if builder.deadline.is_zero() {
-                return wrong(field("deadline"), "with a deadline of 0 every event is incomplete".into());
-            }
-        }
-        let mut ids = HashSet::new();
-        for source in &self.sources {
-            let field = |name: &str| format!("source '{}': {name}", source.name);
-            match source.id.parse::<SourceId>() {
-                Err(problem) => return wrong(field("id"), problem),
-                Ok(id) if !ids.insert(id) => return wrong(field("id"), format!("{id} is used by another source")),
-                Ok(_) => {}
-            }
-            if !(1..=65_536).contains(&source.slots) {
-                return wrong(field("slots"), format!("{}; 1 to 65536 are possible", source.slots));
-            }
-            if let Some(ByteSize(slot)) = source.slot {
-                self.check_slot(slot, HEADER_LEN).map_err(|problem| (field("slot"), problem))?;
-            }
-            if let Some(ByteSize(slot)) = source.slot
-                && !(HEADER_LEN as u64..=1 << 30).contains(&slot)
-            {
-                return wrong(field("slot"), format!("{slot} bytes; a slot has 64 bytes to 1 GiB"));
-            }
-            for path in source.device.iter().flat_map(DeviceConfig::paths) {
-                check_path(path).map_err(|problem| (field("device"), problem))?;
-            }
-            if source.device.is_none() {
-                let said = [
-                    ("rate", source.rate.is_some()),
-                    ("policy", source.policy != Policy::Block),
-                    ("slot", source.slot.is_some()),
-                    ("wait", source.wait != Wait::default()),
-                    ("cpu", source.cpu.is_some()),
-                ];
-                if let Some((name, _)) = said.iter().find(|(_, said)| *said) {
-                    return wrong(
-                        field(name),
-                        "a source without a `device` is pushed by another program, which decides on this: leave it out here, or add a `device`".into(),
-                    );
-                }
-                // That program also chooses the address it connects to.
-                continue;
-            }
-            if source.rate.is_none() && source.policy != Policy::Block {
-                return wrong(
-                    field("policy"),
-                    "a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = \"block\"".into(),
-                );
-            }
-            for builder in &self.builders {
-                if self.address(builder, source.link).is_none() {
-                    return wrong(
-                        field("link"),
-                        format!("builder '{}' listens on no {:?} address", builder.name, source.link).to_lowercase(),
-                    );
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether every builder's block takes a slot of so many bytes; a slot of the source has at least `least`.
-    pub(crate) fn check_slot(&self, slot: u64, least: usize) -> Result<(), String> {
-        let Some(builder) = self.builders.iter().find(|builder| slot > u64::from(builder.largest_slot())) else {
-            return Ok(());
-        };
-        let (name, largest) = (&builder.name, builder.largest_slot());
-        let block = ByteSize((slot + BESIDE_SLOT).next_multiple_of(1 << 18));
-        let smaller = match least as u64 <= u64::from(largest) {
-            true => format!(", or the source a `slot` of {least} to {largest} bytes"),
-            false => String::new(),
-        };
-        Err(format!(
-            "{slot} bytes do not fit a block of builder '{name}', which takes {largest}: give the builder a `block` of at \
-             least \"{block}\"{smaller}"
-        ))
-    }
-
-    fn check_trigger(&self, builder: &BuilderNodeConfig) -> Result<(), (&'static str, String)> {
-        let fraction = |accept: f64| match (0.0..=1.0).contains(&accept) {
-            true => Ok(()),
-            false => Err(format!("{accept}; it is a fraction of the events, from 0 to 1")),
-        };
-        if let Some(level2) = &builder.level2 {
-            fraction(level2.accept).map_err(|problem| ("level2.accept", problem))?;
-            if level2.sources.is_empty() {
-                return Err(("level2.sources", "it decides on what these send: name at least one".into()));
-            }
-            for (at, name) in level2.sources.iter().enumerate() {
-                if !self.sources.iter().any(|source| source.name == *name) {
-                    return Err(("level2.sources", format!("there is no source '{name}'")));
-                }
-                if level2.sources[..at].contains(name) {
-                    return Err(("level2.sources", format!("'{name}' is named twice")));
-                }
-            }
-        }
-        builder.filter.map_or(Ok(()), |filter| fraction(filter.accept).map_err(|problem| ("filter.accept", problem)))
-    }
-
     /// The address at which sources of this kind reach a builder.
     pub fn address<'a>(&self, builder: &'a BuilderNodeConfig, link: LinkKind) -> Option<&'a Address> {
         builder.listen.iter().find(|address| address.kind() == link)
@@ -731,15 +554,6 @@ impl Topology {
     pub fn names(&self) -> Vec<&str> {
         let builders = self.builders.iter().map(|builder| builder.name.as_str());
         builders.chain(self.sources.iter().map(|source| source.name.as_str())).collect()
-    }
-}
-
-/// What is wrong with a path, if anything: nodes are told of it as text, and the kernel ends it at a NUL.
-fn check_path(path: &Path) -> Result<(), String> {
-    match path.to_str() {
-        None => Err(format!("{path:?} is not UTF-8, and could not be told to the nodes: rename it")),
-        Some(text) if text.contains('\0') => Err(format!("{path:?}: no path has a NUL in it")),
-        Some(_) => Ok(()),
     }
 }
 

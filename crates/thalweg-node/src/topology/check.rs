@@ -1,0 +1,194 @@
+//! What is wrong with a topology, as far as that can be said without touching anything.
+
+use super::{BESIDE_SLOT, BuilderNodeConfig, ByteSize, LinkConfig, Policy, SourceNodeConfig, Topology};
+use crate::Wait;
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+use thalweg_device::DeviceConfig;
+use thalweg_link::Address;
+use thalweg_wire::{HEADER_LEN, SourceId};
+
+/// The field, and what is wrong with it.
+type Problem = (String, String);
+
+/// `problem`, unless it is as it must be.
+fn must(holds: bool, field: impl Into<String>, problem: impl Into<String>) -> Result<(), Problem> {
+    if holds { Ok(()) } else { Err((field.into(), problem.into())) }
+}
+
+impl Topology {
+    /// Checks what can be checked without touching anything.
+    ///
+    /// # Errors
+    /// The field, and what is wrong with it.
+    pub fn check(&self) -> Result<(), (String, String)> {
+        let (builders, sources) = (&self.builders, &self.sources);
+        must(!builders.is_empty(), "builder", "there is none: add a [[builder]] with `name` and `listen`")?;
+        must(!sources.is_empty(), "source", "there is none: add a [[source]] with `name`, `id` and `device`")?;
+        self.check_names()?;
+        let run = &self.run;
+        must(run.events != Some(0), "run.events", "0 events make no run: leave it out to run until stopped")?;
+        must(!run.patience.is_zero(), "run.patience", "nodes that do not wait for each other never meet: write 10s")?;
+        check_path(&run.directory).map_err(|problem| ("run.directory".to_owned(), problem))?;
+        let mut listened_on = HashSet::new();
+        builders.iter().try_for_each(|builder| self.check_builder(builder, &mut listened_on))?;
+        let mut ids = HashSet::new();
+        sources.iter().try_for_each(|source| self.check_source(source, &mut ids))
+    }
+
+    fn check_names(&self) -> Result<(), Problem> {
+        let mut names = HashSet::new();
+        for name in self.names() {
+            let is_new = !name.is_empty() && names.insert(name);
+            must(is_new, "name", format!("'{name}' is used twice or empty: every node needs a name of its own"))?;
+            let printable = !name.contains(char::is_control);
+            must(printable, "name", format!("{name:?}: a name has no control characters"))?;
+        }
+        Ok(())
+    }
+
+    fn check_builder<'a>(
+        &self,
+        builder: &'a BuilderNodeConfig,
+        listened_on: &mut HashSet<&'a Address>,
+    ) -> Result<(), Problem> {
+        let field = |name: &str| format!("builder '{}': {name}", builder.name);
+        let must = |holds, name, problem: &str| must(holds, field(name), problem);
+        must(!builder.listen.is_empty(), "listen", "it needs at least one address, tcp:HOST:PORT or shm:PATH")?;
+        for address in &builder.listen {
+            let chosen_by_the_system = address.host_port().is_some_and(|host| host.ends_with(":0"));
+            let is_new = listened_on.insert(address) || chosen_by_the_system;
+            must(is_new, "listen", &format!("{address} is listened on twice: give each its own"))?;
+        }
+        let (block, blocks) = (builder.block.0, builder.blocks);
+        let possible = (256 << 10..=1 << 30).contains(&block);
+        must(possible, "block", &format!("{block} bytes; a block has 256 KiB to 1 GiB"))?;
+        must((2..=4096).contains(&blocks), "blocks", &format!("{blocks}; 2 to 4096 are possible"))?;
+        let fits = block.saturating_mul(blocks.into()) <= 64 << 30;
+        must(fits, "blocks", "blocks times block size is more than 64 GiB")?;
+        must((1..=1 << 24).contains(&builder.open_events), "open_events", "1 to 16777216 are possible")?;
+        must(builder.window != Some(ByteSize(0)), "window", "a window of 0 bytes would never ask for anything")?;
+        let one = builder.window.is_none() || builder.link.is_none();
+        must(one, "window", "it follows from `link`: state one of the two")?;
+        builder.link.map_or(Ok(()), check_link).map_err(|(name, problem)| (field(name), problem))?;
+        let eager = builder.eager_credit.0 <= 64 << 20 && builder.eager_limit.0 <= builder.eager_credit.0;
+        must(eager, "eager_limit", "eager_limit <= eager_credit <= 64MiB must hold")?;
+        must(builder.segment.0 >= block, "segment", "a segment holds at least one block")?;
+        self.check_trigger(builder).map_err(|(name, problem)| (field(name), problem))?;
+        must(!builder.deadline.is_zero(), "deadline", "with a deadline of 0 every event is incomplete")
+    }
+
+    fn check_trigger(&self, builder: &BuilderNodeConfig) -> Result<(), (&'static str, String)> {
+        let fraction = |accept: f64| match (0.0..=1.0).contains(&accept) {
+            true => Ok(()),
+            false => Err(format!("{accept}; it is a fraction of the events, from 0 to 1")),
+        };
+        if let Some(level2) = &builder.level2 {
+            fraction(level2.accept).map_err(|problem| ("level2.accept", problem))?;
+            if level2.sources.is_empty() {
+                return Err(("level2.sources", "it decides on what these send: name at least one".into()));
+            }
+            for (at, name) in level2.sources.iter().enumerate() {
+                if !self.sources.iter().any(|source| source.name == *name) {
+                    return Err(("level2.sources", format!("there is no source '{name}'")));
+                }
+                if level2.sources[..at].contains(name) {
+                    return Err(("level2.sources", format!("'{name}' is named twice")));
+                }
+            }
+        }
+        builder.filter.map_or(Ok(()), |filter| fraction(filter.accept).map_err(|problem| ("filter.accept", problem)))
+    }
+
+    fn check_source(&self, source: &SourceNodeConfig, ids: &mut HashSet<SourceId>) -> Result<(), Problem> {
+        let field = |name: &str| format!("source '{}': {name}", source.name);
+        let must = |holds, name, problem: &str| must(holds, field(name), problem);
+        let id: SourceId = source.id.parse().map_err(|problem| (field("id"), problem))?;
+        must(ids.insert(id), "id", &format!("{id} is used by another source"))?;
+        let slots = source.slots;
+        must((1..=65_536).contains(&slots), "slots", &format!("{slots}; 1 to 65536 are possible"))?;
+        if let Some(ByteSize(slot)) = source.slot {
+            self.check_slot(slot, HEADER_LEN).map_err(|problem| (field("slot"), problem))?;
+            let possible = (HEADER_LEN as u64..=1 << 30).contains(&slot);
+            must(possible, "slot", &format!("{slot} bytes; a slot has 64 bytes to 1 GiB"))?;
+        }
+        for path in source.device.iter().flat_map(DeviceConfig::paths) {
+            check_path(path).map_err(|problem| (field("device"), problem))?;
+        }
+        if source.device.is_none() {
+            // The program that pushes also chooses the address it connects to.
+            return said_for_another(source).map_or(Ok(()), |name| {
+                must(
+                    false,
+                    name,
+                    "a source without a `device` is pushed by another program, which decides on this: leave it out here, \
+                     or add a `device`",
+                )
+            });
+        }
+        must(
+            source.rate.is_some() || source.policy == Policy::Block,
+            "policy",
+            "a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = \
+             \"block\"",
+        )?;
+        let unreached = self.builders.iter().find(|builder| self.address(builder, source.link).is_none());
+        unreached.map_or(Ok(()), |builder| {
+            let problem = format!("builder '{}' listens on no {:?} address", builder.name, source.link);
+            must(false, "link", &problem.to_lowercase())
+        })
+    }
+
+    /// Whether every builder's block takes a slot of so many bytes; a slot of the source has at least `least`.
+    pub(crate) fn check_slot(&self, slot: u64, least: usize) -> Result<(), String> {
+        let Some(builder) = self.builders.iter().find(|builder| slot > u64::from(builder.largest_slot())) else {
+            return Ok(());
+        };
+        let (name, largest) = (&builder.name, builder.largest_slot());
+        let block = ByteSize((slot + BESIDE_SLOT).next_multiple_of(1 << 18));
+        let smaller = match least as u64 <= u64::from(largest) {
+            true => format!(", or the source a `slot` of {least} to {largest} bytes"),
+            false => String::new(),
+        };
+        Err(format!(
+            "{slot} bytes do not fit a block of builder '{name}', which takes {largest}: give the builder a `block` of at \
+             least \"{block}\"{smaller}"
+        ))
+    }
+}
+
+fn check_link(link: LinkConfig) -> Result<(), (&'static str, String)> {
+    let LinkConfig { mtu, round_trip, buffer, .. } = link;
+    if !(576..=65_535).contains(&mtu) {
+        return Err(("link.mtu", format!("{mtu}; 576 to 65535 are possible")));
+    }
+    if round_trip.is_zero() || round_trip > Duration::from_secs(10) {
+        return Err(("link.round_trip", "above 0, up to 10s, is possible".into()));
+    }
+    if buffer.0 > 64 << 30 {
+        return Err(("link.buffer", "at most 64 GiB is possible".into()));
+    }
+    Ok(())
+}
+
+/// What is said of a source without a device that the program which pushes decides.
+fn said_for_another(source: &SourceNodeConfig) -> Option<&'static str> {
+    let said = [
+        ("rate", source.rate.is_some()),
+        ("policy", source.policy != Policy::Block),
+        ("slot", source.slot.is_some()),
+        ("wait", source.wait != Wait::default()),
+        ("cpu", source.cpu.is_some()),
+    ];
+    said.iter().find(|(_, said)| *said).map(|(name, _)| *name)
+}
+
+/// What is wrong with a path, if anything: nodes are told of it as text, and the kernel ends it at a NUL.
+fn check_path(path: &Path) -> Result<(), String> {
+    match path.to_str() {
+        None => Err(format!("{path:?} is not UTF-8, and could not be told to the nodes: rename it")),
+        Some(text) if text.contains('\0') => Err(format!("{path:?}: no path has a NUL in it")),
+        Some(_) => Ok(()),
+    }
+}
