@@ -83,12 +83,18 @@ pub struct Arena {
 impl Arena {
     /// Makes an arena of `len` bytes, rounded up to whole huge pages, and the one span that owns all of it. Its pages can be
     /// spliced (`sendfile`). The memory is touched, so that no page fault happens later on the data path.
+    ///
+    /// # Errors
+    /// Where `len` is 0 or more than there are addresses, or the kernel refuses: for lack of memory, most likely.
     pub fn create(name: &str, len: usize) -> Result<Span, ArenaError> {
         Self::make(name, len, MemfdFlags::empty())
     }
 
     /// As [`create`](Self::create), for memory that is never spliced: made of reserved huge pages (`vm.nr_hugepages`) where
     /// the system has enough of them. A file of such pages cannot be sent by `sendfile` (hugetlbfs has no `splice_read`).
+    ///
+    /// # Errors
+    /// As [`create`](Self::create). That there are no reserved huge pages is no error.
     pub fn create_local(name: &str, len: usize) -> Result<Span, ArenaError> {
         match Self::make(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
             Ok(span) => Ok(span),
@@ -128,6 +134,9 @@ impl Arena {
     /// reads as zeros, from a page that the kernel allocates then, and only where it has none left is it a SIGBUS. Of
     /// reserved huge pages there may be none left at any time, since the hole gives up its reservation
     /// (`shmem_fallocate` in mm/shmem.c, `hugetlbfs_punch_hole` in fs/hugetlbfs/inode.c, Linux 6.18).
+    ///
+    /// # Errors
+    /// Where it is not such an arena, or is empty, or the kernel cannot map it. The descriptor is closed then.
     pub fn import(fd: OwnedFd) -> Result<Arc<Self>, ArenaError> {
         let os = |doing| move |error| ArenaError::Os { doing, bytes: 0, error };
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| ArenaError::NotSealed)?;
@@ -292,7 +301,10 @@ impl Span {
         Self { lender, range }
     }
 
-    /// Splits off the first `len` bytes. Panics where there are fewer.
+    /// Splits off the first `len` bytes.
+    ///
+    /// # Panics
+    /// Where there are fewer.
     pub fn take_front(&mut self, len: usize) -> Self {
         assert!(len <= self.len(), "{len} bytes taken from a span of {}", self.len());
         let middle = self.range.start + len;

@@ -48,6 +48,9 @@ impl Block {
     }
 
     /// Where in this block a span lies.
+    ///
+    /// # Panics
+    /// Where it is a span of another block.
     pub fn position(&self, span: &Span) -> usize {
         assert!(self.owns(span), "span of another block");
         span.offset() - self.range.start
@@ -58,7 +61,10 @@ impl Block {
         span.is_of(&self.lender)
     }
 
-    /// All bytes of the block. Panics while spans are out.
+    /// All bytes of the block.
+    ///
+    /// # Panics
+    /// Where spans are out.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.all_back("block read while parts of it are being filled");
         // SAFETY: no span is out, so the block's own range is unshared; the temporary span is forgotten with the borrow.
@@ -69,7 +75,10 @@ impl Block {
         unsafe { &mut *slice }
     }
 
-    /// Empties the block for new use. Panics while spans are out.
+    /// Empties the block for new use.
+    ///
+    /// # Panics
+    /// Where spans are out.
     pub fn reset(&mut self) {
         self.all_back("block reused while parts of it are being filled");
         self.used = 0;
@@ -92,6 +101,9 @@ pub struct BlockPool {
 
 impl BlockPool {
     /// Makes an arena with `count` blocks of `block_bytes`, rounded up to whole pages.
+    ///
+    /// # Errors
+    /// As [`Arena::create_local`], for all blocks together.
     pub fn new(name: &str, count: u32, block_bytes: usize) -> Result<Self, ArenaError> {
         let block_bytes = block_bytes.checked_next_multiple_of(PAGE).ok_or(ArenaError::Size(block_bytes))?;
         let total = block_bytes.checked_mul(count as usize).ok_or(ArenaError::Size(usize::MAX))?;
@@ -115,6 +127,9 @@ impl BlockPool {
     }
 
     /// Makes a block free again.
+    ///
+    /// # Panics
+    /// Where spans of it are out.
     pub fn give_back(&mut self, mut block: Block) {
         block.reset();
         self.free.push(block);

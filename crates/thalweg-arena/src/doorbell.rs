@@ -36,12 +36,19 @@ pub struct Doorbell {
 
 impl Doorbell {
     /// Makes a doorbell that has not been rung.
+    ///
+    /// # Errors
+    /// Where the kernel makes none: for lack of descriptors, most likely.
     pub fn new() -> Result<Self, DoorbellError> {
         let fd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(os("making"))?;
         Ok(Self { fd })
     }
 
     /// Takes over a doorbell that another process made.
+    ///
+    /// # Errors
+    /// [`DoorbellError::NotADoorbell`] where `fd` is another kind of file; others where the kernel does not tell, or
+    /// refuses. The descriptor is closed then.
     pub fn import(fd: OwnedFd) -> Result<Self, DoorbellError> {
         // A peer may send any file. Writing 8 bytes to one that is not an eventfd could block, or do harm.
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))
@@ -58,6 +65,9 @@ impl Doorbell {
     }
 
     /// Wakes whoever waits for it.
+    ///
+    /// # Errors
+    /// Where the kernel refuses: nobody was woken then.
     pub fn ring(&self) -> Result<(), DoorbellError> {
         match rustix::io::write(&self.fd, &1u64.to_ne_bytes()) {
             // The counter is full: it has been rung, 2⁶⁴ times.
@@ -68,6 +78,9 @@ impl Doorbell {
 
     /// Makes it silent again, and says whether it had been rung. Do this before looking for what the ringing was about,
     /// or a ring in between is lost. (In an `epoll` with `EPOLLET` it need not be cleared at all.)
+    ///
+    /// # Errors
+    /// Where the kernel refuses. That it has not been rung is no error.
     pub fn clear(&self) -> Result<bool, DoorbellError> {
         let mut count = [0; 8];
         // Not `read`: RWF_NOWAIT is ours, O_NONBLOCK is shared with the peer. Offset -1 means "as read does", see

@@ -44,6 +44,9 @@ impl HandoverError {
 
 /// Sends `bytes` and, with the first of them, `fds`. Returns how many bytes went out: at least one, and then the
 /// descriptors are on their way; send the rest of the bytes without them. Never raises SIGPIPE.
+///
+/// # Errors
+/// Where `bytes` is empty, or `fds` are more than [`MAX_FDS`]; or what the socket says. Nothing was sent then.
 pub fn send_fds(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, HandoverError> {
     if bytes.is_empty() {
         return Err(HandoverError::NoBytes);
@@ -66,7 +69,11 @@ pub fn send_fds(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Re
 }
 
 /// Receives bytes into `buf` and at most `max` descriptors that came with them, which will be closed on `exec`. Returns
-/// how many bytes came: 0 at the end of the stream. Where more descriptors come, all are closed and it is an error.
+/// how many bytes came: 0 at the end of the stream.
+///
+/// # Errors
+/// [`HandoverError::TooMany`] where more descriptors come: all are closed, and the bytes that came with them are lost.
+/// Otherwise what the socket says: nothing was received then.
 pub fn recv_fds(socket: &UnixStream, buf: &mut [u8], max: usize) -> Result<(usize, Vec<OwnedFd>), HandoverError> {
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(max.min(MAX_FDS)))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -60,12 +60,19 @@ unsafe impl Send for Pinned<'_> {}
 unsafe impl Sync for Pinned<'_> {}
 
 /// Pins the pages that `bytes` lie in.
+///
+/// # Errors
+/// [`PinError::Limit`] where this process may not pin so much, which names the limit; others where the kernel refuses
+/// for another reason.
 pub fn pin(bytes: &[u8]) -> Result<Pinned<'_>, PinError> {
     lock(bytes)?;
     Ok(Pinned { range: bytes, arena: None, bytes: PhantomData })
 }
 
 /// Pins a whole arena, whoever owns its spans.
+///
+/// # Errors
+/// As [`pin`].
 pub fn pin_arena(arena: &Arc<Arena>) -> Result<Pinned<'static>, PinError> {
     let range = arena.mapping();
     lock(range)?;

@@ -16,6 +16,9 @@ pub struct PlacePool {
 
 impl PlacePool {
     /// Makes an arena with `count` places of `place_bytes`, rounded up to whole pages.
+    ///
+    /// # Errors
+    /// As [`Arena::create_local`], for all places together.
     pub fn new(name: &str, count: u32, place_bytes: usize) -> Result<Self, ArenaError> {
         let place_bytes = place_bytes.checked_next_multiple_of(PAGE).ok_or(ArenaError::Size(place_bytes))?;
         let total = place_bytes.checked_mul(count as usize).ok_or(ArenaError::Size(usize::MAX))?;

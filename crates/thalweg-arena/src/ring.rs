@@ -67,12 +67,18 @@ pub struct Ring {
 #[cfg(not(loom))]
 impl Ring {
     /// Makes a ring of `cells` cells, a power of two up to [`MAX_CELLS`]. `name` is what `/proc/PID/maps` will show.
+    ///
+    /// # Errors
+    /// Where `cells` is no such count, or the kernel refuses.
     pub fn create(name: &str, cells: u32) -> Result<Self, RingSetupError> {
         Ok(Self { memory: Arc::new(Memory::create(name, cells)?), start: 0 })
     }
 
     /// Takes over a ring that another process made. It must be sealed against shrinking, and exactly as large as the
     /// count of cells it claims; compare [`Ring::cells`] with what was agreed.
+    ///
+    /// # Errors
+    /// Where it is no such ring, or was used already, or the kernel cannot map it. The descriptor is closed then.
     pub fn import(fd: OwnedFd) -> Result<Self, RingSetupError> {
         Ok(Self { memory: Arc::new(Memory::import(fd)?), start: 0 })
     }
@@ -182,6 +188,10 @@ pub struct RingSender {
 
 impl RingSender {
     /// Puts one cell into the ring. The receiver sees it with the next [`RingSender::publish`].
+    ///
+    /// # Errors
+    /// [`PushError::Full`] where there is no room, and [`PushError::Ring`] where the receiver's index cannot be. The
+    /// cell is not in the ring then.
     #[inline]
     pub fn push(&mut self, cell: &[u8; CELL]) -> Result<(), PushError> {
         if self.is_full() {
@@ -263,6 +273,9 @@ pub struct RingReceiver {
 impl RingReceiver {
     /// Takes the next cell, if there is one. A sender that never stops can keep this from ever saying `None`: bound the
     /// cells taken in one go.
+    ///
+    /// # Errors
+    /// Where the sender's index cannot be: the sender is broken or hostile, give up on it.
     #[inline]
     pub fn pop(&mut self) -> Result<Option<[u8; CELL]>, RingError> {
         if self.head == self.tail {

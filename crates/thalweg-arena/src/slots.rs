@@ -52,6 +52,9 @@ pub struct SlotPool {
 
 impl SlotPool {
     /// Makes an arena with `count` slots of `slot_bytes` each.
+    ///
+    /// # Errors
+    /// As [`Arena::create`], for all slots together.
     pub fn new(name: &str, count: u32, slot_bytes: usize) -> Result<Self, ArenaError> {
         let stride = slot_bytes.checked_add(HEADROOM).and_then(|n| n.checked_next_multiple_of(PAGE));
         let total = stride.and_then(|stride| stride.checked_mul(count as usize)).ok_or(ArenaError::Size(usize::MAX))?;

@@ -62,6 +62,9 @@ pub enum CompareError {
 const MOST: u64 = 1 << 30;
 
 /// Reads a report: a file that `--json FILE` wrote, or what was printed on standard output, of which it is the last line.
+///
+/// # Errors
+/// Where the file cannot be read, or holds no report, or one that this Thalweg does not read.
 pub fn read(path: &Path) -> Result<Report, CompareError> {
     let failed = |error| CompareError::File { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
@@ -161,6 +164,9 @@ pub struct Unpaired {
 }
 
 /// Compares the principal figures of the points that two reports of one instrument have in common.
+///
+/// # Errors
+/// Where they are of two instruments.
 pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
     if a.instrument != b.instrument {
         let name = |report: &Report| plain(&report.instrument).into_owned();

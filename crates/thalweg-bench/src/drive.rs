@@ -63,8 +63,11 @@ impl Stop {
     }
 }
 
-/// Measures everything that `plan` asks for. Points that fail say so and the others are taken; it is an error where
-/// nothing can be measured at all. A report that was [stopped](Stop) holds what was done until then.
+/// Measures everything that `plan` asks for. Points that fail say so and the others are taken. A report that was
+/// [stopped](Stop) holds what was done until then.
+///
+/// # Errors
+/// Where nothing can be measured at all: the plan makes no sense, or lacks something here that all its points need.
 pub fn run(
     plan: &Plan,
     command_line: Vec<String>,

@@ -39,6 +39,9 @@ struct Line {
 
 impl Plan {
     /// From the words behind `thalweg bench`.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] where the words are not those of an instrument; it says what they may be.
     pub fn parse(words: &[String]) -> Result<Self, BenchError> {
         Line::try_parse_from(words).map(|line| line.plan).map_err(|error| BenchError::Usage(error.to_string()))
     }

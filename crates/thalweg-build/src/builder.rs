@@ -158,6 +158,10 @@ impl Builder {
     }
 
     /// An offer arrived. True where a fetch of this ticket is under way and must be called off: the source has dropped it.
+    ///
+    /// # Errors
+    /// Where the offer breaks the rules of the conversation. It is not taken then, and its source cannot be relied on
+    /// any more.
     pub fn offered(&mut self, source: usize, offer: Announcement, now: Duration) -> Result<bool, Violation> {
         self.advance(now);
         let entry = &mut self.sources[source];
@@ -473,6 +477,9 @@ impl Builder {
     }
 
     /// A source ended the run with its books. Those of one that was given up come too late: its books are what it offered.
+    ///
+    /// # Errors
+    /// Where the books tell of other tickets than it offered: it has not ended then, and cannot be relied on any more.
     pub fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
         let entry = &mut self.sources[source];
         if entry.presence == Presence::Dead {

@@ -45,7 +45,10 @@ impl Standing {
 }
 
 impl Kernel {
-    /// Looks. The error is that of reading `/proc/sys/net/ipv4/tcp_available_congestion_control`.
+    /// Looks.
+    ///
+    /// # Errors
+    /// Where `/proc/sys/net/ipv4/tcp_available_congestion_control` cannot be read.
     pub fn look() -> io::Result<Self> {
         let available = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
         Ok(Self {

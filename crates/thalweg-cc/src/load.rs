@@ -75,6 +75,10 @@ pub enum UnloadError {
 
 /// Loads a control. From then on every program on this machine may ask for it, in any network namespace, until it is unloaded
 /// or the machine restarts.
+///
+/// # Errors
+/// Where the kernel has a module of that name that is not loaded, does not describe its types, or refuses the program:
+/// for lack of privilege, most likely. Nothing was loaded then.
 pub fn load(control: &'static Control) -> Result<Loaded, LoadError> {
     let name = control.name;
     match Kernel::look()?.standing(name) {
@@ -94,6 +98,9 @@ pub fn load(control: &'static Control) -> Result<Loaded, LoadError> {
 }
 
 /// Takes out a control that [`load`] put in. Connections that use it keep it until they end.
+///
+/// # Errors
+/// Where it is not loaded, or not by [`load`], or the kernel does not give it up. It stays as it was then.
 pub fn unload(control: &'static Control) -> Result<(), UnloadError> {
     let name = control.name;
     match Kernel::look()?.standing(name) {

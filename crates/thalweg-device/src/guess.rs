@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 ///
 /// A SigMF recording makes one device, named by either of its files or both. A VDIF file makes one for each of its threads,
 /// since one event is one frame time across threads. All PGM images, and those of directories, make one sequence.
+///
+/// # Errors
+/// Where one of `inputs` cannot be read, or is of no format that is known here.
 pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>, DeviceError> {
     let mut devices: Vec<DeviceConfig> = Vec::new();
     for input in inputs {

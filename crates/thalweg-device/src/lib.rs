@@ -68,14 +68,18 @@ pub trait Device: Debug + Send {
     /// with the ring of a DMA engine. Nothing: always fill.
     fn content_key(&self, event: EventId) -> Option<u64>;
 
-    /// Writes the next fragment's payload, that of `event`; `payload` is [`next_len`](Self::next_len) bytes long. After an
-    /// error the device stands where it stood before.
+    /// Writes the next fragment's payload, that of `event`; `payload` is [`next_len`](Self::next_len) bytes long.
+    ///
+    /// # Errors
+    /// Where the recording is over or cannot be read, or `payload` has another length. The device stands where it stood
+    /// before.
     fn fill(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError>;
 
     /// Advances past the next fragment, that of `event`, without writing it: it is in place already (its
     /// [`content_key`](Self::content_key) is that of the slot), or is dropped. Returns what `fill` would.
     ///
-    /// Panics where the recording is over ([`next_len`](Self::next_len) says so).
+    /// # Panics
+    /// Where the recording is over ([`next_len`](Self::next_len) says so).
     fn skip(&mut self, event: EventId) -> Filled;
 }
 
@@ -175,6 +179,9 @@ pub struct Description {
 }
 
 /// Opens the device that `config` describes, and checks what can be checked before the run.
+///
+/// # Errors
+/// Where an option makes no sense, or the recording cannot be read, is empty, or is not what its format says.
 pub fn open(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError> {
     Ok(match config {
         DeviceConfig::ModelAdc(config) => Box::new(adc::ModelAdc::new(config)?),

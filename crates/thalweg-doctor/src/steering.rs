@@ -43,6 +43,9 @@ pub enum SteerError {
 impl Steered {
     /// These processors take the interrupts of the network cards that packets for an address come in by
     /// (`/proc/irq/*/smp_affinity_list`, Documentation/core-api/irq/irq-affinity.rst).
+    ///
+    /// # Errors
+    /// Where no network card leads there, or the kernel does not move an interrupt. All settings are as before then.
     pub fn network(address: IpAddr, cpus: &[u32]) -> Result<Self, SteerError> {
         let interfaces = towards(address).into_iter().filter_map(|interface| interface.device_file("msi_irqs"));
         let interrupts: Vec<u32> = interfaces.flat_map(|list| numbers(&list)).collect();
@@ -54,6 +57,10 @@ impl Steered {
 
     /// These processors take the interrupts of the disk below a directory, and reads and writes end there (`rq_affinity` 0,
     /// Documentation/ABI/stable/sysfs-block).
+    ///
+    /// # Errors
+    /// Where the interrupts of the disk are not listed, or the kernel does not move one. All settings are as before
+    /// then.
     pub fn disk(directory: &Path, cpus: &[u32]) -> Result<Self, SteerError> {
         let nothing = || SteerError::NoDisk(directory.to_owned());
         let disk = completions::of(directory).ok_or_else(nothing)?;

@@ -50,12 +50,18 @@ impl Kernel {
     /// The cached kernel, or a new one: about three minutes on two cores, 1 GB of temporary space in the cache
     /// directory, 6 MB of it kept.
     ///
-    /// A build by another process at the same time is waited for. On failure the log is kept, and the error names it.
+    /// A build by another process at the same time is waited for.
+    ///
+    /// # Errors
+    /// Where the source, a program or space is missing, or a step fails: its log is kept, and the error names it.
     pub fn build(mut progress: impl FnMut(Progress)) -> Result<Self, KernelError> {
         build::build(&mut progress).map(|path| Self { path })
     }
 
     /// Installs the packages that building needs ([`PACKAGES`]) with `apt-get`, as root.
+    ///
+    /// # Errors
+    /// Where there is no `apt-get`, or it fails: its log is kept, and the error names it.
     pub fn install_packages() -> Result<(), KernelError> {
         build::install_packages()
     }

@@ -81,7 +81,11 @@ impl std::str::FromStr for Laboratory {
 }
 
 /// Runs a scenario. `directory` exists and is the run's own: the topology and what each node says are left there. `stop` ends
-/// it early, as an error; `progress` hears about a kernel that must be built first.
+/// it early; `progress` hears about a kernel that must be built first.
+///
+/// # Errors
+/// Where the laboratory is not to be had or cannot do this scenario, or a part of it fails or does not end;
+/// [`LabError::Interrupted`] where it was stopped.
 pub fn run(
     scenario: &Scenario,
     laboratory: Laboratory,

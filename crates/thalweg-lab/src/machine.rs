@@ -66,6 +66,9 @@ pub(crate) fn run(
 }
 
 /// Inside: the program that runs in the machine.
+///
+/// # Errors
+/// Where the answer cannot be written. That the scenario failed is an answer.
 pub fn guest(directory: &Path) -> Result<(), LabError> {
     let answer = match inside(directory) {
         Ok(report) => Answer::Report(Box::new(report)),

@@ -9,6 +9,9 @@ use thalweg_page::html::{escaped, figure, list, page, table};
 use thalweg_page::plot::{COLOURS, DrawError, GRID, INK, WIDTH, svg};
 
 /// The whole report.
+///
+/// # Errors
+/// Where a picture cannot be drawn.
 pub fn html(report: &Report) -> Result<String, DrawError> {
     let title = format!("thalweg lab: {}", headline(report));
     let mut body = table::<&str>("", &[], summary(report));

@@ -143,6 +143,9 @@ const RECORD: u64 = 64;
 
 impl Scenario {
     /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Where it cannot be read; otherwise as [`parse`](Self::parse).
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let text =
             std::fs::read_to_string(path).map_err(|error| ScenarioError::Read { path: path.to_owned(), error })?;
@@ -150,6 +153,9 @@ impl Scenario {
     }
 
     /// Reads and checks the text of a file.
+    ///
+    /// # Errors
+    /// Where it is no scenario, or as [`check`](Self::check); the error names the line.
     pub fn parse(text: &str) -> Result<Self, WrongLine> {
         let scenario: Self = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
@@ -160,6 +166,9 @@ impl Scenario {
     }
 
     /// Checks what the types do not.
+    ///
+    /// # Errors
+    /// The first value that cannot be, and why.
     pub fn check(&self) -> Result<(), Wrong> {
         let Self { network, traffic, measure } = self;
         let wrong = |key: &str, problem: String| Err(Wrong { key: key.to_owned(), problem });
@@ -447,6 +456,9 @@ pub mod time {
     use std::time::Duration;
 
     /// Reads one. `humantime` knows whole numbers only: a decimal fraction of one unit is read here.
+    ///
+    /// # Errors
+    /// Where it is no time, or a longer one than can be counted; the text says what one looks like.
     pub fn parse(text: &str) -> Result<Duration, String> {
         let wrong = || format!("'{text}' is not a time: write 10s, 500us or 0.1ms");
         let text = text.trim();

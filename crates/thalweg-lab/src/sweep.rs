@@ -113,6 +113,9 @@ pub enum SweepError {
 
 impl Sweep {
     /// One that comes with Thalweg, by its name, or else a file. `quick`: its sample.
+    ///
+    /// # Errors
+    /// Where there is neither such a sweep nor such a file, or it says something that cannot be.
     pub fn load(name: &str, quick: bool) -> Result<Self, SweepError> {
         if let Some((_, text)) = EMBEDDED.iter().find(|(own, _)| *own == name) {
             return Self::parse(name, text, quick);
@@ -131,11 +134,14 @@ impl Sweep {
     }
 
     /// Reads and checks the text of a file, and every cell of it.
-    pub fn parse(name: &str, text: &str, quick: bool) -> Result<Self, SweepError> {
+    pub(crate) fn parse(name: &str, text: &str, quick: bool) -> Result<Self, SweepError> {
         file::parse(name, text, quick).map_err(|wrong| SweepError::Wrong { name: name.to_owned(), wrong })
     }
 
     /// Leaves only cells whose key has one of the values: `delay=1ms` or `network.senders=1,2`. Axes shrink with it.
+    ///
+    /// # Errors
+    /// Where the sweep has no such key, or lacks one of the values; it stays as it was then.
     pub fn only(&mut self, asked: &str) -> Result<(), SweepError> {
         let error = || {
             let axis = |axis: &Axis| format!("{} = {}", axis.key, axis.values.join(", "));

@@ -56,6 +56,9 @@ pub struct Measured {
 }
 
 /// The sweeps to run. `quick`: their samples.
+///
+/// # Errors
+/// As [`Sweep::load`].
 pub fn sweeps(quick: bool) -> Result<Vec<Sweep>, SweepError> {
     SWEEPS.iter().map(|name| Sweep::load(name, quick)).collect()
 }

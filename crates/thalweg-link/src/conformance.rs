@@ -8,7 +8,7 @@
 //! its own. Nothing sleeps: where both ends have nothing to do the test waits for their descriptors (or lets virtual time
 //! pass), and a wait in vain fails it.
 
-#![expect(missing_docs, reason = "a story's name tells it")]
+#![expect(missing_docs, clippy::missing_panics_doc, reason = "a story's name tells it; it panics where it is not so")]
 
 use crate::{
     Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Endpoint, Endpoints, Interest, LinkError, LinkKind, Poller,

@@ -27,7 +27,10 @@ impl<T> Outstanding<T> {
         self.first + self.offers.len() as u64
     }
 
-    /// Adds an offer; its ticket must be [`next_ticket`](Self::next_ticket).
+    /// Adds an offer.
+    ///
+    /// # Panics
+    /// Its ticket is not [`next_ticket`](Self::next_ticket).
     pub fn push(&mut self, offer: Announcement, kept: T) {
         assert_eq!(offer.ticket, self.next_ticket(), "tickets are counted without gaps");
         self.offers.push_back((offer, kept));

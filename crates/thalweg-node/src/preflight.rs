@@ -18,6 +18,9 @@ const INDEX_ENTRY: u64 = 16;
 /// Refuses what would end the run, or lose data, once it has begun: processors, addresses, memory, files or a disk that
 /// are not there, a run number that is taken; for one node, or for all of them on one machine. What costs only speed is
 /// returned, and logged for who asks (`-v`).
+///
+/// # Errors
+/// The first thing that is not there, and what to do about it.
 pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>, NodeError> {
     let builders =
         topology.builders.iter().zip(0..).filter(|(builder, _)| node.is_none_or(|node| node == builder.name));
@@ -73,6 +76,9 @@ pub struct OpenDevice {
 
 /// Opens a source's device, and checks that its fragments fit the slots, and the slots every builder's blocks. Nothing
 /// where another program pushes.
+///
+/// # Errors
+/// The device cannot be opened, or its fragments do not fit.
 pub fn open_device(topology: &Topology, source: &SourceNodeConfig) -> Result<Option<OpenDevice>, NodeError> {
     let Some(mut config) = source.device.clone() else { return Ok(None) };
     config.set_source(source.source_id());

@@ -33,6 +33,9 @@ enum State {
 
 impl PushSource {
     /// Makes the slots and begins to connect. `settings.feed` must be [`Feed::Pushed`](crate::Feed::Pushed).
+    ///
+    /// # Errors
+    /// As [`SourceNode::new`]; or the system gives no thread.
     pub fn start(settings: SourceSettings) -> Result<Self, NodeError> {
         let handle = Handle::new()?;
         let cpu = settings.cpu;
@@ -52,7 +55,10 @@ impl PushSource {
         Ok(Self { shared, handle, thread: Some(thread) })
     }
 
-    /// Waits until the run has begun, at most so long: false where it has not. It is an error where it never will.
+    /// Waits until the run has begun, at most so long: false where it has not.
+    ///
+    /// # Errors
+    /// It never will: no builder was found in time, or one refused this source.
     pub fn wait_for_start(&self, patience: Duration) -> Result<bool, NodeError> {
         self.shared
             .wait(patience, |state| match state {
@@ -64,8 +70,12 @@ impl PushSource {
     }
 
     /// Pushes one fragment for event `event`, or for the next one. Waits, at most `patience`, for the run to begin and, with
-    /// policy `block`, for a slot. Returns the event's number, or nothing where time ran out; it is an error where the run
-    /// is over. The payload is copied once, into the slot.
+    /// policy `block`, for a slot. Returns the event's number, or nothing where time ran out. The payload is copied once,
+    /// into the slot.
+    ///
+    /// # Errors
+    /// The run is over, or failed. The payload is longer than was said, or the event not behind the last one: nothing was
+    /// pushed then, and more can be.
     pub fn push(
         &self,
         event: Option<EventId>,
@@ -98,6 +108,9 @@ impl PushSource {
     /// Ends this source's part of the run and waits, at most so long, until what was pushed is delivered and accounted
     /// for. Nothing where it is not yet; ask again. Before the run has begun there is nothing to deliver, and the source
     /// just leaves.
+    ///
+    /// # Errors
+    /// This source's part failed, and why: a builder was lost for good.
     pub fn close(&self, patience: Duration) -> Result<Option<SourceReport>, NodeError> {
         if let State::Serving(node) = &mut *self.shared.state() {
             if node.standing() == Standing::Before {
@@ -120,6 +133,9 @@ impl PushSource {
     }
 
     /// Ends this source's part of the run: what was pushed is delivered and accounted for.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close).
     pub fn finish(self) -> Result<SourceReport, NodeError> {
         loop {
             if let Some(report) = self.close(Duration::MAX)? {

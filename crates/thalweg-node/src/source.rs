@@ -137,6 +137,9 @@ enum Phase {
 
 impl SourceNode {
     /// Makes slots and checks that they suit the device and the builders.
+    ///
+    /// # Errors
+    /// They do not, or the system refuses memory or a descriptor.
     pub fn new(mut settings: SourceSettings) -> Result<Self, NodeError> {
         let cpu_before = clock::cpu();
         let longest = settings.feed.max_payload();
@@ -206,6 +209,9 @@ impl SourceNode {
     }
 
     /// Runs until the run is over.
+    ///
+    /// # Errors
+    /// No builder was found in time, one refused this source for good, or its device failed.
     pub fn run(mut self, handle: &Handle) -> Result<SourceReport, NodeError> {
         settle(self.settings.cpu)?;
         let poller = self.begin(handle)?;

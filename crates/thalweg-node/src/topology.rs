@@ -521,6 +521,9 @@ impl Topology {
     }
 
     /// Reads and checks a file. Paths in it are relative to it.
+    ///
+    /// # Errors
+    /// It cannot be read, is no topology, or has a field that cannot be what it is.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
         let read = |error| TopologyError::Read { path: path.to_owned(), error };
         let text = std::fs::read_to_string(path).map_err(read)?;

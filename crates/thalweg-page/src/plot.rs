@@ -36,6 +36,9 @@ pub type Refused = DrawingAreaErrorKind<std::io::Error>;
 pub struct DrawError(String);
 
 /// A picture of this height in pixels, as an SVG file.
+///
+/// # Errors
+/// Where `draw` fails, or the paper behind it cannot be drawn.
 pub fn svg(height: u32, draw: impl FnOnce(&Area<'_>) -> Result<(), Refused>) -> Result<String, DrawError> {
     let mut out = String::new();
     let drawn = {

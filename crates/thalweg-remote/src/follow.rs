@@ -20,6 +20,10 @@ use thalweg_store::{Extent, RunState};
 /// is locked as the recorder locks it: readers here see a run that is being written. When it has ended each segment's
 /// checksum is compared with the server's, and the last `run.json` is written. Interrupted at any point, it goes on
 /// from there.
+///
+/// # Errors
+/// As [`pull`](crate::pull()), and where another process writes the same copy. What has come stays: another call goes
+/// on from there.
 pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let pull = Pull::new(streams, progress);
     let book = Book::read(server)?;

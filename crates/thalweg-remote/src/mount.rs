@@ -108,6 +108,10 @@ impl MountError {
 
 /// Shows what `server` has at `directory`, with so many ranges under way at once; to every user of this machine where
 /// `everybody`, which takes root or `user_allow_other` in `/etc/fuse.conf`.
+///
+/// # Errors
+/// Where the server does not list it, `directory` is none or is mounted already by a program that died, or there is no
+/// FUSE for this user. Nothing is mounted then.
 pub fn mount(server: &Server, directory: &Path, streams: usize, everybody: bool) -> Result<Mounted, MountError> {
     // First of all: a server that is not there should not be found out by the first program that reads.
     server.list("")?;

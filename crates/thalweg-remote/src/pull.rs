@@ -20,6 +20,11 @@ use thalweg_wire::RunNumber;
 ///
 /// What is here already and is the same, by length and date or checksum, is not fetched again. What is here and is another is not
 /// overwritten, but for a run that was fetched while it was [`Open`](RunState::Open).
+///
+/// # Errors
+/// [`RemoteError::Partly`] where the server refuses some of it: all else was fetched. Others where the server cannot be
+/// reached for [`Options::patience`](crate::Options::patience), something else is in its place here, or it does not
+/// match its checksum. What has come stays: another call goes on from there.
 pub fn pull(server: &Server, into: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let pull = Pull::new(streams, progress);
     let (to, runs) = match server.head("") {

@@ -21,7 +21,12 @@ use ureq::http::{StatusCode, header};
 /// Sends a file, or a run's directory, into the directory that the server's URL names, with so many files at once.
 ///
 /// `run.json` goes last, so that a run is one when all of it is there. A file that is there already and is the same is not sent again; one that
-/// is there and is another is left as it is, which is an error.
+/// is there and is another is left as it is.
+///
+/// # Errors
+/// Where it is no file or run, or a run that is being recorded or is not whole; or where the server cannot be reached
+/// for [`Options::patience`](crate::Options::patience), refuses, or has another file of that name. What has arrived
+/// stays: another call goes on from there.
 pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let name = name_of(path)?;
     not_among_runs(server)?;
@@ -58,6 +63,9 @@ fn not_among_runs(server: &Server) -> Result<(), RemoteError> {
 ///
 /// Of the segment that is being written whole blocks are sent as they are written; it appears on the server when it is closed, and
 /// `run.json` at the end.
+///
+/// # Errors
+/// As [`push`], but that the run may be one that is being recorded.
 pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     not_among_runs(server)?;
     let name = name_of(path)?;

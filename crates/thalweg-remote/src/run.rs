@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thalweg_store::{Run, RunFiles, RunInfo, RunState};
 
 /// Opens the run that a URL names, `http://host:port/runs/42`: what [`Run::open`] does with a directory.
+///
+/// # Errors
+/// As [`Server::new`] and [`Run::open_at`].
 pub fn open_run(url: &str, options: &Options) -> Result<Run, RemoteError> {
     let server = Server::new(url, options)?;
     let served = Served { server, url: url.trim_end_matches('/').into(), known: Mutex::default() };

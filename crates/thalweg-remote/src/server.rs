@@ -58,6 +58,10 @@ struct Shared {
 
 impl Server {
     /// The server, or the place on it, that `url` names. Nothing is asked yet.
+    ///
+    /// # Errors
+    /// Where `url` names nothing on any server, the token is not one line of printable text, or the file of
+    /// certificates cannot be used.
     pub fn new(url: &str, options: &Options) -> Result<Self, RemoteError> {
         let address = Address::parse(url)?;
         let authorization = options.token.as_ref().map(|token| format!("Bearer {token}"));
@@ -112,6 +116,10 @@ impl Server {
     }
 
     /// What a directory or a run holds.
+    ///
+    /// # Errors
+    /// Where there is no such directory, the server cannot be reached for [`Options::patience`], or it refuses or
+    /// answers something else.
     pub fn list(&self, path: &str) -> Result<Listing, RemoteError> {
         let directory = format!("{}/", path.trim_end_matches('/'));
         let question = Question::new(self.url(&directory)).with(header::ACCEPT, "application/json");
@@ -125,7 +133,10 @@ impl Server {
         })
     }
 
-    /// What the server says of a file. That there is a directory instead is [`RemoteError::Directory`].
+    /// What the server says of a file.
+    ///
+    /// # Errors
+    /// [`RemoteError::Directory`] where there is a directory instead; otherwise as [`list`](Self::list).
     pub fn head<'a>(&self, resource: impl Into<Resource<'a>>) -> Result<Head, RemoteError> {
         let question = Question::new(self.url(resource));
         self.patiently(|| {
@@ -147,6 +158,9 @@ impl Server {
     /// A range of a file: less than asked for where the file is shorter. Where it has to be of the content that `same` was
     /// said of, [`RemoteError::Changed`] tells that the file is another one now; without, only what does not change (blocks
     /// of a run) can be put together from several reads.
+    ///
+    /// # Errors
+    /// [`RemoteError::Changed`] as above; otherwise as [`head`](Self::head).
     pub fn read<'a>(
         &self,
         resource: impl Into<Resource<'a>>,
@@ -161,6 +175,9 @@ impl Server {
     }
 
     /// The same as a stream. Where it breaks off, it goes on from there by itself.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), as far as the beginning of the answer tells. The rest is an error of the stream.
     pub fn reader<'a>(
         &self,
         resource: impl Into<Resource<'a>>,

@@ -87,6 +87,9 @@ pub struct Server {
 
 impl Server {
     /// Listens.
+    ///
+    /// # Errors
+    /// Where the directory cannot be read, the address cannot be listened on, or the kernel gives nothing to wait with.
     pub fn bind(settings: Settings) -> Result<Self, ServeError> {
         let directory = |error| ServeError::Directory { path: settings.directory.clone(), error };
         let tree = Tree::open(&settings.directory).map_err(directory)?;
@@ -116,6 +119,9 @@ impl Server {
     }
 
     /// Serves until `stop` is readable. Transfers under way then have a few seconds to come to their end.
+    ///
+    /// # Errors
+    /// Where a thread cannot be started, or clients cannot be waited for. Nobody is served any more then.
     pub fn run(&self, stop: impl AsFd) -> Result<(), ServeError> {
         std::thread::scope(|scope| {
             let thread = |name: &str| std::thread::Builder::new().name(name.into()).stack_size(STACK);

@@ -32,6 +32,9 @@ pub struct Tls {
 
 impl Tls {
     /// With the certificate chain in one PEM file, its private key in another or the same.
+    ///
+    /// # Errors
+    /// Where a file is no PEM file of what it should be, or certificate and key do not fit together.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let mut config = config(certificate, key)?;
         let kernel = kernel_tls::probe();
@@ -40,6 +43,9 @@ impl Tls {
     }
 
     /// Whether the kernel encrypts, once rustls has shaken hands; otherwise rustls does, because of this.
+    ///
+    /// # Errors
+    /// Why it does not: no reason to stop.
     pub fn by_kernel(&self) -> Result<(), &str> {
         self.kernel.as_ref().copied().map_err(String::as_str)
     }

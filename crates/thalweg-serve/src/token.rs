@@ -55,6 +55,9 @@ pub enum Verdict {
 
 impl Tokens {
     /// Reads a token file.
+    ///
+    /// # Errors
+    /// Where it is no such file, has no token, or a token's hash or path cannot be.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]

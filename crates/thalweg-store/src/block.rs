@@ -24,6 +24,9 @@ pub struct BlockWriter {
 
 impl BlockWriter {
     /// Begins to fill `block`, behind the 64 bytes of its header.
+    ///
+    /// # Panics
+    /// Where spans of it are out.
     pub fn new(block: Block) -> Self {
         let mut writer = Self { block, fragments: Vec::new(), closings: Vec::new(), promised: 0 };
         writer.reset();
@@ -48,6 +51,9 @@ impl BlockWriter {
     }
 
     /// Where in the block a span lies, in bytes: what [`enter`](Self::enter) wants for a record at its beginning.
+    ///
+    /// # Panics
+    /// Where it is a span of another block.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "blocks are at most MAX_BLOCK_LEN bytes here")]
     pub fn position(&self, span: &Span) -> u32 {
@@ -65,7 +71,10 @@ impl BlockWriter {
     }
 
     /// Enters the record whose header begins `offset` bytes into the block. It was checked by the caller; one that is not
-    /// entered is not there. Panics where more records are entered than were reserved.
+    /// entered is not there.
+    ///
+    /// # Panics
+    /// Where more records are entered than were reserved.
     #[inline]
     pub fn enter(&mut self, event: EventId, source: SourceId, offset: u32) {
         assert!(self.fragments.len() < self.promised, "more records entered than were reserved");
@@ -125,7 +134,10 @@ impl BlockWriter {
         self.fragments.is_empty() && self.closings.is_empty()
     }
 
-    /// Forgets everything, for use without a recorder, or for reuse. Panics while spans are out.
+    /// Forgets everything, for use without a recorder, or for reuse.
+    ///
+    /// # Panics
+    /// Where spans are out.
     pub fn reset(&mut self) {
         self.block.reset();
         self.fragments.clear();
@@ -135,7 +147,10 @@ impl BlockWriter {
         drop(self.block.carve(BLOCK_HEADER_LEN));
     }
 
-    /// The bare block, for giving back to its pool. Panics while spans are out.
+    /// The bare block, for giving back to its pool.
+    ///
+    /// # Panics
+    /// Where spans are out.
     pub fn into_block(mut self) -> Block {
         self.block.reset();
         self.block

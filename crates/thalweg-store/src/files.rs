@@ -24,13 +24,22 @@ pub trait RunFiles: fmt::Debug + Send + Sync {
     fn path(&self) -> &Path;
 
     /// What `run.json` says now.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no run; others where it cannot be read.
     fn info(&self) -> io::Result<Vec<u8>>;
 
     /// The names of the files that there are now, and their lengths in bytes; of a segment that is being written, any.
+    ///
+    /// # Errors
+    /// Where nobody can say which there are.
     fn files(&self) -> io::Result<Vec<(String, u64)>>;
 
     /// Reads a file into `into`, from byte `offset` of it on, and says how many bytes that were: fewer than asked for only
     /// where the file ends.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such file, or not yet; others where it cannot be read.
     fn read_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 }
 

@@ -64,11 +64,17 @@ pub enum End {
 
 impl Follow {
     /// Follows the run in this directory, or the one that `path` lies in, from its first event on.
+    ///
+    /// # Errors
+    /// Where there is no run, its `run.json` cannot be read, or the kernel cannot watch the directory.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Self::read(Files::here(path.as_ref()))
     }
 
     /// Follows a run whose files are elsewhere. That its writer died it cannot know: such a run stays quiet.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
     pub fn open_at(files: Arc<dyn RunFiles>) -> Result<Self, StoreError> {
         Self::read(Files::Elsewhere(files))
     }
@@ -96,8 +102,11 @@ impl Follow {
         &self.info
     }
 
-    /// The next event. Waits for it no longer than `patience`; with none of it, looks and returns at once. An event that
-    /// cannot be read is an error, and so is a block that is missing in a finished run; those behind it follow.
+    /// The next event. Waits for it no longer than `patience`; with none of it, looks and returns at once.
+    ///
+    /// # Errors
+    /// Where an event cannot be read, or a block of a run that is over is damaged or missing: the next call goes on
+    /// behind it. Where a file cannot be read: the next call tries again.
     pub fn next(&mut self, patience: Duration) -> Result<Followed, StoreError> {
         let deadline = Instant::now().checked_add(patience);
         loop {
@@ -133,6 +142,9 @@ impl Follow {
 
     /// Skips the events that are closed already, without reading them: [`next`](Self::next) gives those that are closed from
     /// now on.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next), for blocks. Another call goes on.
     pub fn skip_to_now(&mut self) -> Result<(), StoreError> {
         while self.advance()? {
             while let Some((event, _)) = self.take_closed() {

@@ -164,6 +164,10 @@ impl BlockHeader {
 
     /// Reads the header at the front of `bytes`. Every table it describes lies inside the length it states; that the
     /// body is there and matches its CRC is for [`check_body`](Self::check_body).
+    ///
+    /// # Errors
+    /// Where no header of this version is there, or it is damaged or contradicts itself; [`FormatError::Blank`] where
+    /// nothing was written there.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let Some(b) = bytes.first_chunk::<BLOCK_HEADER_LEN>() else {
             return Err(FormatError::Short(bytes.len()));
@@ -235,6 +239,9 @@ impl BlockHeader {
     }
 
     /// Compares the body's CRC. `block` is the whole block, header included.
+    ///
+    /// # Errors
+    /// Where the block is cut off, or its body has another CRC.
     pub fn check_body(&self, block: &[u8]) -> Result<(), FormatError> {
         let Some(body) = block.get(BLOCK_HEADER_LEN..self.length as usize) else {
             return Err(FormatError::CutOff { length: self.length, available: block.len() as u64 });
@@ -340,7 +347,7 @@ impl Closing {
     }
 
     /// Reads an entry; the events it names exist.
-    pub fn decode(b: &[u8; CLOSING_LEN]) -> Result<Self, FormatError> {
+    pub(crate) fn decode(b: &[u8; CLOSING_LEN]) -> Result<Self, FormatError> {
         let (first, stride, count) = (u64_at(b, 0), u64_at(b, 8), u32_at(b, 16));
         let steps = u64::from(count).checked_sub(1);
         let last = steps.and_then(|steps| steps.checked_mul(stride)).and_then(|span| first.checked_add(span));
@@ -482,7 +489,7 @@ impl Footer {
     }
 
     /// Reads a footer block that begins at `offset` of its file: header, body CRC, tables, trailer.
-    pub fn decode(offset: u64, block: &[u8]) -> Result<Self, FormatError> {
+    pub(crate) fn decode(offset: u64, block: &[u8]) -> Result<Self, FormatError> {
         let header = BlockHeader::decode(block)?;
         if header.kind != BlockKind::Footer {
             return Err(FormatError::Kind(1));
@@ -515,6 +522,9 @@ pub struct Trailer {
 
 impl Trailer {
     /// Reads the trailer at the end of `bytes`.
+    ///
+    /// # Errors
+    /// Where they do not end with one.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let b = bytes.last_chunk::<TRAILER_LEN>().ok_or(FormatError::Trailer)?;
         if u32_at(b, 12) != TRAILER_MAGIC {

@@ -193,6 +193,10 @@ impl RunInfo {
     }
 
     /// Reads `run.json` in a run's directory.
+    ///
+    /// # Errors
+    /// [`StoreError::NotARun`] where there is none; others where it cannot be read, or is not of this version of the
+    /// format.
     pub fn read(directory: &Path) -> Result<Self, StoreError> {
         let text = match open_file(&directory.join(FILE_NAME)) {
             Ok(mut file) => {

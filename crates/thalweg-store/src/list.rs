@@ -30,6 +30,9 @@ pub struct Listed {
 }
 
 /// The runs in `directory`, in the order of their numbers.
+///
+/// # Errors
+/// Where the directory itself cannot be read. A run that cannot be read is listed, with the reason.
 pub fn list(directory: &Path) -> Result<Vec<Listed>, StoreError> {
     let entries = std::fs::read_dir(directory).map_err(StoreError::io("reading", directory))?;
     let mut runs = Vec::new();

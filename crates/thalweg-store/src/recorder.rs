@@ -234,6 +234,10 @@ struct Failure {
 impl Recorder {
     /// Makes the run's directory, its `run.json` and its first segment. Registers the blocks of `pool`, which have to be all
     /// free.
+    ///
+    /// # Errors
+    /// Where there is a run of this number, blocks of this size cannot be recorded, some are not free, or the system
+    /// refuses. No directory of a run is left behind then.
     pub fn create(config: RecorderConfig, pool: &mut BlockPool) -> Result<Self, StoreError> {
         let RecorderConfig { directory, run, builder, builders, segment_bytes, direct, engine, begin } = config;
         let block_bytes = pool.block_bytes();
@@ -314,8 +318,11 @@ impl Recorder {
         })
     }
 
-    /// Seals `block` and begins to write it; returns at once. It comes back from [`reap`](Self::reap), written or not. Panics where
-    /// reserved spans of it are still out. An empty block comes back without being written.
+    /// Seals `block` and begins to write it; returns at once. It comes back from [`reap`](Self::reap), written or not.
+    /// An empty block comes back without being written.
+    ///
+    /// # Panics
+    /// Where reserved spans of it are out.
     pub fn submit(&mut self, mut block: BlockWriter, now: TaiNanos) {
         if self.failure.is_some() || block.is_empty() {
             self.hand_back(block, now);
@@ -357,6 +364,9 @@ impl Recorder {
     }
 
     /// As [`reap`](Self::reap), but waits until a block is finished; nothing is returned where none is under way.
+    ///
+    /// # Errors
+    /// Where the kernel cannot be waited for. That a block was not written, [`Finished`] says.
     pub fn wait(&mut self) -> Result<Option<Finished>, StoreError> {
         loop {
             if let Some(finished) = self.reap() {
@@ -371,6 +381,10 @@ impl Recorder {
 
     /// Ends the run: waits for all writes, closes the last segment, and replaces `run.json`. Blocks that were not reaped before
     /// come back with the result, so a caller whose ledger depends on them reaps first.
+    ///
+    /// # Errors
+    /// Where the kernel cannot be waited for, or the last `run.json` cannot be written: readers then see a run whose
+    /// writer died. Blocks that could not be written are no error here, but a reason in `run.json`.
     pub fn finish(mut self, end: RunEnd) -> Result<FinishedRun, StoreError> {
         let mut blocks = Vec::new();
         while let Some(finished) = self.wait()? {

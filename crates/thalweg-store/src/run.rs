@@ -63,6 +63,9 @@ impl Run {
     /// Opens a run by its directory, or by any path inside it. Each segment that was closed is opened by its footer; one that
     /// was not is read and checked block by block. Of a run that was ended, what is damaged or missing costs itself only, and
     /// [`problems`](Self::problems) names it; one that is open counts up to the first block that is not whole.
+    ///
+    /// # Errors
+    /// Where there is no run, or its `run.json` or a segment cannot be read. Damage in a segment is no error.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Self::read(Files::here(path.as_ref()))
     }
@@ -70,6 +73,9 @@ impl Run {
     /// Opens a run whose files are elsewhere. Of a segment that was closed only the footer is fetched, of one that was not the
     /// blocks' headers and tables; a block is fetched, and checked, when it is used, and the one behind it meanwhile where
     /// events are read in order. The last 128 MiB of blocks are kept.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
     pub fn open_at(files: Arc<dyn RunFiles>) -> Result<Self, StoreError> {
         Self::read(Files::Elsewhere(files))
     }
@@ -218,6 +224,9 @@ impl Run {
     }
 
     /// One event; nothing where the run has no closed event of this number.
+    ///
+    /// # Errors
+    /// As [`read_event`](Self::read_event).
     pub fn event(&self, id: EventId) -> Result<Option<Event>, StoreError> {
         match self.status(id) {
             Some(status) => self.read_event(id, status).map(Some),
@@ -262,6 +271,9 @@ impl Run {
     }
 
     /// Follows the run from its first event on, while it is being written and to its end.
+    ///
+    /// # Errors
+    /// As [`Follow::open`].
     pub fn follow(&self) -> Result<Follow, StoreError> {
         Follow::read(self.files.clone())
     }

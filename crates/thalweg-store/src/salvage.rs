@@ -73,6 +73,10 @@ pub enum SalvageError {
 /// Every record that is whole is kept. Where an event lacks records of some sources, records with status `missing` stand for
 /// them; an event of which no record is whole is left behind. The new run is INCOMPLETE, says in its reasons what was left
 /// behind, and has been [verified](verify) before it gets its name.
+///
+/// # Errors
+/// Where something is at `to` already, `from` is being written or cannot be read, the new run cannot be written, or
+/// what is left of the run contradicts itself. No new run is there then.
 pub fn salvage(from: &Path, to: &Path) -> Result<Option<Salvaged>, SalvageError> {
     if to.symlink_metadata().is_ok() {
         return Err(SalvageError::Exists(to.to_owned()));

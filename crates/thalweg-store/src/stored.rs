@@ -98,6 +98,10 @@ impl StoredBlock {
     }
 
     /// The block, header and body checked against their CRCs; the body only the first time, or whenever it was fetched.
+    ///
+    /// # Errors
+    /// [`StoreError::Format`] where it is damaged, or is another block than it should be; others where it cannot be
+    /// fetched.
     pub fn read(&self, info: &RunInfo) -> Result<ReadBlock, StoreError> {
         let mapping = self.mapping()?;
         match self.check(&mapping, info) {

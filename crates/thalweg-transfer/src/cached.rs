@@ -7,6 +7,9 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 /// How many bytes of a range of a file the page cache holds, in whole pages (`cachestat(2)`, Linux 6.5).
+///
+/// # Errors
+/// Where the kernel does not tell: it is older, or the file system keeps no such pages.
 pub fn cached_bytes(file: &File, range: &Range<u64>) -> io::Result<u64> {
     if range.is_empty() {
         return Ok(0);

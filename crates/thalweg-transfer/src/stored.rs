@@ -27,7 +27,11 @@ impl Stored {
         &self.file
     }
 
-    /// The same file past the page cache. An error where the file system cannot do it.
+    /// The same file past the page cache.
+    ///
+    /// # Errors
+    /// Where the file system cannot do it, or the file cannot be opened again. It is tried once: each call says the
+    /// same.
     pub fn direct(&self) -> io::Result<&Arc<OwnedFd>> {
         let open = || reopen(&self.file, OFlags::RDONLY | OFlags::DIRECT);
         self.direct.get_or_init(open).as_ref().map_err(|error| (*error).into())

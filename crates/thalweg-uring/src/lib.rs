@@ -140,7 +140,8 @@ impl<M: Memory> Ring<M> {
     pub fn push(&mut self, operation: Operation<M>) -> Key {
         let key = self.free.pop().unwrap_or_else(|| {
             self.held.push(None);
-            u32::try_from(self.held.len() - 1).expect("fewer operations than 2^32")
+            u32::try_from(self.held.len() - 1)
+                .unwrap_or_else(|_| unreachable!("no memory has room for 2^32 operations"))
         });
         self.held[key as usize] = Some(Held { operation, stage: Stage::Queued });
         match self.refusal {

@@ -44,7 +44,8 @@ unsafe impl<M: Send + Sync> Sync for Slot<M> {}
 
 /// Divides memory into slots of `bytes` each, numbered from 0 on, as they are to be registered. What is left over is in none.
 ///
-/// Panics where there would be more than 65536.
+/// # Panics
+/// Where there would be more than 65536, or `bytes` is 0.
 pub fn slots<M: Memory>(mut memory: M, bytes: usize) -> Vec<Slot<M>> {
     let starts: Vec<NonNull<u8>> =
         memory.bytes().chunks_exact_mut(bytes).map(|slot| NonNull::from(slot).cast()).collect();

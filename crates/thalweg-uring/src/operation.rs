@@ -39,13 +39,19 @@ enum Action {
 }
 
 impl<M: Memory> Operation<M> {
-    /// Fills a range of the memory from `offset` of a file. Panics where the memory does not have the range.
+    /// Fills a range of the memory from `offset` of a file.
+    ///
+    /// # Panics
+    /// Where the memory does not have the range.
     pub fn read(file: File, mut memory: M, range: Range<usize>, offset: u64) -> Self {
         check(&mut memory, &range);
         Self { action: Action::Read { range, offset }, file, memory }
     }
 
-    /// Writes a range of the memory at `offset` of a file. Panics where the memory does not have the range.
+    /// Writes a range of the memory at `offset` of a file.
+    ///
+    /// # Panics
+    /// Where the memory does not have the range.
     pub fn write(file: File, mut memory: M, range: Range<usize>, offset: u64) -> Self {
         check(&mut memory, &range);
         Self { action: Action::Write { range, offset }, file, memory }
@@ -142,7 +148,9 @@ impl Operation<Slot<MmapMut>> {
     /// follows at once. The result is known before the network is done with the memory ([`Ring::sent`](crate::Ring::sent)),
     /// which may take as long as the other end likes: so this is for memory whose pages nobody gets before the network has
     /// let go of them, though the ring was dropped. A slot's bytes are nobody's then, and unmapped pages stay pinned.
-    /// Panics where the slot does not have the range.
+    ///
+    /// # Panics
+    /// Where the slot does not have the range.
     pub fn send(socket: File, mut memory: Slot<MmapMut>, range: Range<usize>, more: bool) -> Self {
         check(&mut memory, &range);
         Self { action: Action::Send { range, more }, file: socket, memory }

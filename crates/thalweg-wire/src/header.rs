@@ -260,6 +260,9 @@ impl FragmentHeader {
 
     /// Reads the header at the front of `bytes`. The piece it describes is inside its fragment; that the payload is
     /// there, and that its CRC matches, is for the caller to check ([`crate::Records`] does).
+    ///
+    /// # Errors
+    /// There are too few bytes, they are no header of this version, its own CRC is wrong, or it describes no possible piece.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         let Some(b) = bytes.first_chunk::<HEADER_LEN>() else {
             return Err(HeaderError::Short(bytes.len()));

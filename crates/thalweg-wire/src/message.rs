@@ -367,6 +367,9 @@ impl Message {
     }
 
     /// Reads one message. Its fields are possible in themselves; whether they fit the conversation is for the caller.
+    ///
+    /// # Errors
+    /// The bytes are no message of this version, its CRC is wrong, or a field holds what none can.
     pub fn decode(bytes: &[u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
         let mut r = Reader { bytes, at: 0 };
         let magic = r.u32();

@@ -35,6 +35,10 @@ pub struct Options {
 
 /// Serves asking ends, one at a time, until the program is ended. `say` hears the address once it is open, and what becomes
 /// of each asking end.
+///
+/// # Errors
+/// Where the address cannot be listened on, or nobody can be let in any more. Of a single asking end on standard input,
+/// also what becomes of it.
 pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), BenchError> {
     if options.local {
         let socket = io::stdin().as_fd().try_clone_to_owned().map_err(BenchError::os("taking over standard input"))?;

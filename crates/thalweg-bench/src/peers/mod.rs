@@ -155,6 +155,9 @@ pub struct Missing {
 
 /// Takes all pairings whose peers are here. What fails says so in its place and the others are taken; a comparison that was
 /// [stopped](Stop) holds what was done until then.
+///
+/// # Errors
+/// Where `options.only` has a name that is unknown, or there is no place to keep the peers' programs.
 pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> Result<PeersReport, BenchError> {
     let rows = chosen(&options.only)?;
     let (repeat, min_time) =

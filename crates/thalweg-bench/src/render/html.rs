@@ -8,6 +8,9 @@ use thalweg_page::html::{escaped, figure, list, page, paragraph, table};
 use thalweg_page::text::NOTHING;
 
 /// A whole report: the machine, what makes it less certain, pictures, and a table for each group of points.
+///
+/// # Errors
+/// Where a picture cannot be drawn.
 pub fn html(report: &Report) -> Result<String, PlotError> {
     let title = format!("thalweg bench {}", report.instrument);
     let mut body = paragraph("quiet", &format!("Begun {}.", report.began));

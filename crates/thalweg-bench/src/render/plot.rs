@@ -24,6 +24,9 @@ pub enum PlotError {
 
 /// The principal figure of a report by message size, as an SVG file: latency p50 (logarithmic), or else goodput, or else
 /// the rate.
+///
+/// # Errors
+/// [`PlotError::Empty`] where no point has figures; others where the picture cannot be drawn.
 pub fn svg(report: &Report) -> Result<String, PlotError> {
     plots(report).first().ok_or(PlotError::Empty)?.svg()
 }

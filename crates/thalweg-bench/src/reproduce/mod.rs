@@ -184,6 +184,9 @@ impl Measure {
     }
 
     /// What that asks for.
+    ///
+    /// # Errors
+    /// As [`Plan::parse`].
     pub fn plan(&self, quick: bool) -> Result<Plan, BenchError> {
         Plan::parse(&self.words(quick))
     }

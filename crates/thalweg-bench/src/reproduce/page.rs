@@ -63,6 +63,9 @@ impl Reproduction {
     }
 
     /// The pictures that the Markdown shows: names and SVG.
+    ///
+    /// # Errors
+    /// Where one cannot be drawn.
     pub fn pictures(&self) -> Result<Vec<(String, String)>, PlotError> {
         let reports = self.measured.iter().filter_map(|one| Some((&one.id, one.report.as_ref()?)));
         let all = reports.flat_map(|(id, report)| {
@@ -73,6 +76,9 @@ impl Reproduction {
     }
 
     /// The whole report as a page that needs nothing else.
+    ///
+    /// # Errors
+    /// As [`pictures`](Self::pictures).
     pub fn html(&self) -> Result<String, PlotError> {
         let mut body = paragraph("quiet", &self.source);
         if self.quick {

@@ -108,6 +108,10 @@ pub enum BootError {
 /// Boots a machine under time travel, and returns when its program has ended.
 ///
 /// Nothing is left when it returns: no process, no file but what the program wrote.
+///
+/// # Errors
+/// Where the machine cannot be started, takes longer than it may, or ends before its program does;
+/// [`BootError::Stopped`] where it was stopped.
 pub fn boot(machine: &Machine) -> Result<Outcome, BootError> {
     let began = Instant::now();
     let files = BootFiles::new(machine.program, machine.args, machine.directory, "</dev/null")?;
@@ -137,6 +141,9 @@ pub fn boot(machine: &Machine) -> Result<Outcome, BootError> {
 
 /// A shell in a machine, on this terminal, until it is left. In real time: a person who thinks would otherwise see
 /// hours go by. Rates of 1 Gbit/s are then as fast as the host is, not as fast as they say.
+///
+/// # Errors
+/// Where the machine cannot be started, or ends before the shell does.
 pub fn shell(kernel: &Kernel, memory: ByteSize, directory: &Path) -> Result<(), BootError> {
     let shell = env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
     // `setsid --ctty` makes the console the terminal of the shell's session: keys that interrupt work.
