@@ -191,54 +191,54 @@ impl BuilderNode {
         Ok(())
     }
 
-    fn greet(&mut self, index: usize, hello: Hello, description: &str) -> Result<(), LinkError> {
+    /// The source that says hello, if it may come in.
+    fn admit(&mut self, hello: &Hello) -> Result<usize, LinkError> {
         let refuse = |reason, text: String| Err(LinkError::Refused { reason, text });
         let Some(source) = self.builder.source_index(hello.source) else {
             self.unknown_sources += 1;
             return refuse(Refusal::UnknownSource, format!("source {} is not in this run's topology", hello.source));
         };
-        if (hello.builder, hello.builders) != (self.index, self.count) {
+        let (index, count) = (self.index, self.count);
+        if (hello.builder, hello.builders) != (index, count) {
             let (builder, builders) = (hello.builder, hello.builders);
-            return refuse(
-                Refusal::Mismatch,
-                format!(
-                    "this is builder {} of {}, not {builder} of {builders}: compare the topology files",
-                    self.index, self.count
-                ),
-            );
+            let text =
+                format!("this is builder {index} of {count}, not {builder} of {builders}: compare the topology files");
+            return refuse(Refusal::Mismatch, text);
         }
-        let largest = self.config.largest_slot();
-        if hello.slot_bytes > largest {
-            return refuse(
-                Refusal::Mismatch,
-                format!(
-                    "a slot of {} bytes does not fit a block, which takes {largest}: give the builder a larger `block`, or the source a smaller `slot`",
-                    hello.slot_bytes
-                ),
+        let (slot, largest) = (hello.slot_bytes, self.config.largest_slot());
+        if slot > largest {
+            let text = format!(
+                "a slot of {slot} bytes does not fit a block, which takes {largest}: give the builder a larger `block`, \
+                 or the source a smaller `slot`"
             );
+            return refuse(Refusal::Mismatch, text);
         }
         let state = &self.sources[source];
         if let (Some(other), Some(session)) = (state.connection, state.session)
             && session != hello.session
         {
             let peer = self.connections[other].as_ref().map(|c| c.peer.to_string()).unwrap_or_default();
-            return refuse(
-                Refusal::AlreadyConnected,
-                format!("source {} is already connected, from {peer}", hello.source),
-            );
+            let text = format!("source {} is already connected, from {peer}", hello.source);
+            return refuse(Refusal::AlreadyConnected, text);
         }
-        let running = self.has_begun();
-        if running && state.session != Some(hello.session) {
+        if self.has_begun() && state.session != Some(hello.session) {
             let (run, source) = (self.run.0, hello.source);
             let happened = if state.session.is_some() { "restarted" } else { "cut off" };
             let text =
                 format!("run {run} is under way; source {source} was {happened}, and can take part in the next one");
             return refuse(Refusal::Ended, text);
         }
+        Ok(source)
+    }
+
+    fn greet(&mut self, index: usize, hello: Hello, description: &str) -> Result<(), LinkError> {
+        let source = self.admit(&hello)?;
         let Ok(description) = serde_json::from_str::<serde_json::Value>(description) else {
-            return refuse(Refusal::Protocol, "the description is not JSON".into());
+            let text = "the description is not JSON".into();
+            return Err(LinkError::Refused { reason: Refusal::Protocol, text });
         };
-        if let Some(old) = state.connection {
+        let running = self.has_begun();
+        if let Some(old) = self.sources[source].connection {
             // The source knows better than we do that the old connection is dead.
             self.close(old, &LinkError::Closed);
         }

@@ -1,0 +1,216 @@
+//! What a builder opens before the sources come: memory, addresses, the directory.
+
+use super::ending::Disk;
+use super::snapshot::Shown;
+use super::trigger::Trigger;
+use super::{BuilderNode, SourceState};
+use crate::blocks::Blocks;
+use crate::preflight::{builder_files, check_number};
+use crate::wait::Waiter;
+use crate::{BuilderNodeConfig, CheckConfig, NodeError, RunConfig, TaiClock, Topology, clock, now};
+use rustix::process::{Resource, getrlimit};
+use std::sync::Arc;
+use thalweg_arena::BlockPool;
+use thalweg_build::{Builder, BuilderConfig, Check, Hold, Window};
+use thalweg_control::{Config as ControlConfig, RunControl};
+use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints};
+use thalweg_wire::{EventId, Losses, RunNumber, SourceId, TaiNanos};
+
+/// Connections that have not said who they are, beside one for each source that is expected and not connected.
+const MOST_UNIDENTIFIED: usize = 64;
+/// Files that each of them has open.
+const UNIDENTIFIED_FILES: u64 = 2;
+/// A receive buffer is so many times the window: what comes behind a gap stays in it until the gap is filled, a round trip later, or two where
+/// it is lost once more, and meanwhile as much again is asked for.
+const GAPS: u64 = 4;
+
+impl BuilderNode {
+    /// Opens everything that can be opened before the sources come: memory, addresses, the directory. The run begins as
+    /// soon as all sources are there.
+    ///
+    /// # Errors
+    /// The configuration cannot work, or the system refuses memory, an address or the directory.
+    pub fn new(topology: &Topology, name: &str) -> Result<Self, NodeError> {
+        Self::prepare(topology, name, false)
+    }
+
+    /// As [`new`](Self::new), for a node that stays: its run begins when it is told to, and sources are waited for
+    /// without limit.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn waiting(topology: &Topology, name: &str) -> Result<Self, NodeError> {
+        Self::prepare(topology, name, true)
+    }
+
+    fn prepare(topology: &Topology, name: &str, stays: bool) -> Result<Self, NodeError> {
+        let cpu_before = clock::cpu();
+        let position = topology.builders.iter().position(|builder| builder.name == name);
+        let index = position.ok_or_else(|| NodeError::Config(format!("there is no builder '{name}'")))?;
+        let config = topology.builders[index].clone();
+        let sources: Vec<(SourceId, String)> =
+            topology.sources.iter().map(|source| (source.source_id(), source.name.clone())).collect();
+        let (window, eager) = match topology.run.calibrate {
+            true => (config.search(), 0),
+            false => config.credit(sources.len()),
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "checked: builders are few, eager credit is at most 64 MiB"
+        )]
+        let (index, count, eager) = (
+            index as u32,
+            topology.builders.len() as u32,
+            Eager { credit: eager as u32, limit: config.eager_limit.0.min(eager) as u32 },
+        );
+        check_number(topology)?;
+        let (mut endpoints, addresses) = listen(&config, eager, window)?;
+        if topology.run.record {
+            check_directory(&topology.run.directory)?;
+        }
+        let pool = blocks(&config, &window)?;
+        let memory = Arc::clone(pool.arena());
+        endpoints.register(&memory)?;
+        let mut control = RunControl::new(Self::control_config(topology, index, stays));
+        control.configured();
+        let builder = Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), window));
+        let trigger = config.has_trigger().then(|| Trigger::new(&config, count, topology.run.record));
+        if let Some(credit) = builder.credit() {
+            let (window, piece) = (credit.window, credit.piece);
+            tracing::info!(builder = name, window, piece, ?eager, "asks by credit");
+        }
+        Ok(Self {
+            blocks: Blocks::new(pool, count, sources.len()),
+            trigger,
+            memory,
+            sources: sources.iter().map(|_| SourceState::default()).collect(),
+            configuration: serde_json::to_value(topology).unwrap_or_default(),
+            run_config: topology.run.clone(),
+            ids: sources,
+            connections: Vec::new(),
+            vacant: 0,
+            most_unidentified: most_unidentified(topology),
+            clock: TaiClock::probe(),
+            state: control.state(),
+            control,
+            over: false,
+            left: None,
+            run: RunNumber(0),
+            first: EventId(0),
+            began: TaiNanos(0),
+            began_at: now(),
+            unknown_sources: 0,
+            copied_before: 0,
+            stalled: false,
+            stalled_at: None,
+            disk: Disk::default(),
+            shown: Shown::default(),
+            reasons: Vec::new(),
+            recorder_method: None,
+            eager,
+            warm: None,
+            steady: None,
+            losses_before: Losses::default(),
+            cpu_before,
+            waiter: Waiter::new(config.wait),
+            came: false,
+            config,
+            index,
+            count,
+            builder,
+            addresses,
+            endpoints,
+            accept_backoff: Vec::new(),
+        })
+    }
+
+    fn control_config(topology: &Topology, index: u32, stays: bool) -> ControlConfig {
+        let run = &topology.run;
+        ControlConfig {
+            sources: topology.sources.len(),
+            builders: u32::try_from(topology.builders.len()).unwrap_or(u32::MAX),
+            leads: index == 0,
+            starts_alone: !stays,
+            first: EventId(0),
+            end: run.events.map(EventId),
+            duration: run.duration,
+            timeout: run.patience,
+        }
+    }
+
+    fn builder_config(
+        config: &BuilderNodeConfig,
+        run_config: &RunConfig,
+        index: u32,
+        count: u32,
+        sources: Vec<(SourceId, String)>,
+        window: Window,
+    ) -> BuilderConfig {
+        let is_mapped = |address: &Address| address.kind().maps;
+        let asked_first = |name: &String| config.level2.as_ref().is_some_and(|level2| level2.sources.contains(name));
+        // Where nothing is copied, a slot is needed until its event is handed over.
+        let in_place = match config.has_trigger() {
+            true => config.listen.iter().any(is_mapped),
+            false => config.listen.iter().all(is_mapped) && !run_config.record,
+        };
+        BuilderConfig {
+            level2: (0..sources.len()).filter(|source| asked_first(&sources[*source].1)).collect(),
+            run: RunNumber(0),
+            builder: index,
+            builders: count,
+            sources,
+            first: EventId(0),
+            window,
+            deadline: config.deadline,
+            open_events: config.open_events,
+            max_payload: u32::MAX,
+            check: match config.check {
+                CheckConfig::Header => Check::Headers,
+                CheckConfig::Payload => Check::Payloads,
+            },
+            hold: if in_place { Hold::UntilClosed } else { Hold::UntilArrived },
+        }
+    }
+}
+
+/// Listens at all its addresses. Says where others find it.
+fn listen(
+    config: &BuilderNodeConfig,
+    eager: Eager,
+    window: Window,
+) -> Result<(Endpoints<dyn BuilderEndpoint>, Vec<Address>), NodeError> {
+    let mut endpoints = Endpoints::<dyn BuilderEndpoint>::new()?;
+    let addresses = config.listen.iter().map(|address| endpoints.add(address, eager)).collect::<Result<_, _>>()?;
+    if let Window::Credit(path) = window {
+        let expected = endpoints.expect(GAPS * path.widest());
+        let _ = expected.map_err(|what| tracing::info!(builder = config.name, "{what}"));
+    }
+    Ok((endpoints, addresses))
+}
+
+fn blocks(config: &BuilderNodeConfig, window: &Window) -> Result<BlockPool, NodeError> {
+    let (blocks, block_bytes) = (config.blocks_for(window), usize::try_from(config.block.0).unwrap_or(usize::MAX));
+    let pool = BlockPool::new(&config.name, blocks, block_bytes)?;
+    tracing::info!(builder = config.name, blocks, block_bytes, "blocks made of {}", pool.arena());
+    Ok(pool)
+}
+
+/// How many unidentified peers leave the run all the files that it may need.
+fn most_unidentified(topology: &Topology) -> usize {
+    let Some(files) = getrlimit(Resource::Nofile).current else { return MOST_UNIDENTIFIED };
+    let left = files.saturating_sub(builder_files(topology)) / UNIDENTIFIED_FILES;
+    MOST_UNIDENTIFIED.min(usize::try_from(left).unwrap_or(usize::MAX))
+}
+
+/// Whether runs can be written there: found out before any source is kept waiting.
+fn check_directory(directory: &std::path::Path) -> Result<(), NodeError> {
+    let wrong = |error: std::io::Error| {
+        NodeError::Config(format!(
+            "run.directory: runs cannot be written to {}: {error}; choose another",
+            directory.display()
+        ))
+    };
+    std::fs::create_dir_all(directory).map_err(wrong)?;
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
+        .map_err(|error| wrong(error.into()))
+}
