@@ -1,0 +1,299 @@
+//! How a run begins on disk: its directory, its lock, its first segment, and what carries the writes.
+
+use super::{EngineChoice, EngineKind, Recorder, RecorderConfig, RecorderMethod, RunBegin};
+use crate::engine::Engine;
+use crate::error::StoreError;
+use crate::format::{BLOCK_ALIGN, FOOTER_ENTRY_LEN, MAX_BLOCK_LEN};
+use crate::info::{
+    EventCounts, FILE_NAME, FIRST_NAME, LAST_NAME, RecorderInfo, RunFile, RunInfo, RunState, Totals, WriterInfo,
+    run_directory_name,
+};
+use crate::list::parse_directory_name;
+use crate::segment::{Segment, segment_name};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use thalweg_arena::{Block, BlockPool, Registration};
+use thalweg_wire::RunNumber;
+
+impl Recorder {
+    /// Makes the run's directory, its `run.json` and its first segment. Registers the blocks of `pool`, which have to be all
+    /// free.
+    ///
+    /// # Errors
+    /// Where there is a run of this number, blocks of this size cannot be recorded, some are not free, or the system
+    /// refuses. No directory of a run is left behind then.
+    pub fn create(config: RecorderConfig, pool: &mut BlockPool) -> Result<Self, StoreError> {
+        let RecorderConfig { directory, run, builder, builders, segment_bytes, direct, engine, mut begin } = config;
+        let block_bytes = pool.block_bytes();
+        if !(2 * BLOCK_ALIGN..=MAX_BLOCK_LEN).contains(&block_bytes) {
+            return Err(StoreError::BlockSize(block_bytes));
+        }
+        if builder >= builders.max(1) {
+            return Err(StoreError::Builder { builder, builders });
+        }
+        let mut notes = Vec::new();
+        let (mut engine, kind) = start_engine(engine, &mut notes)?;
+        let registration = match kind {
+            EngineKind::IoUring => register(&mut engine, pool, &mut notes)?,
+            EngineKind::Threads => None,
+        };
+        let registered = registration.is_some();
+
+        let (path, run) = make_directory(&directory, run, builder, builders)?;
+        let unfinished = NewDirectory(&path);
+        let lock = File::open(&path).map_err(StoreError::io("opening", &path))?;
+        lock_alone(&lock, &path)?;
+        begin.sources.sort_by_key(|source| source.id);
+        let next_info = RunFile::set_aside(&path, &begin.sources, begin.configuration.to_string().len())?;
+        let segment_bytes = segment_bytes.max(block_bytes as u64).next_multiple_of(BLOCK_ALIGN as u64);
+        let segment_space = segment_bytes + footer_room(segment_bytes, block_bytes as u64);
+        let (segment, direct, allocated_ahead) = first_segment(&path, direct, segment_space, &mut notes)?;
+        let method = RecorderMethod { engine: kind, direct, registered, allocated_ahead, notes };
+
+        let info = RunInfo {
+            run: run.0,
+            builder,
+            builders: builders.max(1),
+            recorder: RecorderInfo {
+                block_size: block_bytes as u64,
+                segment_size: segment_bytes,
+                ..recorder_info(&method)
+            },
+            ..open_run(begin)
+        };
+        info.write_first(&path)?;
+        sync_directory(&directory)?;
+        std::mem::forget(unfinished);
+        tracing::info!(run = run.0, path = %path.display(), recorder = %method, "recording");
+        Ok(Self {
+            engine,
+            _registration: registration,
+            method,
+            path,
+            info,
+            next_info,
+            segment_bytes,
+            segment_space,
+            segments: VecDeque::from([segment]),
+            ending: false,
+            in_flight: VecDeque::new(),
+            submitted: 0,
+            failure: None,
+            complaints: Vec::new(),
+            _lock: lock,
+        })
+    }
+}
+
+fn start_engine(choice: EngineChoice, notes: &mut Vec<String>) -> Result<(Engine, EngineKind), StoreError> {
+    if choice == EngineChoice::Best {
+        match Engine::ring() {
+            Ok(ring) => return Ok((ring, EngineKind::IoUring)),
+            Err(error) => notes.push(format!(
+                "io_uring is not available ({error}): a container's seccomp profile or kernel.io_uring_disabled forbids it"
+            )),
+        }
+    }
+    let threads = Engine::threads().map_err(StoreError::io("starting threads for", Path::new("the recorder")))?;
+    Ok((threads, EngineKind::Threads))
+}
+
+/// Registers the pool's blocks under their own numbers, where that is allowed.
+fn register(
+    engine: &mut Engine,
+    pool: &mut BlockPool,
+    notes: &mut Vec<String>,
+) -> Result<Option<Registration>, StoreError> {
+    let (free, count, total) = (pool.free(), pool.count(), pool.count() as usize * pool.block_bytes());
+    if free != count as usize {
+        return Err(StoreError::PoolInUse { free, count });
+    }
+    let mut blocks: Vec<&mut Block> = pool.free_blocks_mut().iter_mut().collect();
+    blocks.sort_by_key(|block| block.index());
+    let mut buffers: Vec<&mut [u8]> = blocks.into_iter().map(Block::bytes_mut).collect();
+    let Err(error) = engine.register(&mut buffers) else { return Ok(Some(pool.arena().registered("io_uring"))) };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let limit = limit.map_or("unlimited".into(), |bytes| format!("{} KiB", bytes >> 10));
+    notes.push(format!(
+        "the pool's {} KiB could not be registered with io_uring ({error}): RLIMIT_MEMLOCK is {limit}, raise it with \
+         'ulimit -l' or LimitMEMLOCK=",
+        total >> 10
+    ));
+    Ok(None)
+}
+
+/// Makes the run's directory: the one asked for, or the next free one. Whoever makes it owns the number.
+fn make_directory(
+    parent: &Path,
+    run: Option<RunNumber>,
+    builder: u32,
+    builders: u32,
+) -> Result<(PathBuf, RunNumber), StoreError> {
+    std::fs::create_dir_all(parent).map_err(StoreError::io("creating", parent))?;
+    let mut number = match run {
+        Some(run) => run,
+        None => next_number(parent)?,
+    };
+    loop {
+        let path = parent.join(run_directory_name(number, builder, builders));
+        match std::fs::create_dir(&path) {
+            Ok(()) => return Ok((path, number)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(StoreError::io("creating", &path)(error));
+            }
+            Err(_) if run.is_some() => return Err(StoreError::Exists(path)),
+            // Somebody was faster: the next one is ours, perhaps.
+            Err(_) => {
+                let next = number.0.checked_add(1).ok_or_else(|| StoreError::NoNumber(parent.to_owned()))?;
+                number = RunNumber(next);
+            }
+        }
+    }
+}
+
+/// Takes the lock that tells readers that the run is being written. A reader that looks for it holds it for an instant, so it is
+/// tried again for a while; somebody who keeps it must not keep the run from beginning for ever.
+fn lock_alone(directory: &File, path: &Path) -> Result<(), StoreError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            Err(Errno::WOULDBLOCK) => return Err(StoreError::Locked(path.to_owned())),
+            // A file system without locks leaves readers unsure whether the writer lives; nothing else depends on it.
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// A run's directory until everything that makes it a run is in it; removed where that fails.
+struct NewDirectory<'a>(&'a Path);
+
+impl Drop for NewDirectory<'_> {
+    fn drop(&mut self) {
+        for name in [segment_name(0).as_str(), LAST_NAME, FIRST_NAME, FILE_NAME] {
+            let _ = std::fs::remove_file(self.0.join(name));
+        }
+        let _ = std::fs::remove_dir(self.0);
+    }
+}
+
+/// One more than the highest number in use.
+fn next_number(parent: &Path) -> Result<RunNumber, StoreError> {
+    let entries = std::fs::read_dir(parent).map_err(StoreError::io("reading", parent))?;
+    let taken = entries.flatten().filter_map(|entry| parse_directory_name(entry.file_name().to_str()?));
+    match taken.map(|(run, _)| run.0).max() {
+        None => Ok(RunNumber(1)),
+        Some(highest) => highest.checked_add(1).map(RunNumber).ok_or_else(|| StoreError::NoNumber(parent.to_owned())),
+    }
+}
+
+/// Opens segment 0, and finds out what the file system allows: O_DIRECT, and space set aside.
+fn first_segment(
+    path: &Path,
+    direct: bool,
+    space: u64,
+    notes: &mut Vec<String>,
+) -> Result<(Segment, bool, bool), StoreError> {
+    let mut uses_direct = direct;
+    let mut segment = match Segment::create(path, 0, 0, direct) {
+        Err(StoreError::Io { error, .. }) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
+            notes.push("the file system refuses O_DIRECT: blocks go through the page cache".into());
+            uses_direct = false;
+            Segment::create(path, 0, 0, false)?
+        }
+        other => other?,
+    };
+    let allocated = segment.allocate_first(space);
+    if let Err(error) = allocated {
+        notes.push(format!("the file system cannot set space aside ({error}): files grow with each block"));
+    }
+    Ok((segment, uses_direct, allocated.is_ok()))
+}
+
+/// Bytes that the footer of a segment full of full blocks takes, and as much again.
+fn footer_room(segment_bytes: u64, block_bytes: u64) -> u64 {
+    let blocks = segment_bytes / block_bytes + 64;
+    (2 * blocks * FOOTER_ENTRY_LEN as u64).next_multiple_of(BLOCK_ALIGN as u64)
+}
+
+/// What `run.json` says of a run that has just begun, but for its number, its builder and its recorder.
+fn open_run(begin: RunBegin) -> RunInfo {
+    RunInfo {
+        format: RunInfo::FORMAT.into(),
+        version: RunInfo::VERSION,
+        run: 0,
+        builder: 0,
+        builders: 0,
+        state: RunState::Open,
+        reasons: Vec::new(),
+        began: begin.began.0,
+        ended: None,
+        tai_utc_offset: begin.tai_utc_offset,
+        writer: writer_info(begin.program, begin.version),
+        recorder: RecorderInfo::default(),
+        sources: begin.sources,
+        configuration: begin.configuration,
+        events: EventCounts::default(),
+        trigger: serde_json::Value::Null,
+        ledger: serde_json::Value::Array(Vec::new()),
+        totals: Totals { segments: 1, ..Totals::default() },
+    }
+}
+
+fn recorder_info(method: &RecorderMethod) -> RecorderInfo {
+    RecorderInfo {
+        engine: method.engine.to_string(),
+        direct: method.direct,
+        registered: method.registered,
+        allocated_ahead: method.allocated_ahead,
+        notes: method.notes.clone(),
+        ..RecorderInfo::default()
+    }
+}
+
+fn writer_info(program: String, version: String) -> WriterInfo {
+    let system = rustix::system::uname();
+    WriterInfo {
+        program,
+        version,
+        host: system.nodename().to_string_lossy().into_owned(),
+        kernel: system.release().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(StoreError::io("syncing", path))
+}
+
+/// How long a run may wait for its lock before it begins.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn somebody_who_keeps_a_runs_lock_does_not_keep_it_from_beginning_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || File::open(directory.path()).unwrap();
+        let reader = open();
+        rustix::fs::flock(&reader, FlockOperation::LockShared).unwrap();
+        let refused = lock_alone(&open(), directory.path()).unwrap_err();
+        assert!(refused.to_string().contains("is locked by another process"), "{refused}");
+        // One that looks, and gives it back meanwhile.
+        std::thread::scope(|scope| {
+            let recorder = scope.spawn(|| {
+                let lock = open();
+                lock_alone(&lock, directory.path()).map(|()| lock)
+            });
+            drop(reader);
+            recorder.join().unwrap().unwrap();
+        });
+    }
+}
