@@ -13,7 +13,6 @@ use crate::format::{BLOCK_ALIGN, EventStatus};
 use crate::info::{RunFile, RunInfo, RunState};
 use crate::segment::Segment;
 use rustix::io::Errno;
-use serde::Serialize;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
