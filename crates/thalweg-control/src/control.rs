@@ -77,6 +77,8 @@ pub(crate) struct Source {
     pub(crate) ended: bool,
     /// How many events it can have accepted and not offered: what its slots hold.
     pub(crate) room: u64,
+    /// Another builder has told it that the run is to end.
+    pub(crate) told_to_end: bool,
     /// The first event that it has not accepted, as it said when it was paused.
     pub(crate) next: Option<EventId>,
     /// Where the builder that leads has the run end, as this source was told.
@@ -227,10 +229,15 @@ impl RunControl {
         self.sources[source].out = true;
     }
 
-    /// A source says that this is the first event it has not accepted: asked by this builder, or by another. It accepts
-    /// nothing more where the builder that leads has asked; where another has, that one wants the run to end.
-    pub fn paused(&mut self, source: usize, next: EventId) {
-        self.sources[source].next = Some(next);
+    /// A source says that this is the first event it has not accepted, as a builder has asked it. It accepts nothing more
+    /// where the builder that leads has asked, which is number 0; where another has, that one wants the run to end, and the
+    /// source goes on.
+    pub fn paused(&mut self, source: usize, next: EventId, asked_by: u32) {
+        let source = &mut self.sources[source];
+        match self.config.leads && asked_by > 0 {
+            true => source.told_to_end = true,
+            false => source.next = Some(next),
+        }
     }
 
     /// A source was told by the builder that leads where to end, or to go on.
@@ -282,11 +289,13 @@ impl RunControl {
         }
         self.cause = Some(cause);
         if self.phase == Phase::Running {
-            // What was said unasked was said for another builder, and the source went on.
+            // What came when the run went on already is no answer.
             self.sources.iter_mut().for_each(|source| source.next = None);
         }
         self.phase = Phase::Asking { waited: Duration::ZERO };
-        self.tell_live(|source| source.next.is_none().then_some(Tell::Pause));
+        // Who does not lead asks all: it is how the one that leads hears of it.
+        let leads = self.config.leads;
+        self.tell_live(|source| (!leads || source.next.is_none()).then_some(Tell::Pause));
     }
 
     /// Time passes: to be called whenever something has happened, and at [`next_time`](Self::next_time).
@@ -400,13 +409,13 @@ impl RunControl {
             self.phase = Phase::Ending { last: true, lap: Duration::ZERO };
         } else if self.config.leads && self.config.duration.is_some_and(|duration| lasted >= duration) {
             self.stop(Cause::Duration);
-        } else if self.config.leads && self.phase == Phase::Running && self.is_paused_elsewhere() {
+        } else if self.config.leads && self.most(|source| source.told_to_end) {
             self.stop(Cause::OtherBuilder);
         } else if let Some(end) = self.agreed_end() {
             self.cause = Some(Cause::OtherBuilder);
             self.end_at(end, true);
         } else if !self.config.leads {
-            self.phase = if self.is_paused_elsewhere() { Phase::Paused } else { Phase::Running };
+            self.phase = if self.most(|source| source.next.is_some()) { Phase::Paused } else { Phase::Running };
         }
     }
 

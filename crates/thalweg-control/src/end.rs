@@ -160,11 +160,10 @@ impl RunControl {
         !self.config.leads && 2 * told > self.sources.len()
     }
 
-    /// Whether most sources were paused by another builder.
-    pub(crate) fn is_paused_elsewhere(&self) -> bool {
+    /// Whether another builder has said so to most sources.
+    pub(crate) fn most(&self, was_told: impl Fn(&Source) -> bool) -> bool {
         let voters = self.sources.iter().filter(|source| source.present && source.is_live());
-        let (paused, all) =
-            voters.fold((0, 0), |(paused, all), source| (paused + usize::from(source.next.is_some()), all + 1));
-        self.config.builders > 1 && 2 * paused > all
+        let (told, all) = voters.fold((0, 0), |(told, all), source| (told + usize::from(was_told(source)), all + 1));
+        self.config.builders > 1 && 2 * told > all
     }
 }

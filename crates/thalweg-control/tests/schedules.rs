@@ -500,7 +500,7 @@ impl World {
                 // Everyone is told when the leader asks, and the leader when another does.
                 for (index, node) in self.nodes.iter_mut().enumerate() {
                     if index == from || index == 0 || from == 0 {
-                        node.control.paused(source, next);
+                        node.control.paused(source, next, from as u32);
                     }
                 }
             }

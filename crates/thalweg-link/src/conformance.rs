@@ -479,7 +479,7 @@ pub fn greeting_and_run_control<M: Medium>(medium: M) {
     link.builder.send(&start);
     link.builder.send(&Message::Pause);
     link.until("start and pause", |link| link.heard == [start, Message::Pause]);
-    let paused = Message::Paused { next: EventId(100) };
+    let paused = Message::Paused { next: EventId(100), asked_by: 0 };
     link.source.send(&paused);
     link.until("paused", |link| link.said == [paused]);
     link.builder.send(&stop);
@@ -497,7 +497,7 @@ pub fn the_same_words_are_heard_as_often_as_they_are_said<M: Medium>(medium: M) 
     link.heard.clear();
     let orders = [Message::Pause, Message::StopAt { end: EventId(u64::MAX) }].repeat(3);
     orders.iter().for_each(|order| link.builder.send(order));
-    let answers = [Message::Paused { next: EventId(7) }; 3];
+    let answers = [Message::Paused { next: EventId(7), asked_by: 0 }; 3];
     answers.iter().for_each(|answer| link.source.send(answer));
     link.until("all words", |link| link.heard.len() >= orders.len() && link.said.len() >= answers.len());
     assert_eq!((&link.heard, &link.said[..]), (&orders, &answers[..]));
@@ -809,7 +809,7 @@ pub fn what_a_builder_said_is_heard_after_its_death<M: Medium>(medium: M) {
     drop(builder);
     let mut heard = Vec::new();
     let error = loop {
-        source.send(&Message::Paused { next: EventId(0) });
+        source.send(&Message::Paused { next: EventId(0), asked_by: 0 });
         if let Err(error) = source.flush().and_then(|()| source.receive(&mut heard)) {
             break error;
         }
@@ -823,7 +823,7 @@ pub fn what_a_builder_said_is_heard_after_its_death<M: Medium>(medium: M) {
 
 pub fn more_is_said_than_there_is_room_for<M: Medium>(medium: M) {
     let mut link = Link::with(medium, |hello| (hello.slots, hello.slot_bytes) = (1, 1 << 30));
-    let words: Vec<Message> = (0..2000).map(|next| Message::Paused { next: EventId(next) }).collect();
+    let words: Vec<Message> = (0..2000).map(|next| Message::Paused { next: EventId(next), asked_by: 0 }).collect();
     let orders: Vec<Message> = (0..2000).map(|end| Message::StopAt { end: EventId(end) }).collect();
     link.heard.clear();
     for (word, order) in words.iter().zip(&orders) {

@@ -114,7 +114,7 @@ fn one_byte_at_a_time_is_slow_but_right() {
         &Message::Offer(eager).encode(),
         &data.encode(),
         &[9; 128],
-        &Message::Paused { next: EventId(3) }.encode(),
+        &Message::Paused { next: EventId(3), asked_by: 0 }.encode(),
     ]
     .concat();
     let mut said = Vec::new();
@@ -420,7 +420,7 @@ fn a_fetch_flood_ends_at_what_an_honest_builder_may_have_open() {
 fn a_builder_that_never_listens_is_given_up() {
     let (mut source, _builder) = raw_builder();
     let error = (0..u64::MAX).find_map(|next| {
-        source.send(&Message::Paused { next: EventId(next) });
+        source.send(&Message::Paused { next: EventId(next), asked_by: 0 });
         source.flush().err()
     });
     let error = error.unwrap();

@@ -140,7 +140,7 @@ fn a_source_that_is_given_up_while_it_is_connected_leaves_nothing_open() {
     source.until(|message| matches!(message, Message::Fetch { .. }));
     builder.handle.press();
     source.until(|message| matches!(message, Message::Pause));
-    source.say(&[Message::Paused { next: EventId(1) }]);
+    source.say(&[Message::Paused { next: EventId(1), asked_by: 0 }]);
     // It owes data and its books, and sends neither.
     let text = source.until(|message| matches!(message, Message::Refuse { .. }));
     assert!(

@@ -216,6 +216,8 @@ pub enum Message {
     Paused {
         /// The event.
         next: EventId,
+        /// The number of the builder that asked for it with [`Pause`](Self::Pause).
+        asked_by: u32,
     },
     /// B→S: go on up to this event, not included, then end.
     StopAt {
@@ -339,8 +341,8 @@ impl Message {
                 RELEASE
             }
             Self::Pause => PAUSE,
-            Self::Paused { next } => {
-                w.u64(next.0);
+            Self::Paused { next, asked_by } => {
+                w.u64(next.0).u32(asked_by);
                 PAUSED
             }
             Self::StopAt { end } => {
@@ -454,7 +456,7 @@ impl Message {
             }
             RELEASE => Self::Release { below: r.u64() },
             PAUSE => Self::Pause,
-            PAUSED => Self::Paused { next: EventId(r.u64()) },
+            PAUSED => Self::Paused { next: EventId(r.u64()), asked_by: r.u32() },
             STOP_AT => Self::StopAt { end: EventId(r.u64()) },
             TOLD => Self::Told { end: EventId(r.u64()) },
             END => Self::End(Accounts {
@@ -574,7 +576,7 @@ mod tests {
             Message::Data { ticket: 7, offset: 64, length: 1024 },
             Message::Release { below: 5 },
             Message::Pause,
-            Message::Paused { next: EventId(1234) },
+            Message::Paused { next: EventId(1234), asked_by: 2 },
             Message::StopAt { end: EventId(1240) },
             Message::Told { end: EventId(1240) },
             Message::End(Accounts {

@@ -153,7 +153,7 @@ impl BuilderNode {
                     }
                 }
             }
-            Received::Message(Message::Paused { next }) => self.control.paused(source, next),
+            Received::Message(Message::Paused { next, asked_by }) => self.control.paused(source, next, asked_by),
             Received::Message(Message::Told { end }) => self.control.relayed(source, end),
             Received::Message(Message::End(accounts)) => {
                 self.ended(source, accounts)?;

@@ -167,7 +167,8 @@ impl SourceNode {
             self.offer(builder);
             self.announce_drops(builder);
         }
-        let paused = Message::Paused { next: EventId(self.next_event) };
+        let asked_by = self.builders[index].greeting.hello.builder;
+        let paused = Message::Paused { next: EventId(self.next_event), asked_by };
         if index > 0 {
             self.send_to(index, &paused);
             self.send_to(0, &paused);

@@ -493,7 +493,7 @@ impl Node {
                     self.endpoints.link_mut(index).unwrap().cancel(offer.ticket);
                 }
             }
-            Received::Message(Message::Paused { next }) => self.control.paused(source, next),
+            Received::Message(Message::Paused { next, asked_by }) => self.control.paused(source, next, asked_by),
             Received::Message(Message::Told { end }) => self.control.relayed(source, end),
             Received::Message(Message::End(accounts)) => {
                 self.builder.ended(source, accounts).map_err(violation)?;

@@ -264,7 +264,7 @@ impl Source {
             self.offer(builder);
             self.announce_drops(builder);
         }
-        let paused = Message::Paused { next: EventId(self.next_event) };
+        let paused = Message::Paused { next: EventId(self.next_event), asked_by: index as u32 };
         self.say(0, &paused);
         if index > 0 {
             self.say(index, &paused);

@@ -568,7 +568,7 @@ impl Villain {
                 let record = self.record(self.event, b"far ahead", Status::SIMULATED);
                 self.offer(1, record)
             }
-            Offence::PausedFarAhead => Message::Paused { next: EventId(1 << 63) }.encode().to_vec(),
+            Offence::PausedFarAhead => Message::Paused { next: EventId(1 << 63), asked_by: 0 }.encode().to_vec(),
             Offence::SaysMissing => {
                 let record = self.record(event, b"", Status::MISSING);
                 self.event += 1;

@@ -226,7 +226,11 @@ fn bytes_that_nobody_asked_for_end_the_conversation() {
         }
     };
     expelled(Link::Tcp, eager(32 << 10, None), "32768 bytes sent unasked");
-    expelled(Link::Tcp, eager(128, Some(Message::Paused { next: EventId(0) })), "must follow its eager offer");
+    expelled(
+        Link::Tcp,
+        eager(128, Some(Message::Paused { next: EventId(0), asked_by: 0 })),
+        "must follow its eager offer",
+    );
     expelled(
         Link::Tcp,
         eager(128, Some(Message::Data { ticket: 0, offset: 64, length: 128 })),

@@ -1,0 +1,94 @@
+//! What builders that share a run make of what their sources pass on.
+
+use std::time::Duration;
+use thalweg_control::{Cause, Config, Facts, Order, RunControl, State, Tell};
+use thalweg_wire::EventId;
+
+/// Sources that have offered what they have accepted, and events that are not closed.
+struct Offered(u64);
+
+impl Facts for Offered {
+    fn offered_until(&self, _source: usize) -> EventId {
+        EventId(self.0)
+    }
+
+    fn closed_until(&self) -> EventId {
+        EventId(0)
+    }
+
+    fn is_settled(&self, _source: usize) -> bool {
+        false
+    }
+
+    fn owes(&self, _source: usize) -> bool {
+        false
+    }
+
+    fn is_finished(&self) -> bool {
+        false
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// One of two builders of three sources, in a run that is under way; builder 0 leads.
+fn running(leads: bool) -> RunControl {
+    let mut control = RunControl::new(Config {
+        sources: 3,
+        builders: 2,
+        leads,
+        starts_alone: true,
+        first: EventId(0),
+        end: None,
+        duration: None,
+        timeout: 10 * SECOND,
+    });
+    control.configured();
+    (0..3).for_each(|source| control.greeted(source, 100));
+    control.time(SECOND, &Offered(0));
+    control.begun(SECOND);
+    assert_eq!(control.state(), State::Running);
+    while control.next_order().is_some() {}
+    control
+}
+
+fn told(control: &mut RunControl) -> Vec<(usize, Tell)> {
+    let orders = std::iter::from_fn(|| control.next_order());
+    let told =
+        orders.filter_map(|order| if let Order::Tell(source, tell) = order { Some((source, tell)) } else { None });
+    told.collect()
+}
+
+#[test]
+fn an_answer_to_another_builder_is_none_to_the_one_that_leads() {
+    let mut control = running(true);
+    control.stop(Cause::Duration);
+    assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, Tell::Pause)));
+    // They said so to builder 1, and went on before they heard of this builder's question.
+    (0..3).for_each(|source| control.paused(source, EventId(5), 1));
+    assert_eq!(control.waits_for().count(), 3);
+    (0..3).for_each(|source| control.paused(source, EventId(7 + source as u64), 0));
+    control.time(SECOND, &Offered(7));
+    assert_eq!(control.end(), Some(EventId(9)));
+}
+
+#[test]
+fn most_sources_that_were_told_to_end_by_another_builder_end_the_run() {
+    let mut control = running(true);
+    control.paused(0, EventId(5), 1);
+    control.time(SECOND, &Offered(5));
+    assert_eq!(control.state(), State::Running, "one source cannot end a run");
+    control.paused(1, EventId(6), 1);
+    control.time(SECOND, &Offered(5));
+    assert_eq!((control.state(), control.cause()), (State::Stopping, Some(&Cause::OtherBuilder)));
+}
+
+#[test]
+fn a_builder_that_has_to_end_a_paused_run_asks_the_sources_that_others_hear_it_from() {
+    let mut control = running(false);
+    (0..3).for_each(|source| control.paused(source, EventId(5), 0));
+    control.time(SECOND, &Offered(5));
+    assert_eq!(control.state(), State::Paused);
+    control.stop(Cause::Failure("the disk is full".into()));
+    assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, Tell::Pause)));
+}
