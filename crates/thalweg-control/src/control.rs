@@ -240,11 +240,12 @@ impl RunControl {
         }
     }
 
-    /// A source was told by the builder that leads where to end, or to go on.
+    /// A source was told by the builder that leads where to end, or to go on. Either way it accepts events again, and time
+    /// counts for those that do not: one that is gone must not keep this builder from believing the others.
     pub fn relayed(&mut self, source: usize, end: EventId) {
         let source = &mut self.sources[source];
         source.relayed = Some(end);
-        source.next = source.next.filter(|_| end != Self::NO_END);
+        source.next = None;
     }
 
     /// A source has sent its final counters.

@@ -92,3 +92,16 @@ fn a_builder_that_has_to_end_a_paused_run_asks_the_sources_that_others_hear_it_f
     control.stop(Cause::Failure("the disk is full".into()));
     assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, Tell::Pause)));
 }
+
+#[test]
+fn a_builder_whose_sources_go_on_up_to_the_end_does_not_hold_them_any_more() {
+    let mut control = running(false);
+    (1..3).for_each(|source| control.left(source));
+    control.paused(0, EventId(5), 0);
+    control.time(SECOND, &Offered(5));
+    assert!(control.holds_sources());
+    control.relayed(0, EventId(7));
+    control.time(SECOND, &Offered(5));
+    assert_eq!(control.end(), None, "one source does not decide");
+    assert!(!control.holds_sources(), "time has to pass for those that are gone to be given up");
+}

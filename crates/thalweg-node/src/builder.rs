@@ -77,26 +77,32 @@ pub struct BuilderNode {
     first: EventId,
     began: TaiNanos,
     began_at: Duration,
-    unknown_sources: u64,
-    copied_before: u64,
     /// No block was free when one was last needed; and since when it is the disk that has them.
     stalled: bool,
     stalled_at: Option<Duration>,
     disk: Disk,
     shown: Shown,
-    reasons: Vec<String>,
-    recorder_method: Option<String>,
     eager: Eager,
-    /// What was built when the warm-up was over, and when that was.
-    warm: Option<Built>,
-    steady: Option<Steady>,
-    /// What sources said of losses, over connections that are no more.
-    losses_before: Losses,
     /// Processor time of this process before this run.
     cpu_before: Duration,
     waiter: Waiter,
     /// Something came in this turn.
     came: bool,
+    tally: Tally,
+}
+
+/// What goes into the report and is known nowhere else.
+#[derive(Debug, Default)]
+struct Tally {
+    unknown_sources: u64,
+    copied_before: u64,
+    reasons: Vec<String>,
+    recorder_method: Option<String>,
+    /// What was built when the warm-up was over, and when that was.
+    warm: Option<Built>,
+    steady: Option<Steady>,
+    /// What sources said of losses, over connections that are no more.
+    losses_before: Losses,
 }
 
 #[derive(Debug)]
@@ -171,7 +177,7 @@ impl BuilderNode {
         let pace = self.builder.next_ask();
         let flush = self.blocks.next_flush(self.config.flush);
         let running = self.control.state() == State::Running;
-        let warm = (running && self.warm.is_none()).then(|| self.began_at + self.run_config.warm_up);
+        let warm = (running && self.tally.warm.is_none()).then(|| self.began_at + self.run_config.warm_up);
         // What only time changes: silence, and connections that have not said who they are.
         let unidentified = self.connections.iter().flatten().any(|c| c.source.is_none()).then(|| now + TICK);
         let silence = self.has_begun().then(|| now + self.answer_time() / 4);
@@ -201,11 +207,11 @@ impl BuilderNode {
             self.endpoints.listen(at, true)?;
         }
         self.cut_off_the_silent(now);
-        if self.warm.is_none()
+        if self.tally.warm.is_none()
             && self.control.state() == State::Running
             && now >= self.began_at + self.run_config.warm_up
         {
-            self.warm = Some(self.built(now));
+            self.tally.warm = Some(self.built(now));
             self.builder.forget_completions();
         }
         for source in self.builder.time(now) {

@@ -159,18 +159,7 @@ impl SourceNode {
             device.register(pool.arena())?;
         }
         let begun = now();
-        #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
-        let hello = Hello {
-            session: session(),
-            source: settings.id,
-            builder: 0,
-            builders: settings.builders.len() as u32,
-            slots: settings.slots,
-            slot_bytes: settings.slot_bytes as u32,
-            max_payload: longest as u32,
-            capabilities: settings.policy.capabilities(),
-            description: description.len() as u32,
-        };
+        let hello = hello(&settings, longest, &description);
         let builders = settings.builders.iter().zip(0..).map(|(address, builder)| {
             let (hello, description) = (Hello { builder, ..hello }, description.clone());
             Builder::new(address, SourceGreeting { hello, description, arena: Arc::clone(pool.arena()) }, begun)
@@ -325,6 +314,22 @@ impl SourceNode {
             pages: self.pool.arena().to_string(),
             wait: self.settings.wait,
         }
+    }
+}
+
+/// What it says to its first builder.
+#[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
+fn hello(settings: &SourceSettings, longest: usize, description: &str) -> Hello {
+    Hello {
+        session: session(),
+        source: settings.id,
+        builder: 0,
+        builders: settings.builders.len() as u32,
+        slots: settings.slots,
+        slot_bytes: settings.slot_bytes as u32,
+        max_payload: longest as u32,
+        capabilities: settings.policy.capabilities(),
+        description: description.len() as u32,
     }
 }
 

@@ -1,7 +1,8 @@
 //! Reads a whole run and says what in it does not agree.
 
+use crate::event::ReadBlock;
 use crate::event::{Assembler, Fragment, Located, is_whole};
-use crate::format::{BLOCK_HEADER_LEN, EventStatus, FormatError};
+use crate::format::{BLOCK_HEADER_LEN, BlockHeader, EventStatus, FormatError, FragmentEntry};
 use crate::run::{Recovery, Run};
 use crate::{RunInfo, RunState, StoreError, StoredBlock, WriterLife};
 use serde::Serialize;
@@ -375,8 +376,14 @@ impl<'a> Check<'a> {
         }
         self.assembler.add(&place);
         entries.sort_by_key(|entry| entry.offset);
+        self.records(block, &header, bytes, &entries);
+        self.closings(block, &place);
+    }
+
+    /// Compares the records of a block, in the order they lie in, with its index.
+    fn records(&mut self, block: &StoredBlock, header: &BlockHeader, bytes: &[u8], entries: &[FragmentEntry]) {
         let mut free = BLOCK_HEADER_LEN;
-        for entry in &entries {
+        for entry in entries {
             let event = entry.event.0;
             let source_id = || entry.source.to_string();
             let at = Some(block.offset() + u64::from(entry.offset));
@@ -399,6 +406,9 @@ impl<'a> Check<'a> {
             free = offset + record_len(payload.len());
             self.count(&record);
         }
+    }
+
+    fn closings(&mut self, block: &StoredBlock, place: &ReadBlock) {
         for closing in place.closings() {
             match closing {
                 Ok(closing) => {

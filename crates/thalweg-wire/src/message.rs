@@ -94,6 +94,20 @@ pub enum Refusal {
     Busy = 6,
 }
 
+impl Refusal {
+    fn numbered(number: u32) -> Result<Self, MessageError> {
+        Ok(match number {
+            1 => Self::UnknownSource,
+            2 => Self::AlreadyConnected,
+            3 => Self::Mismatch,
+            4 => Self::Protocol,
+            5 => Self::Ended,
+            6 => Self::Busy,
+            _ => return Err(MessageError::Field("reason")),
+        })
+    }
+}
+
 /// What became of the fragments an announcement names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -111,6 +125,17 @@ pub enum Disposition {
 }
 
 impl Disposition {
+    fn numbered(number: u32) -> Result<Self, MessageError> {
+        Ok(match number {
+            0 => Self::Held,
+            1 => Self::Eager,
+            2 => Self::DroppedNewest,
+            3 => Self::DroppedOldest,
+            4 => Self::LostInDevice,
+            _ => return Err(MessageError::Field("disposition")),
+        })
+    }
+
     /// Whether the fragments are gone.
     pub fn is_dropped(self) -> bool {
         matches!(self, Self::DroppedNewest | Self::DroppedOldest | Self::LostInDevice)
@@ -132,6 +157,26 @@ pub struct Announcement {
     pub bytes: u32,
     /// Held, eager or dropped.
     pub disposition: Disposition,
+}
+
+impl Announcement {
+    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+        let announcement = Self {
+            ticket: r.u64(),
+            first: EventId(r.u64()),
+            arena_offset: r.u64(),
+            count: r.u32(),
+            bytes: r.u32(),
+            disposition: Disposition::numbered(r.u32())?,
+        };
+        if announcement.count == 0 {
+            return Err(MessageError::Field("count"));
+        }
+        if announcement.disposition.is_dropped() != (announcement.bytes == 0) {
+            return Err(MessageError::Field("bytes"));
+        }
+        Ok(announcement)
+    }
 }
 
 /// What a source's kernel knows of losses on one connection, since it was made.
@@ -328,13 +373,9 @@ impl Message {
                 w.u32(a.disposition as u32);
                 OFFER
             }
-            Self::Fetch { ticket, offset, length } => {
+            Self::Fetch { ticket, offset, length } | Self::Data { ticket, offset, length } => {
                 w.u64(ticket).u32(offset).u32(length);
-                FETCH
-            }
-            Self::Data { ticket, offset, length } => {
-                w.u64(ticket).u32(offset).u32(length);
-                DATA
+                if matches!(self, Self::Fetch { .. }) { FETCH } else { DATA }
             }
             Self::Release { below } => {
                 w.u64(below);
@@ -373,20 +414,8 @@ impl Message {
     /// # Errors
     /// The bytes are no message of this version, its CRC is wrong, or a field holds what none can.
     pub fn decode(bytes: &[u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
-        let mut r = Reader { bytes, at: 0 };
-        let magic = r.u32();
-        if magic != MESSAGE_MAGIC {
-            return Err(MessageError::Magic(magic));
-        }
-        if bytes[4] != PROTOCOL_VERSION {
-            return Err(MessageError::Version(bytes[4]));
-        }
-        let (found, computed) = (Reader { bytes, at: 60 }.u32(), crc32c(&bytes[..60]));
-        if found != computed {
-            return Err(MessageError::Crc { found, computed });
-        }
-        r.at = 8;
-        let message = match bytes[5] {
+        let mut r = Reader::open(bytes)?;
+        Ok(match bytes[5] {
             HELLO => Self::Hello(Hello {
                 session: r.u64(),
                 source: SourceId(r.u32()),
@@ -407,52 +436,18 @@ impl Message {
                 released_below: r.u64(),
                 capabilities: Capabilities::from_bits_retain(r.u32()),
             }),
-            REFUSE => Self::Refuse {
-                reason: match r.u32() {
-                    1 => Refusal::UnknownSource,
-                    2 => Refusal::AlreadyConnected,
-                    3 => Refusal::Mismatch,
-                    4 => Refusal::Protocol,
-                    5 => Refusal::Ended,
-                    6 => Refusal::Busy,
-                    _ => return Err(MessageError::Field("reason")),
-                },
-                text: r.at_most("text", Self::MAX_REFUSAL_TEXT)?,
-            },
+            REFUSE => {
+                Self::Refuse { reason: Refusal::numbered(r.u32())?, text: r.at_most("text", Self::MAX_REFUSAL_TEXT)? }
+            }
             START => Self::Start { first: EventId(r.u64()), at: TaiNanos(r.u64()), run: RunNumber(r.u32()) },
-            OFFER => {
-                let announcement = Announcement {
-                    ticket: r.u64(),
-                    first: EventId(r.u64()),
-                    arena_offset: r.u64(),
-                    count: r.u32(),
-                    bytes: r.u32(),
-                    disposition: match r.u32() {
-                        0 => Disposition::Held,
-                        1 => Disposition::Eager,
-                        2 => Disposition::DroppedNewest,
-                        3 => Disposition::DroppedOldest,
-                        4 => Disposition::LostInDevice,
-                        _ => return Err(MessageError::Field("disposition")),
-                    },
-                };
-                if announcement.count == 0 {
-                    return Err(MessageError::Field("count"));
-                }
-                if announcement.disposition.is_dropped() != (announcement.bytes == 0) {
-                    return Err(MessageError::Field("bytes"));
-                }
-                Self::Offer(announcement)
-            }
-            FETCH => {
+            OFFER => Self::Offer(Announcement::read(&mut r)?),
+            kind @ (FETCH | DATA) => {
                 let (ticket, offset, length) = (r.u64(), r.u32(), r.u32());
                 r.range(offset, length)?;
-                Self::Fetch { ticket, offset, length }
-            }
-            DATA => {
-                let (ticket, offset, length) = (r.u64(), r.u32(), r.u32());
-                r.range(offset, length)?;
-                Self::Data { ticket, offset, length }
+                match kind {
+                    FETCH => Self::Fetch { ticket, offset, length },
+                    _ => Self::Data { ticket, offset, length },
+                }
             }
             RELEASE => Self::Release { below: r.u64() },
             PAUSE => Self::Pause,
@@ -472,8 +467,7 @@ impl Message {
             BYE => Self::Bye,
             kind if Self::IGNORABLE.contains(&kind) => Self::Ignored { kind },
             kind => return Err(MessageError::Kind(kind)),
-        };
-        Ok(message)
+        })
     }
 }
 
@@ -510,7 +504,23 @@ struct Reader<'a> {
     at: usize,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// At the fields of a message, if it is one.
+    fn open(bytes: &'a [u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
+        let magic = Self { bytes, at: 0 }.u32();
+        if magic != MESSAGE_MAGIC {
+            return Err(MessageError::Magic(magic));
+        }
+        if bytes[4] != PROTOCOL_VERSION {
+            return Err(MessageError::Version(bytes[4]));
+        }
+        let (found, computed) = (Self { bytes, at: 60 }.u32(), crc32c(&bytes[..60]));
+        if found != computed {
+            return Err(MessageError::Crc { found, computed });
+        }
+        Ok(Self { bytes, at: 8 })
+    }
+
     fn u32(&mut self) -> u32 {
         let b = &self.bytes[self.at..self.at + 4];
         self.at += 4;

@@ -66,28 +66,10 @@ impl Door {
         if record > LONGEST {
             return Err(gone("a record of more than 1 GiB cannot be sent"));
         }
-        let slots = (SLOTS / record).clamp(2, 32);
-        let mut arena = Arena::create("bench-slots", record * slots).map_err(unavailable)?;
-        let mut slots: Vec<Span> = (0..slots).map(|_| arena.take_front(record)).collect();
-        // Their payloads lie there from the beginning, as a device leaves them.
         let messages = Messages::new(job.size);
-        for slot in &mut slots {
-            slot[HEADER_LEN..HEADER_LEN + job.size].copy_from_slice(messages.get(Phase::Ordinary));
-        }
-        let hello = Hello {
-            session: 1,
-            source: SourceId::new(1, 0),
-            builder: 0,
-            builders: 1,
-            slots: slots.len() as u32,
-            slot_bytes: record as u32,
-            max_payload: job.size as u32,
-            capabilities: Capabilities::empty(),
-            description: 2,
-        };
-        let greeting = SourceGreeting { hello, description: "{}".into(), arena: std::sync::Arc::clone(arena.arena()) };
+        let (slots, greeting) = slots(record, messages.get(Phase::Ordinary))?;
         let mut sources = Endpoints::beside(&self.builders).towards(std::slice::from_ref(&address)).map_err(failed)?;
-        sources.register(arena.arena()).map_err(failed)?;
+        sources.register(&greeting.arena).map_err(failed)?;
         sources.connect(PEER, &address, job.congestion.as_deref(), &greeting).map_err(failed)?;
         let maps = address.kind().maps;
         let mut places = Vec::new();
@@ -130,6 +112,30 @@ impl Door {
         verbs.until("the other end's welcome", |verbs| verbs.welcome)?;
         Ok(verbs)
     }
+}
+
+/// Slots for records with this payload, which lies there from the beginning, as a device leaves it; and what a source
+/// that has them says of itself.
+fn slots(record: usize, payload: &[u8]) -> Result<(Vec<Span>, SourceGreeting), BenchError> {
+    let count = (SLOTS / record).clamp(2, 32);
+    let mut rest = Arena::create("bench-slots", record * count).map_err(unavailable)?;
+    let arena = std::sync::Arc::clone(rest.arena());
+    let mut slots: Vec<Span> = (0..count).map(|_| rest.take_front(record)).collect();
+    for slot in &mut slots {
+        slot[HEADER_LEN..HEADER_LEN + payload.len()].copy_from_slice(payload);
+    }
+    let hello = Hello {
+        session: 1,
+        source: SourceId::new(1, 0),
+        builder: 0,
+        builders: 1,
+        slots: count as u32,
+        slot_bytes: record as u32,
+        max_payload: payload.len() as u32,
+        capabilities: Capabilities::empty(),
+        description: 2,
+    };
+    Ok((slots, SourceGreeting { hello, description: "{}".into(), arena }))
 }
 
 /// One end.

@@ -352,12 +352,8 @@ impl ReliableBuilder {
 
     fn on_offer(&mut self, offer: Announcement, said: &mut Vec<Delivered>) -> Result<(), LinkError> {
         let ticket = offer.ticket;
-        check_offer(
-            &offer,
-            self.greeting
-                .as_ref()
-                .is_some_and(|greeting| greeting.hello.capabilities.contains(Capabilities::WITHDRAWS)),
-        )?;
+        let capabilities = self.greeting.as_ref().map_or(Capabilities::empty(), |greeting| greeting.hello.capabilities);
+        check_offer(&offer, capabilities.contains(Capabilities::WITHDRAWS))?;
         if ticket < self.released.0 {
             // The source has not heard of it.
             self.control.push_back(Message::Release { below: self.released.0 }.encode().to_vec());
@@ -365,30 +361,7 @@ impl ReliableBuilder {
         }
         let next = self.next.unwrap_or(0);
         if ticket < next {
-            let Some((known, _)) = self.offers.get_mut(&ticket) else { return Ok(()) };
-            // Dropping is final: an earlier word that comes later does not undo it.
-            if known.disposition.is_dropped() || *known == offer {
-                let echo = Message::Offer(*known).encode().to_vec();
-                self.latest = self.latest.map(|(latest, _)| (latest, true));
-                if known.disposition.is_dropped() {
-                    self.control.push_back(echo);
-                }
-                return Ok(());
-            }
-            self.control.push_back(Message::Offer(offer).encode().to_vec());
-            if known.disposition == Disposition::Eager {
-                self.unasked -= u64::from(known.bytes);
-                self.landings.remove(&ticket);
-            }
-            *known = offer;
-            if let Some(fetching) = self.fetches.get_mut(&ticket) {
-                fetching.dropped |= offer.disposition.is_dropped();
-            }
-            if offer.disposition == Disposition::Eager {
-                self.expect(&offer)?;
-            }
-            said.push(Delivered::Message(Message::Offer(offer)));
-            return Ok(());
+            return self.offered_again(offer, said);
         }
         // As many again may be under way that the source has dropped, or believes released.
         let most = self.greeting.as_ref().map_or(0, |greeting| 2 * greeting.hello.slots as usize + 2);
@@ -417,6 +390,35 @@ impl ReliableBuilder {
             }
             said.push(Delivered::Message(Message::Offer(offer)));
         }
+        Ok(())
+    }
+
+    /// An offer that was reported before is made again, or dropped.
+    fn offered_again(&mut self, offer: Announcement, said: &mut Vec<Delivered>) -> Result<(), LinkError> {
+        let ticket = offer.ticket;
+        let Some((known, _)) = self.offers.get_mut(&ticket) else { return Ok(()) };
+        // Dropping is final: an earlier word that comes later does not undo it.
+        if known.disposition.is_dropped() || *known == offer {
+            let echo = Message::Offer(*known).encode().to_vec();
+            self.latest = self.latest.map(|(latest, _)| (latest, true));
+            if known.disposition.is_dropped() {
+                self.control.push_back(echo);
+            }
+            return Ok(());
+        }
+        self.control.push_back(Message::Offer(offer).encode().to_vec());
+        if known.disposition == Disposition::Eager {
+            self.unasked -= u64::from(known.bytes);
+            self.landings.remove(&ticket);
+        }
+        *known = offer;
+        if let Some(fetching) = self.fetches.get_mut(&ticket) {
+            fetching.dropped |= offer.disposition.is_dropped();
+        }
+        if offer.disposition == Disposition::Eager {
+            self.expect(&offer)?;
+        }
+        said.push(Delivered::Message(Message::Offer(offer)));
         Ok(())
     }
 

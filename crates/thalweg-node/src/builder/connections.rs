@@ -195,7 +195,7 @@ impl BuilderNode {
     fn admit(&mut self, hello: &Hello) -> Result<usize, LinkError> {
         let refuse = |reason, text: String| Err(LinkError::Refused { reason, text });
         let Some(source) = self.builder.source_index(hello.source) else {
-            self.unknown_sources += 1;
+            self.tally.unknown_sources += 1;
             return refuse(Refusal::UnknownSource, format!("source {} is not in this run's topology", hello.source));
         };
         let (index, count) = (self.index, self.count);
@@ -307,10 +307,10 @@ impl BuilderNode {
             if let Some((reason, text)) = refusal {
                 link.refuse(reason, &text);
             }
-            self.copied_before += link.copied();
+            self.tally.copied_before += link.copied();
         }
         self.endpoints.close(index);
-        self.losses_before = super::add(self.losses_before, connection.losses);
+        self.tally.losses_before = super::add(self.tally.losses_before, connection.losses);
         let Some(source) = connection.source else { return };
         self.sources[source].connection = None;
         self.control.left(source);
@@ -318,7 +318,7 @@ impl BuilderNode {
             return;
         }
         if error.is_violation() {
-            self.reasons.push(format!("source {} ({}): {error}", self.ids[source].0, self.ids[source].1));
+            self.tally.reasons.push(format!("source {} ({}): {error}", self.ids[source].0, self.ids[source].1));
             // It is not welcome again in this run.
             self.sources[source].session = None;
             self.builder.give_up(source, now());

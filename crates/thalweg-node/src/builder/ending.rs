@@ -55,7 +55,7 @@ impl BuilderNode {
 
     /// What was done since the warm-up.
     pub(super) fn steady(&self) -> Steady {
-        let Some(warm) = self.warm else { return Steady::default() };
+        let Some(warm) = self.tally.warm else { return Steady::default() };
         let built = self.built(now());
         let completion = self.builder.completion();
         let micros = |nanos: u64| nanos as f64 / 1e3;
@@ -90,12 +90,12 @@ impl BuilderNode {
         report.calibration = calibration;
         let recorded = self.blocks.recorder().is_some();
         let Sent { recorder, unwritten, failure } = self.blocks.finish()?;
-        report.ledger = self.builder.ledger(recorded, &unwritten, self.unknown_sources);
+        report.ledger = self.builder.ledger(recorded, &unwritten, self.tally.unknown_sources);
         if report.trigger.is_some() {
             // What a level rejected was fetched, and is not part of any event.
             report.fragments = report.ledger.sources.iter().map(|entry| entry.recorded + entry.discarded).sum();
         }
-        report.reasons = reasons(self.reasons, failure, &report.ledger, report.events, report.incomplete);
+        report.reasons = reasons(self.tally.reasons, failure, &report.ledger, report.events, report.incomplete);
         let mut state = if report.reasons.is_empty() { RunState::Complete } else { RunState::Incomplete };
         if let Some(recorder) = recorder {
             let end = RunEnd {
@@ -174,7 +174,7 @@ impl BuilderNode {
 
     /// What is known before the last block is on disk.
     fn report(&self, ended_at: Duration) -> BuilderReport {
-        let losses = self.connections.iter().flatten().fold(self.losses_before, |sum, c| add(sum, c.losses));
+        let losses = self.connections.iter().flatten().fold(self.tally.losses_before, |sum, c| add(sum, c.losses));
         let credit = self.builder.credit().map(|credit| CreditReport {
             window_bytes: credit.window,
             piece_bytes: credit.piece,
@@ -200,14 +200,14 @@ impl BuilderNode {
             incomplete,
             stalls: self.shown.stalls,
             stalled_seconds: Duration::from_nanos(self.shown.stalled_nanos).as_secs_f64(),
-            copied_bytes: self.copied_before + copied + copied_here,
+            copied_bytes: self.tally.copied_before + copied + copied_here,
             cpu_seconds: (clock::cpu() - self.cpu_before).as_secs_f64(),
             source_cpu_seconds: Duration::from_nanos(source_cpu).as_secs_f64(),
             source_copied_bytes: source_copied,
-            recorder: self.recorder_method.clone(),
+            recorder: self.tally.recorder_method.clone(),
             pages: self.memory.to_string(),
             wait: self.config.wait,
-            steady: self.steady.unwrap_or_else(|| self.steady()),
+            steady: self.tally.steady.unwrap_or_else(|| self.steady()),
             credit,
             trigger,
             ..BuilderReport::default()

@@ -3,7 +3,7 @@
 use super::ending::Disk;
 use super::snapshot::Shown;
 use super::trigger::Trigger;
-use super::{BuilderNode, SourceState};
+use super::{BuilderNode, SourceState, Tally};
 use crate::blocks::Blocks;
 use crate::preflight::{builder_files, check_number};
 use crate::wait::Waiter;
@@ -14,7 +14,7 @@ use thalweg_arena::BlockPool;
 use thalweg_build::{Builder, BuilderConfig, Check, Hold, Window};
 use thalweg_control::{Config as ControlConfig, RunControl};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints};
-use thalweg_wire::{EventId, Losses, RunNumber, SourceId, TaiNanos};
+use thalweg_wire::{EventId, RunNumber, SourceId, TaiNanos};
 
 /// Connections that have not said who they are, beside one for each source that is expected and not connected.
 const MOST_UNIDENTIFIED: usize = 64;
@@ -50,19 +50,9 @@ impl BuilderNode {
         let config = topology.builders[index].clone();
         let sources: Vec<(SourceId, String)> =
             topology.sources.iter().map(|source| (source.source_id(), source.name.clone())).collect();
-        let (window, eager) = match topology.run.calibrate {
-            true => (config.search(), 0),
-            false => config.credit(sources.len()),
-        };
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "checked: builders are few, eager credit is at most 64 MiB"
-        )]
-        let (index, count, eager) = (
-            index as u32,
-            topology.builders.len() as u32,
-            Eager { credit: eager as u32, limit: config.eager_limit.0.min(eager) as u32 },
-        );
+        let (window, eager) = asking(&config, topology);
+        #[expect(clippy::cast_possible_truncation, reason = "checked: builders are few")]
+        let (index, count) = (index as u32, topology.builders.len() as u32);
         check_number(topology)?;
         let (mut endpoints, addresses) = listen(&config, eager, window)?;
         if topology.run.record {
@@ -75,10 +65,8 @@ impl BuilderNode {
         control.configured();
         let builder = Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), window));
         let trigger = config.has_trigger().then(|| Trigger::new(&config, count, topology.run.record));
-        if let Some(credit) = builder.credit() {
-            let (window, piece) = (credit.window, credit.piece);
-            tracing::info!(builder = name, window, piece, ?eager, "asks by credit");
-        }
+        let credit = builder.credit().map(|credit| (credit.window, credit.piece));
+        tracing::info!(builder = name, ?credit, ?eager, "how it asks");
         Ok(Self {
             blocks: Blocks::new(pool, count, sources.len()),
             trigger,
@@ -99,18 +87,11 @@ impl BuilderNode {
             first: EventId(0),
             began: TaiNanos(0),
             began_at: now(),
-            unknown_sources: 0,
-            copied_before: 0,
             stalled: false,
             stalled_at: None,
             disk: Disk::default(),
             shown: Shown::default(),
-            reasons: Vec::new(),
-            recorder_method: None,
             eager,
-            warm: None,
-            steady: None,
-            losses_before: Losses::default(),
             cpu_before,
             waiter: Waiter::new(config.wait),
             came: false,
@@ -121,6 +102,7 @@ impl BuilderNode {
             addresses,
             endpoints,
             accept_backoff: Vec::new(),
+            tally: Tally::default(),
         })
     }
 
@@ -171,6 +153,16 @@ impl BuilderNode {
             hold: if in_place { Hold::UntilClosed } else { Hold::UntilArrived },
         }
     }
+}
+
+/// How a builder asks its sources.
+#[expect(clippy::cast_possible_truncation, reason = "checked: eager credit is at most 64 MiB")]
+fn asking(config: &BuilderNodeConfig, topology: &Topology) -> (Window, Eager) {
+    let (window, eager) = match topology.run.calibrate {
+        true => (config.search(), 0),
+        false => config.credit(topology.sources.len()),
+    };
+    (window, Eager { credit: eager as u32, limit: config.eager_limit.0.min(eager) as u32 })
 }
 
 /// Listens at all its addresses. Says where others find it.

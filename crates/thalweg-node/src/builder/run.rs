@@ -79,8 +79,8 @@ impl BuilderNode {
         let state = self.control.state();
         if std::mem::replace(&mut self.state, state) != state {
             tracing::info!(builder = self.config.name, "{state}");
-            if matches!(state, State::Stopping | State::Closing) && self.steady.is_none() {
-                self.steady = Some(self.steady());
+            if matches!(state, State::Stopping | State::Closing) && self.tally.steady.is_none() {
+                self.tally.steady = Some(self.steady());
             }
         }
         Ok(())
@@ -112,7 +112,7 @@ impl BuilderNode {
     /// Builds nothing more. Connections end, and with them what is under way: places return to their blocks.
     fn abandon(&mut self) {
         const WHY: &str = "the run was ended at once";
-        self.reasons.push(format!("{WHY}: what was not built by then is lost"));
+        self.tally.reasons.push(format!("{WHY}: what was not built by then is lost"));
         self.builder.abandon(now());
         for index in 0..self.connections.len() {
             self.close(index, &LinkError::Refused { reason: Refusal::Ended, text: WHY.into() });
@@ -161,7 +161,7 @@ impl BuilderNode {
 
     /// Turns a source out of this run: it is not welcome again.
     fn expel(&mut self, source: usize, why: &str) {
-        self.reasons.push(format!("source {} ({}): {why}", self.ids[source].0, self.ids[source].1));
+        self.tally.reasons.push(format!("source {} ({}): {why}", self.ids[source].0, self.ids[source].1));
         self.sources[source].session = None;
         self.give_up(source, why);
     }
@@ -220,7 +220,7 @@ impl BuilderNode {
         let recorder = Recorder::create(config, self.blocks.pool_mut())?;
         self.endpoints.poller().add(recorder.as_fd(), RECORDER, Interest::READ)?;
         self.run = recorder.run();
-        self.recorder_method = Some(recorder.method().to_string());
+        self.tally.recorder_method = Some(recorder.method().to_string());
         tracing::info!(run = self.run.0, path = %recorder.path().display(), "recording by {}", recorder.method());
         self.blocks.record_to(recorder.run(), Some(recorder));
         Ok(())
