@@ -398,7 +398,7 @@ impl Builder {
         self.due[source] = due;
     }
 
-    /// The bytes of a ticket are in place. Calls `record` with event and offset in `bytes` for each good record in front
+    /// The bytes of a ticket are in place. Calls `record` with offset in `bytes` and header for each good record in front
     /// of the end of the run. Whatever else is in there is counted, and the events do not wait for it. Bytes of a ticket
     /// that was not asked for, or was called off since, are ignored.
     ///
@@ -411,7 +411,7 @@ impl Builder {
         source: usize,
         number: u64,
         bytes: &B,
-        mut record: impl FnMut(EventId, u32),
+        mut record: impl FnMut(u32, &FragmentHeader),
     ) -> Result<(), Violation> {
         let Some(mut ticket) = self.fetched(source, number) else { return Ok(()) };
         let BuilderConfig { builders, check, max_payload, run, hold, .. } = self.config;
@@ -439,7 +439,7 @@ impl Builder {
                 break;
             } else {
                 match enter(events, entry, source, index, &header) {
-                    Entered::New => record(event, at),
+                    Entered::New => record(at, &header),
                     Entered::Counted => {}
                     Entered::Twice => {
                         offence = Some(Violation::Twice(event.0));

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 use thalweg_build::{Builder, BuilderConfig, Check, Path, Window};
-use thalweg_wire::{Announcement, Disposition, EventId};
+use thalweg_wire::{Announcement, Disposition, EventId, FragmentHeader};
 
 /// Bytes in a second that the port carries, and that it holds.
 const PORT: f64 = 118e6;
@@ -198,7 +198,7 @@ impl Network {
                 *here += bytes;
                 if *here == self.traffic.slot_bytes(source, ticket) {
                     let slot = slot(source, ticket, self.traffic.payload(source, ticket));
-                    let record = |event: EventId, at| assert_eq!((event.0, at), (ticket, 0));
+                    let record = |at, header: &FragmentHeader| assert_eq!((header.event.0, at), (ticket, 0));
                     self.builder.arrived(source, ticket, &slot[..], record).unwrap();
                     let next = ticket + self.slots;
                     if next < self.traffic.events {

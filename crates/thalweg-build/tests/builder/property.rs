@@ -970,9 +970,9 @@ impl<'a> Run<'a> {
         let builders = u64::from(self.world.builders);
         let oracle = &mut self.oracle[source];
         let (closed, rejected_events) = (&self.closed, &self.rejected);
-        let arrived = self.builder.arrived(source, ticket, &held.bytes[..], |event, at| {
-            let header = FragmentHeader::decode(&held.bytes[at as usize..]).unwrap();
-            let index = event.0 / builders;
+        let arrived = self.builder.arrived(source, ticket, &held.bytes[..], |at, header| {
+            assert_eq!(FragmentHeader::decode(&held.bytes[at as usize..]), Ok(*header));
+            let index = header.event.0 / builders;
             assert!(!closed.contains(&index), "recorded after its event was closed");
             assert!(!rejected_events.contains(&index), "recorded after its event was rejected");
             assert!(oracle.stop.is_none_or(|stop| index < stop), "recorded beyond the end");

@@ -159,10 +159,10 @@ impl Rig {
         let recorded = &mut self.recorded;
         let asked = self.asked.remove(&(source, ticket)).unwrap_or(0);
         self.builder.received(source, asked, self.now);
-        self.builder.arrived(source, ticket, bytes, |event, at| {
-            let header = FragmentHeader::decode(&bytes[at as usize..]).unwrap();
-            assert_eq!((header.event, header.source), (event, id(source)));
-            *recorded.entry((event.0, source)).or_default() += 1;
+        self.builder.arrived(source, ticket, bytes, |at, header| {
+            assert_eq!(FragmentHeader::decode(&bytes[at as usize..]), Ok(*header));
+            assert_eq!(header.source, id(source));
+            *recorded.entry((header.event.0, source)).or_default() += 1;
         })
     }
 

@@ -177,8 +177,8 @@ impl BuilderNode {
             (Some(trigger), bytes) => (in_pieces, result) = trigger.arrived(builder, source, ticket, bytes),
             (None, bytes @ Bytes::View(_)) => result = builder.arrived(source, ticket, &bytes, |_, _| {}),
             (None, Bytes::Place(span)) => blocks.filled(span, |bytes, enter| {
-                result = builder.arrived(source, ticket, bytes, |event, offset| match is_whole(bytes, offset) {
-                    true => enter(event, id, offset),
+                result = builder.arrived(source, ticket, bytes, |offset, header| match header.is_whole() {
+                    true => enter(header.event, id, offset),
                     false => in_pieces = true,
                 });
             }),
@@ -327,13 +327,6 @@ impl BuilderNode {
             self.builder.gone(source, now());
         }
     }
-}
-
-/// Whether the record at `offset` is a whole fragment. It was checked: only the fields *total length* (byte 40) and
-/// *piece length* (byte 48) of its header are looked at here.
-fn is_whole(bytes: &[u8], offset: u32) -> bool {
-    let field = |at: usize| bytes.get(offset as usize + at..offset as usize + at + 4);
-    field(40) == field(48)
 }
 
 fn violation(violation: Violation) -> LinkError {

@@ -122,16 +122,14 @@ impl Trigger {
         });
         let (mut records, mut in_pieces) = (0, false);
         let events = &mut self.events;
-        let result = builder.arrived(source, ticket, &bytes, |event, offset| {
+        let result = builder.arrived(source, ticket, &bytes, |offset, header| {
             let offset = offset as usize;
-            // Another process may write where it must not any more: what is read twice need not be the same.
-            let header = header(&bytes, offset).unwrap_or_default();
             if !header.is_whole() {
                 in_pieces = true;
                 return;
             }
-            let len = (HEADER_LEN + header.piece_length as usize).min(bytes.bytes() - offset);
-            events.entry(event).or_default().push(Record { source, slot, offset, len });
+            let len = HEADER_LEN + header.piece_length as usize;
+            events.entry(header.event).or_default().push(Record { source, slot, offset, len });
             records += 1;
         });
         self.slots[slot] = Some(Slot { bytes, records });

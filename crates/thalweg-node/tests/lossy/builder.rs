@@ -509,7 +509,7 @@ impl Node {
         let builder = &mut self.builder;
         let mut result = Ok(());
         self.disk.filled(span, |bytes, enter| {
-            result = builder.arrived(source, ticket, bytes, |event, offset| enter(event, id(source), offset));
+            result = builder.arrived(source, ticket, bytes, |offset, header| enter(header.event, id(source), offset));
         });
         result.map_err(violation)
     }
