@@ -35,3 +35,16 @@ def test_a_crate_marked_no_forbids_unsafe_code(crate: str) -> None:
     source = ROOT / "crates" / crate / "src"
     first = source / ("lib.rs" if (source / "lib.rs").exists() else "main.rs")
     assert "#![forbid(unsafe_code)]" in first.read_text()
+
+
+FILES = re.compile(r"^//! # Files.*?(?=^(?!//!))", re.M | re.S)
+PAGES = {page.parent: FILES.search(page.read_text()) for page in ROOT.glob("crates/*/src/lib.rs")}
+
+
+@pytest.mark.parametrize("source", [source for source, table in PAGES.items() if table], ids=lambda it: it.parent.name)
+def test_a_first_page_shows_all_files(source: Path) -> None:
+    table = PAGES[source]
+    assert table is not None
+    shown = re.findall(r"^//! \| `(\w+)` \|", table[0], re.M)
+    there = [file.stem for file in source.glob("*.rs")] + [file.parent.name for file in source.glob("*/mod.rs")]
+    assert sorted(shown) == sorted(set(there) - {"lib", "main", "tests"})

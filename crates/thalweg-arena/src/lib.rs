@@ -10,6 +10,20 @@
 //!
 //! Around it: what two processes need to talk about that memory ([`Ring`], [`Doorbell`], [`send_fds`]), and what a
 //! device needs to write to it ([`page_list()`], [`pin()`]).
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `arena` | The arena itself: one memfd, one mapping, and the pieces of it that can be owned |
+//! | `slots` | Slots: the buffers a device writes into, reused hottest first |
+//! | `block` | Blocks: where events are built, and what goes to disk in one write |
+//! | `places` | Places: equal buffers for what is received and soon let go of again |
+//! | `page_list` | Physical addresses of memory, for a device that writes to it by itself |
+//! | `pin` | Keeping memory from being swapped out or taken away, so that the data path never waits for a page |
+//! | `handover` | Handing memory and doorbells to another process: file descriptors over a Unix socket (`SCM_RIGHTS`, unix(7)) |
+//! | `doorbell` | Waking a thread in another process: an eventfd that goes into its `epoll` |
+//! | `ring` | Messages between two processes through shared memory: a ring of 64-byte cells, one sender, one receiver, no lock and no system call while both are busy |
 
 mod arena;
 mod block;

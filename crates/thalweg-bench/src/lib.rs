@@ -19,6 +19,33 @@
 //!
 //! Time is read from the processor's counter (no system call), counters are integers of the thread that counts, and
 //! all else is read before and after a point, not during it.
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `plan` | The grammar of `thalweg bench`: one instrument and its options |
+//! | `options` | Options that instruments have in common, with the letters of iperf3 where they mean the same |
+//! | `sizes` | Sizes as people ask for them: `64KiB`, `1,512,4KiB`, `1..128KiB:x2`, `1KiB..16KiB:+1KiB` |
+//! | `drive` | Takes the points of an instrument, one after the other, and says what makes their figures less certain |
+//! | `point` | What a measurement says: points with their figures, and the machine they were taken on |
+//! | `clock` | The stopwatch: the processor's time-stamp counter where it is steady, `clock_gettime` where it is not; neither is a system call on Linux (vDSO) |
+//! | `cpu` | What the processors did meanwhile, by three stated definitions |
+//! | `host` | The machine a report was taken on |
+//! | `access` | One-byte reads of device memory that is mapped into this process, against the same reads through the kernel: what it costs to look at a register or a doorbell (the ExpEther paper, section 6.3: 0.58 µs mapped, 1.27 µs through a driver, one million reads of a NIC's memory) |
+//! | `memory` | Memory to measure with: fresh, page-aligned, of the pages that were asked for, and of nobody else |
+//! | `pin` | Time to find out where memory lies physically, against the time to pin it: what a device that reads and writes host memory by itself costs before the first byte moves (the ExpEther paper, section 6.2) |
+//! | `copy` | Memory: copies, reads and checksums, from the caches and from memory |
+//! | `net` | From one process to another: by kernel sockets as programs use them, and by shared memory as Thalweg does |
+//! | `building` | Events built from N sources: the whole path, by the very processes that `thalweg run` starts |
+//! | `file` | A disk, by block size: sequential and random reads and writes, through the page cache and past it |
+//! | `transfer` | From a file to a socket in pieces of one size, by each of the ways there are (`thalweg-transfer`), with what each end costs |
+//! | `serve` | The data server beside nginx and beside the disk: whole files from the page cache, ranges asked for by many, files that are not in the page cache, uploads |
+//! | `peers` | Thalweg beside the tools that laboratories measure with, and the libraries they would use instead |
+//! | `compare` | Two reports side by side: what changed between them, point by point |
+//! | `render` | A report as people see it: a table in a terminal, Markdown, and pictures |
+//! | `reproduce` | Published measurements taken again: what a paper measured, how it is measured here, what stands beside what, and which of its findings hold on this machine |
+//! | `error` | What can go wrong while something is measured |
 
 mod access;
 mod building;

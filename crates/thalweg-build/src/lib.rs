@@ -5,6 +5,19 @@
 //! ([`Builder::offered`], [`Builder::arrived`], [`Builder::gone`], …) and at what time, and asks it what to do
 //! ([`Builder::next_fetch`], [`Builder::next_decision`], [`Builder::next_closed`], [`Builder::release`]). The reasoning is in
 //! `docs/architecture.md`, "How an event is built".
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `config` | What a builder must know before the run |
+//! | `builder` | The builder of one share of the events |
+//! | `source` | What the builder knows of one source: its tickets in order, what it will not send, and its line in the books |
+//! | `events` | The open events: which sources have answered for each, and which events are closed |
+//! | `credit` | How many bytes may be asked for, and when: the credit window |
+//! | `search` | Finding out what a link carries: the window is raised until something is lost |
+//! | `ledger` | The ledger: every fragment a source accepted ends in exactly one bucket |
+//! | `violation` | What a source can say that breaks the rules of the conversation |
 #![forbid(unsafe_code)]
 
 mod builder;

@@ -6,6 +6,17 @@
 //!
 //! Every phase is bounded in time and in what a source can make of it. The reasoning is in `docs/architecture.md`,
 //! "Beginning and end of a run".
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `config` | What run control must know before the run |
+//! | `control` | The state machine |
+//! | `end` | Where a run ends, and who keeps it from ending |
+//! | `state` | The states of a run, as people and programs see them |
+//! | `order` | What run control is told to do, and what it has the node do |
+//! | `time` | Time as run control counts it |
 #![forbid(unsafe_code)]
 
 mod config;

@@ -16,6 +16,24 @@
 //!
 //! How fast fragments are taken is not the device's business: the source node paces. Files are input from a stranger:
 //! what their headers say is compared with what is there, and errors name the file, the place and the field.
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `config` | How a device is asked for: the `device = { kind = "…", … }` table of the topology file |
+//! | `acquisition` | Devices that work by themselves: buffers are posted and come back filled, in the device's order and time |
+//! | `adc` | The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again |
+//! | `replay` | What all recordings have in common: records in a row, played once or again and again |
+//! | `vdif` | Replay of one thread of a VDIF recording (*VLBI Data Interchange Format Specification*, release 1.1.1, 2014, <https://vlbi.org/vlbi-standards/vdif/>) |
+//! | `sigmf` | Replay of a SigMF recording of 16-bit samples (the Signal Metadata Format, <https://sigmf.org>, version 1.2) |
+//! | `pgm` | Replay of camera images stored as binary PGM files (Netpbm `P5`, <https://netpbm.sourceforge.net/doc/pgm.html>) |
+//! | `raw` | Replay of a file of records of one size, such as a front end's packets or frames without a header |
+//! | `guess` | Which devices a file makes, by its name and its first bytes: for `thalweg demo --input FILE…` |
+//! | `file` | A recording's file: opened once, read at stated places straight into the slot, each failure named |
+//! | `time` | From the UTC that recordings carry to the TAI of the fragment header |
+//! | `rate` | Rates of links |
+//! | `error` | What can be wrong with a device: the file, the place in it, and what to do |
 #![forbid(unsafe_code)]
 
 mod acquisition;

@@ -5,6 +5,23 @@
 //! that is bound and closed, a ring that is made and dropped). One file holds one probe, which makes one kind of
 //! [`Finding`]; what is written in `/proc` and `/sys` is read by pure functions, and what cannot be read is said to be
 //! unknown, never guessed. Nothing is changed, but by [`Steered`], which changes it back.
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `needs` | What is asked of the machine |
+//! | `finding` | What was found |
+//! | `cpu` | Processors for hot threads |
+//! | `placement` | Which processors a server's threads are best kept on: not those that the network interrupts, where there are others |
+//! | `memory` | Memory for slots and blocks |
+//! | `clock` | Clocks that date fragments |
+//! | `kernel` | What the kernel offers this process |
+//! | `network` | Interfaces and TCP |
+//! | `disk` | The record directory |
+//! | `userspace` | Ways around the kernel: DPDK, VFIO, RDMA, GPUs |
+//! | `steering` | Interrupts that other processors take, for as long as somebody wants it |
+//! | `read` | Reading what the kernel writes for people: small texts, never trusted to have the shape they should |
 #![forbid(unsafe_code)]
 
 mod clock;

@@ -7,6 +7,26 @@
 //!   take no time there; only links and timers do. Needs no privilege and no hardware, and the host's load does not matter.
 //! - *host*: the same programs in network namespaces of this host, in real time.
 //! - *ns3*: a model of both in the network simulator [ns-3](ns3), for a second opinion.
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `scenario` | The scenario: a network of senders behind one switch, what they send, and how long it is looked at |
+//! | `topology` | The topology that a scenario's nodes run: sources and builders with Thalweg's own defaults wherever the scenario does not say otherwise |
+//! | `network` | The scenario's network, made of network namespaces: every host and the switch one, a veth pair between each host and the switch |
+//! | `queue` | Looks into a queue of the kernel: what waits in it, what it dropped, what went through |
+//! | `machine` | A scenario in the virtual machine: this program boots a kernel, and is the program that runs in it |
+//! | `kernel` | The kernel of the virtual laboratory: User-Mode Linux with time travel, built here once, kept, and booted as an ordinary process without privilege |
+//! | `rig` | A scenario on a Linux kernel, this one or the virtual machine's: makes the network, runs a node on each host, watches the queues, and puts together what was found |
+//! | `host` | A scenario in network namespaces of this host, in real time |
+//! | `ns3` | The same scenario in ns-3: a second opinion by TCPs that share no line with Linux's, and a laboratory for more senders than a kernel can be given |
+//! | `counters` | What TCP counts, per network namespace: proc_net(5), `/proc/net/snmp` and `/proc/net/netstat` |
+//! | `report` | What a laboratory found: one shape for all of them |
+//! | `render` | A report as a page that needs nothing else: no server, no scripts, no fonts |
+//! | `sweep` | A sweep: one scenario with lists in it |
+//! | `tdaq` | A paper taken again: which congestion control suits an event builder (Nagasaka and Oki, 2012), in the laboratory, with credits beside them |
+//! | `error` | Why a laboratory has no result |
 #![forbid(unsafe_code)]
 
 mod counters;

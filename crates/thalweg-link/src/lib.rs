@@ -10,7 +10,7 @@
 //!
 //! | | shm | tcp | [`memory`], for tests |
 //! | --- | --- | --- | --- |
-//! | address | `shm:/path/to/socket` | `tcp:host:port` | none, one process |
+//! | address | `shm:/path/to/socket` | `tcp:host:port` | `memory:NAME`, one process |
 //! | how a fetch moves bytes | it does not: the source's arena is mapped | `sendfile` from the source's memfd, received into the block | datagrams, which may be lost |
 //! | copies: source, builder | 0, 0 (1 when taken into a block to be recorded) | 0, 1 | counted |
 //! | eager offers | become held ones: seeing is faster than sending | sent unasked, within the credit | as over tcp |
@@ -44,6 +44,28 @@
 //! read or written. And it can hold up whoever rings its [`Doorbell`](thalweg_arena::Doorbell). A builder that does not
 //! trust the sources of its own host listens on tcp. Who may connect at all is decided by the permissions of the socket
 //! (shm) and by the network (tcp): nothing here is encrypted.
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `kind` | The kinds of links: one table of what each can do, that the whole program asks |
+//! | `address` | Where a builder listens: the name of a kind of link, and a place |
+//! | `endpoint` | Endpoints: what a node speaks to its peers through |
+//! | `sockets` | Endpoints of links that have a descriptor each: one socket for a peer |
+//! | `poller` | Waiting: one epoll for sockets, doorbells, timers and the recorder's ring |
+//! | `peer` | Who connects |
+//! | `offered` | What a source has offered over one connection, and what the builder has asked for of it |
+//! | `outstanding` | A source's book of tickets: what it has offered to one builder and may not forget yet |
+//! | `rules` | What a builder checks of a source's words over every link |
+//! | `tcp` | The three verbs over TCP |
+//! | `shm` | The three verbs over shared memory, between two processes of one host |
+//! | `reliable` | Reliability for links that lose, repeat, delay and reorder what they carry |
+//! | `memory` | A link inside one process, for tests: datagrams that get lost, come twice, late and out of order, under a clock that only moves when told to |
+//! | `buffer` | A TCP socket's buffers, for all that may be on its way from the beginning |
+//! | `copy` | Copies are counted where they are made |
+//! | `error` | What ends a link |
+//! | `conformance` | What every link must do, told once and tried on each kind of them |
 #![forbid(unsafe_code)]
 
 mod address;

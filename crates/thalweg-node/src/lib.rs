@@ -3,6 +3,24 @@
 //! A [`SourceNode`] takes fragments from a device into slots and offers them; a [`BuilderNode`] asks for them, builds
 //! events and records them. Each is one thread that owns everything it touches; another thread may send it commands and
 //! look at it through its [`Handle`]. The [`Topology`] says which nodes there are.
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `topology` | The topology: one TOML file that says which nodes there are and how they are connected |
+//! | `preflight` | What a topology asks of this machine, and whether a node may go ahead with it |
+//! | `source` | A source node: from a device into slots, and from there to the builders that ask |
+//! | `slots` | Filling slots: fragments laid one behind the other, each header in place, and what is already there used again |
+//! | `push` | A source whose fragments a program pushes, from any thread, while another thread serves the builders |
+//! | `wait` | How the hot thread of a node waits for something to do |
+//! | `builder` | A builder node: it listens for sources, asks for what they offer, builds events, and hands them to the recorder |
+//! | `blocks` | The blocks a builder fills: the one that places are carved from, and those in front of it that wait for their last bytes |
+//! | `calibration` | What links were found to carry, kept for the runs that follow |
+//! | `report` | What a node says when it is done |
+//! | `handle` | A handle on a running node: what is asked of it, from another thread, and what it shows |
+//! | `clock` | The clocks of a node: one that orders, one that dates, one that charges |
+//! | `error` | Why a node could not do its work |
 #![forbid(unsafe_code)]
 
 mod blocks;

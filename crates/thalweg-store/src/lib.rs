@@ -5,6 +5,29 @@
 //! not in a directory of this machine. [`verify`] reads everything and
 //! says what does not agree; [`salvage`] writes what is whole of a damaged run into a new one. The bytes are described for other languages in `docs/run-format.md`, and for this one in
 //! [`mod@format`].
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `block` | A block while it is being filled: records in its arena memory, the index beside it until it is sealed |
+//! | `recorder` | Writes a run: sealed blocks go to segment files, several writes under way at once, while the caller fills the next block |
+//! | `engine` | How bytes get to the disk without the hot thread waiting for them: io_uring where the kernel allows it, or else a few threads that wait in its place |
+//! | `segment` | One segment file while it is being written |
+//! | `format` | The bytes of a segment: block headers, fragment tables, closing tables, footers (`docs/run-format.md`) |
+//! | `info` | `run.json`: what a run is, who wrote it, and how it ended |
+//! | `digest` | How much of a segment is written, and the checksum of all of it, without reading it |
+//! | `list` | What runs there are |
+//! | `run` | Reads a run: finds its blocks, and the events in them |
+//! | `stored` | A data block of a run, until it is used and then: mapped, or fetched |
+//! | `files` | Where a run's files are: in a directory of this machine, or elsewhere, behind whatever reads ranges of them |
+//! | `mapping` | A segment file in memory, for reading without copying |
+//! | `event` | Events as a reader gets them |
+//! | `walk` | Walks a segment's blocks without its footer |
+//! | `follow` | Reads a run while it is being written |
+//! | `verify` | Reads a whole run and says what in it does not agree |
+//! | `salvage` | Takes what is whole of a damaged run into a new one |
+//! | `error` | What can go wrong with a run on disk |
 
 mod block;
 mod digest;

@@ -22,6 +22,21 @@
 //! A [`Sender`] and a [`Receiver`] belong to one connection and keep what the way needs (pipe, buffer, ring) from one transfer
 //! to the next. They wait in blocking system calls: a socket's own timeouts (`SO_SNDTIMEO`, `SO_RCVTIMEO`) bound them. An event loop, which
 //! waits for many sockets at once, has [`Sender::send_some`].
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `stored` | A file that bytes are sent from |
+//! | `cached` | What of a file is in the page cache |
+//! | `way` | The ways' names |
+//! | `choose` | Which way is cheapest here: a few are tried on a file of the very directory, over a connection of this host with itself |
+//! | `outward` | From a file to a socket |
+//! | `pipe` | A pipe that pages are spliced through |
+//! | `ring` | Reads past the page cache with io_uring, several under way, and sends from the same memory |
+//! | `inward` | From a socket to a file |
+//! | `progress` | Sending to who takes long |
+//! | `memory` | Page-aligned memory for reading past the page cache |
 
 mod cached;
 mod choose;

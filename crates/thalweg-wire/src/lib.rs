@@ -4,6 +4,20 @@
 //! Everything here is pure data: no sockets, no clock, no allocation on the hot path. Each parser takes a byte slice
 //! that a stranger may have written; it returns an error that names the field, never panics, and never trusts a length
 //! before comparing it with what is there. The bytes are described for other languages in `docs/wire.md`.
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `header` | The 64-byte fragment header that stands directly in front of each payload, on the wire and on disk alike |
+//! | `record` | Fragments laid one behind the other, each header in place in front of its payload: how a slot is filled, what a fetch moves, and how a block on disk is made |
+//! | `crc` | CRC32C (Castagnoli, RFC 3720 appendix B.4), as used by iSCSI, SCTP and iWARP |
+//! | `message` | Control messages: what a source and a builder say to each other, whatever carries it |
+//! | `interval` | A set of byte ranges: what has arrived of a fragment, and what is still missing |
+//! | `sequence` | Follows a source's 32-bit sequence numbers and says which are new, repeated or missing |
+//! | `digest` | A CRC32C as HTTP has it: `Repr-Digest` (RFC 9530), a dictionary of byte sequences (RFC 9651) |
+//! | `random` | Numbers that a seed decides, the same everywhere: SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`) |
+//! | `tai` | How far TAI is ahead of UTC |
 #![forbid(unsafe_code)]
 
 mod crc;
