@@ -146,12 +146,15 @@ impl Follow {
     /// # Errors
     /// As [`next`](Self::next), for blocks. Another call goes on.
     pub fn skip_to_now(&mut self) -> Result<(), StoreError> {
-        while self.advance()? {
+        loop {
+            // Also those of a block that was taken in before.
             while let Some((event, _)) = self.take_closed() {
                 self.assembler.close(event);
             }
+            if !self.advance()? {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Takes in the next block; false where there is none yet.

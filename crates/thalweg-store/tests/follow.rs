@@ -73,3 +73,15 @@ fn a_follower_sees_what_is_on_disk_and_no_more() {
     }
     assert!(matches!(follow.next(PATIENCE), Ok(Followed::End(End::WriterGone))));
 }
+
+#[test]
+fn what_is_skipped_may_lie_in_a_block_that_was_taken_in_already() {
+    let directory = directory();
+    let mut builder = Builder::new(config(directory.path()), 4, 64 << 10);
+    (1..4).for_each(|event| builder.event(event, 100));
+    builder.settle();
+    let mut follow = Follow::open(builder.recorder.path()).unwrap();
+    assert!(matches!(follow.next(Duration::ZERO), Ok(Followed::Event(event)) if event.id == EventId(1)));
+    follow.skip_to_now().unwrap();
+    assert!(matches!(follow.next(Duration::ZERO), Ok(Followed::Quiet)));
+}
