@@ -31,7 +31,7 @@ ATTACKS = [
 ]
 SECONDS = 12
 # Seconds that REDbot may take for one address.
-PATIENCE = 60
+TIMEOUT = 60
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def lint(url: str) -> int:
     found = 0
     for path in ["data.bin", "table.json", "directory/", "directory/?format=html", "directory", "nothing"]:
         command = ["redbot", "-o", "har", url + path]
-        ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
+        ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT)
         (entry,) = json.loads(ended.stdout)["log"]["entries"]
         print(f"REDbot, {entry['response']['status']} /{path}")
         for note in entry["_red_messages"]:

@@ -103,13 +103,13 @@ def test_what_cannot_be_opened_says_why(model: Written, serve: Callable[..., str
     with socket.create_server(("127.0.0.1", 0)) as listener:
         nobody = listener.getsockname()[1]
     with pytest.raises(thalweg.RunError, match=f"127.0.0.1:{nobody}"):
-        thalweg.open(f"http://127.0.0.1:{nobody}/runs/1", patience=0)
+        thalweg.open(f"http://127.0.0.1:{nobody}/runs/1", timeout=0)
     with pytest.raises(thalweg.RunError, match=r"names no host|no URL"):
         thalweg.open("http:///runs/1")
     with pytest.raises(ValueError, match="on a server"):
         thalweg.open(model.directory, token="secret")
-    with pytest.raises(ValueError, match="patience"):
-        thalweg.open(base, patience=-1)
+    with pytest.raises(ValueError, match="timeout"):
+        thalweg.open(base, timeout=-1)
 
 
 def test_a_token_opens_what_it_is_for(
@@ -139,5 +139,5 @@ def test_a_server_that_speaks_tls_is_vouched_for(model: Written, serve: Callable
     url = f"{base}/runs/{model.report['run']}"
     assert url.startswith("https://")
     with pytest.raises(thalweg.RunError, match="certificate"):
-        thalweg.open(url, patience=0)
+        thalweg.open(url, timeout=0)
     same_events(thalweg.open(model.directory), thalweg.open(url, ca_file=certificate))

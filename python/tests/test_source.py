@@ -29,7 +29,7 @@ class Builder:
         topology = folder / "topology.toml"
         listed = "".join(f'[[source]]\nname = "{name}"\nid = "{id}"\n' for name, id in sources.items())
         topology.write_text(
-            f'[run]\ndirectory = "runs"\npatience = "30s"\n{more}\n'
+            f'[run]\ndirectory = "runs"\ntimeout = "30s"\n{more}\n'
             f'[[builder]]\nname = "builder"\nlisten = ["tcp:127.0.0.1:0", "shm:{folder}/builder.sock"]\n'
             # No event is given up because the other thread was not given the processor.
             f'deadline = "60s"\n{listed}'
@@ -245,7 +245,7 @@ def test_a_payload_that_is_too_long_is_refused(builder: Callable[..., Builder]) 
         ({"max_bytes": 8, "policy": "drop"}, "'block', 'drop-newest' or 'drop-oldest'"),
         ({"max_bytes": 8, "slots": 0}, "1 to 65536"),
         ({"max_bytes": 8000, "slot": 100}, "set slot to at least"),
-        ({"max_bytes": 8, "patience": -1.0}, "patience=-1"),
+        ({"max_bytes": 8, "timeout": -1.0}, "timeout=-1"),
         ({"max_bytes": 8, "id": "2"}, "SUBSYSTEM.ELEMENT"),
         ({"max_bytes": 8, "builders": "127.0.0.1:80"}, "tcp:HOST:PORT"),
         ({"max_bytes": 8, "builders": []}, "at least one address"),
@@ -260,7 +260,7 @@ def test_a_source_that_cannot_be_is_not_made(arguments: dict[str, Any], complain
 
 
 def test_a_builder_that_is_not_there_is_looked_for_and_then_named() -> None:
-    source = thalweg.Source("tcp:127.0.0.1:1", id="1.0", max_bytes=8, patience=0.2)
+    source = thalweg.Source("tcp:127.0.0.1:1", id="1.0", max_bytes=8, timeout=0.2)
     with pytest.raises(thalweg.RunError, match=r"no builder at tcp:127\.0\.0\.1:1 for 200ms: .*refused"):
         source.push(b"data")
     assert not source.running
@@ -337,7 +337,7 @@ def test_an_exception_in_the_block_ends_the_run_cleanly(builder: Callable[..., B
 @pytest.mark.parametrize("link", ["tcp", "shm"])
 def test_a_builder_that_dies_is_told_to_who_pushes(builder: Callable[..., Builder], link: str) -> None:
     built = builder(adc="1.0")
-    source = thalweg.Source(getattr(built, link), id="1.0", max_bytes=100_000, slots=2, slot=200_000, patience=0.2)
+    source = thalweg.Source(getattr(built, link), id="1.0", max_bytes=100_000, slots=2, slot=200_000, timeout=0.2)
     source.push(b"data")
     built.kill()
 

@@ -23,14 +23,14 @@ def open(
     *,
     token: str | None = None,
     ca_file: str | os.PathLike[str] | None = None,
-    patience: float = 10.0,
+    timeout: float = 10.0,
 ) -> Run:
     """Opens a run, also one that is still being written or whose writer died: its directory, or its URL on a server
     (``thalweg serve``), such as ``"http://daq-0:8042/runs/42"``.
 
     A server gets ``token``, or what the environment variable ``THALWEG_TOKEN`` says; ``ca_file`` (PEM) has the
     certificates that vouch for it, instead of the system's. While it cannot be reached it is asked again, for
-    ``patience`` seconds, in all that is done with the run; then ``RunError`` is raised.
+    ``timeout`` seconds, in all that is done with the run; then ``RunError`` is raised.
 
     Where less is there than ``run.json`` tells of, as of a file that was cut off, a ``UserWarning`` says so.
     """
@@ -185,11 +185,11 @@ class Source:
     ``"drop-newest"`` what is pushed is dropped, with ``"drop-oldest"`` what has waited longest and was not asked for.
     Drops are counted, and the run says so.
 
-    For ``patience`` seconds a builder that is not there is looked for, at the beginning or when the connection broke;
+    For ``timeout`` seconds a builder that is not there is looked for, at the beginning or when the connection broke;
     then everything raises ``RunError``.
 
     Several threads may use one source. A child process made by ``fork`` must make its own. A source that goes without
-    ``finish`` finishes, but for no longer than ``patience``.
+    ``finish`` finishes, but for no longer than ``timeout``.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Source:
         slots: int = 16,
         slot: int | None = None,
         policy: Literal["block", "drop-newest", "drop-oldest"] = "block",
-        patience: float = 10.0,
+        timeout: float = 10.0,
     ) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(

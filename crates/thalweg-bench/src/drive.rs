@@ -163,4 +163,4 @@ fn warnings(points: &[Point], repeat: u32) -> Vec<String> {
 }
 
 /// How long the other end, or a program, may be silent beyond the time it was asked to measure for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);

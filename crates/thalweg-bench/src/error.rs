@@ -47,12 +47,12 @@ pub enum BenchError {
         why: String,
     },
     /// Nothing came for too long.
-    #[error("{doing}: nothing came for {:.1} s", patience.as_secs_f64())]
+    #[error("{doing}: nothing came for {:.1} s", timeout.as_secs_f64())]
     Silent {
         /// What was waited for.
         doing: String,
         /// How long.
-        patience: Duration,
+        timeout: Duration,
     },
     /// Bytes arrived that are not those that were sent.
     #[error("byte {at} of message {message} arrived wrong")]

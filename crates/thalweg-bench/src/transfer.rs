@@ -235,8 +235,8 @@ fn connection() -> Result<(TcpStream, TcpStream), BenchError> {
     let sending = TcpStream::connect(listener.local_addr().map_err(failed())?).map_err(failed())?;
     let (receiving, _) = listener.accept().map_err(failed())?;
     sending.set_nodelay(true).map_err(failed())?;
-    sending.set_write_timeout(Some(PATIENCE)).map_err(failed())?;
-    receiving.set_read_timeout(Some(PATIENCE)).map_err(failed())?;
+    sending.set_write_timeout(Some(TIMEOUT)).map_err(failed())?;
+    receiving.set_read_timeout(Some(TIMEOUT)).map_err(failed())?;
     Ok((sending, receiving))
 }
 
@@ -257,7 +257,7 @@ fn sink(socket: &TcpStream) -> Result<(u64, f64), BenchError> {
 }
 
 /// How long nothing may move: a disk that is shared is slow at times.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -177,7 +177,7 @@ impl Builder {
             return self.offered_again(source, offer);
         }
         if let Some(Accounts { tickets: books, .. }) = entry.accounts {
-            return Err(Violation::Books { books, offered: offer.ticket.saturating_add(1) });
+            return Err(Violation::FinalCounters { counted: books, offered: offer.ticket.saturating_add(1) });
         }
         if offer.ticket > entry.next {
             return Err(Violation::Gap { ticket: offer.ticket, next: entry.next });
@@ -209,7 +209,7 @@ impl Builder {
         }
         let mentioned = first.max(entry.offered_until);
         entry.offered += behind - mentioned;
-        entry.books.beyond_end += behind - mentioned.max(stop).min(behind);
+        entry.ledger.beyond_end += behind - mentioned.max(stop).min(behind);
         entry.offered_until = behind;
         entry.spoke = self.clock.active();
         entry.next += 1;
@@ -476,26 +476,26 @@ impl Builder {
         self.renew(source);
     }
 
-    /// A source ended the run with its books. Those of one that was given up come too late: its books are what it offered.
+    /// A source ended the run with its final counters. Those of one that was given up come too late: its final counters are what it offered.
     ///
     /// # Errors
-    /// Where the books tell of other tickets than it offered: it has not ended then, and cannot be relied on any more.
+    /// Where the final counters tell of other tickets than it offered: it has not ended then, and cannot be relied on any more.
     pub fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
         let entry = &mut self.sources[source];
         if entry.presence == Presence::Dead {
             return Ok(());
         }
         if accounts.tickets != entry.next {
-            return Err(Violation::Books { books: accounts.tickets, offered: entry.next });
+            return Err(Violation::FinalCounters { counted: accounts.tickets, offered: entry.next });
         }
         entry.accounts = Some(accounts);
-        entry.books.closed_books = true;
+        entry.ledger.final_counters = true;
         self.admit_offers(source);
         self.admit_all_offers();
         Ok(())
     }
 
-    /// Whether a source has sent its books.
+    /// Whether a source has sent its final counters.
     pub fn has_ended(&self, source: usize) -> bool {
         self.sources[source].accounts.is_some()
     }
@@ -676,10 +676,10 @@ impl Builder {
 
     /// Payload bytes and fragments built so far, over all sources, those of events that were rejected later included.
     pub fn progress_counts(&self) -> (u64, u64) {
-        self.sources.iter().fold((0, 0), |(bytes, built), entry| (bytes + entry.books.bytes, built + entry.built))
+        self.sources.iter().fold((0, 0), |(bytes, built), entry| (bytes + entry.ledger.bytes, built + entry.built))
     }
 
-    /// Sources' processor time in nanoseconds and bytes copied, as their books say.
+    /// Sources' processor time in nanoseconds and bytes copied, as their final counters say.
     pub fn source_costs(&self) -> (u64, u64) {
         let books = self.sources.iter().filter_map(|entry| entry.accounts);
         books.fold((0, 0), |(cpu, copied), books| {
@@ -687,11 +687,11 @@ impl Builder {
         })
     }
 
-    /// The books as they stand. `recorded` says whether what was built is on disk; `unwritten` is, per source, how many
+    /// The final counters as they stand. `recorded` says whether what was built is on disk; `unwritten` is, per source, how many
     /// fragments of closed events the disk failed to take.
     pub fn ledger(&self, recorded: bool, unwritten: &[u64], unknown_sources: u64) -> Ledger {
         let sources = self.sources.iter().enumerate().map(|(index, entry)| {
-            let mut books = entry.books.clone();
+            let mut books = entry.ledger.clone();
             let kept = entry.built - entry.unbuilt;
             // What was built and does not count any more, since the run ended in front of it, may be among the unwritten.
             let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
@@ -736,12 +736,12 @@ fn enter(events: &mut OpenEvents, entry: &mut Source, source: usize, index: u64,
                     events.present(index, source);
                     return Entered::New;
                 }
-                Piece::Repeated => entry.books.duplicates += 1,
+                Piece::Repeated => entry.ledger.duplicates += 1,
                 Piece::Contradicts => entry.damaged(events, index, source),
             }
         }
         Answer::Present if header.is_whole() => return Entered::Twice,
-        Answer::Present => entry.books.duplicates += 1,
+        Answer::Present => entry.ledger.duplicates += 1,
         _ if header.is_whole() && entry.has_built(index) => return Entered::Twice,
         Answer::Rejected | Answer::Missing | Answer::Forgotten => entry.unwanted(events, index, source),
     }

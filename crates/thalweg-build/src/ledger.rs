@@ -46,8 +46,8 @@ pub struct LedgerEntry {
     pub skipped: u64,
     /// Payload bytes built, those of events that were rejected later included.
     pub bytes: u64,
-    /// Whether the source ended the run with its books.
-    pub closed_books: bool,
+    /// Whether the source ended the run with its final counters.
+    pub final_counters: bool,
 }
 
 impl LedgerEntry {
@@ -90,7 +90,7 @@ impl LedgerEntry {
         for (ours, theirs) in counts {
             *ours = ours.saturating_add(theirs);
         }
-        self.closed_books &= other.closed_books;
+        self.final_counters &= other.final_counters;
         // A surplus at one builder does not make up for a lack at another.
         let opposite = self.unaccounted.signum() * other.unaccounted.signum() < 0;
         let theirs = if opposite { other.unaccounted.saturating_neg() } else { other.unaccounted };
@@ -98,7 +98,7 @@ impl LedgerEntry {
     }
 }
 
-/// The books of a run, as one builder keeps them.
+/// The final counters of a run, as one builder keeps them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// Sum of the absolute values over all sources.
@@ -124,13 +124,13 @@ impl Ledger {
         self.unaccounted = unaccounted.fold(0, u64::saturating_add);
     }
 
-    /// Sentences that say why these books do not make a COMPLETE run; none where they do.
+    /// Sentences that say why this ledger does not make a COMPLETE run; none where it does.
     pub fn reasons(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         for entry in &self.sources {
             let who = format!("source {} ({})", entry.source, entry.name);
-            if !entry.closed_books {
-                reasons.push(format!("{who} did not end its books: it died, hung or was cut off"));
+            if !entry.final_counters {
+                reasons.push(format!("{who} sent no final counters: it died, hung or was cut off"));
             }
             for (count, what) in [
                 (entry.lost, "lost"),
@@ -151,7 +151,7 @@ impl Ledger {
         reasons
     }
 
-    /// Adds the books of another builder of the same run.
+    /// Adds the final counters of another builder of the same run.
     pub fn merge(&mut self, other: &Self) {
         self.unknown_sources = self.unknown_sources.saturating_add(other.unknown_sources);
         for theirs in &other.sources {

@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | `config` | What a builder must know before the run |
 //! | `builder` | The builder of one share of the events |
-//! | `source` | What the builder knows of one source: its tickets in order, what it will not send, and its line in the books |
+//! | `source` | What the builder knows of one source: its tickets in order, what it will not send, and its line in the final counters |
 //! | `events` | The open events: which sources have answered for each, and which events are closed |
 //! | `credit` | How many bytes may be asked for, and when: the credit window |
 //! | `search` | Finding out what a link carries: the window is raised until something is lost |

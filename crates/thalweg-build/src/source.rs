@@ -1,4 +1,4 @@
-//! What the builder knows of one source: its tickets in order, what it will not send, and its line in the books.
+//! What the builder knows of one source: its tickets in order, what it will not send, and its line in the final counters.
 
 use crate::LedgerEntry;
 use crate::events::{Answer, OpenEvents, Why};
@@ -141,7 +141,7 @@ pub(crate) struct Source {
     /// When it last made an offer that was next in order.
     pub(crate) spoke: Duration,
     pub(crate) accounts: Option<Accounts>,
-    pub(crate) books: LedgerEntry,
+    pub(crate) ledger: LedgerEntry,
     /// Fragments built.
     pub(crate) built: u64,
     /// Of these, rejected later.
@@ -191,7 +191,7 @@ impl Source {
             pieces: BTreeMap::new(),
             spoke: Duration::ZERO,
             accounts: None,
-            books: LedgerEntry { source: id, name, ..LedgerEntry::default() },
+            ledger: LedgerEntry { source: id, name, ..LedgerEntry::default() },
             built: 0,
             unbuilt: 0,
             unasked: 0,
@@ -225,7 +225,7 @@ impl Source {
         (self.parked.len() + self.undecided.len() + self.ready.len() + self.taken.len()) as u64
     }
 
-    /// Whether its books are here and nothing of it is on the way.
+    /// Whether its final counters are here and nothing of it is on the way.
     pub(crate) fn is_settled(&self) -> bool {
         self.presence == Presence::Dead || self.accounts.is_some() && self.released() == self.next
     }
@@ -334,10 +334,10 @@ impl Source {
 
     fn bucket(&mut self, how: KnownMissing) -> &mut u64 {
         match how {
-            KnownMissing::DroppedNewest => &mut self.books.dropped_newest,
-            KnownMissing::DroppedOldest => &mut self.books.dropped_oldest,
-            KnownMissing::LostInDevice => &mut self.books.lost_in_device,
-            KnownMissing::Lost => &mut self.books.lost,
+            KnownMissing::DroppedNewest => &mut self.ledger.dropped_newest,
+            KnownMissing::DroppedOldest => &mut self.ledger.dropped_oldest,
+            KnownMissing::LostInDevice => &mut self.ledger.lost_in_device,
+            KnownMissing::Lost => &mut self.ledger.lost,
         }
     }
 
@@ -380,7 +380,7 @@ impl Source {
 
         let pieces = self.pieces.split_off(&stop);
         beyond += pieces.values().filter(|pieces| !pieces.decided).count() as u64;
-        self.books.beyond_end = self.books.beyond_end.saturating_add(beyond);
+        self.ledger.beyond_end = self.ledger.beyond_end.saturating_add(beyond);
         self.mark_beyond(stop);
         // Whether what is left waits for a decision is found out anew.
         while let Some(ticket) = self.undecided.pop_back() {
@@ -397,7 +397,7 @@ impl Source {
             gap.count -= count;
             let bucket = self.bucket(gap.how);
             *bucket = bucket.saturating_sub(count);
-            self.books.beyond_end = self.books.beyond_end.saturating_add(count);
+            self.ledger.beyond_end = self.ledger.beyond_end.saturating_add(count);
         }
         gaps.retain(|gap| !gap.events.is_empty());
         self.known_missing = gaps;
@@ -470,8 +470,8 @@ impl Source {
             if !pieces.decided {
                 pieces.decided = true;
                 let (bucket, status) = match more_may_come {
-                    true => (&mut self.books.late, Status::TIMED_OUT),
-                    false => (&mut self.books.corrupt, Status::CORRUPT),
+                    true => (&mut self.ledger.late, Status::TIMED_OUT),
+                    false => (&mut self.ledger.corrupt, Status::CORRUPT),
                 };
                 *bucket += 1;
                 events.missing(index, source, Why::Spoilt(status));
@@ -489,11 +489,11 @@ impl Source {
 
     /// Lets a ticket go that nobody waits for any more: not worth a fetch.
     pub(crate) fn let_go(&mut self, events: &mut OpenEvents, ticket: &Ticket, source: usize) {
-        let before = self.books.rejected;
+        let before = self.ledger.rejected;
         for index in ticket.events() {
             self.unwanted(events, index, source);
         }
-        if self.books.rejected > before || self.rejected.range(ticket.events()).next().is_some() {
+        if self.ledger.rejected > before || self.rejected.range(ticket.events()).next().is_some() {
             self.unasked += u64::from(ticket.offer.bytes);
         }
     }
@@ -512,10 +512,10 @@ impl Source {
     pub(crate) fn unwanted(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
         let count = self.decide(index..index + 1);
         if events.answer(index, source) == Answer::Rejected {
-            self.books.rejected += count;
+            self.ledger.rejected += count;
             events.missing(index, source, Why::Spoilt(Status::empty()));
         } else {
-            self.books.late += count;
+            self.ledger.late += count;
         }
     }
 
@@ -529,35 +529,35 @@ impl Source {
         self.decide(index..index + 1);
         self.last_built = Some(index);
         self.built += 1;
-        self.books.bytes = self.books.bytes.saturating_add(u64::from(header.total_length));
-        self.books.empty += u64::from(header.status.contains(Status::EMPTY));
+        self.ledger.bytes = self.ledger.bytes.saturating_add(u64::from(header.total_length));
+        self.ledger.empty += u64::from(header.status.contains(Status::EMPTY));
     }
 
     /// A fragment that is here is rejected.
     pub(crate) fn unbuild(&mut self) {
         self.unbuilt += 1;
-        self.books.rejected += 1;
+        self.ledger.rejected += 1;
     }
 
     /// A fragment that is here is of an event beyond the end of the run.
     pub(crate) fn unbuild_beyond(&mut self) {
         self.unbuilt += 1;
-        self.books.beyond_end += 1;
+        self.ledger.beyond_end += 1;
     }
 
     /// A fragment that is here is of an event that is not closed any more.
     pub(crate) fn unbuild_lost(&mut self) {
         self.unbuilt += 1;
-        self.books.lost += 1;
+        self.ledger.lost += 1;
     }
 
     /// A record that cannot be used.
     pub(crate) fn damaged(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
         if events.answer(index, source) == Answer::Present {
-            self.books.duplicates += 1;
+            self.ledger.duplicates += 1;
             return;
         }
-        self.books.corrupt += self.decide(index..index + 1);
+        self.ledger.corrupt += self.decide(index..index + 1);
         events.missing(index, source, Why::Spoilt(Status::CORRUPT));
     }
 
@@ -612,7 +612,7 @@ mod tests {
         assert_eq!(source.first_mention(), None, "no event is opened for what was dropped");
         // A run that ends among those that are told apart has them to the fragment.
         source.end_at(10_015);
-        let books = &source.books;
+        let books = &source.ledger;
         assert_eq!((books.dropped_newest, books.dropped_oldest, books.beyond_end), (10_000, 5, 4 + 9 * 3998));
     }
 }

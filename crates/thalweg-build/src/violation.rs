@@ -64,10 +64,10 @@ pub enum Violation {
         status: u32,
     },
     /// Books that contradict what was offered.
-    #[error("its books count {books} tickets, but it offered {offered}")]
-    Books {
-        /// What the books say.
-        books: u64,
+    #[error("its final counters count {counted} tickets, but it offered {offered}")]
+    FinalCounters {
+        /// What the final counters say.
+        counted: u64,
         /// What was seen.
         offered: u64,
     },

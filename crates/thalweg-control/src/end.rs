@@ -99,7 +99,7 @@ impl RunControl {
                     true => "did not deliver what it held",
                     false => "did not end and send its final counters",
                 };
-                let why = format!("it {what} within {:?} of the end of the run (run.patience)", self.config.timeout);
+                let why = format!("it {what} within {:?} of the end of the run (run.timeout)", self.config.timeout);
                 self.orders.push_back(Order::Expel(index, why));
             }
         }

@@ -63,7 +63,7 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
             // What is found out ends it.
             duration: (!calibrate).then(|| time(scenario.warm_up() + scenario.measured())),
             calibrate,
-            patience: "5m".into(),
+            timeout: "5m".into(),
         },
         builder: receivers.iter().map(builder).collect(),
         source: senders.iter().enumerate().map(source).collect(),
@@ -141,7 +141,7 @@ struct Run {
     warm_up: String,
     duration: Option<String>,
     calibrate: bool,
-    patience: String,
+    timeout: String,
 }
 
 #[derive(Debug, Serialize)]

@@ -31,7 +31,7 @@ const ARENA: usize = 8 << 20;
 /// Bytes of places that a builder sets aside at a time, or more where one fetch takes more.
 const PLACES: usize = 2 << 20;
 /// A bound on waiting, for tests that would otherwise hang.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What connects the two ends in a test.
 pub trait Medium {
@@ -56,8 +56,8 @@ pub trait Medium {
             woken += u32::from(!builder.all.prepare_wait());
             poller.add(builder.all.poller().as_fd(), 1, Interest::READ).unwrap();
         }
-        let patience = if woken > 0 { Duration::ZERO } else { PATIENCE };
-        poller.wait(Some(patience), |_| woken += 1).unwrap();
+        let timeout = if woken > 0 { Duration::ZERO } else { TIMEOUT };
+        poller.wait(Some(timeout), |_| woken += 1).unwrap();
         assert!(woken > 0, "neither end has anything to do");
     }
 }
@@ -212,7 +212,7 @@ impl BuilderEnd {
     fn accept(&mut self) {
         while self.all.accept(0, 0).unwrap().is_none() {
             let mut tokens = Vec::new();
-            self.all.poller().wait(Some(PATIENCE), |token| tokens.push(token)).unwrap();
+            self.all.poller().wait(Some(TIMEOUT), |token| tokens.push(token)).unwrap();
             assert!(!tokens.is_empty(), "nobody comes");
             self.all.poll(self.begun.elapsed(), &tokens, &mut Vec::new());
         }
@@ -514,7 +514,7 @@ pub fn offers_arrive_in_order_and_intact<M: Medium>(medium: M) {
     }
     link.until("all offers", |link| link.said.len() == offers.len());
     assert_eq!(link.offered(), offers);
-    // The books come behind what they count.
+    // The final counters come behind what they count.
     let end = Message::End(Accounts { tickets: 301, ..Accounts::default() });
     link.offer(&[dropped(300)]);
     link.source.send(&end);

@@ -34,7 +34,7 @@ const PIECE: u32 = ((DATAGRAM - MESSAGE_LEN) / RECORD_ALIGN * RECORD_ALIGN) as u
 /// Bytes of description in a datagram.
 const PART: usize = DATAGRAM - MESSAGE_LEN - 4;
 /// Waiting for an answer: at first, and at most.
-const PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(640));
+const TIMEOUT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(640));
 /// A builder that said nothing for so long gives a sign of life, and by its echo gets one.
 const SILENCE: Duration = Duration::from_secs(1);
 /// A peer that was not heard for so long is gone.
@@ -51,7 +51,7 @@ struct Retry {
 
 impl Retry {
     fn from(now: Duration) -> Self {
-        Self { at: now + PATIENCE.0, wait: PATIENCE.0 }
+        Self { at: now + TIMEOUT.0, wait: TIMEOUT.0 }
     }
 
     fn is_due(&self, now: Duration) -> bool {
@@ -59,7 +59,7 @@ impl Retry {
     }
 
     fn later(&mut self, now: Duration) {
-        self.wait = (self.wait * 2).min(PATIENCE.1);
+        self.wait = (self.wait * 2).min(TIMEOUT.1);
         self.at = now + self.wait;
     }
 }

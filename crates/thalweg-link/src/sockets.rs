@@ -149,8 +149,8 @@ fn number(peer: usize) -> u32 {
 }
 
 impl<L: SocketLink> Socket<L> {
-    fn flush(&mut self, peer: usize, watch: &Watch) -> Result<(), LinkError> {
-        self.link.flush()?;
+    /// What to wait for may have changed.
+    fn update(&mut self, peer: usize, watch: &Watch) -> Result<(), LinkError> {
         let interest = self.link.interest();
         if interest != self.interest {
             self.interest = interest;
@@ -189,7 +189,12 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
     fn flush(&mut self, _now: Duration, broken: &mut Vec<(usize, LinkError)>) {
         for (peer, socket) in self.peers.iter_mut().enumerate() {
             let Some(socket) = socket.as_mut().filter(|socket| !socket.broken) else { continue };
-            if let Err(error) = socket.flush(peer, &self.watch) {
+            // The poller needs to know only of what is waited for; another thread may be waiting already.
+            let update = |socket: &mut Socket<L>| match self.waits {
+                true => socket.update(peer, &self.watch),
+                false => Ok(()),
+            };
+            if let Err(error) = socket.link.flush().and_then(|()| update(socket)) {
                 socket.broken = true;
                 broken.push((peer, error));
             }
@@ -199,8 +204,11 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
     fn prepare_wait(&mut self) -> bool {
         self.waits = true;
         let mut waits = true;
-        for socket in self.peers.iter_mut().flatten() {
-            socket.ready = socket.ready || !socket.link.prepare_wait();
+        for (peer, socket) in self.peers.iter_mut().enumerate() {
+            let Some(socket) = socket else { continue };
+            // Where the poller does not take it, the link is looked at, and says what is wrong.
+            let prepared = !socket.ready && socket.link.prepare_wait() && socket.update(peer, &self.watch).is_ok();
+            socket.ready = !prepared;
             waits &= !socket.ready;
         }
         waits

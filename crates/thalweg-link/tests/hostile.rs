@@ -24,7 +24,7 @@ const EAGER: Eager = Eager { credit: 16 << 10, limit: 8 << 10 };
 /// Bytes in the arena of sources, and of places.
 const ARENA: usize = 2 << 20;
 /// A bound on waiting, for tests that would otherwise hang.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 // ---- hostile to a builder, over TCP --------------------------------------------------------------------------------
 
@@ -945,7 +945,7 @@ fn wait(fd: BorrowedFd<'_>) {
     let poller = Poller::new().unwrap();
     poller.add(fd, 0, Interest::READ).unwrap();
     let mut woken = false;
-    poller.wait(Some(PATIENCE), |_| woken = true).unwrap();
+    poller.wait(Some(TIMEOUT), |_| woken = true).unwrap();
     assert!(woken, "nothing came");
 }
 

@@ -246,7 +246,7 @@ impl Blocks {
 
     /// Waits for everything that was sent on.
     pub(crate) fn finish(mut self) -> Result<Sent, StoreError> {
-        // The books depend on what becomes of the last block, too.
+        // The final counters depend on what becomes of the last block, too.
         while let Some(finished) = self.recorder.as_mut().map(Recorder::wait).transpose()?.flatten() {
             self.take_back(finished);
         }

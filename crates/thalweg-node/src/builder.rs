@@ -121,7 +121,7 @@ struct Connection {
     losses: Losses,
 }
 
-/// What is known of a source beside its books.
+/// What is known of a source beside its final counters.
 #[derive(Debug, Default)]
 struct SourceState {
     connection: Option<usize>,
@@ -216,7 +216,7 @@ impl BuilderNode {
         }
         for source in self.builder.time(now) {
             let why = match self.sources[source].connection {
-                Some(_) => "its books count tickets that it did not offer",
+                Some(_) => "its final counters count tickets that it did not offer",
                 None => "it did not come back",
             };
             self.give_up(source, why);

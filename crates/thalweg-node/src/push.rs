@@ -59,9 +59,9 @@ impl PushSource {
     ///
     /// # Errors
     /// It never will: no builder was found in time, or one refused this source.
-    pub fn wait_for_start(&self, patience: Duration) -> Result<bool, NodeError> {
+    pub fn wait_for_start(&self, timeout: Duration) -> Result<bool, NodeError> {
         self.shared
-            .wait(patience, |state| match state {
+            .wait(timeout, |state| match state {
                 State::Serving(node) => Ok((node.standing() != Standing::Before).then_some(())),
                 State::Over(Ok(_)) => Ok(Some(())),
                 State::Over(Err(error)) => Err(NodeError::Ended(Arc::clone(error))),
@@ -69,7 +69,7 @@ impl PushSource {
             .map(|begun| begun.is_some())
     }
 
-    /// Pushes one fragment for event `event`, or for the next one. Waits, at most `patience`, for the run to begin and, with
+    /// Pushes one fragment for event `event`, or for the next one. Waits, at most `timeout`, for the run to begin and, with
     /// policy `block`, for a slot. Returns the event's number, or nothing where time ran out. The payload is copied once,
     /// into the slot.
     ///
@@ -80,9 +80,9 @@ impl PushSource {
         &self,
         event: Option<EventId>,
         fragment: &PushedFragment<'_>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Option<EventId>, NodeError> {
-        self.shared.wait(patience, |state| match state {
+        self.shared.wait(timeout, |state| match state {
             State::Serving(node) => match node.standing() {
                 Standing::Open => {
                     let pushed = node.push(event, fragment);
@@ -111,7 +111,7 @@ impl PushSource {
     ///
     /// # Errors
     /// This source's part failed, and why: a builder was lost for good.
-    pub fn close(&self, patience: Duration) -> Result<Option<SourceReport>, NodeError> {
+    pub fn close(&self, timeout: Duration) -> Result<Option<SourceReport>, NodeError> {
         if let State::Serving(node) = &mut *self.shared.state() {
             if node.standing() == Standing::Before {
                 self.handle.send(Command::Abort);
@@ -120,7 +120,7 @@ impl PushSource {
                 self.wake_for(node);
             }
         }
-        self.shared.wait(patience, |state| match state {
+        self.shared.wait(timeout, |state| match state {
             State::Serving(_) => Ok(None),
             State::Over(Ok(report)) => Ok(Some(report.clone())),
             State::Over(Err(error)) => Err(NodeError::Ended(Arc::clone(error))),
@@ -178,10 +178,10 @@ impl Shared {
     /// Looks at the state until something is found there, at most so long.
     fn wait<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         mut look: impl FnMut(&mut State) -> Result<Option<T>, NodeError>,
     ) -> Result<Option<T>, NodeError> {
-        let until = now().saturating_add(patience);
+        let until = now().saturating_add(timeout);
         let mut state = self.state();
         loop {
             if let Some(found) = look(&mut state)? {

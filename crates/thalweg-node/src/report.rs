@@ -67,9 +67,9 @@ pub struct BuilderReport {
     pub copied_bytes: u64,
     /// Processor time of this process, user and system.
     pub cpu_seconds: f64,
-    /// Processor time of the sources, as their books say.
+    /// Processor time of the sources, as their final counters say.
     pub source_cpu_seconds: f64,
-    /// Payload bytes the sources copied, as their books say.
+    /// Payload bytes the sources copied, as their final counters say.
     pub source_copied_bytes: u64,
     /// How blocks were written.
     pub recorder: Option<String>,
@@ -86,7 +86,7 @@ pub struct BuilderReport {
     /// What the trigger levels did; nothing where there are none.
     #[serde(default)]
     pub trigger: Option<TriggerReport>,
-    /// The books.
+    /// The final counters.
     pub ledger: Ledger,
 }
 
@@ -250,7 +250,7 @@ pub struct RunReport {
     pub calibration: Vec<Calibration>,
     /// What the trigger levels did; nothing where there are none.
     pub trigger: Option<TriggerReport>,
-    /// The books.
+    /// The final counters.
     pub ledger: Ledger,
 }
 

@@ -39,7 +39,7 @@ pub struct SourceSettings {
     /// Bytes in each.
     pub slot_bytes: usize,
     /// How long to look for a builder before giving up.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// How the hot thread waits for something to do.
     pub wait: Wait,
     /// The processor to be bound to.

@@ -44,9 +44,9 @@ pub struct RunConfig {
     /// Ends the run after so many events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<u64>,
-    /// How long to wait, at the beginning for nodes to find each other, and at the end for a source to send its books.
+    /// How long to wait, at the beginning for nodes to find each other, and at the end for a source to send its final counters.
     #[serde(with = "duration")]
-    pub patience: Duration,
+    pub timeout: Duration,
     /// No run: builders find out what their links carry, and keep it for the runs that follow.
     pub calibrate: bool,
     /// What a run is reported to do in the steady state begins after so long.
@@ -62,7 +62,7 @@ impl Default for RunConfig {
             record: true,
             duration: None,
             events: None,
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             calibrate: false,
             warm_up: Duration::ZERO,
         }

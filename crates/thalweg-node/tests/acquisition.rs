@@ -154,7 +154,7 @@ fn record(folder: &Path, builders: usize, device: Box<dyn Acquisition>) -> (Vec<
         policy: Policy::Block,
         slots: 16,
         slot_bytes: 2048,
-        patience: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
         wait: Wait::default(),
         cpu: None,
     };

@@ -41,7 +41,7 @@ fn a_kind_of_link_that_was_registered_is_used_as_the_others_are() {
                 policy: source.policy,
                 slots: source.slots,
                 slot_bytes: source.slot_bytes(device.max_payload()),
-                patience: Duration::from_secs(60),
+                timeout: Duration::from_secs(60),
                 wait: source.wait,
                 cpu: None,
                 feed: Feed::Device(device),

@@ -141,7 +141,7 @@ fn a_source_that_is_given_up_while_it_is_connected_leaves_nothing_open() {
     builder.handle.press();
     source.until(|message| matches!(message, Message::Pause));
     source.say(&[Message::Paused { next: EventId(1), asked_by: 0 }]);
-    // It owes data and its books, and sends neither.
+    // It owes data and its final counters, and sends neither.
     let text = source.until(|message| matches!(message, Message::Refuse { .. }));
     assert!(
         text.starts_with("source 1.0 was given up: it did not end and send its final counters within 2s"),
@@ -175,7 +175,7 @@ impl Builder {
         let sources = if listen.contains("\", \"") { 2 } else { 1 };
         let sources: String = (0..sources).map(|n| format!("[[source]]\nname = \"s{n}\"\nid = \"1.{n}\"\n")).collect();
         let text = format!(
-            "[run]\n{run}\ndirectory = \"{}\"\npatience = \"2s\"\n\
+            "[run]\n{run}\ndirectory = \"{}\"\ntimeout = \"2s\"\n\
              [[builder]]\nname = \"b\"\nlisten = [\"{listen}\"]\n{builder}\n{sources}",
             folder.display()
         );

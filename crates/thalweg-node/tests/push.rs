@@ -93,7 +93,7 @@ fn a_builder_that_stops_at_once_is_told_to_everyone_who_waits() {
 fn builder(folder: &Path, run: &str) -> (Address, Handle, Running) {
     let file = folder.join("topology.toml");
     let sources: String = (0..2).map(|n| format!("[[source]]\nname = \"s{n}\"\nid = \"1.{n}\"\n")).collect();
-    let run = format!("[run]\nrecord = false\npatience = \"60s\"\n{run}\n");
+    let run = format!("[run]\nrecord = false\ntimeout = \"60s\"\n{run}\n");
     let builder = "[[builder]]\nname = \"b\"\nlisten = [\"tcp:127.0.0.1:0\"]\ndeadline = \"60s\"\n";
     std::fs::write(&file, run + builder + &sources).unwrap();
     let node = BuilderNode::new(&Topology::load(&file).unwrap(), "b").unwrap();
@@ -118,7 +118,7 @@ fn source(address: &Address, id: &str) -> PushSource {
         // Few and small, so that a push has to wait.
         slots: 2,
         slot_bytes: 1088,
-        patience: LONG,
+        timeout: LONG,
         wait: Wait::default(),
         cpu: None,
     })

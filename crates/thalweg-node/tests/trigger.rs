@@ -44,7 +44,7 @@ fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile:
                 policy: source.policy,
                 slots: source.slots,
                 slot_bytes: source.slot_bytes(device.max_payload()),
-                patience: Duration::from_secs(60),
+                timeout: Duration::from_secs(60),
                 wait: Wait::default(),
                 cpu: None,
                 feed: Feed::Device(device),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use thalweg_store::Followed;
 
 /// How long Ctrl-C may have to wait. New events are not waited for in steps: they wake the wait at once.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// All events of a run in the order in which they were closed, waiting for more until its writer has ended.
 #[pyclass(frozen, module = "thalweg")]
@@ -36,7 +36,7 @@ impl Follow {
             // The lock is taken without the interpreter: another thread may wait in here with it.
             let next = py.detach(|| {
                 let mut follow = self.follow.lock().unwrap_or_else(PoisonError::into_inner);
-                follow.next(PATIENCE)
+                follow.next(TIMEOUT)
             });
             match next.map_err(run_error)? {
                 Followed::Event(event) => return Ok(Some(Event::new(event, self.run, &self.shapes))),

@@ -17,24 +17,24 @@ use thalweg_wire::{EventId, SourceId};
 
 /// Opens a run: a directory, or a URL of a data server. It may still be being written, or its writer may have died.
 #[pyfunction]
-#[pyo3(signature = (path, *, token = None, ca_file = None, patience = 10.0))]
+#[pyo3(signature = (path, *, token = None, ca_file = None, timeout = 10.0))]
 pub(crate) fn open(
     py: Python<'_>,
     path: PathBuf,
     token: Option<String>,
     ca_file: Option<PathBuf>,
-    patience: f64,
+    timeout: f64,
 ) -> PyResult<Run> {
     let url = path.to_str().filter(|path| is_url(path));
     if url.is_none() && (token.is_some() || ca_file.is_some()) {
         return Err(PyValueError::new_err("'token' and 'ca_file' are for a run on a server: http://… or https://…"));
     }
-    let patience = Duration::try_from_secs_f64(patience)
-        .map_err(|_| PyValueError::new_err("'patience' is a number of seconds, not negative"))?;
+    let timeout = Duration::try_from_secs_f64(timeout)
+        .map_err(|_| PyValueError::new_err("'timeout' is a number of seconds, not negative"))?;
     let run = py.detach(|| match url {
         Some(url) => {
             let token = token.or_else(|| std::env::var("THALWEG_TOKEN").ok());
-            open_run(url, &Options { token, ca_file, patience }).map_err(run_error)
+            open_run(url, &Options { token, ca_file, timeout }).map_err(run_error)
         }
         // A run that was not closed is read from end to end.
         None => thalweg_store::Run::open(&path).map_err(run_error),

@@ -23,7 +23,7 @@ pub(crate) struct Source {
     content: Content,
     id: SourceId,
     builders: Vec<Address>,
-    patience: Duration,
+    timeout: Duration,
     finished: AtomicBool,
     /// A child made by `fork` has this object, but not the thread behind it.
     process: u32,
@@ -34,7 +34,7 @@ impl Source {
     #[new]
     #[pyo3(signature = (
         builders, *, id, name = None, dtype = None, shape = None, max_bytes = None, payload_type = None,
-        description = None, slots = 16, slot = None, policy = "block", patience = 10.0,
+        description = None, slots = 16, slot = None, policy = "block", timeout = 10.0,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named where they are given")]
     fn new(
@@ -50,12 +50,12 @@ impl Source {
         slots: u32,
         slot: Option<usize>,
         policy: &str,
-        patience: f64,
+        timeout: f64,
     ) -> PyResult<Self> {
         let builders = addresses(builders)?;
         let id: SourceId = id.parse().map_err(PyValueError::new_err)?;
         let content = Content::declared(dtype, shape, max_bytes, payload_type)?;
-        let patience = seconds("patience", patience)?;
+        let timeout = seconds("timeout", timeout)?;
         if !(1..=65_536).contains(&slots) {
             return Err(PyValueError::new_err(format!("slots={slots}: 1 to 65536 are possible")));
         }
@@ -73,13 +73,13 @@ impl Source {
             policy: policy_of(policy)?,
             slots,
             slot_bytes,
-            patience,
+            timeout,
             wait: Wait::default(),
             cpu: None,
         };
         let source = py.detach(|| PushSource::start(settings)).map_err(run_error)?;
         let (finished, process) = (AtomicBool::new(false), std::process::id());
-        Ok(Self { source: Some(source), content, id, builders, patience, finished, process })
+        Ok(Self { source: Some(source), content, id, builders, timeout, finished, process })
     }
 
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
@@ -206,9 +206,9 @@ impl Drop for Source {
             std::mem::forget(source);
             return;
         }
-        let patience = self.patience;
+        let timeout = self.timeout;
         let leave = move || {
-            if matches!(source.close(patience), Ok(None)) {
+            if matches!(source.close(timeout), Ok(None)) {
                 source.abandon();
             }
             drop(source);

@@ -23,7 +23,7 @@ use thalweg_wire::RunNumber;
 ///
 /// # Errors
 /// [`RemoteError::Partly`] where the server refuses some of it: all else was fetched. Others where the server cannot be
-/// reached for [`Options::patience`](crate::Options::patience), something else is in its place here, or it does not
+/// reached for [`Options::timeout`](crate::Options::timeout), something else is in its place here, or it does not
 /// match its checksum. What has come stays: another call goes on from there.
 pub fn pull(server: &Server, into: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let pull = Pull::new(streams, progress);

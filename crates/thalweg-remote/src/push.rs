@@ -25,7 +25,7 @@ use ureq::http::{StatusCode, header};
 ///
 /// # Errors
 /// Where it is no file or run, or a run that is being recorded or is not whole; or where the server cannot be reached
-/// for [`Options::patience`](crate::Options::patience), refuses, or has another file of that name. What has arrived
+/// for [`Options::timeout`](crate::Options::timeout), refuses, or has another file of that name. What has arrived
 /// stays: another call goes on from there.
 pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let name = name_of(path)?;
@@ -307,7 +307,7 @@ impl<'a> Upload<'a> {
         self.resume(length)?;
         self.resumed = self.at;
         let mut began_anew = false;
-        let mut patience = self.job.server.patience();
+        let mut timeout = self.job.server.timeout();
         // The most that the server ever had, and whether it fell back behind that.
         let (mut most, mut fell_back) = (self.at, false);
         loop {
@@ -321,7 +321,7 @@ impl<'a> Upload<'a> {
                 Ok(Answer::There(there)) if there < length && there > most => {
                     self.now_at(there);
                     (most, fell_back) = (there, false);
-                    patience.renew();
+                    timeout.renew();
                     continue;
                 }
                 // It may have lost some, as servers that are killed do; but not again and again.
@@ -355,12 +355,12 @@ impl<'a> Upload<'a> {
                 self.resumed = 0;
                 most = 0;
             } else {
-                patience.wait(error)?;
+                timeout.wait(error)?;
             }
             self.resume(length)?;
             if self.at > most {
                 most = self.at;
-                patience.renew();
+                timeout.renew();
             }
         }
     }
@@ -544,7 +544,7 @@ impl Segment {
         if end <= sent || self.waits {
             return Ok(false);
         }
-        let mut patience = self.job.server.patience();
+        let mut timeout = self.job.server.timeout();
         loop {
             match upload.put(sent..end, None, None, None) {
                 Ok(Answer::There(there)) => {
@@ -562,7 +562,7 @@ impl Segment {
                     self.waits = true;
                     return Ok(false);
                 }
-                Err(error) => patience.wait(error)?,
+                Err(error) => timeout.wait(error)?,
             }
             upload.resume(u64::MAX)?;
             if upload.at != sent {

@@ -1,7 +1,7 @@
 //! A range of a file on a server as a stream that survives broken connections.
 
 use crate::RemoteError;
-use crate::server::{Head, Patience, Question, Server, field, refused};
+use crate::server::{Head, Question, Retries, Server, field, refused};
 use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub struct Reader {
     /// The byte behind the last.
     end: u64,
     answer: Option<BodyReader<'static>>,
-    patience: Patience,
+    timeout: Retries,
 }
 
 impl Reader {
@@ -30,13 +30,13 @@ impl Reader {
         range: Range<u64>,
         same: Option<&Head>,
     ) -> Result<Self, RemoteError> {
-        let mut patience = server.patience();
+        let mut timeout = server.timeout();
         let head = Head { length: 0, etag: None, modified: None, crc32c: None };
         let Range { start: at, end } = range;
         let mut reader =
-            Self { patience: server.patience(), server, url, same: same.cloned(), head, at, end, answer: None };
+            Self { timeout: server.timeout(), server, url, same: same.cloned(), head, at, end, answer: None };
         while let Err(error) = reader.ask() {
-            patience.wait(error)?;
+            timeout.wait(error)?;
         }
         Ok(reader)
     }
@@ -137,12 +137,12 @@ impl Read for Reader {
                 Ok(0) => {}
                 Ok(read) => {
                     self.at += read as u64;
-                    self.patience.renew();
+                    self.timeout.renew();
                     return Ok(read);
                 }
                 Err(error) => {
                     self.answer = None;
-                    self.patience.wait(error)?;
+                    self.timeout.wait(error)?;
                 }
             }
         }

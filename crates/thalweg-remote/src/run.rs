@@ -142,7 +142,7 @@ mod tests {
                 let _ = (&client).write_all(answer.as_bytes());
             }
         });
-        let options = Options { patience: std::time::Duration::ZERO, ..Options::default() };
+        let options = Options { timeout: std::time::Duration::ZERO, ..Options::default() };
         Served { server: Server::new(&url, &options).unwrap(), url: url.into(), known: Mutex::default() }
     }
 
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn an_error_leaves_the_name_to_who_tells_it() {
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let options = Options { patience: std::time::Duration::ZERO, ..Options::default() };
+        let options = Options { timeout: std::time::Duration::ZERO, ..Options::default() };
         let url = format!("http://{nobody}/1");
         let error = open_run(&url, &options).unwrap_err().to_string();
         assert_eq!(error.matches(&url).count(), 1, "{error}");

@@ -16,7 +16,7 @@ use ureq::{Agent, Body, SendBody};
 /// A data server, or what is beneath a URL of one. All paths are relative to that URL.
 ///
 /// Its methods block. A clone is cheap, and shares the connections that are kept open: threads may each have one, or all
-/// use the same. What fails for a reason that may go away by itself is tried again, as long as [`Options::patience`]
+/// use the same. What fails for a reason that may go away by itself is tried again, as long as [`Options::timeout`]
 /// says; redirections are not followed.
 #[derive(Debug, Clone)]
 pub struct Server {
@@ -33,7 +33,7 @@ pub struct Options {
     pub ca_file: Option<PathBuf>,
     /// How long to try again while the server cannot be reached, breaks off or says that it cannot now, since it did
     /// something last. A server that says nothing for so long counts as one that breaks off: after 2 s at least, and 30 s at most.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// What a server says of a file without sending it.
@@ -53,7 +53,7 @@ pub struct Head {
 struct Shared {
     agent: Agent,
     authorization: Option<String>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Server {
@@ -79,17 +79,17 @@ impl Server {
             // A token goes to nobody but the server it was given for, and what is read is what was named.
             .max_redirects(0)
             .http_status_as_error(false)
-            .timeout_resolve(Some(no_longer(CONNECT, options.patience)))
-            .timeout_connect(Some(no_longer(CONNECT, options.patience)))
-            .timeout_per_read(Some(no_longer(QUIET, options.patience)))
-            .timeout_per_write(Some(no_longer(QUIET, options.patience)))
+            .timeout_resolve(Some(no_longer(CONNECT, options.timeout)))
+            .timeout_connect(Some(no_longer(CONNECT, options.timeout)))
+            .timeout_per_read(Some(no_longer(QUIET, options.timeout)))
+            .timeout_per_write(Some(no_longer(QUIET, options.timeout)))
             .input_buffer_size(BUFFER)
             .output_buffer_size(BUFFER)
             .max_idle_connections(MOST_IDLE)
             .max_idle_connections_per_host(MOST_IDLE)
             .build()
             .new_agent();
-        Ok(Self { address, shared: Arc::new(Shared { agent, authorization, patience: options.patience }) })
+        Ok(Self { address, shared: Arc::new(Shared { agent, authorization, timeout: options.timeout }) })
     }
 
     /// The same server, beneath a path of this one.
@@ -99,9 +99,9 @@ impl Server {
     }
 
     /// The same server, over the same connections, tried again for another time. How long it may say nothing stays.
-    pub(crate) fn with_patience(&self, patience: Duration) -> Self {
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
         let Shared { agent, authorization, .. } = &*self.shared;
-        let shared = Shared { agent: agent.clone(), authorization: authorization.clone(), patience };
+        let shared = Shared { agent: agent.clone(), authorization: authorization.clone(), timeout };
         Self { address: self.address.clone(), shared: Arc::new(shared) }
     }
 
@@ -118,7 +118,7 @@ impl Server {
     /// What a directory or a run holds.
     ///
     /// # Errors
-    /// Where there is no such directory, the server cannot be reached for [`Options::patience`], or it refuses or
+    /// Where there is no such directory, the server cannot be reached for [`Options::timeout`], or it refuses or
     /// answers something else.
     pub fn list(&self, path: &str) -> Result<Listing, RemoteError> {
         let directory = format!("{}/", path.trim_end_matches('/'));
@@ -229,23 +229,23 @@ impl Server {
 
     /// Does it again, at growing intervals, while it fails for a reason that may go away.
     pub(crate) fn patiently<T>(&self, mut act: impl FnMut() -> Result<T, RemoteError>) -> Result<T, RemoteError> {
-        let mut patience = self.patience();
+        let mut timeout = self.timeout();
         loop {
             match act() {
-                Err(error) => patience.wait(error)?,
+                Err(error) => timeout.wait(error)?,
                 done => return done,
             }
         }
     }
 
-    pub(crate) fn patience(&self) -> Patience {
-        Patience { limit: self.shared.patience, since: None, pause: FIRST_PAUSE }
+    pub(crate) fn timeout(&self) -> Retries {
+        Retries { limit: self.shared.timeout, since: None, pause: FIRST_PAUSE }
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { token: None, ca_file: None, patience: Duration::from_secs(30) }
+        Self { token: None, ca_file: None, timeout: Duration::from_secs(30) }
     }
 }
 
@@ -304,13 +304,13 @@ impl Question {
 
 /// How long something is still tried: exponential backoff since it last got anywhere.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Retries {
     limit: Duration,
     since: Option<Instant>,
     pause: Duration,
 }
 
-impl Patience {
+impl Retries {
     /// Waits before the next try; gives the error back where there is to be none.
     pub(crate) fn wait(&mut self, error: RemoteError) -> Result<(), RemoteError> {
         if !error.is_transient() {
@@ -403,16 +403,16 @@ fn tls(options: &Options) -> Result<TlsConfig, RemoteError> {
         .build())
 }
 
-/// A limit of time for whoever has no more patience than that. None at all means that nothing is tried again, not haste.
-fn no_longer(limit: Duration, patience: Duration) -> Duration {
-    if patience.is_zero() { limit } else { limit.min(patience.max(SHORTEST_QUIET)) }
+/// A limit of time for whoever has no more timeout than that. None at all means that nothing is tried again, not haste.
+fn no_longer(limit: Duration, timeout: Duration) -> Duration {
+    if timeout.is_zero() { limit } else { limit.min(timeout.max(SHORTEST_QUIET)) }
 }
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a server may say nothing, or take nothing, before the connection counts as broken.
 const QUIET: Duration = Duration::from_secs(30);
-/// The same for who has little patience: a disk that has to spin up, or a packet that was lost, is no break.
+/// The same for who has little timeout: a disk that has to spin up, or a packet that was lost, is no break.
 const SHORTEST_QUIET: Duration = Duration::from_secs(2);
 /// How long it may say nothing while it brings an upload to its disk.
 const DISK: Duration = Duration::from_secs(300);
@@ -433,11 +433,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_may_say_nothing_no_longer_than_the_patience_lasts() {
-        for (patience, connect, quiet) in [(0, 10, 30), (1, 2, 2), (5, 5, 5), (20, 10, 20), (600, 10, 30)] {
-            let patience = Duration::from_secs(patience);
-            let limits = [CONNECT, QUIET].map(|limit| no_longer(limit, patience).as_secs());
-            assert_eq!(limits, [connect, quiet], "{patience:?}");
+    fn a_server_may_say_nothing_no_longer_than_the_timeout() {
+        for (timeout, connect, quiet) in [(0, 10, 30), (1, 2, 2), (5, 5, 5), (20, 10, 20), (600, 10, 30)] {
+            let timeout = Duration::from_secs(timeout);
+            let limits = [CONNECT, QUIET].map(|limit| no_longer(limit, timeout).as_secs());
+            assert_eq!(limits, [connect, quiet], "{timeout:?}");
         }
     }
 }

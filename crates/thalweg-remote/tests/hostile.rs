@@ -47,7 +47,7 @@ impl Liar {
                 });
             }
         });
-        let options = Options { patience: Duration::from_millis(1), ..Options::default() };
+        let options = Options { timeout: Duration::from_millis(1), ..Options::default() };
         Self { server: Server::new(&url, &options).unwrap(), asked, conditions }
     }
 
@@ -186,7 +186,7 @@ fn what_breaks_off_is_asked_for_from_there_on() {
         "bytes=2-3" => answer("206 Partial Content", "ETag: \"1\"\r\nContent-Range: bytes 2-3/4\r\n", "xt"),
         _ => answer("400 Bad Request", "", ""),
     });
-    let options = Options { patience: Duration::from_secs(5), ..Options::default() };
+    let options = Options { timeout: Duration::from_secs(5), ..Options::default() };
     let server = Server::new(&liar.server.url(""), &options).unwrap();
     assert_eq!(server.read("", .., None).unwrap(), b"text");
     let head = Head { length: 4, etag: Some("\"1\"".into()), modified: None, crc32c: None };
@@ -225,7 +225,7 @@ fn what_breaks_off_does_not_go_on_with_another_content() {
         }
         _ => answer("206 Partial Content", &format!("{LATER}Content-Range: bytes 2-3/4\r\n"), "xt"),
     });
-    let options = Options { patience: Duration::from_secs(5), ..Options::default() };
+    let options = Options { timeout: Duration::from_secs(5), ..Options::default() };
     let server = Server::new(&liar.server.url(""), &options).unwrap();
     let then = std::time::UNIX_EPOCH + Duration::from_secs(1_795_334_400);
     let head = Head { length: 4, etag: None, modified: Some(then), crc32c: None };
@@ -254,7 +254,7 @@ fn a_run_that_is_none_or_contradicts_itself_is_not_opened() {
         let liar = Liar::new("/a", move |_, path, _| {
             answer("200 OK", "", if path.ends_with("run.json") { content } else { &listing })
         });
-        let options = Options { patience: Duration::ZERO, ..Options::default() };
+        let options = Options { timeout: Duration::ZERO, ..Options::default() };
         assert!(open_run(&liar.server.url(""), &options).is_err(), "{listed} {content}");
     }
 }

@@ -95,16 +95,16 @@ impl Clients {
         drop(self.changed.wait_timeout_while(connected, A_WHILE, |connected| connected.len() >= before));
     }
 
-    /// Looks at them each time that `patience` is over, until [`send_away`](Self::send_away): who has been in the middle of one and the
+    /// Looks at them each time that `timeout` is over, until [`send_away`](Self::send_away): who has been in the middle of one and the
     /// same thing since the last time, moved fewer than [`SLOWEST`] bytes a second, and is the one that is waited for, goes.
-    pub(crate) fn watch(&self, patience: Duration) {
+    pub(crate) fn watch(&self, timeout: Duration) {
         let mut seen: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        let least = (SLOWEST as f64 * patience.as_secs_f64()) as u64;
+        let least = (SLOWEST as f64 * timeout.as_secs_f64()) as u64;
         let mut connected = self.connected();
         loop {
             let stopped = |_: &mut _| !self.stopped.load(Ordering::Relaxed);
             let (guard, waited) =
-                self.changed.wait_timeout_while(connected, patience, stopped).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait_timeout_while(connected, timeout, stopped).unwrap_or_else(PoisonError::into_inner);
             if !waited.timed_out() {
                 return;
             }

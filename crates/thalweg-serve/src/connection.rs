@@ -27,7 +27,7 @@ pub(crate) struct Connection<'a> {
     ways: Ways,
     counters: &'a Counters,
     /// How long the client may send nothing.
-    patience: Duration,
+    timeout: Duration,
     /// Told what goes on.
     note: &'a dyn Fn(Activity),
     /// Bytes that came and were not looked at yet.
@@ -49,11 +49,11 @@ impl<'a> Connection<'a> {
         site: &'a Site,
         ways: Ways,
         counters: &'a Counters,
-        patience: Duration,
+        timeout: Duration,
         note: &'a dyn Fn(Activity),
     ) -> Self {
         let (sender, receiver) = (Sender::new(), Receiver::new());
-        Self { wire, site, ways, counters, patience, note, ahead: Vec::new(), sender, receiver }
+        Self { wire, site, ways, counters, timeout, note, ahead: Vec::new(), sender, receiver }
     }
 
     /// Goes on with what another thread began, and answers requests until the client goes, or has to, or asks for something that needs no
@@ -91,7 +91,7 @@ impl<'a> Connection<'a> {
                 }
             };
         }
-        self.wire.close(Instant::now() + LINGER.min(self.patience));
+        self.wire.close(Instant::now() + LINGER.min(self.timeout));
         Ok(None)
     }
 
@@ -110,8 +110,8 @@ impl<'a> Connection<'a> {
 
     /// The next request; nothing when the client has gone, or has nothing to ask.
     fn head(&mut self) -> io::Result<Option<Result<Head, head::Refused>>> {
-        let head_time = HEAD_TIME.min(self.patience);
-        let mut until = Instant::now() + if self.ahead.is_empty() { self.patience } else { head_time };
+        let head_time = HEAD_TIME.min(self.timeout);
+        let mut until = Instant::now() + if self.ahead.is_empty() { self.timeout } else { head_time };
         let head = loop {
             match head::parse(&self.ahead) {
                 Ok(Some((head, length))) => {

@@ -47,7 +47,7 @@ pub(crate) struct Common<'a> {
     pub(crate) counters: &'a Counters,
     pub(crate) clients: &'a Clients,
     /// How long a client may send and take nothing.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     /// How what is in the page cache is sent.
     pub(crate) way: Outward,
     /// Takes a client that needs a thread of its own.
@@ -233,7 +233,7 @@ impl EventLoop {
 
 impl Served {
     fn new(client: Arc<Client>, begun: Handoff, common: &Common<'_>) -> Self {
-        let until = Instant::now() + common.patience;
+        let until = Instant::now() + common.timeout;
         let mut visitor =
             Self { client, ahead: begun.ahead, readable: true, ends: false, state: State::Ask, until, queued: false };
         if let Some(answer) = begun.answer {
@@ -273,7 +273,7 @@ impl Served {
                             Came::End => return Ok(self.goes()),
                             Came::Else => return Ok(Turn::HandOver),
                             // The rest has to come soon.
-                            Came::Some if began => self.until = now + HEAD_TIME.min(common.patience),
+                            Came::Some if began => self.until = now + HEAD_TIME.min(common.timeout),
                             Came::Some => {}
                         }
                     }
@@ -289,7 +289,7 @@ impl Served {
                         }
                         common.counters.requests.fetch_add(1, Ordering::Relaxed);
                         common.clients.note(&self.client, Activity::Rest);
-                        self.answered(keep, common.patience, now);
+                        self.answered(keep, common.timeout, now);
                         // Who asks again at once does not do so in front of all others.
                         return Ok(if self.ahead.is_empty() && !self.readable { Turn::Wait } else { Turn::Again });
                     }
@@ -321,15 +321,15 @@ impl Served {
         self.state = State::Answer(Sending { answer, sent: 0, corked: false, full: false });
     }
 
-    fn answered(&mut self, keep: bool, patience: Duration, now: Instant) {
+    fn answered(&mut self, keep: bool, timeout: Duration, now: Instant) {
         if keep {
             self.state = State::Ask;
-            self.until = now + if self.ahead.is_empty() { patience } else { HEAD_TIME.min(patience) };
+            self.until = now + if self.ahead.is_empty() { timeout } else { HEAD_TIME.min(timeout) };
         } else {
             // One that has gone is found out when it is read from.
             self.client.say_goodbye();
             self.state = State::Leave;
-            self.until = now + LINGER.min(patience);
+            self.until = now + LINGER.min(timeout);
         }
     }
 

@@ -43,7 +43,7 @@ pub struct Settings {
     /// Clients served at once; at least one.
     pub connections: usize,
     /// How long a client may send and take nothing, or next to nothing.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// How bytes move.
     pub ways: Ways,
     /// CPUs that serve; all where it is empty.
@@ -126,7 +126,7 @@ impl Server {
         std::thread::scope(|scope| {
             let thread = |name: &str| std::thread::Builder::new().name(name.into()).stack_size(STACK);
             thread("watch")
-                .spawn_scoped(scope, || self.clients.watch(self.settings.patience))
+                .spawn_scoped(scope, || self.clients.watch(self.settings.timeout))
                 .map_err(ServeError::Accept)?;
             let run = |one| thread("loop").spawn_scoped(scope, move || self.run_loop(one, scope)).map(|_| ());
             let running = self.loops.iter().try_for_each(run).map_err(ServeError::Accept);
@@ -142,7 +142,7 @@ impl Server {
             site: &self.site,
             counters: &self.counters,
             clients: &self.clients,
-            patience: self.settings.patience,
+            timeout: self.settings.timeout,
             way: self.settings.ways.cached,
             hand_over: &|number, client, begun| self.spawn(scope, number, client, begun),
         };
@@ -210,10 +210,10 @@ impl Server {
     }
 
     fn prepare(&self, client: &Client) -> io::Result<()> {
-        let patience = Some(self.settings.patience);
+        let timeout = Some(self.settings.timeout);
         client.socket.set_nodelay(true)?;
-        client.socket.set_read_timeout(patience)?;
-        client.socket.set_write_timeout(patience)
+        client.socket.set_read_timeout(timeout)?;
+        client.socket.set_write_timeout(timeout)
     }
 
     /// Keeps this thread on the processors that serve.
@@ -259,11 +259,11 @@ impl Server {
 
     fn serve(&self, client: &Arc<Client>, begun: Handoff) -> io::Result<Option<Handoff>> {
         self.settle();
-        let patience = self.settings.patience;
+        let timeout = self.settings.timeout;
         client.socket.set_nonblocking(false)?;
         let wire = match &self.settings.tls {
             Some(tls) if client.tls.get().is_none() => {
-                let wire = Wire::with_tls(Arc::clone(client), tls, Instant::now() + HEAD_TIME.min(patience))?;
+                let wire = Wire::with_tls(Arc::clone(client), tls, Instant::now() + HEAD_TIME.min(timeout))?;
                 if wire.clear().is_some() {
                     // From now on it is as good as one in the clear.
                     return Ok(Some(begun));
@@ -274,7 +274,7 @@ impl Server {
         };
         let note = |doing| self.clients.note(client, doing);
         let ways = self.settings.ways;
-        let served = Connection::new(wire, &self.site, ways, &self.counters, patience, &note).serve(begun);
+        let served = Connection::new(wire, &self.site, ways, &self.counters, timeout, &note).serve(begun);
         if served.is_err() {
             // What it does not take is not kept for it either: the connection is reset.
             SockRef::from(&client.socket).set_linger(Some(Duration::ZERO))?;

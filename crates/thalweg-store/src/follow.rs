@@ -102,13 +102,13 @@ impl Follow {
         &self.info
     }
 
-    /// The next event. Waits for it no longer than `patience`; with none of it, looks and returns at once.
+    /// The next event. Waits for it no longer than `timeout`; with none of it, looks and returns at once.
     ///
     /// # Errors
     /// Where an event cannot be read, or a block of a run that is over is damaged or missing: the next call goes on
     /// behind it. Where a file cannot be read: the next call tries again.
-    pub fn next(&mut self, patience: Duration) -> Result<Followed, StoreError> {
-        let deadline = Instant::now().checked_add(patience);
+    pub fn next(&mut self, timeout: Duration) -> Result<Followed, StoreError> {
+        let deadline = Instant::now().checked_add(timeout);
         loop {
             if let Some((event, status)) = self.take_closed() {
                 return self.assemble(event, status).map(Followed::Event);

@@ -406,7 +406,7 @@ fn ledger_line(info: &RunInfo, source: &str, name: &str, recorded: u64) -> Value
     json!({
         "source": source, "name": name, "accepted": recorded, "recorded": recorded, "discarded": 0, "rejected": 0,
         "dropped_newest": 0, "dropped_oldest": 0, "lost_in_device": 0, "late": 0, "corrupt": 0, "lost": 0, "unaccounted": 0,
-        "empty": 0, "duplicates": 0, "skipped": 0, "bytes": 0, "closed_books": false,
+        "empty": 0, "duplicates": 0, "skipped": 0, "bytes": 0, "final_counters": false,
     })
 }
 

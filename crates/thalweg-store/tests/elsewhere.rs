@@ -270,7 +270,7 @@ fn a_run_elsewhere_is_followed_to_its_end() {
     builder.settle();
     let memory = Memory::copy_of(builder.recorder.path());
     let mut follow = Follow::open_at(Arc::clone(&memory) as _).unwrap();
-    let mut next = |patience| follow.next(patience).unwrap();
+    let mut next = |timeout| follow.next(timeout).unwrap();
     for expected in 0..50 {
         assert!(matches!(next(Duration::ZERO), Followed::Event(event) if event.id == EventId(expected)));
     }
@@ -285,10 +285,10 @@ fn a_run_elsewhere_is_followed_to_its_end() {
     }
     let finished = builder.finish();
     memory.copy_again(&finished.path);
-    let patience = Duration::from_secs(60);
+    let timeout = Duration::from_secs(60);
     for expected in 50..200 {
-        assert!(matches!(next(patience), Followed::Event(event) if event.id == EventId(expected)));
+        assert!(matches!(next(timeout), Followed::Event(event) if event.id == EventId(expected)));
     }
-    assert!(matches!(next(patience), Followed::End(End::Finished)));
+    assert!(matches!(next(timeout), Followed::End(End::Finished)));
     assert_eq!(follow.info().state, RunState::Incomplete);
 }

@@ -8,7 +8,7 @@ use thalweg_store::{End, Follow, Followed, RecorderConfig, RunState};
 use thalweg_wire::EventId;
 
 /// Long enough that only a follower that is never woken reaches it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_follower_gets_every_event_of_a_run_and_its_end() {
@@ -29,7 +29,7 @@ fn a_follower_gets_every_event_of_a_run_and_its_end() {
                 builder.finish();
             });
             for expected in 0..3000 {
-                match follow.next(PATIENCE).unwrap() {
+                match follow.next(TIMEOUT).unwrap() {
                     Followed::Event(event) => {
                         assert_eq!(event.id, EventId(expected));
                         assert_eq!(event.fragments.len(), usize::from(SOURCES));
@@ -40,8 +40,8 @@ fn a_follower_gets_every_event_of_a_run_and_its_end() {
                     other => panic!("{other:?} instead of event {expected}"),
                 }
             }
-            assert!(matches!(follow.next(PATIENCE), Ok(Followed::End(End::Finished))));
-            assert!(matches!(follow.next(PATIENCE), Ok(Followed::End(End::Finished))));
+            assert!(matches!(follow.next(TIMEOUT), Ok(Followed::End(End::Finished))));
+            assert!(matches!(follow.next(TIMEOUT), Ok(Followed::End(End::Finished))));
             assert_eq!(follow.info().state, RunState::Complete);
         });
     }
@@ -66,12 +66,12 @@ fn a_follower_sees_what_is_on_disk_and_no_more() {
     assert!(matches!(late.next(Duration::ZERO), Ok(Followed::Quiet)));
     builder.event(3, 100);
     builder.die();
-    assert!(matches!(late.next(PATIENCE), Ok(Followed::Event(event)) if event.id == EventId(3)));
-    assert!(matches!(late.next(PATIENCE), Ok(Followed::End(End::WriterGone))));
+    assert!(matches!(late.next(TIMEOUT), Ok(Followed::Event(event)) if event.id == EventId(3)));
+    assert!(matches!(late.next(TIMEOUT), Ok(Followed::End(End::WriterGone))));
     for id in [2, 3] {
-        assert!(matches!(follow.next(PATIENCE), Ok(Followed::Event(event)) if event.id == EventId(id)));
+        assert!(matches!(follow.next(TIMEOUT), Ok(Followed::Event(event)) if event.id == EventId(id)));
     }
-    assert!(matches!(follow.next(PATIENCE), Ok(Followed::End(End::WriterGone))));
+    assert!(matches!(follow.next(TIMEOUT), Ok(Followed::End(End::WriterGone))));
 }
 
 #[test]

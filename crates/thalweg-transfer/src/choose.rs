@@ -61,23 +61,23 @@ fn best<'a>(trials: impl Iterator<Item = &'a Trial> + Clone) -> Option<Outward> 
     fast_enough.min_by(|(_, a), (_, b)| a.cpu_per_gib.total_cmp(&b.cpu_per_gib)).map(|(way, _)| way)
 }
 
-/// Sends up to `bytes` of a file each way, once from the page cache and once from the disk. Takes no longer than about `patience` for
+/// Sends up to `bytes` of a file each way, once from the page cache and once from the disk. Takes no longer than about `timeout` for
 /// each of them.
 ///
 /// # Errors
 /// Where there is no loopback, or the file cannot be read at all.
-pub fn measure(file: File, bytes: u64, patience: Duration) -> io::Result<Measured> {
+pub fn measure(file: File, bytes: u64, timeout: Duration) -> io::Result<Measured> {
     let bytes = bytes.min(file.metadata()?.len());
     let stored = Arc::new(Stored::new(file));
     let mut measured = Measured { cached: Vec::new(), uncached: Vec::new() };
     for way in Outward::ALL {
         if way.is_uncached() {
             forget(&stored, bytes);
-            measured.uncached.push(Trial { way, cost: cost(way, &stored, bytes, patience).map_err(|e| e.to_string()) });
+            measured.uncached.push(Trial { way, cost: cost(way, &stored, bytes, timeout).map_err(|e| e.to_string()) });
         } else {
             fadvise(stored.file(), 0, None, Advice::Normal)?;
-            let warm = cost(way, &stored, bytes, patience);
-            let again = warm.and_then(|_| cost(way, &stored, bytes, patience));
+            let warm = cost(way, &stored, bytes, timeout);
+            let again = warm.and_then(|_| cost(way, &stored, bytes, timeout));
             measured.cached.push(Trial { way, cost: again.map_err(|error| error.to_string()) });
         }
     }
@@ -89,7 +89,7 @@ fn forget(stored: &Stored, bytes: u64) {
     let _ = fadvise(stored.file(), 0, std::num::NonZeroU64::new(bytes), Advice::DontNeed);
 }
 
-fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, patience: Duration) -> io::Result<Cost> {
+fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, timeout: Duration) -> io::Result<Cost> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let sending = TcpStream::connect(listener.local_addr()?)?;
     let (mut receiving, _) = listener.accept()?;
@@ -107,7 +107,7 @@ fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, patience: Duration) -> i
         let (began, cpu) = (Instant::now(), thread_cpu());
         let mut at = 0;
         let mut result = Ok(());
-        while at < bytes && began.elapsed() < patience {
+        while at < bytes && began.elapsed() < timeout {
             let piece = at..bytes.min(at + PIECE);
             at = piece.end;
             result = if Sender::sends_some(way) {
@@ -139,8 +139,8 @@ fn send_as_a_loop(
     while !range.is_empty() {
         match sender.send_some(way, stored, &mut range, TURN, to.as_fd()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
-                if poll(&mut [PollFd::new(to, PollFlags::OUT)], Some(&patience))? == 0 {
+                let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
+                if poll(&mut [PollFd::new(to, PollFlags::OUT)], Some(&timeout))? == 0 {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
             }

@@ -1,10 +1,10 @@
 //! From a socket to a file.
 
 use crate::memory::{Slot, buffer, ring_with_slots};
+use crate::method::Inward;
 use crate::outward::DONTCACHE;
 use crate::pipe::Pipe;
 use crate::stored::{ALIGNMENT, reopen};
-use crate::way::Inward;
 use crc_fast::Digest;
 use memmap2::MmapMut;
 use rustix::fs::{Mode, OFlags};

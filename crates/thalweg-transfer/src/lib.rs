@@ -29,7 +29,7 @@
 //! | --- | --- |
 //! | `stored` | A file that bytes are sent from |
 //! | `cached` | What of a file is in the page cache |
-//! | `way` | The ways' names |
+//! | `method` | The send methods' names |
 //! | `choose` | Which way is cheapest here: a few are tried on a file of the very directory, over a connection of this host with itself |
 //! | `outward` | From a file to a socket |
 //! | `pipe` | A pipe that pages are spliced through |
@@ -42,20 +42,20 @@ mod cached;
 mod choose;
 mod inward;
 mod memory;
+mod method;
 mod outward;
 mod pipe;
 mod progress;
 mod ring;
 mod stored;
-mod way;
 
 pub use cached::{cached_bytes, seems_cached};
 pub use choose::{Cost, Measured, Trial, measure};
 pub use inward::{Incoming, Interrupted, Receiver, Written};
+pub use method::{Inward, Outward, UnknownMethod};
 pub use outward::{Sender, send_all};
 pub use progress::while_it_moves;
 pub use stored::{Stored, read};
-pub use way::{Inward, Outward, UnknownWay};
 
 #[cfg(test)]
 #[expect(clippy::single_range_in_vec_init, reason = "one range is a list of ranges, too")]

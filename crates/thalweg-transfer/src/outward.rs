@@ -2,11 +2,11 @@
 
 use crate::cached::cached_bytes;
 use crate::memory::buffer;
+use crate::method::Outward;
 use crate::pipe::Pipe;
 use crate::progress::while_it_moves;
 use crate::ring::ReadRing;
 use crate::stored::{ALIGNMENT, Stored};
-use crate::way::Outward;
 use memmap2::MmapMut;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};

@@ -76,7 +76,7 @@ impl ReadRing {
                 } else if let Some(filled) = self.filled[piece as usize % COUNT].take() {
                     break filled;
                 } else if asked > piece {
-                    self.ring.wait(Some(DISK_PATIENCE))?;
+                    self.ring.wait(Some(DISK_TIMEOUT))?;
                 } else {
                     self.wait_for(to)?;
                 }
@@ -169,8 +169,8 @@ impl ReadRing {
     /// Waits for an operation to be over, as long as the other end of a socket takes something.
     fn wait_for(&mut self, to: BorrowedFd<'_>) -> io::Result<()> {
         // io_uring does not look at it.
-        let patience = socket_timeout(to, Timeout::Send)?;
-        while_it_moves(to, || match self.ring.wait(patience) {
+        let timeout = socket_timeout(to, Timeout::Send)?;
+        while_it_moves(to, || match self.ring.wait(timeout) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(io::ErrorKind::WouldBlock.into()),
             waited => waited,
         })
@@ -182,6 +182,6 @@ const COUNT: usize = 4;
 /// Bytes of each.
 const SLOT: usize = 1 << 20;
 /// How long a disk may take to read.
-const DISK_PATIENCE: Duration = Duration::from_secs(30);
+const DISK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes that are sent to find out whether they are copied.
 const TRIED: usize = 4096;

@@ -168,12 +168,12 @@ impl<M: Memory> Ring<M> {
     /// Returns at once where [`finished`](Self::finished) has something that was refused, or where there is nothing to wait for.
     ///
     /// # Errors
-    /// `TimedOut` where `patience` is over, and whatever the kernel says where it cannot be waited for.
-    pub fn wait(&mut self, patience: Option<Duration>) -> io::Result<()> {
+    /// `TimedOut` where `timeout` is over, and whatever the kernel says where it cannot be waited for.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if !self.refused.is_empty() || self.free.len() == self.held.len() {
             return Ok(());
         }
-        self.enter(1, patience)
+        self.enter(1, timeout)
     }
 
     /// An operation that is over, in no particular order. Makes no system call.
@@ -196,14 +196,14 @@ impl<M: Memory> Ring<M> {
     }
 
     /// One system call, or as many as the submission queue has to be filled.
-    fn enter(&mut self, want: usize, patience: Option<Duration>) -> io::Result<()> {
+    fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         if self.refusal.is_some() {
-            return self.enter_without_submitting(want, patience);
+            return self.enter_without_submitting(want, timeout);
         }
         loop {
             let filled = self.fill();
             let last = filled == self.queued.len();
-            let entered = self.system_call(if last { want } else { 0 }, patience);
+            let entered = self.system_call(if last { want } else { 0 }, timeout);
             let taken = self.note_taken(filled);
             match entered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
                 Ok(_) if self.queued.is_empty() || taken == 0 => return Ok(()),
@@ -215,7 +215,7 @@ impl<M: Memory> Ring<M> {
                     self.refuse(errno);
                     // What the kernel has can be waited for all the same, perhaps.
                     let waits = want > 0 && self.refused.is_empty();
-                    return if waits { self.enter_without_submitting(want, patience) } else { Ok(()) };
+                    return if waits { self.enter_without_submitting(want, timeout) } else { Ok(()) };
                 }
             }
         }
@@ -239,14 +239,14 @@ impl<M: Memory> Ring<M> {
         filled
     }
 
-    fn system_call(&mut self, want: usize, patience: Option<Duration>) -> io::Result<usize> {
+    fn system_call(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
         #[cfg(test)]
         if let Some(errno) = self.injected.pop_front() {
             return Err(errno.into());
         }
-        let Some(patience) = patience else { return self.ring.submit_and_wait(want) };
-        let patience = Timespec::from(patience.min(LONGEST));
-        self.ring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&patience))
+        let Some(timeout) = timeout else { return self.ring.submit_and_wait(want) };
+        let timeout = Timespec::from(timeout.min(LONGEST));
+        self.ring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&timeout))
     }
 
     /// Takes note of what the kernel has now, and says how many operations are new: of those in the submission queue it
@@ -272,13 +272,13 @@ impl<M: Memory> Ring<M> {
     }
 
     /// As [`enter`](Self::enter), but whatever is in the submission queue stays there.
-    fn enter_without_submitting(&mut self, want: usize, patience: Option<Duration>) -> io::Result<()> {
+    fn enter_without_submitting(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         if want > 0 {
-            let patience = patience.map(|patience| rustix::event::Timespec {
-                tv_sec: patience.min(LONGEST).as_secs().cast_signed(),
-                tv_nsec: patience.subsec_nanos().into(),
+            let timeout = timeout.map(|timeout| rustix::event::Timespec {
+                tv_sec: timeout.min(LONGEST).as_secs().cast_signed(),
+                tv_nsec: timeout.subsec_nanos().into(),
             });
-            match poll(&mut [PollFd::new(&self.ring_fd(), PollFlags::IN)], patience.as_ref()) {
+            match poll(&mut [PollFd::new(&self.ring_fd(), PollFlags::IN)], timeout.as_ref()) {
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(_) => {}
                 Err(Errno::INTR) => return Ok(()),
@@ -344,7 +344,7 @@ impl<M: Memory> Drop for Ring<M> {
             if self.under_way == 0 {
                 break;
             }
-            if self.enter_without_submitting(1, Some(PATIENCE)).is_err() {
+            if self.enter_without_submitting(1, Some(TIMEOUT)).is_err() {
                 // Rather lose the memory than let the kernel use it when it belongs to somebody else.
                 std::mem::forget(std::mem::take(&mut self.held));
                 return;
@@ -375,7 +375,7 @@ fn outcome(result: i32) -> Result<u32, Errno> {
 }
 
 /// How long a disk may take before a ring that is dropped gives its memory up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// What the kernel takes for a time of its clock.
 const LONGEST: Duration = Duration::from_secs(1 << 30);
 /// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.

@@ -245,7 +245,7 @@ fn an_operation_keeps_its_file_open_until_it_is_over() {
 }
 
 #[test]
-fn waiting_for_nothing_returns_and_patience_ends() {
+fn waiting_for_nothing_returns_and_a_wait_ends_in_time() {
     let Some(mut rig) = Rig::new() else { return };
     rig.ring.wait(None).unwrap();
     rig.push_read();

@@ -188,7 +188,7 @@ pub struct Losses {
     pub again: u64,
 }
 
-/// A source's books at the end of a run, for one builder's share of the events.
+/// A source's final counters at the end of a run, for one builder's share of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accounts {
     /// Fragments accepted from the device, dropped ones included.
@@ -269,7 +269,7 @@ pub enum Message {
         /// The event.
         end: EventId,
     },
-    /// S→B: that was all; my books.
+    /// S→B: that was all; my final counters.
     End(Accounts),
     /// S→B: how much was lost on the way so far.
     Losses(Losses),

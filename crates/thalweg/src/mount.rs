@@ -16,7 +16,7 @@ Nothing can be written through it. Root can mount; others can where the package 
 is installed.
 
 A file that became another one on the server gives an error (ESTALE) to who has it
-open, and the new one to who opens it. A server that is gone for longer than --patience
+open, and the new one to who opens it. A server that is gone for longer than --timeout
 gives EIO.
 
 Exit code: 0 where it was unmounted; 1 where it cannot be mounted; 2 where there is no

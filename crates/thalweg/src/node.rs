@@ -139,7 +139,7 @@ pub(crate) fn run(
         policy: config.policy,
         slots: config.slots,
         slot_bytes,
-        patience: topology.run.patience,
+        timeout: topology.run.timeout,
         wait: config.wait,
         cpu: config.cpu,
         feed: Feed::Device(device),
@@ -200,13 +200,13 @@ fn supervised_run(name: &str) -> Result<Done, Failure> {
     thread::spawn({
         let handle = handle.clone();
         let is_builder = topology.builders.iter().any(|builder| builder.name == name);
-        let patience = topology.run.patience;
+        let timeout = topology.run.timeout;
         move || {
             // Each line asks for an end: the first for a clean one.
             for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
                 handle.press();
             }
-            orphaned(&handle, is_builder, patience);
+            orphaned(&handle, is_builder, timeout);
         }
     });
     let (_watch, done) = channel::<()>();
@@ -226,9 +226,9 @@ fn supervised_run(name: &str) -> Result<Done, Failure> {
 
 /// Ends a node whose supervisor is gone, which is what the end of standard input says, however it died. The builders end
 /// the run as they do when they are asked to, and with them the sources. A source that no builder lets go ends by itself.
-fn orphaned(handle: &Handle, is_builder: bool, patience: Duration) {
+fn orphaned(handle: &Handle, is_builder: bool, timeout: Duration) {
     if !is_builder {
-        thread::sleep(2 * patience);
+        thread::sleep(2 * timeout);
     }
     if !handle.was_pressed() {
         handle.press();

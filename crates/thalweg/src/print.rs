@@ -1,4 +1,4 @@
-//! What a person sees of a run: one line while it goes on, and the books at its end.
+//! What a person sees of a run: one line while it goes on, and the final counters at its end.
 
 use crate::{Failure, outlet};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -320,7 +320,7 @@ pub(crate) fn because(reasons: &[String]) -> String {
     reasons.iter().map(|reason| wrapped("  because: ", &plain(reason))).collect()
 }
 
-/// The books, in fragments, one row for each source; a bucket that is empty everywhere has no column.
+/// The final counters, in fragments, one row for each source; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
     const COLUMNS: [(&str, Get); 14] = [
@@ -376,7 +376,7 @@ mod tests {
             name: name.into(),
             accepted,
             recorded,
-            closed_books: true,
+            final_counters: true,
             ..LedgerEntry::default()
         }
     }

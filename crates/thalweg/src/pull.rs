@@ -51,7 +51,7 @@ pub(crate) struct Remote {
     ca_file: Option<PathBuf>,
     /// How long to try again when the server cannot be reached
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Remote {
@@ -68,7 +68,7 @@ impl Remote {
             ),
         };
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
-        let options = thalweg_remote::Options { token, ca_file: self.ca_file.clone(), patience: self.patience };
+        let options = thalweg_remote::Options { token, ca_file: self.ca_file.clone(), timeout: self.timeout };
         Ok(Server::new(url, &options)?)
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = connections)]
     connections: usize,
     /// How long a client may send and take nothing, or fewer than 500 bytes a second of what is under way
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = patience)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = timeout)]
     idle_timeout: Duration,
     /// CPUs to serve on, as 0,2,4-7; auto: those that the network does not interrupt, if there are such. Without it all
     #[arg(long, value_name = "CPUS", default_value = "")]
@@ -142,7 +142,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// A time; nobody can be served in none.
-fn patience(text: &str) -> Result<Duration, String> {
+fn timeout(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if time < Duration::from_millis(1) { Err("at least 1ms".to_owned()) } else { Ok(time) }
 }
@@ -210,7 +210,7 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         tokens,
         tls,
         connections: options.connections,
-        patience: options.idle_timeout,
+        timeout: options.idle_timeout,
         ways,
         cpus,
     };
@@ -344,7 +344,7 @@ fn ways(options: &Options) -> Result<(Ways, String), Failure> {
         Some(measured) => (measured, "Measured at an earlier start (--measure repeats it)."),
         None => {
             let open = File::open(&file).map_err(Failure::broken)?;
-            let measured = thalweg_transfer::measure(open, MEASURED, PATIENCE).map_err(Failure::broken)?;
+            let measured = thalweg_transfer::measure(open, MEASURED, TIMEOUT).map_err(Failure::broken)?;
             if let Some(known) = &known {
                 known.write(&measured);
             }
@@ -427,4 +427,4 @@ const MEASURED: u64 = 256 << 20;
 /// What was measured otherwise does not count.
 const METHOD: u32 = 2;
 /// How long a way is measured.
-const PATIENCE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);

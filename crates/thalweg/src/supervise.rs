@@ -167,7 +167,7 @@ impl Watch {
                 self.begun = true;
                 self.builders[index] = Some(*report);
             }
-            // What it has to say is in the builders' books too.
+            // What it has to say is in the builders' ledgers too.
             Word::Source(_) => {}
             Word::Failed { error, usage, follows } => {
                 let text = format!("{}: {error}", nodes.0[index].name);

@@ -29,7 +29,7 @@ impl Mounted {
             skipped(format_args!("mount: {reason}"));
             return None;
         }
-        let mut node = start(&[&["mount", "--patience", "1s"], more, &[url]].concat(), &[at]);
+        let mut node = start(&[&["mount", "--timeout", "1s"], more, &[url]].concat(), &[at]);
         node.wait_for("\"directory\"");
         Some(Self { node: Some(node), at: at.to_owned() })
     }
@@ -151,7 +151,7 @@ fn a_run_that_is_being_recorded_is_seen_to_grow() {
     let Machines { here, .. } = &Machines::new();
     let served = Served::start(&system.path("runs"), &[]);
     let Some(mounted) = Mounted::start(&served.url("runs/1"), here, &[]) else { return };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let segment = mounted.path("00000.seg");
     while !segment.metadata().is_ok_and(|segment| segment.len() > 0) {
         assert!(Instant::now() < deadline);
@@ -281,7 +281,7 @@ fn what_cannot_be_mounted_is_said_before_anything_is() {
     let Machines { here, there, .. } = &Machines::new();
     std::fs::write(there.join("a.txt"), "text").unwrap();
     let served = Served::start(there, &[]);
-    let mount = |url: &str, at: &Path| start(&["mount", "--patience", "0s", url], &[at]).finish();
+    let mount = |url: &str, at: &Path| start(&["mount", "--timeout", "0s", url], &[at]).finish();
     for (url, at) in [
         (served.url("absent"), here.clone()),
         (served.url("a.txt"), here.clone()),

@@ -70,7 +70,7 @@ impl Gate {
 
     /// Waits until nothing passes any more.
     fn await_closed(&self) {
-        self.closed.recv_timeout(PATIENCE).expect("enough bytes to close the gate");
+        self.closed.recv_timeout(TIMEOUT).expect("enough bytes to close the gate");
     }
 
     /// Lets everything pass from now on, to this server; the connections there were break.

@@ -6,7 +6,7 @@ mod common;
 
 use common::dialogue::{Dialogue, all_of, trickle};
 use common::served::big;
-use common::{PATIENCE, thalweg};
+use common::{TIMEOUT, thalweg};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
@@ -233,9 +233,9 @@ fn an_answer_that_is_not_taken_is_not_kept() {
         let began = Instant::now();
         while !is_reset(&slow, Duration::from_millis(20)) {
             let _ = slow.read(&mut [0]);
-            assert!(began.elapsed() < PATIENCE, "{way}: it goes on for ever");
+            assert!(began.elapsed() < TIMEOUT, "{way}: it goes on for ever");
         }
-        assert!(is_reset(&deaf, PATIENCE), "{way}");
+        assert!(is_reset(&deaf, TIMEOUT), "{way}");
     }
 }
 
@@ -278,7 +278,7 @@ fn a_head_without_an_end_is_cut_off() {
         // As much as the server takes; it throws away what it gets for a moment, so that the client can read why.
         let began = Instant::now();
         while socket.write_all(flood.as_bytes()).is_ok() {
-            assert!(began.elapsed() < PATIENCE, "{line:?} goes on for ever");
+            assert!(began.elapsed() < TIMEOUT, "{line:?} goes on for ever");
         }
     }
     served.answers("GET", "/digits", "", 200, "0123456789");
@@ -291,7 +291,7 @@ fn a_body_that_nobody_wants_is_not_taken_for_ever() {
     socket.write_all(b"PUT /digits HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000000000\r\n\r\n").unwrap();
     let began = Instant::now();
     while socket.write_all(&[0; 65536]).is_ok() {
-        assert!(began.elapsed() < PATIENCE, "it goes on for ever");
+        assert!(began.elapsed() < TIMEOUT, "it goes on for ever");
     }
     served.answers("GET", "/digits", "", 200, "0123456789");
 }

@@ -210,7 +210,7 @@ fn intact_is_not_yet_complete() {
     let (directory, _) = a_run("4KiB");
     rewrite(&directory, "runs/run-000001", |info| {
         info["state"] = json!("INCOMPLETE");
-        info["reasons"] = json!(["source 1.1 (model-adc-1) did not end its books: it died, hung or was cut off"]);
+        info["reasons"] = json!(["source 1.1 (model-adc-1) sent no final counters: it died, hung or was cut off"]);
     });
     let said = thalweg(&directory, "verify runs/run-000001");
     assert_eq!(said.code, 1);

@@ -12,7 +12,7 @@
 //!    │ ◀───────────────────────── done, or failed┤
 //! ```
 
-use super::{Link, Method, PATIENCE, Tally, Wait};
+use super::{Link, Method, TIMEOUT, Tally, Wait};
 use crate::cpu::Used;
 use crate::{BenchError, Host};
 use serde::de::DeserializeOwned;
@@ -103,19 +103,19 @@ pub(super) enum ControlStream {
 }
 
 impl Control {
-    pub(super) fn new(stream: ControlStream, peer: String, patience: Option<Duration>) -> Result<Self, BenchError> {
+    pub(super) fn new(stream: ControlStream, peer: String, timeout: Option<Duration>) -> Result<Self, BenchError> {
         match &stream {
-            ControlStream::Tcp(tcp) => tcp.set_nodelay(true).and_then(|()| tcp.set_read_timeout(patience)),
-            ControlStream::Unix(unix) => unix.set_read_timeout(patience),
+            ControlStream::Tcp(tcp) => tcp.set_nodelay(true).and_then(|()| tcp.set_read_timeout(timeout)),
+            ControlStream::Unix(unix) => unix.set_read_timeout(timeout),
         }
         .map_err(BenchError::os("setting up the control connection"))?;
         Ok(Self { stream, peer })
     }
 
-    pub(super) fn set_patience(&self, patience: Option<Duration>) {
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
         let _ = match &self.stream {
-            ControlStream::Tcp(tcp) => tcp.set_read_timeout(patience),
-            ControlStream::Unix(unix) => unix.set_read_timeout(patience),
+            ControlStream::Tcp(tcp) => tcp.set_read_timeout(timeout),
+            ControlStream::Unix(unix) => unix.set_read_timeout(timeout),
         };
     }
 
@@ -193,13 +193,13 @@ impl Control {
 }
 
 impl Control {
-    pub(super) fn readable(&self, patience: Duration) -> Result<bool, BenchError> {
+    pub(super) fn readable(&self, timeout: Duration) -> Result<bool, BenchError> {
         use rustix::event::{PollFd, PollFlags, poll};
         let fd = match &self.stream {
             ControlStream::Tcp(tcp) => PollFd::new(tcp, PollFlags::IN),
             ControlStream::Unix(unix) => PollFd::new(unix, PollFlags::IN),
         };
-        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
+        let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
         match poll(&mut [fd], Some(&timeout)) {
             Ok(count) => Ok(count > 0),
             Err(rustix::io::Errno::INTR) => Ok(false),
@@ -224,12 +224,12 @@ pub(super) fn gone(why: &str) -> BenchError {
 
 /// How long one may look without seeing anything.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct Watchdog {
     looks: u32,
     since: Option<Instant>,
 }
 
-impl Patience {
+impl Watchdog {
     /// Nothing was there, once more. Some 10 µs of looking are for free; then the other end may be waiting for this
     /// processor, and gets it.
     #[inline]
@@ -238,8 +238,8 @@ impl Patience {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(1 << 10) {
             std::thread::yield_now();
-            if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                return Err(BenchError::Silent { doing: doing.to_owned(), patience: PATIENCE });
+            if self.since.get_or_insert_with(Instant::now).elapsed() > TIMEOUT {
+                return Err(BenchError::Silent { doing: doing.to_owned(), timeout: TIMEOUT });
             }
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! Messages over UDP. One that is longer than a datagram goes in several.
 
-use super::control::{Job, Patience, Work, gone};
+use super::control::{Job, Watchdog, Work, gone};
 use super::exchange::{Messages, stamped};
 use super::stream::failed;
-use super::{Exchange, Method, PATIENCE, Phase, Tally, Wait};
+use super::{Exchange, Method, Phase, TIMEOUT, Tally, Wait};
 use crate::BenchError;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -33,8 +33,8 @@ impl Datagrams {
     /// none of their values where the second and third datagram of a message begin.
     pub(super) fn new(socket: UdpSocket, job: &Job) -> Result<Self, BenchError> {
         let failed = || BenchError::os("setting up a UDP socket");
-        socket.set_read_timeout(Some(PATIENCE)).map_err(failed())?;
-        socket.set_write_timeout(Some(PATIENCE)).map_err(failed())?;
+        socket.set_read_timeout(Some(TIMEOUT)).map_err(failed())?;
+        socket.set_write_timeout(Some(TIMEOUT)).map_err(failed())?;
         Ok(Self {
             socket,
             method: job.method,
@@ -104,14 +104,14 @@ impl Exchange for Datagrams {
     fn receive(&mut self) -> Result<Phase, BenchError> {
         let mut at = 0;
         let mut phase = Phase::Ordinary;
-        let mut patience = Patience::default();
+        let mut watchdog = Watchdog::default();
         loop {
             let count = match self.receive_one() {
                 Ok(count) => count,
                 Err(Errno::INTR) => continue,
                 Err(Errno::CONNREFUSED) => return Err(gone("nobody receives its datagrams any more")),
                 Err(Errno::AGAIN) if self.poll => {
-                    patience.look("waiting for a message over UDP")?;
+                    watchdog.look("waiting for a message over UDP")?;
                     continue;
                 }
                 Err(error) => return Err(failed("receiving over UDP", error)),

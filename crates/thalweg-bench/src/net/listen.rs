@@ -2,7 +2,7 @@
 
 use super::control::{Control, ControlStream};
 use super::session::serve as serve_one;
-use super::{LONGEST, PATIENCE};
+use super::{LONGEST, TIMEOUT};
 use crate::BenchError;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -105,11 +105,11 @@ fn resolve(text: &str) -> Result<SocketAddr, BenchError> {
 /// Connects to a serving end on another host.
 pub(super) fn connect(peer: &str) -> Result<Control, BenchError> {
     let address = resolve(peer)?;
-    let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(|error| BenchError::Peer {
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(|error| BenchError::Peer {
         peer: address.to_string(),
         why: format!("{error}; run `thalweg bench listen` there"),
     })?;
-    Control::new(ControlStream::Tcp(stream), address.to_string(), Some(PATIENCE))
+    Control::new(ControlStream::Tcp(stream), address.to_string(), Some(TIMEOUT))
 }
 
 /// A process that serves this one. It ends when its control connection does; dropping this makes sure.
@@ -135,7 +135,7 @@ pub(super) fn start() -> Result<(Control, Child), BenchError> {
         .spawn()
         .map_err(failed())?;
     let child = Child(child);
-    let control = Control::new(ControlStream::Unix(ours), format!("process {}", child.0.id()), Some(PATIENCE))?;
+    let control = Control::new(ControlStream::Unix(ours), format!("process {}", child.0.id()), Some(TIMEOUT))?;
     Ok((control, child))
 }
 

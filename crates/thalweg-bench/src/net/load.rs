@@ -4,7 +4,7 @@
 //! that others would have had is never seen (*coordinated omission*, Gil Tene, "How NOT to Measure Latency", 2013).
 //! Here each message has a time at which it should leave, and its latency counts from then, also where it left late.
 
-use super::control::{Patience, Work};
+use super::control::{Watchdog, Work};
 use super::datagram::LONGEST;
 use super::exchange::SHORTEST_STAMPED;
 use super::latency::{Net, figures, histogram, mark};
@@ -200,7 +200,7 @@ fn offer(
     // Number and time of what was sent and not answered, in order.
     let mut under_way = VecDeque::with_capacity(room);
     let lasting = lasting.as_nanos() as f64;
-    let mut patience = Patience::default();
+    let mut watchdog = Watchdog::default();
     let begun = clock.raw();
     let mut due = schedule.next();
     loop {
@@ -221,7 +221,7 @@ fn offer(
                     break;
                 }
             }
-            patience = Patience::default();
+            watchdog = Watchdog::default();
             continue;
         }
         let over = now >= lasting || stop.pressed();
@@ -242,7 +242,7 @@ fn offer(
         if may_lose && under_way.len() == room && under_way.front().is_some_and(|(_, at)| now - at > lasting.max(1e9)) {
             under_way.pop_front();
         }
-        patience.look("waiting for answers under load")?;
+        watchdog.look("waiting for answers under load")?;
     }
 }
 

@@ -273,4 +273,4 @@ impl PeerMemory {
 }
 
 /// How long nothing may come, on any connection, before the other end is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use super::datagram::Datagrams;
 use super::stream::Stream;
 use super::uring::Uring;
 use super::verbs::Door;
-use super::{Exchange, LONGEST, Link, Method, PATIENCE, Phase, Wait, shm};
+use super::{Exchange, LONGEST, Link, Method, Phase, TIMEOUT, Wait, shm};
 use crate::{BenchError, Clock, Host, Usage};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use std::io;
@@ -63,7 +63,7 @@ impl Other {
         match job.link {
             Link::Tcp => {
                 let socket = tcp_socket(&address, job)?;
-                let reached = socket.connect_timeout(&SockAddr::from(address), PATIENCE);
+                let reached = socket.connect_timeout(&SockAddr::from(address), TIMEOUT);
                 reached.map_err(|error| self.control.error(format_args!("its port {port} for data: {error}")))?;
                 let stream = TcpStream::from(socket);
                 match job.method {
@@ -141,7 +141,7 @@ impl Other {
                 break;
             }
             sent?;
-            if job.link != Link::Udp || begun.elapsed() > PATIENCE {
+            if job.link != Link::Udp || begun.elapsed() > TIMEOUT {
                 break;
             }
         }
@@ -183,9 +183,9 @@ pub(super) fn serve(mut control: Control, idle: Option<Duration>) -> Result<(), 
     let greeting = Greeting { thalweg_bench: VERSION, boot: boot(), host: Host::probe(None) };
     control.say(&Answer::Greeting(Box::new(greeting)))?;
     loop {
-        control.set_patience(idle);
+        control.set_timeout(idle);
         let Some(job) = control.hear::<Job>()? else { return Ok(()) };
-        control.set_patience(Some(PATIENCE));
+        control.set_timeout(Some(TIMEOUT));
         // A thread of its own: what it is bound to ends with it.
         let served = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -268,7 +268,7 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
             let socket = udp_socket(&here, job)?;
             control.say(&Answer::Ready { port: port(socket.local_addr())?, listens: None })?;
             // Whoever sends first, from the asking end's address, is answered; the datagram itself stays in the queue.
-            socket.set_read_timeout(Some(PATIENCE)).map_err(BenchError::os("setting up a UDP socket"))?;
+            socket.set_read_timeout(Some(TIMEOUT)).map_err(BenchError::os("setting up a UDP socket"))?;
             loop {
                 let (_, from) = socket.peek_from(&mut [0]).map_err(BenchError::os("waiting for a first datagram"))?;
                 if from.ip() == there {
@@ -297,7 +297,7 @@ fn meeting(link: Link, control: &Control) -> Result<tempfile::TempDir, BenchErro
 
 fn accept_from(listener: &TcpListener, who: IpAddr) -> Result<TcpStream, BenchError> {
     use rustix::event::{PollFd, PollFlags, poll};
-    let timeout = rustix::time::Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    let timeout = rustix::time::Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
     loop {
         let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout));
         if ready.map_err(BenchError::os("waiting for a connection"))? == 0 {

@@ -7,9 +7,9 @@
 //! A place is used again when the other end has told that it is done: by its answer in a conversation, by a cell
 //! of its own in a stream.
 
-use super::control::{Control, Job, Patience, Work, gone};
+use super::control::{Control, Job, Watchdog, Work, gone};
 use super::exchange::Messages;
-use super::{Exchange, Method, PATIENCE, Phase, Tally, Wait};
+use super::{Exchange, Method, Phase, TIMEOUT, Tally, Wait};
 use crate::BenchError;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -181,11 +181,11 @@ impl Shared {
         if let Some(cell) = self.ahead.take() {
             return Ok(cell);
         }
-        let mut patience = Patience::default();
+        let mut watchdog = Watchdog::default();
         loop {
             match self.from.pop() {
                 Ok(Some(cell)) => return Ok(cell),
-                Ok(None) if self.wait == Wait::Poll => patience.look("waiting for a message in shared memory")?,
+                Ok(None) if self.wait == Wait::Poll => watchdog.look("waiting for a message in shared memory")?,
                 Ok(None) => {
                     if self.from.prepare_wait() {
                         self.sleep()?;
@@ -199,11 +199,11 @@ impl Shared {
 
     fn sleep(&mut self) -> Result<(), BenchError> {
         use rustix::event::{PollFd, PollFlags, poll};
-        let timeout = rustix::time::Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let timeout = rustix::time::Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         self.tally.calls += 2;
         match poll(&mut [PollFd::new(&self.ours, PollFlags::IN)], Some(&timeout)) {
             Ok(0) => {
-                Err(BenchError::Silent { doing: "waiting for a message in shared memory".into(), patience: PATIENCE })
+                Err(BenchError::Silent { doing: "waiting for a message in shared memory".into(), timeout: TIMEOUT })
             }
             Ok(_) => self.ours.clear().map(drop).map_err(|error| gone(&error.to_string())),
             Err(rustix::io::Errno::INTR) => Ok(()),

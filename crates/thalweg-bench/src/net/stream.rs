@@ -1,8 +1,8 @@
 //! Messages over a TCP connection, one system call after the other.
 
-use super::control::{Job, Patience, gone};
+use super::control::{Job, Watchdog, gone};
 use super::exchange::Messages;
-use super::{Exchange, Method, PATIENCE, Phase, Tally, Wait};
+use super::{Exchange, Method, Phase, TIMEOUT, Tally, Wait};
 use crate::BenchError;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
@@ -32,8 +32,8 @@ impl Stream {
     pub(super) fn new(socket: TcpStream, job: &Job) -> Result<Self, BenchError> {
         let failed = || BenchError::os("setting up a TCP socket");
         socket.set_nodelay(true).map_err(failed())?;
-        socket.set_read_timeout(Some(PATIENCE)).map_err(failed())?;
-        socket.set_write_timeout(Some(PATIENCE)).map_err(failed())?;
+        socket.set_read_timeout(Some(TIMEOUT)).map_err(failed())?;
+        socket.set_write_timeout(Some(TIMEOUT)).map_err(failed())?;
         let messages = Messages::new(job.size);
         let mut file = None;
         if job.method == Method::Sendfile {
@@ -118,13 +118,13 @@ impl Exchange for Stream {
     #[inline]
     fn receive(&mut self) -> Result<Phase, BenchError> {
         let mut at = 0;
-        let mut patience = Patience::default();
+        let mut watchdog = Watchdog::default();
         while at < self.size {
             match self.receive_some(at) {
                 Ok(0) => return Err(gone("the TCP connection ended in the middle of the measurement")),
                 Ok(count) => at += count,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if self.poll => patience.look("waiting for a message over TCP")?,
+                Err(Errno::AGAIN) if self.poll => watchdog.look("waiting for a message over TCP")?,
                 Err(error) => return Err(failed("receiving over TCP", error)),
             }
         }
@@ -163,7 +163,7 @@ impl Drop for Stream {
 
 pub(super) fn failed(doing: &str, error: Errno) -> BenchError {
     match error {
-        Errno::AGAIN => BenchError::Silent { doing: doing.to_owned(), patience: PATIENCE },
+        Errno::AGAIN => BenchError::Silent { doing: doing.to_owned(), timeout: TIMEOUT },
         error => BenchError::Os { doing: doing.to_owned(), error: error.into() },
     }
 }

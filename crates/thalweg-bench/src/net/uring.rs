@@ -4,7 +4,7 @@
 use super::control::{Job, Work, gone};
 use super::exchange::{Messages, stamped};
 use super::stream::failed;
-use super::{Exchange, PATIENCE, Phase, Tally};
+use super::{Exchange, Phase, TIMEOUT, Tally};
 use crate::BenchError;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
@@ -73,7 +73,7 @@ impl Uring {
 
     /// Submits, and waits for so many completions.
     fn submit(&mut self, wait_for: usize) -> Result<(), BenchError> {
-        let timeout = Timespec::new().sec(PATIENCE.as_secs());
+        let timeout = Timespec::new().sec(TIMEOUT.as_secs());
         let arguments = SubmitArgs::new().timespec(&timeout);
         self.under_way += std::mem::take(&mut self.queued);
         loop {

@@ -3,9 +3,9 @@
 //!
 //! A conversation needs two links, one each way: each end is a source and a builder.
 
-use super::control::{Job, Patience, Work, gone};
+use super::control::{Job, Watchdog, Work, gone};
 use super::exchange::Messages;
-use super::{Exchange, Link, PATIENCE, Phase, Tally, Wait};
+use super::{Exchange, Link, Phase, TIMEOUT, Tally, Wait};
 use crate::BenchError;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -293,10 +293,10 @@ impl Verbs {
 
     /// Goes on until something has come about.
     fn until(&mut self, doing: &str, done: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
-        let mut patience = Patience::default();
+        let mut watchdog = Watchdog::default();
         while !done(self) {
             let turn = match self.wait {
-                Wait::Poll => patience.look(doing).and_then(|()| self.turn(false)),
+                Wait::Poll => watchdog.look(doing).and_then(|()| self.turn(false)),
                 Wait::Sleep => self.sleep(doing),
             };
             if !done(self) {
@@ -309,13 +309,13 @@ impl Verbs {
     /// Waits until a link has something to do, and lets it.
     fn sleep(&mut self, doing: &str) -> Result<(), BenchError> {
         let waits = self.sources.prepare_wait() & self.builders.prepare_wait();
-        let patience = if waits { PATIENCE } else { Duration::ZERO };
+        let timeout = if waits { TIMEOUT } else { Duration::ZERO };
         let begun = Instant::now();
         self.tokens.clear();
         let Self { builders, tokens, .. } = self;
-        builders.poller().wait(Some(patience), |token| tokens.push(token)).map_err(failed)?;
-        if waits && self.tokens.is_empty() && begun.elapsed() >= PATIENCE {
-            return Err(BenchError::Silent { doing: doing.to_owned(), patience: PATIENCE });
+        builders.poller().wait(Some(timeout), |token| tokens.push(token)).map_err(failed)?;
+        if waits && self.tokens.is_empty() && begun.elapsed() >= TIMEOUT {
+            return Err(BenchError::Silent { doing: doing.to_owned(), timeout: TIMEOUT });
         }
         self.turn(true)
     }

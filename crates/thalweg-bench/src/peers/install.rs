@@ -140,8 +140,8 @@ fn command_for(from: From) -> String {
     }
 }
 
-fn finish(name: &str, command: &mut Command, patience: Duration, stop: &Stop) -> Result<Ended, BenchError> {
-    Program::start(name, command)?.wait(patience, stop)
+fn finish(name: &str, command: &mut Command, timeout: Duration, stop: &Stop) -> Result<Ended, BenchError> {
+    Program::start(name, command)?.wait(timeout, stop)
 }
 
 fn runs(file: &Path) -> bool {

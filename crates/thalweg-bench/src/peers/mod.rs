@@ -14,7 +14,7 @@ pub(crate) mod program;
 mod table;
 
 use crate::building::Scratch;
-use crate::drive::{PATIENCE, Stop};
+use crate::drive::{Stop, TIMEOUT};
 use crate::options::time;
 use crate::point::{Key, Point, median};
 use crate::{BenchError, Host, Plan, Usage};
@@ -383,12 +383,12 @@ impl Turns<'_> {
             }
         };
         // Those that are told how many, not how long, are slower where their ends have to share a processor.
-        let patience = Duration::from_secs(180) + 10 * self.min_time;
-        let client = start(row.client, processors.map(|[asking, _]| asking))?.wait(patience, self.stop)?;
+        let timeout = Duration::from_secs(180) + 10 * self.min_time;
+        let client = start(row.client, processors.map(|[asking, _]| asking))?.wait(timeout, self.stop)?;
         let measured = (row.parse)(&client.out).filter(|_| client.status.success());
         let measured = measured.ok_or_else(|| client.failed(row.peer.name))?;
         let server_cpu = match (server, row.server) {
-            (Some(mut server), Server::Once(..)) => server.wait(PATIENCE, self.stop)?.cpu,
+            (Some(mut server), Server::Once(..)) => server.wait(TIMEOUT, self.stop)?.cpu,
             (Some(mut server), _) => server.end()?.cpu,
             (None, _) => 0.0,
         };

@@ -1,7 +1,7 @@
 //! Another program: started, waited for, heard out, and never left behind.
 
 use crate::BenchError;
-use crate::drive::{PATIENCE, Stop};
+use crate::drive::{Stop, TIMEOUT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -73,19 +73,19 @@ impl Program {
         self.pid
     }
 
-    /// Waits for its end. It is ended early where `stop` is pressed, or where it takes longer than `patience`.
-    pub(crate) fn wait(&mut self, patience: Duration, stop: &Stop) -> Result<Ended, BenchError> {
+    /// Waits for its end. It is ended early where `stop` is pressed, or where it takes longer than `timeout`.
+    pub(crate) fn wait(&mut self, timeout: Duration, stop: &Stop) -> Result<Ended, BenchError> {
         let begun = Instant::now();
         while !self.ended_within(GLANCE)? {
             if stop.pressed() {
                 self.end()?;
                 return Err(BenchError::Stopped);
             }
-            if begun.elapsed() > patience {
+            if begun.elapsed() > timeout {
                 let words = self.end()?.last_words();
                 return Err(BenchError::Program {
                     program: self.name.clone(),
-                    why: format!("still running after {:.0} s; its last words: {words}", patience.as_secs_f64()),
+                    why: format!("still running after {:.0} s; its last words: {words}", timeout.as_secs_f64()),
                 });
             }
         }
@@ -94,13 +94,13 @@ impl Program {
 
     /// Asks it to end, and kills it if it does not.
     pub(crate) fn end(&mut self) -> Result<Ended, BenchError> {
-        for (signal, grace) in [(Signal::INT, GRACE), (Signal::KILL, PATIENCE)] {
+        for (signal, grace) in [(Signal::INT, GRACE), (Signal::KILL, TIMEOUT)] {
             let _ = kill_process_group(self.pid, signal);
             if self.ended_within(grace)? {
                 return self.hear();
             }
         }
-        Err(BenchError::Silent { doing: format!("waiting for {} to die", self.name), patience: PATIENCE })
+        Err(BenchError::Silent { doing: format!("waiting for {} to die", self.name), timeout: TIMEOUT })
     }
 
     /// Waits until it listens on `port`. That is looked up in its network's tables: connecting would use up a server that
@@ -125,9 +125,9 @@ impl Program {
             if stop.pressed() {
                 return Err(BenchError::Stopped);
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 let doing = format!("waiting for {} to {to}", self.name);
-                return Err(BenchError::Silent { doing, patience: PATIENCE });
+                return Err(BenchError::Silent { doing, timeout: TIMEOUT });
             }
         }
         Ok(())
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_program_is_heard_out_and_its_end_and_cost_are_known() {
         let ended = shell("echo one; echo two >&2; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 3")
-            .wait(PATIENCE, &Stop::default())
+            .wait(TIMEOUT, &Stop::default())
             .unwrap();
         assert_eq!((ended.out.as_str(), ended.err.as_str(), ended.status.code()), ("one\n", "two\n", Some(3)));
         assert!(ended.cpu > 0.0);
@@ -267,7 +267,7 @@ mod tests {
         let stop = Stop::default();
         stop.press();
         let mut program = shell("sleep 1000 & echo $!; wait");
-        assert!(matches!(program.wait(PATIENCE, &stop), Err(BenchError::Stopped)));
+        assert!(matches!(program.wait(TIMEOUT, &stop), Err(BenchError::Stopped)));
         let mut program = shell("exec sleep 1000");
         let error = program.wait(Duration::ZERO, &Stop::default()).unwrap_err().to_string();
         assert!(error.starts_with("sh: still running after 0 s"), "{error}");

@@ -46,9 +46,9 @@ enum Coming {
 
 impl Connection {
     pub(super) fn open(server: SocketAddr) -> Result<Self, BenchError> {
-        let socket = TcpStream::connect_timeout(&server, PATIENCE).map_err(|error| failed(server, error))?;
-        let set = socket.set_nodelay(true).and_then(|()| socket.set_read_timeout(Some(PATIENCE)));
-        set.and_then(|()| socket.set_write_timeout(Some(PATIENCE))).map_err(|error| failed(server, error))?;
+        let socket = TcpStream::connect_timeout(&server, TIMEOUT).map_err(|error| failed(server, error))?;
+        let set = socket.set_nodelay(true).and_then(|()| socket.set_read_timeout(Some(TIMEOUT)));
+        set.and_then(|()| socket.set_write_timeout(Some(TIMEOUT))).map_err(|error| failed(server, error))?;
         Ok(Self { socket, server, room: vec![0; ROOM].into(), head: Vec::new(), left: None })
     }
 
@@ -240,16 +240,16 @@ impl Crowd {
         let until = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mut came = Came { ranges: 0, times: Latency::histogram(), nanos: 0 };
         let mut events = Vec::with_capacity(EVENTS);
-        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        let timeout = Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         let begun = clock.raw();
         while came.nanos < until {
             if stop.pressed() {
                 return Err(BenchError::Stopped);
             }
             events.clear();
-            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&patience)) {
+            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
                 Ok(0) => {
-                    return Err(BenchError::Silent { doing: "waiting for ranges".to_owned(), patience: PATIENCE });
+                    return Err(BenchError::Silent { doing: "waiting for ranges".to_owned(), timeout: TIMEOUT });
                 }
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
@@ -280,7 +280,7 @@ pub(super) const DATA: &str = "data";
 /// How often [`Connection::fetch`] looks up.
 const GLANCE: u64 = 32 << 20;
 /// How long nothing may come: a disk that is shared is slow at times.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that one system call takes at most.
 const ROOM: usize = 1 << 20;
 /// The longest head, and what may come with it.
@@ -292,7 +292,7 @@ const EVENTS: usize = 64;
 
 fn failed(server: SocketAddr, error: io::Error) -> BenchError {
     let why = match error.kind() {
-        io::ErrorKind::WouldBlock => format!("nothing moved for {} s", PATIENCE.as_secs()),
+        io::ErrorKind::WouldBlock => format!("nothing moved for {} s", TIMEOUT.as_secs()),
         io::ErrorKind::UnexpectedEof => "it closed the connection in the middle of an answer".to_owned(),
         _ => error.to_string(),
     };

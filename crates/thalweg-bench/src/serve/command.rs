@@ -1,7 +1,7 @@
 //! Other programs: servers that run while they are measured, and fio.
 
 use crate::BenchError;
-use crate::drive::{PATIENCE, Stop};
+use crate::drive::{Stop, TIMEOUT};
 use crate::peers::parse;
 use crate::peers::program::{Ended, Program, Transport};
 use crate::point::{Figures, Point, Report};
@@ -198,7 +198,7 @@ pub(super) fn fio(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<P
 
 /// Runs a program to its end.
 pub(super) fn run(name: &str, arguments: &[&str], stop: &Stop) -> Result<Ended, BenchError> {
-    let ended = Program::start(name, Command::new(name).args(arguments))?.wait(PATIENCE, stop)?;
+    let ended = Program::start(name, Command::new(name).args(arguments))?.wait(TIMEOUT, stop)?;
     if ended.status.success() { Ok(ended) } else { Err(ended.failed(name)) }
 }
 

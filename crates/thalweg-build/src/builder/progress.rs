@@ -26,7 +26,7 @@ impl Builder {
     pub fn progress_of(&self, source: usize) -> SourceProgress<'_> {
         let entry = &self.sources[source];
         SourceProgress {
-            ledger: &entry.books,
+            ledger: &entry.ledger,
             accepted: entry.offered,
             built: entry.built,
             backlog: entry.open(),

@@ -204,7 +204,7 @@ impl Rig {
         self.builder.ended(source, books(accepted, self.tickets[source])).unwrap();
     }
 
-    /// The books of a run that was recorded.
+    /// The final counters of a run that was recorded.
     pub(crate) fn ledger(&self) -> Ledger {
         self.builder.ledger(true, &[], 0)
     }

@@ -636,7 +636,7 @@ fn a_source_that_stays_away_is_given_up_and_its_books_are_what_it_offered() {
     let ledger = rig.ledger();
     assert_eq!((ledger.sources[0].accepted, ledger.sources[0].recorded, ledger.sources[0].lost), (12, 1, 9));
     assert_eq!((ledger.sources[0].dropped_newest, ledger.sources[1].recorded), (2, 12));
-    assert!(ledger.reasons()[0].contains("did not end its books"), "{:?}", ledger.reasons());
+    assert!(ledger.reasons()[0].contains("sent no final counters"), "{:?}", ledger.reasons());
 }
 
 #[test]
@@ -930,12 +930,12 @@ fn books_that_count_other_tickets_than_were_offered_are_refused() {
     let mut rig = Rig::new(config(1));
     rig.offer(0, 0, 3);
     for books in [books(3, 0), books(3, 2), books(3, u64::MAX)] {
-        assert_eq!(rig.builder.ended(0, books), Err(Violation::Books { books: books.tickets, offered: 1 }));
+        assert_eq!(rig.builder.ended(0, books), Err(Violation::FinalCounters { counted: books.tickets, offered: 1 }));
     }
     rig.fetch_all();
     rig.end(0, 3);
     let beyond = rig.announcement(0, 9, 1, Disposition::Held);
-    assert_eq!(rig.announce(0, beyond), Err(Violation::Books { books: 1, offered: 2 }));
+    assert_eq!(rig.announce(0, beyond), Err(Violation::FinalCounters { counted: 1, offered: 2 }));
     rig.closed();
     rig.assert_finished();
 }
@@ -949,7 +949,7 @@ fn the_books_of_a_source_that_was_given_up_come_too_late() {
     rig.closed();
     rig.assert_finished();
     assert_eq!(rig.ledger().sources[0].accepted, 3);
-    assert!(!rig.ledger().sources[0].closed_books);
+    assert!(!rig.ledger().sources[0].final_counters);
 }
 
 #[test]

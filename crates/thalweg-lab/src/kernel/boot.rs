@@ -358,9 +358,9 @@ impl Guest {
                 return Ok(Ended::Late);
             }
             let mut waits = [PollFd::new(&process, PollFlags::IN), PollFd::new(&self.pipe, PollFlags::IN)];
-            let patience = left.min(Duration::from_millis(100));
-            let patience = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
-            match poll(&mut waits[..1 + usize::from(speaks)], Some(&patience)) {
+            let timeout = left.min(Duration::from_millis(100));
+            let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+            match poll(&mut waits[..1 + usize::from(speaks)], Some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

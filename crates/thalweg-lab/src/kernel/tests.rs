@@ -242,8 +242,8 @@ fn a_machine_can_be_stopped() {
     thread::scope(|scope| {
         let machine = Machine { stop: &stop, ..machine(&kernel, &args, directory.path()) };
         let booted = scope.spawn(move || boot(&machine));
-        let patience = Instant::now() + Duration::from_secs(60);
-        while !directory.path().join("begun").exists() && Instant::now() < patience {
+        let timeout = Instant::now() + Duration::from_secs(60);
+        while !directory.path().join("begun").exists() && Instant::now() < timeout {
             thread::yield_now();
         }
         assert!(processes(&kernel) > 1);

@@ -56,7 +56,7 @@ impl Built {
 }
 
 /// How long an interrupt may wait to be noticed.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Processes that are killed when this is dropped.
 pub(super) struct Nodes(Vec<Node>);
@@ -104,12 +104,12 @@ impl Nodes {
             return Err(LabError::Interrupted);
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let patience = Timespec { tv_sec: 0, tv_nsec: left.min(PATIENCE).subsec_nanos().into() };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: left.min(TIMEOUT).subsec_nanos().into() };
         let running: Vec<usize> = (0..self.0.len()).filter(|at| self.0[*at].status.is_none()).collect();
         let ended: Vec<usize> = {
             let mut handles: Vec<PollFd<'_>> =
                 running.iter().map(|at| PollFd::from_borrowed_fd(self.0[*at].handle.as_fd(), PollFlags::IN)).collect();
-            match poll(&mut handles, Some(&patience)) {
+            match poll(&mut handles, Some(&timeout)) {
                 Ok(0) if left.is_zero() => {
                     let names: Vec<&str> = running.iter().map(|at| self.0[*at].name.as_str()).take(5).collect();
                     return Err(LabError::Limit { what: names.join(", "), limit: rig.limit });

@@ -1,6 +1,6 @@
 //! The builder's half: puts offers in order, asks again for what did not come.
 
-use super::{AT_ONCE, GONE, Numbered, PATIENCE, Retry, SILENCE, Standing, number, numbered, split};
+use super::{AT_ONCE, GONE, Numbered, Retry, SILENCE, Standing, TIMEOUT, number, numbered, split};
 use crate::rules::{check_hello, check_offer};
 use crate::{Eager, LinkError};
 use std::collections::{BTreeMap, VecDeque};
@@ -46,7 +46,7 @@ pub(crate) struct ReliableBuilder {
     data_at: Duration,
     /// What the source said that must not be reported twice.
     reported: Numbered,
-    /// The books, until all tickets they count have been offered.
+    /// The final counters, until all tickets they count have been offered.
     end: Option<Message>,
     control: VecDeque<Vec<u8>>,
     retry: Retry,
@@ -566,7 +566,7 @@ impl Fetching {
 
     /// When to ask again. While bytes of earlier fetches come, this one waits for its turn.
     fn due(&self, latest_answered: u64, data_at: Duration) -> Duration {
-        if self.number < latest_answered { self.retry.at } else { self.retry.at.max(data_at + PATIENCE.0) }
+        if self.number < latest_answered { self.retry.at } else { self.retry.at.max(data_at + TIMEOUT.0) }
     }
 }
 

@@ -313,7 +313,7 @@ impl ReliableSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reliable::PATIENCE;
+    use crate::reliable::TIMEOUT;
     use thalweg_wire::{Capabilities, EventId, RunNumber, SourceId, Welcome};
 
     #[test]
@@ -355,7 +355,7 @@ mod tests {
             .on_datagram(&Message::Fetch { ticket: 7, offset: 0, length: 64 }.encode(), now, &mut Vec::new())
             .unwrap();
         while source.next_transmit().is_some() {}
-        now += PATIENCE.0;
+        now += TIMEOUT.0;
         source.time(now).unwrap();
         let Some(Transmit::Control(again)) = source.next_transmit() else { panic!("nothing is said again") };
         assert_eq!(again, Message::Offer(offer).encode());

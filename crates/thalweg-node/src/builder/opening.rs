@@ -116,7 +116,7 @@ impl BuilderNode {
             first: EventId(0),
             end: run.events.map(EventId),
             duration: run.duration,
-            timeout: run.patience,
+            timeout: run.timeout,
         }
     }
 

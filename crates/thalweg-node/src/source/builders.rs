@@ -254,22 +254,22 @@ impl SourceNode {
             if at > now {
                 continue;
             }
-            if now > since + self.settings.patience {
+            if now > since + self.settings.timeout {
                 let who = builder.address.to_string();
                 let error = builder.last_error.take().unwrap_or(LinkError::Closed);
                 return Err(NodeError::Absent(format!(
                     "no builder at {who} for {}: {error}",
-                    humantime::format_duration(self.settings.patience)
+                    humantime::format_duration(self.settings.timeout)
                 )));
             }
             if self.endpoints.link(index).is_some() {
-                // Connected, but not yet welcomed: give it until patience ends.
-                builder.away = Some((since, now + self.settings.patience));
+                // Connected, but not yet welcomed: give it until timeout ends.
+                builder.away = Some((since, now + self.settings.timeout));
                 continue;
             }
             let congestion = self.settings.congestion.as_deref();
             match self.endpoints.connect(index, &builder.address, congestion, &builder.greeting) {
-                Ok(()) => builder.away = Some((since, now + self.settings.patience)),
+                Ok(()) => builder.away = Some((since, now + self.settings.timeout)),
                 // A mistake in the configuration is not cured by trying again.
                 Err(error @ LinkError::Unusable { .. }) => return Err(NodeError::Wait(error)),
                 Err(error) => self.lost(index, error)?,

@@ -411,7 +411,7 @@ mod tests {
                 policy: Policy::DropOldest,
                 slots: 2,
                 slot_bytes: SLOT as usize,
-                patience: Duration::from_secs(60),
+                timeout: Duration::from_secs(60),
                 wait: Wait::default(),
                 cpu: None,
             });

@@ -29,7 +29,7 @@ impl Topology {
         self.check_names()?;
         let run = &self.run;
         must(run.events != Some(0), "run.events", "0 events make no run: leave it out to run until stopped")?;
-        must(!run.patience.is_zero(), "run.patience", "nodes that do not wait for each other never meet: write 10s")?;
+        must(!run.timeout.is_zero(), "run.timeout", "nodes that do not wait for each other never meet: write 10s")?;
         check_path(&run.directory).map_err(|problem| ("run.directory".to_owned(), problem))?;
         let mut listened_on = HashSet::new();
         builders.iter().try_for_each(|builder| self.check_builder(builder, &mut listened_on))?;

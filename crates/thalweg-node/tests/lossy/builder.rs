@@ -1,7 +1,7 @@
 //! A builder node: the real event builder, run control and links, wired as [`thalweg_node::BuilderNode`] wires them, in
 //! virtual time and with a disk that is behind or fails when it is told to.
 
-use crate::{DEADLINE, PATIENCE, Plan, RUN, id};
+use crate::{DEADLINE, Plan, RUN, TIMEOUT, id};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
@@ -114,7 +114,7 @@ impl Node {
             first: EventId(0),
             end: plan.events.map(EventId),
             duration: plan.duration,
-            timeout: PATIENCE,
+            timeout: TIMEOUT,
         });
         control.configured();
         let path =

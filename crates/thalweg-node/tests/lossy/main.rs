@@ -18,8 +18,8 @@ use thalweg_wire::{RunNumber, SourceId};
 
 const RUN: RunNumber = RunNumber(42);
 const DEADLINE: Duration = Duration::from_secs(2);
-/// `run.patience`.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// `run.timeout`.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The world does not move in smaller steps.
 const GRAIN: Duration = Duration::from_millis(2);
 /// Whatever happened, the builder that leads is told to stop then.
@@ -277,7 +277,7 @@ impl World {
                 assert_eq!(entry.unaccounted, 0, "{}", who());
                 assert_eq!(entry.corrupt, 0, "{}", who());
                 let books = &self.sources[source].builders[index].accounts;
-                assert!(!entry.closed_books || entry.accepted == books.accepted, "{books:?} {}", who());
+                assert!(!entry.final_counters || entry.accepted == books.accepted, "{books:?} {}", who());
             }
         }
         let honest = |source: &Source| source.plan.nature == Nature::Honest;
@@ -298,10 +298,10 @@ impl World {
         if undisturbed && begun && self.sources.iter().all(honest) {
             for node in &self.nodes {
                 let ledger = node.ledger();
-                assert!(ledger.sources.iter().all(|entry| entry.lost == 0 && entry.closed_books), "{ledger:#?}");
+                assert!(ledger.sources.iter().all(|entry| entry.lost == 0 && entry.final_counters), "{ledger:#?}");
             }
             // One whose device has no more does not hear where the run ends. And where the run ends at the slowest source,
-            // that one's books may reach a builder before most sources have told it so: meanwhile it closes events
+            // that one's final counters may reach a builder before most sources have told it so: meanwhile it closes events
             // behind that.
             let ends: Vec<u64> = self.nodes.iter().map(|node| node.end).collect();
             let is_level = self.nodes[0].ledger().sources.iter().all(|entry| entry.beyond_end == 0);

@@ -1,7 +1,7 @@
 //! A source: the real link, book and slots, and a device that makes records up. It does what `docs/wire.md` says, and
 //! tells the builders of each other as [`thalweg_node::SourceNode`] does, in virtual time.
 
-use crate::{PATIENCE, RUN, id};
+use crate::{RUN, TIMEOUT, id};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Slot, SlotPool};
@@ -324,14 +324,14 @@ impl Source {
     fn reconnect(&mut self, now: Duration) {
         for (index, builder) in self.builders.iter_mut().enumerate() {
             let Some((since, _)) = builder.away.filter(|(_, at)| *at <= now && !builder.done) else { continue };
-            if now > since + PATIENCE {
+            if now > since + TIMEOUT {
                 self.leave();
                 return;
             }
             // Or not yet welcomed.
             let connected = self.endpoints.link(index).is_some()
                 || self.endpoints.connect(index, &self.addresses[index], None, &builder.greeting).is_ok();
-            let again = if connected { PATIENCE } else { RETRY };
+            let again = if connected { TIMEOUT } else { RETRY };
             builder.away = Some((since, now + again));
         }
     }

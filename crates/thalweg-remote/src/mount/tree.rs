@@ -375,7 +375,7 @@ impl From<Failure> for Errno {
 
 impl Link {
     fn new(server: &Server) -> Self {
-        let (patient, hasty) = (server.clone(), server.with_patience(Duration::ZERO));
+        let (patient, hasty) = (server.clone(), server.with_timeout(Duration::ZERO));
         Self { patient, hasty, is_down: AtomicBool::new(false), said: Mutex::default() }
     }
 

@@ -159,7 +159,7 @@ fn make_directory(
 /// Takes the lock that tells readers that the run is being written. A reader that looks for it holds it for an instant, so it is
 /// tried again for a while; somebody who keeps it must not keep the run from beginning for ever.
 fn lock_alone(directory: &File, path: &Path) -> Result<(), StoreError> {
-    let deadline = Instant::now() + LOCK_PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
@@ -272,7 +272,7 @@ fn sync_directory(path: &Path) -> Result<(), StoreError> {
 }
 
 /// How long a run may wait for its lock before it begins.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

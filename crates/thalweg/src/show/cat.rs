@@ -157,11 +157,11 @@ impl Cat<'_> {
         let mut follow = Follow::open(path).map_err(refused)?;
         self.find_sources(follow.info())?;
         let range = self.options.event.unwrap_or(EventRange::ALL);
-        let mut patience = Duration::ZERO;
+        let mut timeout = Duration::ZERO;
         while self.out.is_read() {
-            match follow.next(patience) {
+            match follow.next(timeout) {
                 Ok(Followed::Event(event)) => {
-                    patience = Duration::ZERO;
+                    timeout = Duration::ZERO;
                     if range.contains(event.id) {
                         self.event(&event)?;
                     }
@@ -172,7 +172,7 @@ impl Cat<'_> {
                 Ok(Followed::Quiet) => {
                     // Nobody has to wait for what was already read.
                     self.out.flush()?;
-                    patience = Duration::from_secs(60);
+                    timeout = Duration::from_secs(60);
                 }
                 Ok(Followed::End(End::Finished)) => {
                     self.out.flush()?;

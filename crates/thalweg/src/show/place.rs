@@ -148,7 +148,7 @@ pub(super) fn word(state: RunState) -> &'static str {
     }
 }
 
-/// The books in `run.json`. A run that is open has none.
+/// The final counters in `run.json`. A run that is open has none.
 pub(super) fn ledger(info: &RunInfo) -> Result<Ledger, serde_json::Error> {
     let mut ledger = Ledger::default();
     if !info.ledger.is_null() {

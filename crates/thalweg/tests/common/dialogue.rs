@@ -1,6 +1,6 @@
 //! A data server on a directory, and clients that say to it what they like, byte by byte.
 
-use super::{Node, PATIENCE, thalweg};
+use super::{Node, TIMEOUT, thalweg};
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -57,8 +57,8 @@ impl Dialogue {
 
     pub(crate) fn connect(&self) -> TcpStream {
         let socket = TcpStream::connect(self.address).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket.set_write_timeout(Some(TIMEOUT)).unwrap();
         socket
     }
 
@@ -102,7 +102,7 @@ pub(crate) fn trickle(socket: &mut TcpStream, bytes: impl IntoIterator<Item = u8
     let began = Instant::now();
     let mut answer = Vec::new();
     for byte in bytes {
-        assert!(began.elapsed() < PATIENCE, "it goes on for ever");
+        assert!(began.elapsed() < TIMEOUT, "it goes on for ever");
         // What was said may lie there when nothing is taken any more.
         let _ = socket.write_all(&[byte]);
         let mut buffer = [0; 4096];

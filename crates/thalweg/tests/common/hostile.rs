@@ -1,6 +1,6 @@
 //! Peers that do not keep to the rules.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -42,8 +42,8 @@ pub(crate) struct Stranger(TcpStream);
 impl Stranger {
     pub(crate) fn connect(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         Self(stream)
     }
 
@@ -202,7 +202,7 @@ impl Impostor {
 
     /// Listens until the builder says what is waited for. An error is how the link ended instead.
     pub(crate) fn listen(&mut self, mut is_it: impl FnMut(&Message) -> bool) -> Result<(), LinkError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             while let Some(message) = self.said.pop_front() {
                 if is_it(&message) {
@@ -463,7 +463,7 @@ impl Villain {
 
     /// Does all of it, until the builder is gone or `run_over`.
     pub(crate) fn play(mut self, mischief: &Mischief, run_over: &AtomicBool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let goes_on = |villain: &Self| !villain.over && !run_over.load(Ordering::Relaxed) && Instant::now() < deadline;
         while goes_on(&self) && !self.started {
             self.on_message();

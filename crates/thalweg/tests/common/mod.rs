@@ -26,7 +26,7 @@ use thalweg_store::{EventStatus, Follow, Followed, Run, VerifyReport, verify};
 use thalweg_wire::{EventId, SourceId, Status};
 
 /// How long anything may take before a test gives it up: far longer than it ever does.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program, without colours and without what the environment says about logs.
 pub(crate) fn thalweg() -> std::process::Command {
@@ -225,7 +225,7 @@ fn reserve_port() -> (OwnedFd, SocketAddrV4) {
 
 /// Follows a run until `enough` says so of an event. Returns how many there were.
 pub(crate) fn follow_until(directory: &Path, mut enough: impl FnMut(u64, &thalweg_store::Event) -> bool) -> u64 {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut follow = Follow::open(directory).unwrap();
     let mut count = 0;
     while Instant::now() < deadline {
@@ -324,7 +324,7 @@ pub(crate) fn number(report: &Value, path: &str) -> u64 {
     report.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no number {path} in {report:#}"))
 }
 
-/// The books balance: what every source accepted is in the buckets, to the fragment.
+/// The final counters balance: what every source accepted is in the buckets, to the fragment.
 pub(crate) fn check_books(report: &Value) {
     const BUCKETS: [&str; 10] = [
         "recorded",
@@ -361,7 +361,7 @@ pub(crate) fn check_recorded(report: &Value, source: &str) {
     assert!(entry["accepted"].as_u64().unwrap() > 0, "{entry:#}");
     assert_eq!(entry["unaccounted"], 0, "{entry:#}");
     assert_eq!(entry["duplicates"], 0, "{entry:#}");
-    assert_eq!(entry["closed_books"], true, "{entry:#}");
+    assert_eq!(entry["final_counters"], true, "{entry:#}");
 }
 
 /// The report's reasons, in one text.

@@ -1,6 +1,6 @@
 //! A process under test: what it says, how it is told, and how it ends.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::fmt;
@@ -45,7 +45,7 @@ impl Node {
         if let Some(line) = self.stdout.lines().chain(self.stderr.lines()).find(|line| is_it(line)) {
             return line.to_owned();
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.next(deadline) {
                 Some(line) if is_it(&line) => return line,
@@ -57,7 +57,7 @@ impl Node {
 
     /// The next line that is what is waited for, among those to come.
     pub(crate) fn wait_next<T>(&mut self, what: &str, mut look: impl FnMut(&str) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.next(deadline) {
                 Some(line) => {
@@ -141,7 +141,7 @@ impl Node {
 
     /// Its end. Waits for it and for everything that it started: these share its standard error.
     pub(crate) fn finish(mut self) -> Ended {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {

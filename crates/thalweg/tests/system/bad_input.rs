@@ -57,7 +57,7 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
       |
     3 | evnts = 1
       | ^^^^^
-    unknown field `evnts`, expected one of `directory`, `number`, `record`, `duration`, `events`, `patience`, `calibrate`, `warm_up`
+    unknown field `evnts`, expected one of `directory`, `number`, `record`, `duration`, `events`, `timeout`, `calibrate`, `warm_up`
     ");
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\ncolour = \"red\""), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 1
@@ -124,7 +124,7 @@ fn values_that_cannot_be_are_named_with_what_can() {
         assert!(said.ends_with("is not a rate: write a number of events per second, from 1e-6 to 1e9"), "{said}");
     }
     assert_snapshot!(changed("id = \"1.0\"", "id = \"first\""), @r"thalweg: lab.toml: source 'source0': id: 'first' is not a source id: write SUBSYSTEM.ELEMENT, each 0 to 65535, for example 1.0");
-    assert_snapshot!(changed("events = 1", "events = 1\npatience = \"0s\""), @r"thalweg: lab.toml: run.patience: nodes that do not wait for each other never meet: write 10s");
+    assert_snapshot!(changed("events = 1", "events = 1\ntimeout = \"0s\""), @r"thalweg: lab.toml: run.timeout: nodes that do not wait for each other never meet: write 10s");
     assert_snapshot!(changed("name = \"source0\"", "name = \"source\\u00000\""), @r#"thalweg: lab.toml: name: "source\00": a name has no control characters"#);
     assert_snapshot!(changed("\"runs\"", "\"runs\\u0000\""), @r#"thalweg: lab.toml: run.directory: "runs\0": no path has a NUL in it"#);
     assert_snapshot!(changed("events = 1", "events = 0"), @r"thalweg: lab.toml: run.events: 0 events make no run: leave it out to run until stopped");

@@ -20,12 +20,12 @@ fn fill(system: &System) {
     assert!(of_each("recorded").into_iter().sum::<u64>() > 0, "{report:#}");
     assert!(of_each("lost").into_iter().sum::<u64>() > 0, "what did not fit is lost, and said to be: {report:#}");
     for source in ["1.0", "1.1", "1.2"] {
-        assert_eq!(entry(&report, source)["closed_books"], true, "{report:#}");
+        assert_eq!(entry(&report, source)["final_counters"], true, "{report:#}");
     }
     let verified = check_intact(&system.run_directory());
     assert!(matches!(&verified.verdict, thalweg_store::Verdict::Incomplete { reasons }
         if reasons.concat().contains("No space left on device")));
-    // On disk is what the books say, whether its event could still be closed there or not.
+    // On disk is what the final counters say, whether its event could still be closed there or not.
     let on_disk: Vec<u64> = verified.sources.iter().map(|source| source.recorded).collect();
     assert_eq!(on_disk, of_each("recorded"));
     assert!(check_samples(&system.run_directory()).fragments <= on_disk.iter().sum());

@@ -28,7 +28,7 @@ impl Unheard {
 
     /// Waits for its end. What the pipes held is its last words.
     fn ends(mut self) -> (Option<i32>, String, String) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let code = loop {
             match self.0.try_wait().unwrap() {
                 Some(status) => break status.code(),
@@ -52,7 +52,7 @@ impl Drop for Unheard {
 
 /// A connection to a builder that may not listen yet.
 fn knock(system: &System) -> TcpStream {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match TcpStream::connect(system.tcp()) {
             Ok(stream) => return stream,
@@ -64,7 +64,7 @@ fn knock(system: &System) -> TcpStream {
 
 #[test]
 fn a_log_that_nobody_reads_holds_up_neither_the_run_nor_its_end() {
-    let system = System::new(&Plan { run: "events = 100\npatience = \"60s\"", ..PLAN });
+    let system = System::new(&Plan { run: "events = 100\ntimeout = \"60s\"", ..PLAN });
     let builder = Unheard::start(&system, &["--json", "node", "builder0"]);
     for number in 0..733 {
         let mut bogus = knock(&system);
@@ -92,7 +92,7 @@ fn a_report_that_nobody_reads_keeps_no_process_alive() {
         sources: 40,
         size: "1KiB",
         source: "slots = 2",
-        run: "events = 3\npatience = \"60s\"",
+        run: "events = 3\ntimeout = \"60s\"",
         ..PLAN
     });
     let run = Unheard::start(&system, &["--json", "run"]);
@@ -105,7 +105,7 @@ fn a_report_that_nobody_reads_keeps_no_process_alive() {
 
 #[test]
 fn a_warning_is_not_written_for_each_of_a_thousand_bogus_connections() {
-    let system = System::new(&Plan { run: "events = 100\npatience = \"60s\"", ..PLAN });
+    let system = System::new(&Plan { run: "events = 100\ntimeout = \"60s\"", ..PLAN });
     let builder = system.builder();
     for _ in 0..1000 {
         let mut bogus = knock(&system);
@@ -126,7 +126,7 @@ fn a_warning_is_not_written_for_each_of_a_thousand_bogus_connections() {
 #[test]
 fn many_sources_that_start_at_once_all_take_part() {
     for link in [Link::Shm, Link::Shm, Link::Shm, Link::Tcp] {
-        let run = "events = 20\npatience = \"60s\"";
+        let run = "events = 20\ntimeout = \"60s\"";
         let system = System::new(&Plan { link, sources: 200, size: "1KiB", source: "slots = 2", run, ..PLAN });
         let report = system.run().finish().report(0);
         assert_eq!(report["state"], "COMPLETE", "{report:#}");
@@ -200,7 +200,7 @@ fn a_source_that_is_told_to_try_again_does() {
     let source = system.node_via("source0", &[format!("tcp:{}", door.local_addr().unwrap())]);
     let greeted = || {
         let (mut stream, _) = door.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut cell = [0; MESSAGE_LEN];
         stream.read_exact(&mut cell).unwrap();
         let Message::Hello(hello) = Message::decode(&cell).unwrap() else { panic!("no hello") };

@@ -77,7 +77,7 @@ fn a_terminated_source_ends_its_own_books_and_the_run_goes_on() {
 #[test]
 fn asked_twice_a_builder_ends_at_once_and_closes_the_run_as_far_as_it_is() {
     for link in LINKS {
-        let system = System::new(&Plan { link, source: PACED, run: "patience = \"30s\"", ..PLAN });
+        let system = System::new(&Plan { link, source: PACED, run: "timeout = \"30s\"", ..PLAN });
         let mut builder = system.supervised("builder0");
         builder.wait_for("listening");
         let sources = system.sources([0, 1, 2]);
@@ -103,7 +103,7 @@ fn asked_twice_a_builder_ends_at_once_and_closes_the_run_as_far_as_it_is() {
 #[test]
 fn interrupted_again_and_again_nothing_stays_behind() {
     for link in LINKS {
-        let system = System::new(&Plan { link, source: PACED, run: "patience = \"30s\"", ..PLAN });
+        let system = System::new(&Plan { link, source: PACED, run: "timeout = \"30s\"", ..PLAN });
         let mut run = system.run();
         run.wait_for("recording");
         await_events(&system.run_directory(), 10);
@@ -141,7 +141,7 @@ fn nodes_end_the_run_when_the_one_that_started_them_dies() {
 
 #[test]
 fn a_node_that_dies_under_a_run_is_named_and_the_run_ends() {
-    let system = System::new(&Plan { source: PACED, run: "duration = \"2s\"\npatience = \"5s\"", ..PLAN });
+    let system = System::new(&Plan { source: PACED, run: "duration = \"2s\"\ntimeout = \"5s\"", ..PLAN });
     let mut run = system.run();
     run.wait_for("recording");
     await_events(&system.run_directory(), 10);
@@ -150,7 +150,7 @@ fn a_node_that_dies_under_a_run_is_named_and_the_run_ends() {
     let ended = run.finish();
     let report: Value = ended.report(1);
     assert!(ended.stderr.contains("source1: the process was killed"), "{ended:?}");
-    assert!(reasons(&report).contains("source 1.1 (source1) did not end its books"), "{report:#}");
+    assert!(reasons(&report).contains("source 1.1 (source1) sent no final counters"), "{report:#}");
     check_books(&report);
     check_untouched(&report, "1.0");
     check_untouched(&report, "1.2");
@@ -159,7 +159,7 @@ fn a_node_that_dies_under_a_run_is_named_and_the_run_ends() {
 #[test]
 fn sources_that_do_not_come_are_named() {
     for link in LINKS {
-        let system = System::new(&Plan { link, run: "patience = \"300ms\"", ..PLAN });
+        let system = System::new(&Plan { link, run: "timeout = \"300ms\"", ..PLAN });
         let builder = system.builder();
         let source = system.node("source1");
         builder.finish().failed_saying("these sources did not connect within 300ms: 1.0 (source0), 1.2 (source2)");

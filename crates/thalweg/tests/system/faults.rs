@@ -11,7 +11,7 @@ const PACED: &str = "rate = 2000.0";
 #[test]
 fn a_source_that_dies_is_named_and_the_others_lose_nothing() {
     for link in LINKS {
-        let system = System::new(&Plan { link, source: PACED, run: "patience = \"5s\"", ..PLAN });
+        let system = System::new(&Plan { link, source: PACED, run: "timeout = \"5s\"", ..PLAN });
         let mut builder = system.builder();
         let mut sources = system.sources([0, 1, 2]);
         builder.wait_for("recording");
@@ -31,7 +31,7 @@ fn a_source_that_dies_is_named_and_the_others_lose_nothing() {
         builder.interrupt();
         let report = builder.finish().report(1);
         assert_eq!(report["state"], "INCOMPLETE");
-        assert!(reasons(&report).contains("source 1.1 (source1) did not end its books"), "{report:#}");
+        assert!(reasons(&report).contains("source 1.1 (source1) sent no final counters"), "{report:#}");
         check_books(&report);
         check_untouched(&report, "1.0");
         check_untouched(&report, "1.2");
@@ -51,7 +51,7 @@ fn a_source_that_dies_is_named_and_the_others_lose_nothing() {
 #[test]
 fn a_builder_that_dies_leaves_a_run_that_can_be_read_to_its_last_whole_block() {
     for link in LINKS {
-        let system = System::new(&Plan { link, source: PACED, run: "patience = \"500ms\"", ..PLAN });
+        let system = System::new(&Plan { link, source: PACED, run: "timeout = \"500ms\"", ..PLAN });
         let mut builder = system.builder();
         let sources = system.sources([0, 1, 2]);
         builder.wait_for("recording");
@@ -80,7 +80,7 @@ fn cut(cuts: &[Cut]) {
     // Long enough that a source which comes back is never given up on a busy machine.
     let builder = "deadline = \"20s\"";
     let system =
-        System::new(&Plan { sources: 2, size: "64KiB", run: "events = 300\npatience = \"20s\"", builder, ..PLAN });
+        System::new(&Plan { sources: 2, size: "64KiB", run: "events = 300\ntimeout = \"20s\"", builder, ..PLAN });
     let builder = system.builder();
     let proxy = Proxy::new(system.tcp(), cuts.iter().copied());
     let sources = [system.node("source0"), system.node_via("source1", &[proxy.address()])];

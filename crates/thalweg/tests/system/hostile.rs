@@ -117,7 +117,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
 /// Runs two good sources, and beside them a third that does `mischief`. Whatever that is, the good ones lose nothing.
 /// Returns the report, and what the builder said.
 fn beside(link: Link, mischief: impl FnOnce(Impostor)) -> (Value, String) {
-    let system = System::new(&Plan { link, source: PACED, run: "patience = \"5s\"", ..PLAN });
+    let system = System::new(&Plan { link, source: PACED, run: "timeout = \"5s\"", ..PLAN });
     let mut builder = system.builder();
     let sources = system.sources([0, 1]);
     let impostor = Impostor::join(&system.addresses[0], "1.2").start();
@@ -199,7 +199,7 @@ fn offers_that_contradict_earlier_ones_end_the_conversation() {
             assert!(impostor.offer(0, &record));
             impostor.say(&Message::End(Accounts::default()));
         };
-        expelled(link, cooked, "its books count 0 tickets, but it offered 1");
+        expelled(link, cooked, "its final counters count 0 tickets, but it offered 1");
     }
     // What was offered and never comes stays open.
     let endless = |impostor: &mut Impostor| {
@@ -264,7 +264,7 @@ fn a_builders_words_from_a_source_end_the_conversation() {
 
 #[test]
 fn garbage_in_the_middle_of_a_conversation_ends_it() {
-    let system = System::new(&Plan { source: PACED, run: "patience = \"5s\"", ..PLAN });
+    let system = System::new(&Plan { source: PACED, run: "timeout = \"5s\"", ..PLAN });
     let mut builder = system.builder();
     let sources = system.sources([0, 1]);
     let stranger = Stranger::connect(system.tcp()).greet(hello("1.2"));
@@ -339,7 +339,7 @@ fn pieces_that_overlap_or_never_end_are_counted_and_survived() {
     for link in LINKS {
         // Slowly: their slots are held as long as their events wait for the third.
         let source = "rate = 200.0";
-        let system = System::new(&Plan { link, source, run: "record = false\npatience = \"5s\"", ..PLAN });
+        let system = System::new(&Plan { link, source, run: "record = false\ntimeout = \"5s\"", ..PLAN });
         let builder = system.builder();
         let sources = system.sources([0, 1]);
         let mut impostor = Impostor::join(&system.addresses[0], "1.2").start();

@@ -70,7 +70,7 @@ fn the_smallest_fragments_there_are() {
 #[test]
 fn what_was_ahead_of_one_that_hangs_is_lost_when_the_run_is_ended_at_once() {
     for link in LINKS {
-        let plan = Plan { link, size: "256B", run: "patience = \"30s\"", builder: PATIENT, ..PLAN };
+        let plan = Plan { link, size: "256B", run: "timeout = \"30s\"", builder: PATIENT, ..PLAN };
         let system = unequal(&plan, &["rate = 50.0", FREE]);
         let mut builder = system.supervised("builder0");
         builder.wait_for("listening");

@@ -68,7 +68,7 @@ fn round(end: End, mischief: &[Mischief; 2]) {
         End::Interrupt => "",
     };
     // Long enough for a good source that has to wait for a processor.
-    let run = format!("{run}patience = \"3s\"");
+    let run = format!("{run}timeout = \"3s\"");
     let builder = "block = \"1MiB\"\nsegment = \"8MiB\"\nflush = \"20ms\"\ndeadline = \"2s\"";
     let source = "rate = 1000.0";
     let system = System::new(&Plan { sources: 5, size: "1KiB", run: &run, builder, source, ..PLAN });

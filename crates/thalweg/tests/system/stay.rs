@@ -5,7 +5,7 @@ use serde_json::Value;
 use thalweg_store::RunState;
 
 fn system(link: Link) -> (System, Node, Vec<Node>) {
-    let system = System::new(&Plan { link, source: "rate = 500.0", run: "patience = \"20s\"", ..PLAN });
+    let system = System::new(&Plan { link, source: "rate = 500.0", run: "timeout = \"20s\"", ..PLAN });
     let builder = system.staying("builder0");
     let sources = (0..3).map(|number| system.staying(&format!("source{number}"))).collect();
     (system, builder, sources)

@@ -1,10 +1,10 @@
-//! The ways' names.
+//! The send methods' names.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A way from a file to a socket.
+/// A method to send a file to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outward {
@@ -24,7 +24,7 @@ pub enum Outward {
     Uring,
 }
 
-/// A way from a socket to a file.
+/// A method to receive a file from a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Inward {
@@ -41,7 +41,7 @@ pub enum Inward {
 /// A name that no way has.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("no way is called {name}: there are {known}")]
-pub struct UnknownWay {
+pub struct UnknownMethod {
     name: String,
     known: String,
 }
@@ -98,19 +98,19 @@ impl fmt::Display for Inward {
 }
 
 impl FromStr for Outward {
-    type Err = UnknownWay;
+    type Err = UnknownMethod;
 
-    fn from_str(name: &str) -> Result<Self, UnknownWay> {
+    fn from_str(name: &str) -> Result<Self, UnknownMethod> {
         let way = Self::ALL.into_iter().find(|way| way.name() == name);
-        way.ok_or_else(|| UnknownWay { name: name.to_owned(), known: Self::ALL.map(Self::name).join(", ") })
+        way.ok_or_else(|| UnknownMethod { name: name.to_owned(), known: Self::ALL.map(Self::name).join(", ") })
     }
 }
 
 impl FromStr for Inward {
-    type Err = UnknownWay;
+    type Err = UnknownMethod;
 
-    fn from_str(name: &str) -> Result<Self, UnknownWay> {
+    fn from_str(name: &str) -> Result<Self, UnknownMethod> {
         let way = Self::ALL.into_iter().find(|way| way.name() == name);
-        way.ok_or_else(|| UnknownWay { name: name.to_owned(), known: Self::ALL.map(Self::name).join(", ") })
+        way.ok_or_else(|| UnknownMethod { name: name.to_owned(), known: Self::ALL.map(Self::name).join(", ") })
     }
 }
