@@ -176,6 +176,34 @@ struct Capture {
     began: Option<TaiNanos>,
 }
 
+impl Capture {
+    /// The capture of this number. `bad` makes an error of a field, what is there and what should be.
+    fn read(
+        i: usize,
+        capture: &Value,
+        offset: u64,
+        bad: impl Fn(&str, &Value, &'static str) -> DeviceError,
+    ) -> Result<Self, DeviceError> {
+        let field = |name: &str| capture.get(name).unwrap_or(&Value::Null);
+        let wrong = |name: &str, expected| bad(&format!("captures[{i}] {name}"), field(name), expected);
+        let sample_start = field("core:sample_start")
+            .as_u64()
+            .and_then(|start| start.checked_sub(offset))
+            .ok_or_else(|| wrong("core:sample_start", "a sample number, not below global core:offset"))?;
+        if !(field("core:header_bytes").is_null() || field("core:header_bytes") == &Value::from(0)) {
+            return Err(wrong("core:header_bytes", "absent: only recordings without gaps can be replayed"));
+        }
+        let began =
+            match field("core:datetime") {
+                Value::Null => None,
+                value => Some(value.as_str().and_then(parse_utc).ok_or_else(|| {
+                    wrong("core:datetime", "a time in UTC since 1972, such as \"2020-03-01T12:00:00Z\"")
+                })?),
+            };
+        Ok(Self { sample_start, began })
+    }
+}
+
 impl Metadata {
     fn read(path: &Path) -> Result<Self, DeviceError> {
         let bytes = InputFile::open(path)?.head(MAX_METADATA + 1)?;
@@ -245,24 +273,7 @@ impl Metadata {
         let captures: Vec<Capture> = captures
             .iter()
             .enumerate()
-            .map(|(i, capture)| {
-                let field = |name: &str| capture.get(name).unwrap_or(&Value::Null);
-                let wrong = |name: &str, expected| bad(&format!("captures[{i}] {name}"), field(name), expected);
-                let sample_start = field("core:sample_start")
-                    .as_u64()
-                    .and_then(|start| start.checked_sub(offset))
-                    .ok_or_else(|| wrong("core:sample_start", "a sample number, not below global core:offset"))?;
-                if !(field("core:header_bytes").is_null() || field("core:header_bytes") == &Value::from(0)) {
-                    return Err(wrong("core:header_bytes", "absent: only recordings without gaps can be replayed"));
-                }
-                let began = match field("core:datetime") {
-                    Value::Null => None,
-                    value => Some(value.as_str().and_then(parse_utc).ok_or_else(|| {
-                        wrong("core:datetime", "a time in UTC since 1972, such as \"2020-03-01T12:00:00Z\"")
-                    })?),
-                };
-                Ok(Capture { sample_start, began })
-            })
+            .map(|(i, capture)| Capture::read(i, capture, offset, bad))
             .collect::<Result<_, DeviceError>>()?;
         Ok(Self { file: path.to_owned(), global, captures, channels, rate })
     }

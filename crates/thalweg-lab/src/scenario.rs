@@ -170,8 +170,13 @@ impl Scenario {
     /// # Errors
     /// The first value that cannot be, and why.
     pub fn check(&self) -> Result<(), Wrong> {
-        let Self { network, traffic, measure } = self;
-        let wrong = |key: &str, problem: String| Err(Wrong { key: key.to_owned(), problem });
+        self.check_network()?;
+        check_traffic(&self.traffic)?;
+        self.check_measure()
+    }
+
+    fn check_network(&self) -> Result<(), Wrong> {
+        let network = &self.network;
         if !(1..=MOST_SENDERS).contains(&network.senders) {
             return wrong("network.senders", format!("{}; 1 to {MOST_SENDERS} are possible", network.senders));
         }
@@ -204,29 +209,11 @@ impl Scenario {
                 return wrong(&format!("network.sender.{at}.number"), format!("{} is there already", sender.number));
             }
         }
-        match (traffic.size, traffic.sizes) {
-            (Some(_), Some(_)) => {
-                return wrong("traffic.sizes", "there is a `size` too: write one of them".into());
-            }
-            (Some(ByteSize(size)), None) if !(1..=LARGEST).contains(&size) => {
-                return wrong("traffic.size", format!("{size} bytes; 1 byte to 256 MiB are possible"));
-            }
-            (None, Some([from, to])) if from.0 == 0 || from > to || to.0 > LARGEST => {
-                let problem =
-                    format!("{from} to {to}; the smallest, at least 1 byte, then the largest, at most 256 MiB");
-                return wrong("traffic.sizes", problem);
-            }
-            _ => {}
-        }
-        if traffic.interval.is_some_and(|interval| interval < Duration::from_micros(1)) {
-            return wrong(
-                "traffic.interval",
-                "at least 1us is possible; without an interval sources always have more".into(),
-            );
-        }
-        if traffic.cross > 64 {
-            return wrong("traffic.cross", format!("{}; at most 64 are possible", traffic.cross));
-        }
+        Ok(())
+    }
+
+    fn check_measure(&self) -> Result<(), Wrong> {
+        let Self { network, traffic, measure } = self;
         if !(measure.seconds >= 0.001 && measure.seconds <= 3600.0) {
             return wrong("measure.seconds", format!("{}; 0.001 to 3600 are possible", measure.seconds));
         }
@@ -403,6 +390,37 @@ impl WrongLine {
         let text = text.lines().nth(line).unwrap_or_default().trim().to_owned();
         Self { line: line + 1, text, problem }
     }
+}
+
+/// What is wrong with a key's value.
+fn wrong(key: &str, problem: String) -> Result<(), Wrong> {
+    Err(Wrong { key: key.to_owned(), problem })
+}
+
+fn check_traffic(traffic: &Traffic) -> Result<(), Wrong> {
+    match (traffic.size, traffic.sizes) {
+        (Some(_), Some(_)) => {
+            return wrong("traffic.sizes", "there is a `size` too: write one of them".into());
+        }
+        (Some(ByteSize(size)), None) if !(1..=LARGEST).contains(&size) => {
+            return wrong("traffic.size", format!("{size} bytes; 1 byte to 256 MiB are possible"));
+        }
+        (None, Some([from, to])) if from.0 == 0 || from > to || to.0 > LARGEST => {
+            let problem = format!("{from} to {to}; the smallest, at least 1 byte, then the largest, at most 256 MiB");
+            return wrong("traffic.sizes", problem);
+        }
+        _ => {}
+    }
+    if traffic.interval.is_some_and(|interval| interval < Duration::from_micros(1)) {
+        return wrong(
+            "traffic.interval",
+            "at least 1us is possible; without an interval sources always have more".into(),
+        );
+    }
+    if traffic.cross > 64 {
+        return wrong("traffic.cross", format!("{}; at most 64 are possible", traffic.cross));
+    }
+    Ok(())
 }
 
 /// Where in the text a key stands, or else the innermost of the tables around it.

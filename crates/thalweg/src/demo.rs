@@ -179,11 +179,9 @@ fn introduce(options: &Options, topology: &Topology) {
     ));
 }
 
-/// The topology that a demo's options stand for.
-fn topology(options: &Options) -> Result<Topology, Failure> {
-    let name = format!("thalweg-{}.sock", std::process::id());
-    let listen = Address::here(options.link, &std::env::temp_dir(), &name).map_err(Failure::Usage)?;
-    let devices: Vec<DeviceConfig> = if options.input.is_empty() {
+/// What its sources read from.
+fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
+    if options.input.is_empty() {
         let size = usize::try_from(options.size.0).unwrap_or(usize::MAX);
         if options.size.0 == 0 || options.size.0 > 1 << 29 {
             return Err(Failure::Usage(format!(
@@ -204,17 +202,24 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
                 period,
             })
         };
-        (0..options.sources.unwrap_or(3)).map(model).collect()
+        Ok((0..options.sources.unwrap_or(3)).map(model).collect())
     } else {
         let devices = devices_for(&options.input, true).map_err(Failure::usage)?;
-        match options.sources {
+        Ok(match options.sources {
             Some(count) if usize::from(count) > devices.len() => {
                 return Err(Failure::Usage(format!("--sources {count}: the recordings make only {}", devices.len())));
             }
             Some(count) => devices.into_iter().take(count.into()).collect(),
             None => devices,
-        }
-    };
+        })
+    }
+}
+
+/// The topology that a demo's options stand for.
+fn topology(options: &Options) -> Result<Topology, Failure> {
+    let name = format!("thalweg-{}.sock", std::process::id());
+    let listen = Address::here(options.link, &std::env::temp_dir(), &name).map_err(Failure::Usage)?;
+    let devices = devices(options)?;
     let recorded = if options.input.is_empty() { None } else { EventRate::try_from(1000.0).ok() };
     let mut largest = 0;
     let mut sources = Vec::new();

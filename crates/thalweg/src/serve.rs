@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_doctor::Steered;
 use thalweg_page::text::{many, wrapped};
-use thalweg_serve::{ServeError, Server, Settings, Tls, Tokens, Ways};
+use thalweg_serve::{Counters, ServeError, Server, Settings, Tls, Tokens, Ways};
 use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
 #[derive(Debug, clap::Args)]
@@ -164,13 +164,7 @@ struct Ready {
 
 /// Exit code 0: it was asked to stop.
 pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let tokens = options.tokens.as_deref().map(tokens).transpose()?;
-    if !options.listen.ip().is_loopback() && tokens.is_none() && !options.open {
-        return Err(Failure::Usage(format!(
-            "{} can be reached from other hosts: say who may do what with --tokens FILE, or that everybody may read with --open",
-            options.listen
-        )));
-    }
+    let tokens = admitted(options)?;
     let tls = match (&options.certificate, &options.key) {
         (Some(certificate), Some(key)) => Some(Tls::read(certificate, key).map_err(Failure::usage)?),
         _ => None,
@@ -191,17 +185,7 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     let network = options.network_cpus.as_ref().map(|cpus| Steered::network(options.listen.ip(), &cpus.numbers()));
     let disk = options.disk_cpus.as_ref().map(|cpus| Steered::disk(&options.directory, &cpus.numbers()));
     let _steered = [network.transpose().map_err(Failure::broken)?, disk.transpose().map_err(Failure::broken)?];
-    let cpus = match &options.cpus {
-        Cpus::These(cpus) => {
-            can_run_on(cpus)?;
-            cpus.clone()
-        }
-        Cpus::Auto => {
-            let placed = thalweg_doctor::placement(options.listen.ip(), &options.directory);
-            why.push_str(&format!(" CPUs: {}.", placed.why));
-            placed.cpus.into_iter().filter_map(|cpu| usize::try_from(cpu).ok()).collect()
-        }
-    };
+    let cpus = cpus(options, &mut why)?;
     let settings = Settings {
         directory: options.directory.clone(),
         address: options.listen,
@@ -238,7 +222,38 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     }
     out.flush()?;
     server.run(&*stop).map_err(Failure::broken)?;
-    let counters = server.counters();
+    say_what_was_served(&mut out, server.counters(), json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Who may do what; nothing where everybody on this host may.
+fn admitted(options: &Options) -> Result<Option<Tokens>, Failure> {
+    let tokens = options.tokens.as_deref().map(tokens).transpose()?;
+    if !options.listen.ip().is_loopback() && tokens.is_none() && !options.open {
+        return Err(Failure::Usage(format!(
+            "{} can be reached from other hosts: say who may do what with --tokens FILE, or that everybody may read with --open",
+            options.listen
+        )));
+    }
+    Ok(tokens)
+}
+
+/// The processors it runs on, and `why`, where it chose them.
+fn cpus(options: &Options, why: &mut String) -> Result<Vec<usize>, Failure> {
+    match &options.cpus {
+        Cpus::These(cpus) => {
+            can_run_on(cpus)?;
+            Ok(cpus.clone())
+        }
+        Cpus::Auto => {
+            let placed = thalweg_doctor::placement(options.listen.ip(), &options.directory);
+            why.push_str(&format!(" CPUs: {}.", placed.why));
+            Ok(placed.cpus.into_iter().filter_map(|cpu| usize::try_from(cpu).ok()).collect())
+        }
+    }
+}
+
+fn say_what_was_served(out: &mut Output, counters: &Counters, json: bool) -> Result<(), Failure> {
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     if json {
         out.json(&serde_json::json!({
@@ -253,7 +268,7 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         out.text(&format!("{requests} on {connections}: {sent} sent, {received} received\n"))?;
     }
     out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn told(ready: &Ready) -> String {

@@ -14,6 +14,7 @@ pub(crate) mod program;
 mod table;
 
 use crate::building::Scratch;
+use crate::cpu::Used;
 use crate::drive::{Stop, TIMEOUT};
 use crate::options::time;
 use crate::point::{Key, Point, median};
@@ -225,13 +226,18 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
             why: "its thread fell over".to_owned(),
         })
     })?;
+    warn(&mut report, rows.len(), &before.used(), stop);
+    Ok(report)
+}
+
+/// Says what makes the comparison worth less, of which there were to be so many pairings.
+fn warn(report: &mut PeersReport, rows: usize, used: &Used, stop: &Stop) {
     if stop.pressed() {
-        report.warnings.push(format!("stopped after {} of {} pairings", report.pairings.len(), rows.len()));
+        report.warnings.push(format!("stopped after {} of {} pairings", report.pairings.len(), rows));
     }
-    if repeat == 1 {
+    if report.repeat == 1 {
         report.warnings.push("both took one turn: how far turns lie apart is not known".to_owned());
     }
-    let used = before.used();
     let steal = 100.0 * used.steal / used.wall;
     if steal > STEAL {
         report.warnings.push(format!("the hypervisor took {steal:.1} % of a processor away (steal)"));
@@ -240,7 +246,6 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
     if failed > 0 {
         report.warnings.push(format!("{failed} of {} pairings failed", report.pairings.len()));
     }
-    Ok(report)
 }
 
 /// Steal above so much is worth a word: percent of one processor.

@@ -34,6 +34,7 @@ use client::{Connection, Crowd, DATA};
 use command::{Mount, Server, Who, fio, read};
 use network::{End, Network, On};
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -345,78 +346,97 @@ impl Turn<'_> {
         let server = Server::start(self.case.who, self.program, &self.scratch.0, address, self.stop)?;
         network.enter(End::Client)?;
         bind(self.cpus.asking)?;
-        let (size, min_time) = (self.case.size, self.timing.min_time);
         let mut done = Done::default();
         match self.case.work {
-            Work::Cached => {
-                let mut connection = Connection::open(address)?;
-                let warm = self.clock.raw();
-                connection.fetch(size, self.stop, || {})?;
-                while self.since(warm) < self.timing.warmup {
-                    connection.fetch(size, self.stop, || {})?;
-                }
-                self.counted(&server, &mut done, |done| {
-                    let begun = self.clock.raw();
-                    while done.requests == 0 || self.since(begun) < min_time {
-                        connection.fetch(size, self.stop, || {})?;
-                        (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
-                    }
-                    Ok(())
-                })?;
-            }
-            Work::Ranges => {
-                let mut crowd = Crowd::gather(address, self.clients, self.target.size(), size, self.clock)?;
-                crowd.run(self.timing.warmup, self.clock, self.stop)?;
-                self.counted(&server, &mut done, |done| {
-                    let came = crowd.run(min_time, self.clock, self.stop)?;
-                    (done.requests, done.bytes) = (came.ranges, came.ranges * size);
-                    done.latency = Some(Latency::of(&came.times, 1.0));
-                    Ok(())
-                })?;
-            }
-            Work::Uncached => {
-                let mut connection = Connection::open(address)?;
-                let mut most = 0;
-                while done.requests == 0 || done.used.wall < min_time.as_secs_f64() {
-                    self.target.drop_cache()?;
-                    self.counted(&server, &mut done, |done| {
-                        connection.fetch(size, self.stop, || most = most.max(cached(self.target.file())))?;
-                        (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
-                        Ok(())
-                    })?;
-                }
-                done.page_cache = Some(most.max(cached(self.target.file())));
-            }
-            Work::Upload => {
-                let mut connection = Connection::open(address)?;
-                connection.control(self.congestion)?;
-                let mut most = 0;
-                while done.requests == 0 || done.used.wall < min_time.as_secs_f64() {
-                    if self.stop.pressed() {
-                        return Err(BenchError::Stopped);
-                    }
-                    let name = format!("upload-{}", done.requests);
-                    self.counted(&server, &mut done, |done| {
-                        connection.put(&name, self.target.file(), size)?;
-                        (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
-                        Ok(())
-                    })?;
-                    let path = self.scratch.0.join(&name);
-                    let failed = |error| BenchError::File { path: path.clone(), error };
-                    let published = File::open(&path).map_err(failed)?;
-                    let length = published.metadata().map_err(failed)?.len();
-                    if length != size {
-                        return Err(failed(std::io::Error::other(format!("{length} bytes are there, not {size}"))));
-                    }
-                    most = most.max(cached(&published));
-                    std::fs::remove_file(&path).map_err(failed)?;
-                }
-                done.page_cache = Some(most);
-            }
+            Work::Cached => self.fetch_cached(&server, address, &mut done)?,
+            Work::Ranges => self.fetch_ranges(&server, address, &mut done)?,
+            Work::Uncached => self.fetch_uncached(&server, address, &mut done)?,
+            Work::Upload => self.upload(&server, address, &mut done)?,
             // Measured by another program: `mounted`.
             Work::Mounted => {}
         }
         Ok(done)
+    }
+
+    /// Fetches the whole file again and again, which is in the page cache.
+    fn fetch_cached(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
+        let (size, min_time) = (self.case.size, self.timing.min_time);
+        let mut connection = Connection::open(address)?;
+        let warm = self.clock.raw();
+        connection.fetch(size, self.stop, || {})?;
+        while self.since(warm) < self.timing.warmup {
+            connection.fetch(size, self.stop, || {})?;
+        }
+        self.counted(server, done, |done| {
+            let begun = self.clock.raw();
+            while done.requests == 0 || self.since(begun) < min_time {
+                connection.fetch(size, self.stop, || {})?;
+                (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Many clients fetch ranges of it.
+    fn fetch_ranges(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
+        let (size, min_time) = (self.case.size, self.timing.min_time);
+        let mut crowd = Crowd::gather(address, self.clients, self.target.size(), size, self.clock)?;
+        crowd.run(self.timing.warmup, self.clock, self.stop)?;
+        self.counted(server, done, |done| {
+            let came = crowd.run(min_time, self.clock, self.stop)?;
+            (done.requests, done.bytes) = (came.ranges, came.ranges * size);
+            done.latency = Some(Latency::of(&came.times, 1.0));
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Fetches the whole file, which is not in the page cache.
+    fn fetch_uncached(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
+        let (size, min_time) = (self.case.size, self.timing.min_time);
+        let mut connection = Connection::open(address)?;
+        let mut most = 0;
+        while done.requests == 0 || done.used.wall < min_time.as_secs_f64() {
+            self.target.drop_cache()?;
+            self.counted(server, done, |done| {
+                connection.fetch(size, self.stop, || most = most.max(cached(self.target.file())))?;
+                (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
+                Ok(())
+            })?;
+        }
+        done.page_cache = Some(most.max(cached(self.target.file())));
+        Ok(())
+    }
+
+    /// Uploads the file again and again.
+    fn upload(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
+        let (size, min_time) = (self.case.size, self.timing.min_time);
+        let mut connection = Connection::open(address)?;
+        connection.control(self.congestion)?;
+        let mut most = 0;
+        while done.requests == 0 || done.used.wall < min_time.as_secs_f64() {
+            if self.stop.pressed() {
+                return Err(BenchError::Stopped);
+            }
+            let name = format!("upload-{}", done.requests);
+            self.counted(server, done, |done| {
+                connection.put(&name, self.target.file(), size)?;
+                (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
+                Ok(())
+            })?;
+            let path = self.scratch.0.join(&name);
+            let failed = |error| BenchError::File { path: path.clone(), error };
+            let published = File::open(&path).map_err(failed)?;
+            let length = published.metadata().map_err(failed)?.len();
+            if length != size {
+                return Err(failed(std::io::Error::other(format!("{length} bytes are there, not {size}"))));
+            }
+            most = most.max(cached(&published));
+            std::fs::remove_file(&path).map_err(failed)?;
+        }
+        done.page_cache = Some(most);
+        Ok(())
     }
 
     /// Adds what `act` takes, and what the server takes meanwhile.

@@ -78,6 +78,24 @@ pub fn run(
     run_by(measure, sweep, laboratory, jobs, directory, stop, progress)
 }
 
+/// A cell's outcome as it is kept.
+fn line(laboratory: &str, cell: &Cell, wall_seconds: f64, outcome: &Outcome) -> std::io::Result<String> {
+    let outcome = match outcome.clone() {
+        Ok(report) => Told::Report(report),
+        Err(error) => Told::Error(error),
+    };
+    let line = Line { laboratory: laboratory.to_owned(), scenario: cell.scenario.clone(), wall_seconds, outcome };
+    serde_json::to_string(&line).map_err(std::io::Error::from)
+}
+
+/// The cells that have no result yet, those that take the least time first.
+fn open_cells(results: &Results, cost: impl Fn(&Cell) -> f64) -> Vec<usize> {
+    let open = |at: &usize| !matches!(results.outcomes[*at], Some(Ok(_)));
+    let mut todo: Vec<usize> = (0..results.outcomes.len()).filter(open).collect();
+    todo.sort_by(|a, b| cost(&results.sweep.cells[*a]).total_cmp(&cost(&results.sweep.cells[*b])));
+    todo
+}
+
 pub(super) fn run_by(
     measure: impl Fn(&Scenario, &Path, &AtomicBool) -> Result<Report, LabError> + Sync,
     sweep: Sweep,
@@ -98,10 +116,7 @@ pub(super) fn run_by(
     let mut results = Results { sweep, laboratory: name, outcomes };
 
     let cost = |cell: &Cell| rule_of_thumb(&cell.scenario, laboratory);
-    let open = |outcome: &Option<Outcome>| !matches!(outcome, Some(Ok(_)));
-    let mut todo: Vec<usize> = (0..results.outcomes.len()).filter(|at| open(&results.outcomes[*at])).collect();
-    todo.sort_by(|a, b| cost(&results.sweep.cells[*a]).total_cmp(&cost(&results.sweep.cells[*b])));
-
+    let todo = open_cells(&results, cost);
     let mut left: f64 = todo.iter().map(|at| cost(&results.sweep.cells[*at])).sum();
     let of = results.outcomes.len();
     let mut done = of - todo.len();
@@ -148,16 +163,7 @@ pub(super) fn run_by(
                     continue;
                 }
             };
-            let line = Line {
-                laboratory: results.laboratory.clone(),
-                scenario: cells[at].scenario.clone(),
-                wall_seconds: seconds,
-                outcome: match outcome.clone() {
-                    Ok(report) => Told::Report(report),
-                    Err(error) => Told::Error(error),
-                },
-            };
-            let written = serde_json::to_string(&line).map_err(std::io::Error::from);
+            let written = line(&results.laboratory, &cells[at], seconds, &outcome);
             if let Err(error) = written.and_then(|line| file.write_all((line + "\n").as_bytes())) {
                 halt.store(true, Ordering::Relaxed);
                 failed.get_or_insert(LabError::File { path: path.clone(), error });
