@@ -48,3 +48,18 @@ def test_a_first_page_shows_all_files(source: Path) -> None:
     shown = re.findall(r"^//! \| `(\w+)` \|", table[0], re.M)
     there = [file.stem for file in source.glob("*.rs")] + [file.parent.name for file in source.glob("*/mod.rs")]
     assert sorted(shown) == sorted(set(there) - {"lib", "main", "tests"})
+
+
+WAY = re.compile(r"^\| [^|`]+ \| (`[a-z]+/[^|]+) \| ([^|]+) \|$", re.M)
+
+
+def test_the_way_of_a_fragment_is_there_by_its_names() -> None:
+    steps = WAY.findall((ROOT / "docs/architecture.md").read_text())
+    assert len(steps) == 11
+    sources = "\n".join(file.read_text() for file in ROOT.glob("crates/*/src/**/*.rs"))
+    for files, names in steps:
+        for file in re.findall(r"`(\w+)/([^`]+)`", files):
+            assert (ROOT / f"crates/thalweg-{file[0]}/src" / file[1]).exists(), file
+        for owner, name in re.findall(r"`(\w+)::(\w+)`", names):
+            assert re.search(rf"\b{owner}\b", sources), owner
+            assert re.search(rf"\bfn {name}\b|^    {name}\b", sources, re.M), name
