@@ -161,6 +161,23 @@ fn offers_keep_to_the_padding_of_records() {
     check(&builder.report(), 0);
 }
 
+/// It lets deadlines pass again once no block is waited for, be it that who was to be asked is gone.
+#[test]
+fn a_builder_that_was_short_of_blocks_gives_up_a_source_that_left_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let short = "deadline = \"200ms\"\nblocks = 4\nblock = \"256KiB\"";
+    let builder = Builder::start(folder.path(), "events = 100", TCP, short);
+    let mut source = builder.connect(Hello { slot_bytes: 128 << 10, max_payload: 100 << 10, ..hello() });
+    source.until(|message| matches!(message, Message::Start { .. }));
+    // A block holds one of these: for the fifth there is none.
+    let offers: Vec<Message> =
+        (0..5).map(|ticket| Message::Offer(Announcement { bytes: 128 << 10, ..held(ticket) })).collect();
+    source.say(&offers);
+    source.until(|message| matches!(message, Message::Fetch { ticket: 3, .. }));
+    drop(source);
+    check(&builder.report(), 0);
+}
+
 /// A builder at work, with one source for each address it listens at.
 struct Builder {
     addresses: Vec<Address>,
@@ -202,10 +219,14 @@ impl Builder {
     }
 
     fn connected(&self, source: SourceId) -> Peer {
+        self.connect(Hello { source, ..hello() })
+    }
+
+    fn connect(&self, hello: Hello) -> Peer {
         let tcp = self.addresses.iter().find_map(Address::host_port);
         let mut peer = Peer(TcpStream::connect(tcp.unwrap()).unwrap());
         peer.0.set_read_timeout(Some(LONG)).unwrap();
-        peer.say(&[Message::Hello(Hello { source, ..hello() })]);
+        peer.say(&[Message::Hello(hello)]);
         peer.0.write_all(b"{}").unwrap();
         peer
     }

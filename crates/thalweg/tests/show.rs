@@ -214,7 +214,8 @@ fn intact_is_not_yet_complete() {
     });
     let said = thalweg(&directory, "verify runs/run-000001");
     assert_eq!(said.code, 1);
-    let begin = "runs/run-000001: intact, but the run is INCOMPLETE:\n  because: source 1.1 (model-adc-1) sent no final";
+    let begin =
+        "runs/run-000001: intact, but the run is INCOMPLETE:\n  because: source 1.1 (model-adc-1) sent no final";
     assert!(said.out.starts_with(begin), "{said:?}");
     assert_eq!(thalweg(&directory, "verify runs/run-000001 --json").json()["directories"][0]["consistent"], true);
 }
