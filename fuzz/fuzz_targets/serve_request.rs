@@ -1,4 +1,5 @@
-//! A request to the data server is refused, or means the same however it comes in, and asks for nothing that is not there.
+//! A request to the data server is refused, or means the same however it comes in, and asks for nothing that is not
+//! there.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A run whose segment file a stranger wrote is opened, read, followed and verified without a panic, and without reading
-//! outside the file.
+//! A run whose segment file a stranger wrote is opened, read, followed and verified without a panic, and without
+//! reading outside the file.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -68,8 +68,8 @@ fn pages(bytes: &[u8]) -> Vec<u8> {
     bytes.chunks(320).flat_map(page).collect()
 }
 
-/// A fuzzer does not guess checksums: every page that begins with an odd byte becomes the beginning of a block that passes
-/// them, and leads to what is behind.
+/// A fuzzer does not guess checksums: every page that begins with an odd byte becomes the beginning of a block that
+/// passes them, and leads to what is behind.
 fn make_valid(segment: &mut [u8]) {
     let (mut at, mut number) = (0, 0u64);
     while at + BLOCK_ALIGN <= segment.len() {

@@ -81,8 +81,8 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Makes an arena of `len` bytes, rounded up to whole huge pages, and the one span that owns all of it. Its pages can be
-    /// spliced (`sendfile`). The memory is touched, so that no page fault happens later on the data path.
+    /// Makes an arena of `len` bytes, rounded up to whole huge pages, and the one span that owns all of it. Its pages
+    /// can be spliced (`sendfile`). The memory is touched, so that no page fault happens later on the data path.
     ///
     /// # Errors
     /// Where `len` is 0 or more than there are addresses, or the kernel refuses: for lack of memory, most likely.
@@ -90,8 +90,9 @@ impl Arena {
         Self::make(name, len, MemfdFlags::empty())
     }
 
-    /// As [`create`](Self::create), for memory that is never spliced: made of reserved huge pages (`vm.nr_hugepages`) where
-    /// the system has enough of them. A file of such pages cannot be sent by `sendfile` (hugetlbfs has no `splice_read`).
+    /// As [`create`](Self::create), for memory that is never spliced: made of reserved huge pages (`vm.nr_hugepages`)
+    /// where the system has enough of them. A file of such pages cannot be sent by `sendfile` (hugetlbfs has no
+    /// `splice_read`).
     ///
     /// # Errors
     /// As [`create`](Self::create). That there are no reserved huge pages is no error.
@@ -129,10 +130,10 @@ impl Arena {
     /// Maps, for reading, an arena that another process made. It must be sealed against shrinking, and not be made of
     /// reserved huge pages: otherwise its owner could turn every read of ours into a SIGBUS.
     ///
-    /// The owner may punch holes (`FALLOC_FL_PUNCH_HOLE`) as long as the file is sealed neither by `F_SEAL_WRITE` nor by
-    /// `F_SEAL_FUTURE_WRITE`. In ordinary shared memory that is one way more to change bytes while they are read: a hole
-    /// reads as zeros, from a page that the kernel allocates then, and only where it has none left is it a SIGBUS. Of
-    /// reserved huge pages there may be none left at any time, since the hole gives up its reservation
+    /// The owner may punch holes (`FALLOC_FL_PUNCH_HOLE`) as long as the file is sealed neither by `F_SEAL_WRITE` nor
+    /// by `F_SEAL_FUTURE_WRITE`. In ordinary shared memory that is one way more to change bytes while they are read: a
+    /// hole reads as zeros, from a page that the kernel allocates then, and only where it has none left is it a SIGBUS.
+    /// Of reserved huge pages there may be none left at any time, since the hole gives up its reservation
     /// (`shmem_fallocate` in mm/shmem.c, `hugetlbfs_punch_hole` in fs/hugetlbfs/inode.c, Linux 6.18).
     ///
     /// # Errors
@@ -174,7 +175,8 @@ impl Arena {
     }
 
     /// Notes that its pages were made known to a ring, an adapter or an IOMMU, which keeps them where they are (a
-    /// long-term reference, Documentation/core-api/pin_user_pages.rst) for as long as the note is kept. `with` is for people.
+    /// long-term reference, Documentation/core-api/pin_user_pages.rst) for as long as the note is kept. `with` is for
+    /// people.
     pub fn registered(self: &Arc<Self>, with: &'static str) -> Registration {
         self.lock().push(with);
         Registration { arena: Arc::clone(self), with }
@@ -189,8 +191,8 @@ impl Arena {
         self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A range of an imported arena, or nothing where the range is not inside it. An arena of our own is reached through
-    /// its spans alone: a view would look at what a span has the exclusive right to.
+    /// A range of an imported arena, or nothing where the range is not inside it. An arena of our own is reached
+    /// through its spans alone: a view would look at what a span has the exclusive right to.
     pub fn view(self: &Arc<Self>, offset: u64, len: usize) -> Option<View> {
         if self.owned {
             return None;
@@ -215,8 +217,8 @@ impl fmt::Display for Arena {
     }
 }
 
-/// An arena's pages are known to somebody until this is dropped: to be kept beside what knows them, and to be dropped behind
-/// it.
+/// An arena's pages are known to somebody until this is dropped: to be kept beside what knows them, and to be dropped
+/// behind it.
 #[must_use = "dropping it says that the arena is no longer registered"]
 #[derive(Debug)]
 pub struct Registration {
@@ -252,16 +254,17 @@ fn pages_of(memory: &MmapRaw) -> Backing {
 
 /// The exclusive right to a range of an arena: there is never a second span over the same bytes.
 ///
-/// A span returns itself: dropped, by whoever has it by then, it no longer keeps its [`Block`](crate::Block) busy, and the
-/// last span of a [`PlacePool`](crate::PlacePool)'s place makes that place free. So an operation that writes to the bytes
-/// after the call that began it has returned (io_uring, a device) must own the span until it has ended.
+/// A span returns itself: dropped, by whoever has it by then, it no longer keeps its [`Block`](crate::Block) busy, and
+/// the last span of a [`PlacePool`](crate::PlacePool)'s place makes that place free. So an operation that writes to the
+/// bytes after the call that began it has returned (io_uring, a device) must own the span until it has ended.
 pub struct Span {
     lender: Arc<Lender>,
     range: Range<usize>,
 }
 
-/// Who lends the bytes of spans: a whole arena, a block, or a place of a pool. As long as a span of it is out somebody else
-/// holds it too, so that `Arc::get_mut` tells whether all are back, and orders what they did before what comes next.
+/// Who lends the bytes of spans: a whole arena, a block, or a place of a pool. As long as a span of it is out somebody
+/// else holds it too, so that `Arc::get_mut` tells whether all are back, and orders what they did before what comes
+/// next.
 pub(crate) struct Lender {
     arena: Arc<Arena>,
     /// Where it returns with the last span.
@@ -360,8 +363,9 @@ impl fmt::Debug for Span {
 
 /// A range of an arena that another process writes, for reading here.
 ///
-/// By the protocol its owner leaves the bytes alone until they are released. An owner that breaks this changes what is read,
-/// and nothing else: the bytes are never a slice, and are copied out, by atomic accesses, before they are looked at.
+/// By the protocol its owner leaves the bytes alone until they are released. An owner that breaks this changes what is
+/// read, and nothing else: the bytes are never a slice, and are copied out, by atomic accesses, before they are looked
+/// at.
 #[derive(Clone)]
 pub struct View {
     arena: Arc<Arena>,
@@ -389,8 +393,9 @@ impl View {
         assert!(end.is_some(), "bytes {at}+{} of a view of {}", out.len(), self.len());
         // SAFETY: inside the mapping: `Arena::view` checked the range, and `at` was compared with it.
         let start = unsafe { self.arena.memory.as_ptr().add(self.range.start + at) };
-        // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the `Arc`. Whoever else writes there does
-        // not matter to atomics, and a relaxed load of a word or less does not write, which the mapping forbids.
+        // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the `Arc`. Whoever else writes
+        // there does not matter to atomics, and a relaxed load of a word or less does not write, which the mapping
+        // forbids.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU8>(), out.len()) };
         // SAFETY: eight atomic bytes are an atomic word of any content, which is only read.
         let (head, words, tail) = unsafe { bytes.align_to::<AtomicU64>() };

@@ -67,7 +67,8 @@ impl Block {
     /// Where spans are out.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.all_back("block read while parts of it are being filled");
-        // SAFETY: no span is out, so the block's own range is unshared; the temporary span is forgotten with the borrow.
+        // SAFETY: no span is out, so the block's own range is unshared; the temporary span is forgotten with the
+        // borrow.
         let mut whole = unsafe { Span::new(Arc::clone(&self.lender), self.range.clone()) };
         let slice: *mut [u8] = &mut whole[..];
         // SAFETY: the bytes live as long as the arena, which the lender keeps and which outlives the returned borrow of

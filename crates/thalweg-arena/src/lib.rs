@@ -1,12 +1,12 @@
 //! Memory that a device, a NIC and a disk can share.
 //!
 //! An [`Arena`] is a sealed memfd, mapped once. It is handed out in pieces that own their bytes: a [`Span`] is the
-//! exclusive right to a range, and returns itself when it is dropped. A [`Slot`] is a span with headroom in front that a
-//! device fills, a [`Block`] is filled span by span and written to disk as one, a [`PlacePool`] lends places of one length.
-//! Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s.
+//! exclusive right to a range, and returns itself when it is dropped. A [`Slot`] is a span with headroom in front that
+//! a device fills, a [`Block`] is filled span by span and written to disk as one, a [`PlacePool`] lends places of one
+//! length. Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s.
 //!
-//! An arena knows what it is made of ([`Backing`]) and who else knows its pages ([`Registration`]): a ring of the kernel's, an
-//! adapter, an IOMMU. Endpoints and devices are shown all memory of a run before it begins.
+//! An arena knows what it is made of ([`Backing`]) and who else knows its pages ([`Registration`]): a ring of the
+//! kernel's, an adapter, an IOMMU. Endpoints and devices are shown all memory of a run before it begins.
 //!
 //! Around it: what two processes need to talk about that memory ([`Ring`], [`Doorbell`], [`send_fds`]), and what a
 //! device needs to write to it ([`page_list()`], [`pin()`]).

@@ -4,8 +4,8 @@ use crate::arena::Lender;
 use crate::{Arena, ArenaError, PAGE, Span};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Places of equal length. Each is lent as a [`Span`], and is free again when that span, and whatever was split off it, has
-/// been dropped: nobody has to bring it back.
+/// Places of equal length. Each is lent as a [`Span`], and is free again when that span, and whatever was split off it,
+/// has been dropped: nobody has to bring it back.
 #[derive(Debug)]
 pub struct PlacePool {
     arena: Arc<Arena>,
@@ -34,8 +34,8 @@ impl PlacePool {
         }
         let start = self.lock().pop()?;
         let lender = Lender::new(Arc::clone(&self.arena), Some((Arc::clone(&self.free), start)));
-        // SAFETY: the arena's own span is gone, so its bytes belong to the pool, and places do not overlap. This one is out
-        // of the list until its lender returns it there, which is when no span of it is left.
+        // SAFETY: the arena's own span is gone, so its bytes belong to the pool, and places do not overlap. This one is
+        // out of the list until its lender returns it there, which is when no span of it is left.
         Some(unsafe { Span::new(lender, start..start + len) })
     }
 

@@ -194,8 +194,8 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
     let payload = usize::try_from(size).unwrap_or(usize::MAX);
     // Enough to keep the link busy, few enough to stay in the cache, and as many for each builder.
     let slots = if record_len(payload) > DEFAULT_SLOT { 4 } else { 6u32 }.next_multiple_of(options.builders.into());
-    // One waveform: whichever slot is free, its content is there already when it has been used once, as with the ring of
-    // buffers that a digitizer writes by DMA, and the model costs nothing.
+    // One waveform: whichever slot is free, its content is there already when it has been used once, as with the ring
+    // of buffers that a digitizer writes by DMA, and the model costs nothing.
     let model = ModelAdcConfig { size: ByteSize(size), size_from: None, seed: 1, source: None, period: 1 };
     let source = |index: u16| SourceNodeConfig {
         name: format!("source-{index}"),

@@ -61,7 +61,8 @@ pub enum CompareError {
 /// The longest file that is read. A thousand points of a thousand repeats each are less.
 const MOST: u64 = 1 << 30;
 
-/// Reads a report: a file that `--json FILE` wrote, or what was printed on standard output, of which it is the last line.
+/// Reads a report: a file that `--json FILE` wrote, or what was printed on standard output, of which it is the last
+/// line.
 ///
 /// # Errors
 /// Where the file cannot be read, or holds no report, or one that this Thalweg does not read.

@@ -1,5 +1,5 @@
-//! Memory: copies, reads and checksums, from the caches and from memory. What a copy costs is what a path without copies
-//! saves.
+//! Memory: copies, reads and checksums, from the caches and from memory. What a copy costs is what a path without
+//! copies saves.
 //!
 //! - *hot*: the same source and destination again and again; what fits into a cache stays in it.
 //! - *cold*: source and destination wander through far more memory than the caches hold (at least four times the last

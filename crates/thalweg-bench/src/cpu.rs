@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 /// Use of processors while a point was measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// User and system time of the processes that measured, all their threads, in percent of one processor. Time that the
-    /// kernel spends in softirqs it charges to whoever was running. Of a server that is measured, its processes alone.
+    /// User and system time of the processes that measured, all their threads, in percent of one processor. Time that
+    /// the kernel spends in softirqs it charges to whoever was running. Of a server that is measured, its processes
+    /// alone.
     pub process_percent: f64,
-    /// Everything that the asking host's processors did but idle (softirqs, steal, and whatever else ran), in percent of
-    /// one processor: a host with two can reach 200. From `/proc/stat`, which counts in ticks of 10 ms. With two hosts,
-    /// both of them together.
+    /// Everything that the asking host's processors did but idle (softirqs, steal, and whatever else ran), in percent
+    /// of one processor: a host with two can reach 200. From `/proc/stat`, which counts in ticks of 10 ms. With two
+    /// hosts, both of them together.
     pub system_percent: f64,
     /// The processes' time for 10⁹ payload bytes that arrived, in seconds; none where nothing is carried.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,8 +89,8 @@ impl std::ops::Add for Used {
 }
 
 impl Used {
-    /// Two ends that measured together: processor time adds up, wall time does not. On one host, `/proc/stat` has counted
-    /// both of them already.
+    /// Two ends that measured together: processor time adds up, wall time does not. On one host, `/proc/stat` has
+    /// counted both of them already.
     #[must_use]
     pub fn with(self, other: Self, same_host: bool) -> Self {
         let theirs = if same_host { Self::default() } else { other };
@@ -161,8 +162,8 @@ struct Stat {
     steal: u64,
 }
 
-/// The first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice (proc_stat(5)); guest
-/// time is part of user time.
+/// The first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice (proc_stat(5));
+/// guest time is part of user time.
 fn stat(text: &str) -> Option<Stat> {
     let fields = text.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<u64> = fields.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;

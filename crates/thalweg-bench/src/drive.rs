@@ -16,8 +16,8 @@ pub(crate) trait Instrument {
     /// Measures one of them once. An error is this point's; the others are still taken.
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError>;
 
-    /// Whether neighbouring points take turns, one repeat of each and then the next: what drifts on a machine that is shared
-    /// then drifts for all of them.
+    /// Whether neighbouring points take turns, one repeat of each and then the next: what drifts on a machine that is
+    /// shared then drifts for all of them.
     fn in_turns(&self, _one: &Key, _next: &Key) -> bool {
         false
     }

@@ -4,16 +4,16 @@
 //! The paper pins a buffer, then times a driver that walks its pages (8.35 µs for 1 MiB, 8.58 ms for 1 GiB), and puts
 //! that beside `mlock` of as much (15.1 µs, 624 ms): 55.3 % and 1.4 %. Here:
 //!
-//! - *page list*: [`thalweg_arena::page_list`] of memory that was pinned first: opening and reading `/proc/self/pagemap`
-//!   and making the list, no driver needed.
+//! - *page list*: [`thalweg_arena::page_list`] of memory that was pinned first: opening and reading
+//!   `/proc/self/pagemap` and making the list, no driver needed.
 //! - *mlock*: `mlock` alone.
 //! - *`MAP_POPULATE`*: `mmap` that brings all pages in. Where the kernel has to be told first what pages to take, the
 //!   three calls `mmap`, `madvise`, `madvise(MADV_POPULATE_WRITE)` together.
-//! - *`io_uring` registration*: `IORING_REGISTER_BUFFERS` alone, which is the same long-term pin (`FOLL_LONGTERM`) as an
-//!   RDMA device's or VFIO's: the one that keeps pages in place too.
+//! - *`io_uring` registration*: `IORING_REGISTER_BUFFERS` alone, which is the same long-term pin (`FOLL_LONGTERM`) as
+//!   an RDMA device's or VFIO's: the one that keeps pages in place too.
 //!
-//! Untouched memory is mapped afresh for every operation, so that bringing its pages in is part of the time; unlocking and
-//! unmapping never is. Latency is the time of one operation.
+//! Untouched memory is mapped afresh for every operation, so that bringing its pages in is part of the time; unlocking
+//! and unmapping never is. Latency is the time of one operation.
 
 use crate::BenchError;
 use crate::clock::Clock;
@@ -37,7 +37,8 @@ pub struct Options {
     /// Bytes to pin
     #[arg(long, value_name = "SIZES", default_value = "4KiB..1GiB:x4")]
     sizes: Sizes,
-    /// What pages the memory is made of (default: small, transparent where the kernel has them, huge where some are reserved)
+    /// What pages the memory is made of (default: small, transparent where the kernel has them, huge where some are
+    /// reserved)
     #[arg(long, value_enum, value_delimiter = ',')]
     pages: Vec<Pages>,
     /// Whether the memory was written before
@@ -396,8 +397,8 @@ fn register(ring: &IoUring, memory: &Memory, clock: &Clock) -> Result<u64, Bench
         .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() })
         .collect();
     let began = clock.raw();
-    // SAFETY: the kernel pins the pages and is never asked to read or write them; they are unregistered below, before the
-    // memory can go.
+    // SAFETY: the kernel pins the pages and is never asked to read or write them; they are unregistered below, before
+    // the memory can go.
     let registered = unsafe { ring.submitter().register_buffers(&vectors) };
     let ended = clock.raw();
     registered.map_err(|error| crate::file::not_registered(memory.len() as u64, error))?;

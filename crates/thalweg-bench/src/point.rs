@@ -110,7 +110,8 @@ pub struct Figures {
     /// What it cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    /// The most of the file that was measured that was in the page cache when it was looked, in bytes; where it should not be.
+    /// The most of the file that was measured that was in the page cache when it was looked, in bytes; where it should
+    /// not be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_cache_bytes: Option<f64>,
     /// What did not arrive, counted end to end, where a link may lose.

@@ -1,10 +1,12 @@
-//! From a file to a socket in pieces of one size, by each of the ways there are (`thalweg-transfer`), with what each end costs.
+//! From a file to a socket in pieces of one size, by each of the ways there are (`thalweg-transfer`), with what each
+//! end costs.
 //!
-//! Two threads of this process and a TCP connection over loopback between them: one sends pieces, one after the other, the other
-//! takes what comes and throws it away in the kernel (`MSG_TRUNC`, tcp(7)). Each has a processor of its own where there are two.
+//! Two threads of this process and a TCP connection over loopback between them: one sends pieces, one after the other,
+//! the other takes what comes and throws it away in the kernel (`MSG_TRUNC`, tcp(7)). Each has a processor of its own
+//! where there are two.
 //!
-//! Files are *warm*, in the page cache, or *cold*: dropped from it before every pass over the file, outside of the time. Ways that
-//! leave the page cache as it was are measured cold.
+//! Files are *warm*, in the page cache, or *cold*: dropped from it before every pass over the file, outside of the
+//! time. Ways that leave the page cache as it was are measured cold.
 
 use crate::drive::{Instrument, Stop};
 use crate::file::target::{Target, mount};

@@ -105,8 +105,8 @@ impl Builder {
         released
     }
 
-    /// The connection to a source is down. What was asked of it is asked again when it comes back; when it does not come
-    /// back within the deadline, it is given up.
+    /// The connection to a source is down. What was asked of it is asked again when it comes back; when it does not
+    /// come back within the deadline, it is given up.
     pub fn gone(&mut self, source: usize, now: Duration) {
         self.advance(now);
         let entry = &mut self.sources[source];
@@ -157,7 +157,8 @@ impl Builder {
         self.sources[source].presence == Presence::Dead
     }
 
-    /// An offer arrived. True where a fetch of this ticket is under way and must be called off: the source has dropped it.
+    /// An offer arrived. True where a fetch of this ticket is under way and must be called off: the source has dropped
+    /// it.
     ///
     /// # Errors
     /// Where the offer breaks the rules of the conversation. It is not taken then, and its source cannot be relied on
@@ -398,14 +399,14 @@ impl Builder {
         self.due[source] = due;
     }
 
-    /// The bytes of a ticket are in place. Calls `record` with offset in `bytes` and header for each good record in front
-    /// of the end of the run. Whatever else is in there is counted, and the events do not wait for it. Bytes of a ticket
-    /// that was not asked for, or was called off since, are ignored.
+    /// The bytes of a ticket are in place. Calls `record` with offset in `bytes` and header for each good record in
+    /// front of the end of the run. Whatever else is in there is counted, and the events do not wait for it. Bytes of a
+    /// ticket that was not asked for, or was called off since, are ignored.
     ///
     /// # Errors
     ///
-    /// A record that no source may send. Those in front of it stay built; the rest of the ticket is lost when the source
-    /// is [given up](Self::give_up), which is for the caller to do.
+    /// A record that no source may send. Those in front of it stay built; the rest of the ticket is lost when the
+    /// source is [given up](Self::give_up), which is for the caller to do.
     pub fn arrived<B: RecordBytes + ?Sized>(
         &mut self,
         source: usize,
@@ -476,10 +477,12 @@ impl Builder {
         self.renew(source);
     }
 
-    /// A source ended the run with its final counters. Those of one that was given up come too late: its final counters are what it offered.
+    /// A source ended the run with its final counters. Those of one that was given up come too late: its final counters
+    /// are what it offered.
     ///
     /// # Errors
-    /// Where the final counters tell of other tickets than it offered: it has not ended then, and cannot be relied on any more.
+    /// Where the final counters tell of other tickets than it offered: it has not ended then, and cannot be relied on
+    /// any more.
     pub fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
         let entry = &mut self.sources[source];
         if entry.presence == Presence::Dead {
@@ -506,9 +509,9 @@ impl Builder {
     }
 
     /// Time passes: events whose deadline is over no longer wait for sources that have not mentioned them and have been
-    /// silent for as long. A source that is merely slower than others is not: its offers come in order, so as long as it
-    /// goes on it has not missed the event. Sources that have been away for as long are given up. Returns the sources given
-    /// up now.
+    /// silent for as long. A source that is merely slower than others is not: its offers come in order, so as long as
+    /// it goes on it has not missed the event. Sources that have been away for as long are given up. Returns the
+    /// sources given up now.
     pub fn time(&mut self, now: Duration) -> Vec<usize> {
         self.advance(now);
         let (active, deadline) = (self.clock.active(), self.config.deadline);
@@ -585,8 +588,8 @@ impl Builder {
         self.credit.found()
     }
 
-    /// When [`next_fetch`](Self::next_fetch), which had nothing, should be asked again even if nothing happens: the pace
-    /// of asking will allow more.
+    /// When [`next_fetch`](Self::next_fetch), which had nothing, should be asked again even if nothing happens: the
+    /// pace of asking will allow more.
     pub fn next_ask(&self) -> Option<Duration> {
         self.credit.next()
     }
@@ -687,13 +690,14 @@ impl Builder {
         })
     }
 
-    /// The final counters as they stand. `recorded` says whether what was built is on disk; `unwritten` is, per source, how many
-    /// fragments of closed events the disk failed to take.
+    /// The final counters as they stand. `recorded` says whether what was built is on disk; `unwritten` is, per source,
+    /// how many fragments of closed events the disk failed to take.
     pub fn ledger(&self, recorded: bool, unwritten: &[u64], unknown_sources: u64) -> Ledger {
         let sources = self.sources.iter().enumerate().map(|(index, entry)| {
             let mut books = entry.ledger.clone();
             let kept = entry.built - entry.unbuilt;
-            // What was built and does not count any more, since the run ended in front of it, may be among the unwritten.
+            // What was built and does not count any more, since the run ended in front of it, may be among the
+            // unwritten.
             let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
             books.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
             books.skipped = self.events.skipped(index);

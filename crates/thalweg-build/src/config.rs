@@ -14,8 +14,8 @@ pub struct BuilderConfig {
     pub builders: u32,
     /// The expected sources, and their names.
     pub sources: Vec<(SourceId, String)>,
-    /// Those of the sources, by their index, that are asked first of each event: level 2 decides on what they send whether
-    /// the others are asked at all. None: every source is asked.
+    /// Those of the sources, by their index, that are asked first of each event: level 2 decides on what they send
+    /// whether the others are asked at all. None: every source is asked.
     pub level2: Vec<usize>,
     /// The first event of the run.
     pub first: EventId,

@@ -15,13 +15,13 @@ use crate::{Found, Path, Window};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Asking goes no faster than the port's rate and this part of it more: enough that the window, not the clock, is what limits
-/// in the steady state, where each arrival makes room for the next fetch; and less at a long distance, so that what comes too
-/// fast for a whole round trip fills no more than a quarter of the buffer.
+/// Asking goes no faster than the port's rate and this part of it more: enough that the window, not the clock, is what
+/// limits in the steady state, where each arrival makes room for the next fetch; and less at a long distance, so that
+/// what comes too fast for a whole round trip fills no more than a quarter of the buffer.
 const HASTE: f64 = 0.05;
-/// How many pieces the filled part of the buffer holds. With fewer, sources take turns instead of filling the port together,
-/// and each comes as a burst; with more, what goes around each piece (a message, a packet that is not full) takes more of the
-/// port.
+/// How many pieces the filled part of the buffer holds. With fewer, sources take turns instead of filling the port
+/// together, and each comes as a burst; with more, what goes around each piece (a message, a packet that is not full)
+/// takes more of the port.
 const PIECES: f64 = 3.0;
 /// Bounds of a piece. Shorter ones cost more messages than they are worth; longer ones let one source fill the port.
 const LONGEST_PIECE: u64 = 64 << 10;
@@ -117,8 +117,8 @@ struct Port {
     taken: f64,
     /// When a loss was last heard of.
     lost: Option<Duration>,
-    /// The window at the beginning, which grows by what arrives: TCP's own windows have to grow with it. What they cannot take
-    /// yet would wait in the sources, and come in bursts as soon as they can.
+    /// The window at the beginning, which grows by what arrives: TCP's own windows have to grow with it. What they
+    /// cannot take yet would wait in the sources, and come in bursts as soon as they can.
     ramp: f64,
     heard: Duration,
     /// Bytes that may be asked for now without going faster than the port, and when that was worked out.
@@ -206,8 +206,8 @@ impl Credit {
         self.flows[source].slow.is_some()
     }
 
-    /// Whether a source has as much to send as it can use: it is slow, or new. A connection's windows grow with what it has
-    /// carried; what does not fit them would come late, together with what others were asked for then.
+    /// Whether a source has as much to send as it can use: it is slow, or new. A connection's windows grow with what it
+    /// has carried; what does not fit them would come late, together with what others were asked for then.
     pub(crate) fn holds_back(&self, source: usize) -> bool {
         let flow = &self.flows[source];
         let Some(port) = self.mode.port() else { return false };
@@ -281,8 +281,8 @@ impl Credit {
         flow.received += bytes;
         let first = std::mem::take(&mut flow.alone).then(|| flow.fetches.front()).flatten();
         let round_trip = first.map(|first| now.saturating_sub(first.at));
-        // A fetch takes no less than that until all of it is there. Where there is always one under way, and TCP had not opened its
-        // windows when the first was made, this is what tells.
+        // A fetch takes no less than that until all of it is there. Where there is always one under way, and TCP had
+        // not opened its windows when the first was made, this is what tells.
         let mut shortest = round_trip.unwrap_or(Duration::MAX);
         let mut complete = None;
         while let Some(fetch) = flow.fetches.front().copied()
@@ -331,8 +331,8 @@ impl Credit {
         }
     }
 
-    /// A source says that it sent so many bytes more, so many of them again because they were lost. It is believed as far as
-    /// it can be true: each byte that it was to send since it last said so was lost once at most.
+    /// A source says that it sent so many bytes more, so many of them again because they were lost. It is believed as
+    /// far as it can be true: each byte that it was to send since it last said so was lost once at most.
     pub(crate) fn losses(&mut self, source: usize, sent: u64, lost: u64) {
         let flow = &mut self.flows[source];
         let under_way = flow.outstanding();
@@ -369,8 +369,8 @@ impl Flow {
         self.asked - self.received
     }
 
-    /// Bytes that should have been here by now, where losses are heard of: they wait here, behind one that was lost. What the sources know of it
-    /// comes behind the same gap, too late. Says when more of them will be late.
+    /// Bytes that should have been here by now, where losses are heard of: they wait here, behind one that was lost.
+    /// What the sources know of it comes behind the same gap, too late. Says when more of them will be late.
     fn behind_gaps(flows: &[Self], port: &mut Port, now: Duration) -> u64 {
         if !port.is_lossy() {
             return 0;
@@ -386,9 +386,9 @@ impl Flow {
         late
     }
 
-    /// A source that takes longer than the port can make it take, while others do not, is itself what is slow: more credit
-    /// with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only while the
-    /// window is full.
+    /// A source that takes longer than the port can make it take, while others do not, is itself what is slow: more
+    /// credit with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only
+    /// while the window is full.
     fn adapt(&mut self, source: usize, port: &mut Port, fetch: Asked, now: Duration) {
         let took = now.saturating_sub(fetch.at);
         // What was lost takes a round trip more, or two, and what is behind it with it.
@@ -408,9 +408,9 @@ impl Flow {
 }
 
 impl Slow {
-    /// It keeps what goes through it in the time that the port may take, and two pieces, so that one is there when the other
-    /// has gone. Pieces are short where that time is, so that they do not take much of the window: down to a quarter of the
-    /// others', of which what goes around them does not take much either.
+    /// It keeps what goes through it in the time that the port may take, and two pieces, so that one is there when the
+    /// other has gone. Pieces are short where that time is, so that they do not take much of the window: down to a
+    /// quarter of the others', of which what goes around them does not take much either.
     fn new(rate: f64, due: Duration, port: &Port) -> Self {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the window")]
         let through = (rate * due.as_secs_f64()) as u64;
@@ -418,8 +418,8 @@ impl Slow {
         Self { rate, most: through.saturating_add(2 * piece), piece }
     }
 
-    /// A fetch came in time. Where more could have been asked for, it is not slow; otherwise a little more shows whether it
-    /// can do more.
+    /// A fetch came in time. Where more could have been asked for, it is not slow; otherwise a little more shows
+    /// whether it can do more.
     fn kept_up(self, fetch: Asked, port: &Port) -> Option<Self> {
         let most = self.most + self.most / 8 + port.segment();
         (fetch.outstanding + self.piece > self.most && most < port.window()).then_some(Self { most, ..self })
@@ -515,11 +515,11 @@ impl Port {
         (Path::SHARE / 4.0 * self.path.buffer as f64).max(self.segment() as f64)
     }
 
-    /// A token bucket: over any time *t* no more than `burst`, a piece, and (1 + haste)·C·*t* is asked for. The window alone would ask for a
-    /// whole C·τ at once at the beginning, and it would come back all at once.
+    /// A token bucket: over any time *t* no more than `burst`, a piece, and (1 + haste)·C·*t* is asked for. The window
+    /// alone would ask for a whole C·τ at once at the beginning, and it would come back all at once.
     fn may_ask(&mut self, now: Duration) -> bool {
-        // On the ramp, evenly over the round trip: a gap would come back in every round. It grows by 1.76 in each, kτ of
-        // kτ = exp(-kτ) being 0.567.
+        // On the ramp, evenly over the round trip: a gap would come back in every round. It grows by 1.76 in each, kτ
+        // of kτ = exp(-kτ) being 0.567.
         let ramp = match self.ramp < self.widest() {
             true => self.ramp / self.round_trip().as_secs_f64().max(1e-9),
             false => f64::INFINITY,

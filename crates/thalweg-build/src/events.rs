@@ -40,7 +40,8 @@ pub(crate) enum Answer {
     Forgotten,
 }
 
-/// Why a fragment will not come. Where all sources were silent about an event or dropped it, there is nothing to record.
+/// Why a fragment will not come. Where all sources were silent about an event or dropped it, there is nothing to
+/// record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
     /// The source went on to later events without a word about this one.
@@ -211,8 +212,8 @@ impl OpenEvents {
         self.closed_until
     }
 
-    /// The run ends in front of event `stop`. Open events from there on vanish; tells the source of each fragment that is
-    /// in one of them. Those of events that were closed or rejected are accounted for already.
+    /// The run ends in front of event `stop`. Open events from there on vanish; tells the source of each fragment that
+    /// is in one of them. Those of events that were closed or rejected are accounted for already.
     pub(crate) fn end_at(&mut self, stop: u64, mut vanishes: impl FnMut(usize)) {
         self.stop = self.stop.min(stop);
         while self.end() > stop

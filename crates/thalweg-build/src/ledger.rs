@@ -29,8 +29,8 @@ pub struct LedgerEntry {
     pub late: u64,
     /// Arrived damaged: a header or payload that fails its checks, or a place it cannot have.
     pub corrupt: u64,
-    /// Accepted by the source and not delivered for a known reason: the source died with it, the disk failed with it, or
-    /// the run was abandoned.
+    /// Accepted by the source and not delivered for a known reason: the source died with it, the disk failed with it,
+    /// or the run was abandoned.
     pub lost: u64,
     /// Of events at or beyond the end of the run: accepted before the source had heard where that is.
     #[serde(default)]
@@ -41,8 +41,8 @@ pub struct LedgerEntry {
     pub empty: u64,
     /// Arrived a second time and not counted again. Not a bucket: the first arrival is in one.
     pub duplicates: u64,
-    /// Events that other sources delivered and about which this one said nothing, though it went on to later ones. Not a
-    /// bucket: nothing was accepted.
+    /// Events that other sources delivered and about which this one said nothing, though it went on to later ones. Not
+    /// a bucket: nothing was accepted.
     pub skipped: u64,
     /// Payload bytes built, those of events that were rejected later included.
     pub bytes: u64,

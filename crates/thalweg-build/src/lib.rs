@@ -3,8 +3,8 @@
 //!
 //! Sans-IO: no sockets, no memory of payloads, no clock of its own. The node that drives it tells it what happened
 //! ([`Builder::offered`], [`Builder::arrived`], [`Builder::gone`], …) and at what time, and asks it what to do
-//! ([`Builder::next_fetch`], [`Builder::next_decision`], [`Builder::next_closed`], [`Builder::release`]). The reasoning is in
-//! `docs/architecture.md`, "How an event is built".
+//! ([`Builder::next_fetch`], [`Builder::next_decision`], [`Builder::next_closed`], [`Builder::release`]). The reasoning
+//! is in `docs/architecture.md`, "How an event is built".
 //!
 //! # Files, in the order of the data's way
 //!

@@ -1,8 +1,8 @@
 //! Finding out what a link carries: the window is raised until something is lost.
 //!
 //! While more on the way means more per second, the window grows by a quarter in each round trip. When it does not any
-//! more, the port is busy and whatever is added waits in its buffer: then the window grows by a piece at a time, so that
-//! where the first bytes are lost tells how long the buffer is. What the network held then was *C*·*τ* + *B*.
+//! more, the port is busy and whatever is added waits in its buffer: then the window grows by a piece at a time, so
+//! that where the first bytes are lost tells how long the buffer is. What the network held then was *C*·*τ* + *B*.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ pub struct Found {
     pub rate: f64,
     /// The shortest time from a fetch to its first data: τ.
     pub round_trip: Duration,
-    /// Bytes that waited in front of the port when the first were lost: B. Where nothing was ever lost, those that it held
-    /// at least.
+    /// Bytes that waited in front of the port when the first were lost: B. Where nothing was ever lost, those that it
+    /// held at least.
     pub buffer: u64,
     /// Whether something was lost at all.
     pub lost: bool,
@@ -36,8 +36,8 @@ pub(crate) struct Search {
     best: f64,
     /// Rounds since the best rate was last exceeded.
     level: u32,
-    /// What seems to wait in front of the port when the first bytes are lost, after a climb in long steps. Of a loss one hears
-    /// rounds later: the steps that are taken meanwhile are in it.
+    /// What seems to wait in front of the port when the first bytes are lost, after a climb in long steps. Of a loss
+    /// one hears rounds later: the steps that are taken meanwhile are in it.
     coarse: Option<f64>,
     /// The same after each climb in short steps.
     edges: Vec<f64>,

@@ -1,4 +1,5 @@
-//! What the builder knows of one source: its tickets in order, what it will not send, and its line in the final counters.
+//! What the builder knows of one source: its tickets in order, what it will not send, and its line in the final
+//! counters.
 
 use crate::LedgerEntry;
 use crate::events::{Answer, OpenEvents, Why};
@@ -127,8 +128,8 @@ pub(crate) struct Source {
     pub(crate) offered_until: u64,
     /// Events below this index have been answered, or a ticket that may be fetched has been found for them.
     pub(crate) admitted: u64,
-    /// Fragments mentioned and not to come, sorted: those of events that have not been admitted, or in front of which the
-    /// run may yet end.
+    /// Fragments mentioned and not to come, sorted: those of events that have not been admitted, or in front of which
+    /// the run may yet end.
     known_missing: VecDeque<Gap>,
     /// One past the last event of which the fragment was lost.
     pub(crate) lost_until: u64,
@@ -152,7 +153,8 @@ pub(crate) struct Source {
     pub(crate) offered: u64,
 }
 
-/// What to look at a source for, and when. Kept apart from the sources, so that looking for work touches few cache lines.
+/// What to look at a source for, and when. Kept apart from the sources, so that looking for work touches few cache
+/// lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
     /// Index of the first event of the oldest ticket that may be fetched; `NEVER` where there is none.

@@ -4,8 +4,8 @@
 //! crash it. What is loaded stays until it is unloaded or the machine restarts: no process holds it, no file system is
 //! needed. Each is checked against the kernel's own module of that name, see `docs/congestion.md`.
 //!
-//! The objects in this library are GPL-2.0-only, as their sources are; the library itself is not. They reach the kernel as
-//! data, the way firmware reaches a device.
+//! The objects in this library are GPL-2.0-only, as their sources are; the library itself is not. They reach the kernel
+//! as data, the way firmware reaches a device.
 #![forbid(unsafe_code)]
 
 mod kernel;

@@ -73,8 +73,8 @@ pub enum UnloadError {
     Kernel(#[from] io::Error),
 }
 
-/// Loads a control. From then on every program on this machine may ask for it, in any network namespace, until it is unloaded
-/// or the machine restarts.
+/// Loads a control. From then on every program on this machine may ask for it, in any network namespace, until it is
+/// unloaded or the machine restarts.
 ///
 /// # Errors
 /// Where the kernel has a module of that name that is not loaded, does not describe its types, or refuses the program:

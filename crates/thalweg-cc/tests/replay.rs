@@ -1,7 +1,8 @@
 //! Each control does what the kernel's own module does: built for user space and given the calls of a laboratory's run,
 //! it leaves the same window, the same fraction of it and the same threshold after every single call, to the packet.
 //!
-//! The tapes in `tests/tapes` are of Linux 6.1. This makes them again, in the laboratory's kernel (`thalweg lab build`):
+//! The tapes in `tests/tapes` are of Linux 6.1. This makes them again, in the laboratory's kernel (`thalweg lab
+//! build`):
 //!
 //! ```text
 //! THALWEG_TAPES=$PWD/crates/thalweg-cc/tests/tapes cargo test -p thalweg --test cc tapes

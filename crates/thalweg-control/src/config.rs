@@ -12,8 +12,8 @@ pub struct Config {
     pub builders: u32,
     /// Whether this builder leads: it alone decides where the run ends. The others hear of it from the sources.
     pub leads: bool,
-    /// Whether a run begins as soon as all sources are there. Otherwise it waits for [`Command::Start`](crate::Command),
-    /// and for sources without limit.
+    /// Whether a run begins as soon as all sources are there. Otherwise it waits for
+    /// [`Command::Start`](crate::Command), and for sources without limit.
     pub starts_alone: bool,
     /// The first event of the run.
     pub first: EventId,

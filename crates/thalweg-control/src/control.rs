@@ -54,8 +54,8 @@ pub(crate) enum Phase {
     Asking {
         waited: Duration,
     },
-    /// Stopping: the end is known, and sources go on up to there. `last`: it will not be moved any more; else `lap` is how
-    /// long it has been since it was last looked at who is behind.
+    /// Stopping: the end is known, and sources go on up to there. `last`: it will not be moved any more; else `lap` is
+    /// how long it has been since it was last looked at who is behind.
     Ending {
         last: bool,
         lap: Duration,
@@ -229,9 +229,9 @@ impl RunControl {
         self.sources[source].out = true;
     }
 
-    /// A source says that this is the first event it has not accepted, as a builder has asked it. It accepts nothing more
-    /// where the builder that leads has asked, which is number 0; where another has, that one wants the run to end, and the
-    /// source goes on.
+    /// A source says that this is the first event it has not accepted, as a builder has asked it. It accepts nothing
+    /// more where the builder that leads has asked, which is number 0; where another has, that one wants the run to
+    /// end, and the source goes on.
     pub fn paused(&mut self, source: usize, next: EventId, asked_by: u32) {
         let source = &mut self.sources[source];
         match self.config.leads && asked_by > 0 {
@@ -240,8 +240,8 @@ impl RunControl {
         }
     }
 
-    /// A source was told by the builder that leads where to end, or to go on. Either way it accepts events again, and time
-    /// counts for those that do not: one that is gone must not keep this builder from believing the others.
+    /// A source was told by the builder that leads where to end, or to go on. Either way it accepts events again, and
+    /// time counts for those that do not: one that is gone must not keep this builder from believing the others.
     pub fn relayed(&mut self, source: usize, end: EventId) {
         let source = &mut self.sources[source];
         source.relayed = Some(end);

@@ -1,10 +1,11 @@
 //! Where a run ends, and who keeps it from ending.
 //!
-//! Sources produce at rates of their own, and an event is complete when all of them have it. Asked how far they are, they
-//! differ. All go on to the furthest of them, so that nothing that was accepted is cut off. Whoever is behind is looked at
-//! after a [`LAP`]: if it cannot be there in time at the rate it has now, the run ends where it is instead; what others
-//! have beyond that belongs to no complete event. Nobody is waited for longer than the timeout, and no source decides by
-//! what it merely claims: its word counts as far as it has offered events and its slots can hold more.
+//! Sources produce at rates of their own, and an event is complete when all of them have it. Asked how far they are,
+//! they differ. All go on to the furthest of them, so that nothing that was accepted is cut off. Whoever is behind is
+//! looked at after a [`LAP`]: if it cannot be there in time at the rate it has now, the run ends where it is instead;
+//! what others have beyond that belongs to no complete event. Nobody is waited for longer than the timeout, and no
+//! source decides by what it merely claims: its word counts as far as it has offered events and its slots can hold
+//! more.
 
 use crate::control::{Facts, Phase, RunControl, Source};
 use crate::{Config, Order, Tell};

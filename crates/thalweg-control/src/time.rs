@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Time that passes in steps. A step counts at most [`LONGEST_STEP`](Self::LONGEST_STEP), so that a process that was held
-/// up, or a clock that jumped forward, does not look like a source that kept silent; a clock that jumps back makes none.
+/// Time that passes in steps. A step counts at most [`LONGEST_STEP`](Self::LONGEST_STEP), so that a process that was
+/// held up, or a clock that jumped forward, does not look like a source that kept silent; a clock that jumps back makes
+/// none.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     clock: Option<Duration>,

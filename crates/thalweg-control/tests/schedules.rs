@@ -1,6 +1,6 @@
 //! Whole runs under schedules of commands, deaths, reconnections, disk failures and clocks that jump, with sources from
-//! 1 Hz to free-running, liars among them: every run ends within its bounds, wherever it was told to, and no honest source
-//! is turned out.
+//! 1 Hz to free-running, liars among them: every run ends within its bounds, wherever it was told to, and no honest
+//! source is turned out.
 
 use proptest::prelude::*;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 //!
 //! Three classes of interface fit. A device that writes our memory (DMA, `recvmsg`, a `read` under way) is given the
 //! posted buffer. One that lends a buffer of its own is copied from, or has its memory posted back. One that sends
-//! messages is copied from. What they have in common: many buffers are under way, *not yet* is not *over*, and the device
-//! has a counter of its own that says what it lost.
+//! messages is copied from. What they have in common: many buffers are under way, *not yet* is not *over*, and the
+//! device has a counter of its own that says what it lost.
 
 use crate::{Description, Device, DeviceError, Filled};
 use std::collections::BTreeMap;
@@ -129,8 +129,8 @@ pub struct Frame {
     pub number: u64,
     /// Bytes of payload.
     pub len: usize,
-    /// What goes into the fragment's header. Where the device says that data ran over within this frame, its status says
-    /// `truncated`.
+    /// What goes into the fragment's header. Where the device says that data ran over within this frame, its status
+    /// says `truncated`.
     pub filled: Filled,
     /// The CRC32C of the payload, where the device has computed it.
     pub crc: Option<u32>,

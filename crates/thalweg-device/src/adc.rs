@@ -8,8 +8,8 @@ use thalweg_wire::{EventId, GAMMA, PayloadType, SourceId, Status, mix};
 /// modulo the period. A last odd byte of `samples` is set to zero.
 ///
 /// The samples are noise around a baseline, and one pulse in every 1024 samples. All arithmetic is on unsigned 64-bit
-/// integers that wrap. With `GAMMA` = 0x9e3779b97f4a7c15 and `mix` the output function of SplitMix64 (Steele, Lea and Flood,
-/// *Fast splittable pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`):
+/// integers that wrap. With `GAMMA` = 0x9e3779b97f4a7c15 and `mix` the output function of SplitMix64 (Steele, Lea and
+/// Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`):
 ///
 /// ```text
 /// mix(z):   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9
@@ -57,8 +57,8 @@ use thalweg_wire::{EventId, GAMMA, PayloadType, SourceId, Status, mix};
 ///     return (noise + u(2) * pulse).astype("<i2")
 /// ```
 ///
-/// To check an implementation: seed 1, source 1.2 (65538), event 3 begins with 200, 195, 204, 198, and its first 524288 samples
-/// have the CRC32C 0xedf7dc62.
+/// To check an implementation: seed 1, source 1.2 (65538), event 3 begins with 200, 195, 204, 198, and its first 524288
+/// samples have the CRC32C 0xedf7dc62.
 ///
 /// One core writes about 5 GB/s into its cache; see `examples/adc_rate.rs`.
 pub fn model_adc(seed: u64, source: SourceId, event: u64, samples: &mut [u8]) {
@@ -72,8 +72,8 @@ pub fn model_adc(seed: u64, source: SourceId, event: u64, samples: &mut [u8]) {
     }
 }
 
-/// Payload bytes of the model ADC's fragment number `n`, counted from 0, where its sizes go from `from` to `to`; all are as
-/// likely (to one part in 2³³). With `mix` as for [`model_adc`]:
+/// Payload bytes of the model ADC's fragment number `n`, counted from 0, where its sizes go from `from` to `to`; all
+/// are as likely (to one part in 2³³). With `mix` as for [`model_adc`]:
 ///
 /// ```text
 /// length = from + mix(mix(mix(~seed) ^ source) ^ n) % (to - from + 1)

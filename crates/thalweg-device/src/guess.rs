@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// The devices that play `inputs`, in that order; again and again where `looped`.
 ///
-/// A SigMF recording makes one device, named by either of its files or both. A VDIF file makes one for each of its threads,
-/// since one event is one frame time across threads. All PGM images, and those of directories, make one sequence.
+/// A SigMF recording makes one device, named by either of its files or both. A VDIF file makes one for each of its
+/// threads, since one event is one frame time across threads. All PGM images, and those of directories, make one
+/// sequence.
 ///
 /// # Errors
 /// Where one of `inputs` cannot be read, or is of no format that is known here.

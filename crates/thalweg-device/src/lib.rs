@@ -3,8 +3,9 @@
 //! An [`Acquisition`] fills buffers that are posted to it, in its own order and time, and counts what it loses.
 //!
 //! A [`Device`] stands for the hardware that writes fragments into a slot by DMA: the source node's hot thread asks it
-//! for the next payload's length, gives it that many bytes of a slot, and gets back what belongs in the fragment header.
-//! A model says `simulated` and a recording says `replayed`, in its [`Description`] and in every fragment's status.
+//! for the next payload's length, gives it that many bytes of a slot, and gets back what belongs in the fragment
+//! header. A model says `simulated` and a recording says `replayed`, in its [`Description`] and in every fragment's
+//! status.
 //!
 //! | kind | what it is | one fragment is |
 //! | --- | --- | --- |
@@ -82,8 +83,8 @@ pub trait Device: Debug + Send {
     /// has a gap there (status `missing`).
     fn next_len(&mut self) -> Option<usize>;
 
-    /// Two events with the same key have the same payload bytes: a slot that still holds it need not be filled again, as
-    /// with the ring of a DMA engine. Nothing: always fill.
+    /// Two events with the same key have the same payload bytes: a slot that still holds it need not be filled again,
+    /// as with the ring of a DMA engine. Nothing: always fill.
     fn content_key(&self, event: EventId) -> Option<u64>;
 
     /// Writes the next fragment's payload, that of `event`; `payload` is [`next_len`](Self::next_len) bytes long.
@@ -111,8 +112,8 @@ pub struct Filled {
     /// How much time the payload covers, in nanoseconds; 0 where unknown.
     pub window: u32,
     /// When its first sample was taken; of a recording always what that says, and never when it is played. A recording
-    /// without a date begins at 0, as far as it says how time goes by. Where it is repeated its clock runs on: each pass is
-    /// later by the length of one pass, so that time never goes back. Nothing where a model is asked: now.
+    /// without a date begins at 0, as far as it says how time goes by. Where it is repeated its clock runs on: each
+    /// pass is later by the length of one pass, so that time never goes back. Nothing where a model is asked: now.
     pub timestamp: Option<TaiNanos>,
 }
 

@@ -67,8 +67,8 @@ fn images_in(path: &Path) -> Result<Vec<PathBuf>, DeviceError> {
     if images.is_empty() { Err(DeviceError::Empty { file: path.to_owned() }) } else { Ok(images) }
 }
 
-/// The images, each with the place where its pixels begin. They are opened one at a time: a sequence may have more than a
-/// process may have files.
+/// The images, each with the place where its pixels begin. They are opened one at a time: a sequence may have more than
+/// a process may have files.
 #[derive(Debug)]
 pub(crate) struct Pgm {
     images: Vec<(PathBuf, u64)>,

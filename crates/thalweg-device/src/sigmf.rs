@@ -1,7 +1,8 @@
 //! Replay of a SigMF recording of 16-bit samples (the Signal Metadata Format, <https://sigmf.org>, version 1.2).
 //!
-//! One fragment is `samples_per_fragment` samples of every channel, interleaved as in the file. A fragment never reaches from
-//! one capture segment into the next, since time may jump between them; the last one of each is sent short.
+//! One fragment is `samples_per_fragment` samples of every channel, interleaved as in the file. A fragment never
+//! reaches from one capture segment into the next, since time may jump between them; the last one of each is sent
+//! short.
 
 use crate::file::InputFile;
 use crate::replay::{Recording, Replay};
@@ -13,7 +14,8 @@ use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Metadata longer than this are refused. Real ones are a few KiB; annotations can make them some MiB.
 const MAX_METADATA: usize = 16 << 20;
-/// A `global` object longer than this, as JSON, is left out of the device's description, which has to travel in one message.
+/// A `global` object longer than this, as JSON, is left out of the device's description, which has to travel in one
+/// message.
 const MAX_DESCRIBED: usize = 8 << 10;
 /// Bytes of a fragment, about, where its length is not stated.
 const DEFAULT_FRAGMENT: u64 = 64 << 10;
@@ -294,8 +296,8 @@ impl Metadata {
             }
             starts.push((capture.sample_start, capture.began));
         }
-        // A capture without a date follows the one before it at once, as its samples do; what lies in front of the first
-        // that has one ends there. Where none has one, time begins at 0.
+        // A capture without a date follows the one before it at once, as its samples do; what lies in front of the
+        // first that has one ends there. Where none has one, time begins at 0.
         let nanos = |samples| self.rate.map_or(0, |rate| rate.nanos(samples));
         let dated = starts.iter().find_map(|&(start, began)| Some((start, began?)));
         let (start, began) = dated.unwrap_or_default();

@@ -3,11 +3,12 @@
 use std::time::SystemTime;
 use thalweg_wire::{TaiNanos, tai_minus_utc};
 
-/// The moment that an ISO 8601 date and time in UTC names, as SigMF writes it: `2020-03-01T12:00:00.5Z`. Digits behind the
-/// ninth decimal are ignored. Nothing where it is not one, or before 1972, when UTC began to differ from TAI by whole
-/// seconds.
+/// The moment that an ISO 8601 date and time in UTC names, as SigMF writes it: `2020-03-01T12:00:00.5Z`. Digits behind
+/// the ninth decimal are ignored. Nothing where it is not one, or before 1972, when UTC began to differ from TAI by
+/// whole seconds.
 pub(crate) fn parse_utc(text: &str) -> Option<TaiNanos> {
-    // A leap second is the one after the last of a day. The library takes any second 60, and takes it for the one before.
+    // A leap second is the one after the last of a day. The library takes any second 60, and takes it for the one
+    // before.
     let leap = text.get(10..19) == Some("T23:59:60");
     if text.get(16..19) == Some(":60") && !leap {
         return None;

@@ -2,14 +2,15 @@
 //! <https://vlbi.org/vlbi-standards/vdif/>).
 //!
 //! One fragment is one data frame, its header included; one event is one frame time (second and frame number) across
-//! all threads of the file. Each thread's device looks through the whole file, so that all count the same events: where other
-//! threads have a frame and this one has none, its fragment is without payload and has status `missing`. A frame whose
-//! `invalid` bit is set has status `corrupt`. Frames are played in the order of their times. A frame that comes twice is
-//! played once, and one that is cut off at the file's end not at all; the device's notes say how many these were.
+//! all threads of the file. Each thread's device looks through the whole file, so that all count the same events: where
+//! other threads have a frame and this one has none, its fragment is without payload and has status `missing`. A frame
+//! whose `invalid` bit is set has status `corrupt`. Frames are played in the order of their times. A frame that comes
+//! twice is played once, and one that is cut off at the file's end not at all; the device's notes say how many these
+//! were.
 //!
 //! A frame's time is that of its second and number, the same in all threads. How many frames a second has follows from
-//! the sample rate (of the configuration, or else of the headers' extension), or is seen where one second goes over into
-//! the next. Where it is not known a frame's time is that of its second.
+//! the sample rate (of the configuration, or else of the headers' extension), or is seen where one second goes over
+//! into the next. Where it is not known a frame's time is that of its second.
 
 use crate::file::InputFile;
 use crate::replay::{Recording, Replay};
@@ -432,13 +433,14 @@ impl Header {
         })
     }
 
-    /// The second the frame lies in, in TAI since 1970. The count from the reference epoch, which is UTC midnight of 1 January
-    /// or 1 July, has no leaps: it is the time that went by.
+    /// The second the frame lies in, in TAI since 1970. The count from the reference epoch, which is UTC midnight of 1
+    /// January or 1 July, has no leaps: it is the time that went by.
     fn tai_second(&self) -> u64 {
         EPOCHS[usize::from(self.epoch)] + u64::from(self.seconds)
     }
 
-    /// Complete samples of all channels in the frame; nothing where samples do not fill the 32-bit words they are packed into.
+    /// Complete samples of all channels in the frame; nothing where samples do not fill the 32-bit words they are
+    /// packed into.
     fn samples(&self) -> Option<u64> {
         let header = if self.legacy { LEGACY_HEADER } else { HEADER };
         let payload_bits = (self.length - header) as u64 * 8;
@@ -446,9 +448,9 @@ impl Header {
         (self.bits.is_power_of_two() && payload_bits.is_multiple_of(sample_bits)).then(|| payload_bits / sample_bits)
     }
 
-    /// Samples per second and channel, from extended data version 1 or 3 (<https://vlbi.org/vlbi-standards/vdif/>, NICT and
-    /// VLBA extensions): bit 23 is the unit, MHz or kHz, and the number below it the rate of complex samples, or half that of
-    /// real ones.
+    /// Samples per second and channel, from extended data version 1 or 3 (<https://vlbi.org/vlbi-standards/vdif/>, NICT
+    /// and VLBA extensions): bit 23 is the unit, MHz or kHz, and the number below it the rate of complex samples, or
+    /// half that of real ones.
     fn sample_rate(&self) -> Option<f64> {
         let (version, number) = (self.extension >> 24, self.extension & 0x7f_ffff);
         let unit = if self.extension >> 23 & 1 == 1 { 1e6 } else { 1e3 };

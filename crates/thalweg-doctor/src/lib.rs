@@ -58,9 +58,9 @@ pub fn examine(needs: &Needs) -> Vec<Finding> {
     sections.into_iter().flat_map(|(section, found)| found.into_iter().map(move |one| one.of(section))).collect()
 }
 
-/// What would end a node, or lose data, after it has begun: processors, addresses, congestion controls, memory, files, the
-/// record directory and the space there, for what it is about to do. Takes a few milliseconds, and as long as it takes to
-/// resolve names.
+/// What would end a node, or lose data, after it has begun: processors, addresses, congestion controls, memory, files,
+/// the record directory and the space there, for what it is about to do. Takes a few milliseconds, and as long as it
+/// takes to resolve names.
 pub fn preflight(needs: &Needs) -> Vec<Finding> {
     let sections = [
         (Section::Cpu, vec![cpu::pinned::probe(needs)]),

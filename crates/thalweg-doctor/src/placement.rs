@@ -1,8 +1,9 @@
 //! Which processors a server's threads are best kept on: not those that the network interrupts, where there are others.
 //!
-//! A program on the processor that takes packets in is stopped for each batch of them (Olive, section 4.1; `thalweg bench bandwidth
-//! --interrupts`). A disk's completions need no place of their own: the kernel takes them back to where the read was asked for
-//! (`rq_affinity`, Documentation/ABI/stable/sysfs-block), and with them comes what the thread wants next.
+//! A program on the processor that takes packets in is stopped for each batch of them (Olive, section 4.1; `thalweg
+//! bench bandwidth --interrupts`). A disk's completions need no place of their own: the kernel takes them back to where
+//! the read was asked for (`rq_affinity`, Documentation/ABI/stable/sysfs-block), and with them comes what the thread
+//! wants next.
 
 use crate::network::Interface;
 use crate::{disk, read};
@@ -19,8 +20,8 @@ pub struct Placement {
     pub why: String,
 }
 
-/// For a server that listens on this address and serves this directory. Looks at where interrupts are taken now, and changes
-/// nothing.
+/// For a server that listens on this address and serves this directory. Looks at where interrupts are taken now, and
+/// changes nothing.
 pub fn placement(listen: IpAddr, directory: &Path) -> Placement {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let allowed: Vec<u32> = (0..1024).filter(|cpu| allowed.is_set(*cpu as usize)).collect();
@@ -50,7 +51,8 @@ fn judge(allowed: &[u32], interrupts: &[(String, Vec<u32>)], disk: Option<String
     Placement { cpus, why: [Some(choice), disk].into_iter().flatten().collect::<Vec<_>>().join("; ") }
 }
 
-/// The interfaces that packets for an address come in by: those with a device behind them, since the others interrupt nobody.
+/// The interfaces that packets for an address come in by: those with a device behind them, since the others interrupt
+/// nobody.
 pub(crate) fn towards(address: IpAddr) -> Vec<Interface> {
     let named: Vec<String> = if_addrs::get_if_addrs()
         .unwrap_or_default()

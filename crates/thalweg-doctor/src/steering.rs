@@ -23,8 +23,8 @@ pub enum SteerError {
     /// Nothing is known to interrupt for these files.
     #[error("{}: the interrupts of its disk are not listed", .0.display())]
     NoDisk(PathBuf),
-    /// The kernel does not do it: for lack of privilege, for a processor that is not there, or because the driver wants them where they
-    /// are.
+    /// The kernel does not do it: for lack of privilege, for a processor that is not there, or because the driver wants
+    /// them where they are.
     #[error(
         "cannot write {wanted} to {}: {error}. It takes root, processors that are there, and interrupts that the kernel does not manage \
          itself, as it does those of most disks with several queues",
@@ -55,8 +55,8 @@ impl Steered {
         Self::default().with_interrupts(&interrupts, cpus)
     }
 
-    /// These processors take the interrupts of the disk below a directory, and reads and writes end there (`rq_affinity` 0,
-    /// Documentation/ABI/stable/sysfs-block).
+    /// These processors take the interrupts of the disk below a directory, and reads and writes end there
+    /// (`rq_affinity` 0, Documentation/ABI/stable/sysfs-block).
     ///
     /// # Errors
     /// Where the interrupts of the disk are not listed, or the kernel does not move one. All settings are as before

@@ -1,5 +1,5 @@
-//! Ways around the kernel: DPDK, VFIO, RDMA, GPUs. Nothing here is needed for shared memory and TCP, so that nothing here is
-//! ever a fault: it says what is there.
+//! Ways around the kernel: DPDK, VFIO, RDMA, GPUs. Nothing here is needed for shared memory and TCP, so that nothing
+//! here is ever a fault: it says what is there.
 
 mod dpdk;
 mod gpu;

@@ -33,8 +33,8 @@ impl<'a> Fragment<'a> {
         self.len() == 0
     }
 
-    /// Copies as many bytes of the payload as `out` has, from byte `at` on: over shared memory they lie where the source
-    /// can still write.
+    /// Copies as many bytes of the payload as `out` has, from byte `at` on: over shared memory they lie where the
+    /// source can still write.
     ///
     /// # Panics
     /// There are not so many.
@@ -52,8 +52,8 @@ impl fmt::Debug for Fragment<'_> {
 
 /// A trigger level: accepts events, or rejects them.
 pub trait Decide: Debug + Send {
-    /// Whether the event is kept. `fragments` are those that are here, in no particular order; sources that had none, or
-    /// whose fragment was damaged or lost, are not among them, so there may be none at all.
+    /// Whether the event is kept. `fragments` are those that are here, in no particular order; sources that had none,
+    /// or whose fragment was damaged or lost, are not among them, so there may be none at all.
     fn accept(&mut self, event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool;
 }
 
@@ -78,8 +78,8 @@ impl Decide for Simulated {
     }
 }
 
-/// A number from 0 up to, but not including, 1: SplitMix64's first of the seed, and its first of that and the event's number,
-/// of which the upper 53 bits are taken.
+/// A number from 0 up to, but not including, 1: SplitMix64's first of the seed, and its first of that and the event's
+/// number, of which the upper 53 bits are taken.
 fn draw(seed: u64, event: u64) -> f64 {
     let first = |seed: u64| mix(seed.wrapping_add(GAMMA));
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]

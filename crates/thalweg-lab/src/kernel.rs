@@ -11,17 +11,17 @@
 //! # Our own code in it
 //!
 //! Every `kernel/modules/*.c` of this crate is compiled into the kernel as one object, in `net/ipv4/thalweg/` of its
-//! source, with the `*.h` beside it. `#include "bpf/NAME"` takes a file from the repository's `bpf/` directory (which is
-//! not compiled by itself), and what that includes. The headers of `net/ipv4` (`tcp_vegas.h`) are found too. A
-//! congestion control registers itself with `module_init`; warnings are errors. The sources are part of the
-//! installed program (`build.rs`).
+//! source, with the `*.h` beside it. `#include "bpf/NAME"` takes a file from the repository's `bpf/` directory (which
+//! is not compiled by itself), and what that includes. The headers of `net/ipv4` (`tcp_vegas.h`) are found too. A
+//! congestion control registers itself with `module_init`; warnings are errors. The sources are part of the installed
+//! program (`build.rs`).
 //!
 //! # What the kernel gives and takes
 //!
-//! The root is the host's file system (`hostfs`), with the permissions of the user who runs it, so every program of
-//! the host is there. Under time travel the clock stands still while anything computes, and jumps to the next timer when all
-//! programs wait. A program that never waits stops the clock, and is ended by the wall-clock limit.
-//! One virtual CPU; no IPv6, no block devices, no modules, no BPF struct_ops (there is no JIT).
+//! The root is the host's file system (`hostfs`), with the permissions of the user who runs it, so every program of the
+//! host is there. Under time travel the clock stands still while anything computes, and jumps to the next timer when
+//! all programs wait. A program that never waits stops the clock, and is ended by the wall-clock limit. One virtual
+//! CPU; no IPv6, no block devices, no modules, no BPF struct_ops (there is no JIT).
 
 mod boot;
 mod build;

@@ -1,10 +1,11 @@
 //! A virtual laboratory: N sources and a builder behind one switch port, rehearsed before any hardware is bought.
 //!
-//! A [`Scenario`] says what network there is, what it carries and how long it is looked at; a [`Laboratory`] runs it and
-//! returns a [`Report`]:
+//! A [`Scenario`] says what network there is, what it carries and how long it is looked at; a [`Laboratory`] runs it
+//! and returns a [`Report`]:
 //!
-//! - *virtual*: Linux's own TCP and Thalweg's own programs, in a User-Mode Linux [`kernel`] under virtual time. Processors
-//!   take no time there; only links and timers do. Needs no privilege and no hardware, and the host's load does not matter.
+//! - *virtual*: Linux's own TCP and Thalweg's own programs, in a User-Mode Linux [`kernel`] under virtual time.
+//!   Processors take no time there; only links and timers do. Needs no privilege and no hardware, and the host's load
+//!   does not matter.
 //! - *host*: the same programs in network namespaces of this host, in real time.
 //! - *ns3*: a model of both in the network simulator [ns-3](ns3), for a second opinion.
 //!
@@ -68,7 +69,8 @@ pub enum Laboratory {
 }
 
 impl Laboratory {
-    /// How many senders it takes. On a Linux kernel each is a process in a network namespace of its own, with memory of its own.
+    /// How many senders it takes. On a Linux kernel each is a process in a network namespace of its own, with memory of
+    /// its own.
     pub fn most_senders(self) -> u32 {
         match self {
             Self::Virtual | Self::Host => 512,
@@ -100,8 +102,8 @@ impl std::str::FromStr for Laboratory {
     }
 }
 
-/// Runs a scenario. `directory` exists and is the run's own: the topology and what each node says are left there. `stop` ends
-/// it early; `progress` hears about a kernel that must be built first.
+/// Runs a scenario. `directory` exists and is the run's own: the topology and what each node says are left there.
+/// `stop` ends it early; `progress` hears about a kernel that must be built first.
 ///
 /// # Errors
 /// Where the laboratory is not to be had or cannot do this scenario, or a part of it fails or does not end;

@@ -105,8 +105,8 @@ fn inside(directory: &Path) -> Result<Report, LabError> {
 /// (`TIMER_MULTIPLIER`, `TIMER_MIN_DELTA` in arch/um/include/linux/time-internal.h).
 const SLACK: Duration = Duration::from_nanos(1_000);
 
-/// How much memory the machine needs: kernel and programs, the nodes' own, and what TCP and the network hold of what is on
-/// the way (payload in pages, and about as much again around packets).
+/// How much memory the machine needs: kernel and programs, the nodes' own, and what TCP and the network hold of what is
+/// on the way (payload in pages, and about as much again around packets).
 fn memory(scenario: &Scenario) -> ByteSize {
     let network = &scenario.network;
     let hosts = u64::from(network.senders + network.receivers + 1);

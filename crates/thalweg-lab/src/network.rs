@@ -17,21 +17,22 @@
 //!   (mtu + 14) / (mtu + 38) of the link's rate, and full frames leave as often as they do on the wire.
 //! - *A sender's network card* is a `tbf` (tc-tbf(8)) with the link's rate and a bucket of one frame: at any load above
 //!   single frames, frames leave one after the other at the link's rate. TCP hands it segments of up to 64 KiB, as it
-//!   does to real cards; `tbf_enqueue` (net/sched/sch_tbf.c) cuts what is longer than its bucket into frames, as a card's
-//!   segmentation offload does, so that the switch sees nothing but frames of the MTU. Segments keep their owner while they
-//!   wait there, so that TCP's small-queue limit works as with a real card.
-//! - *The switch* forwards IP packets between its ports. It is a router and not a bridge because `ip_rcv_core` (net/ipv4/ip_input.c)
-//!   takes packets off their senders' accounts: behind a bridge, TCP's small-queue limit would also count what waits in the
-//!   switch, which no real sender can see. All network cards have one hardware address and `arp off`, so nobody
-//!   needs to be found before the first packet.
-//! - *The receiver's port* first holds each packet for the delay and loses some (`netem`, tc-netem(8), whose order is kept: a
-//!   delay without jitter is a FIFO), then has a `tbf` with the port's rate, a bucket of one frame, and `limit` bytes of
-//!   buffer: `bfifo_enqueue` drops what does not fit. The frame on the wire is not in the buffer. That netem is outside and tbf
-//!   inside puts the delay in front of the queue, as cables of senders do, so that what is in flight takes no room in the buffer.
+//!   does to real cards; `tbf_enqueue` (net/sched/sch_tbf.c) cuts what is longer than its bucket into frames, as a
+//!   card's segmentation offload does, so that the switch sees nothing but frames of the MTU. Segments keep their owner
+//!   while they wait there, so that TCP's small-queue limit works as with a real card.
+//! - *The switch* forwards IP packets between its ports. It is a router and not a bridge because `ip_rcv_core`
+//!   (net/ipv4/ip_input.c) takes packets off their senders' accounts: behind a bridge, TCP's small-queue limit would
+//!   also count what waits in the switch, which no real sender can see. All network cards have one hardware address and
+//!   `arp off`, so nobody needs to be found before the first packet.
+//! - *The receiver's port* first holds each packet for the delay and loses some (`netem`, tc-netem(8), whose order is
+//!   kept: a delay without jitter is a FIFO), then has a `tbf` with the port's rate, a bucket of one frame, and `limit`
+//!   bytes of buffer: `bfifo_enqueue` drops what does not fit. The frame on the wire is not in the buffer. That netem
+//!   is outside and tbf inside puts the delay in front of the queue, as cables of senders do, so that what is in flight
+//!   takes no room in the buffer.
 //! - *The way back* (acknowledgements, requests) has the delay and no queue: it carries a hundredth of the bytes.
-//! - *For dctcp* the port's buffer is a `red` (tc-red(8)) that marks every packet that finds more than K bytes in front of it
-//!   (Alizadeh and others, "Data Center TCP", SIGCOMM 2010: K of 20 frames at 1 Gbit/s and 65 at 10 Gbit/s; in between and beyond
-//!   in proportion to the rate, and no less than a seventh of the bandwidth-delay product).
+//! - *For dctcp* the port's buffer is a `red` (tc-red(8)) that marks every packet that finds more than K bytes in front
+//!   of it (Alizadeh and others, "Data Center TCP", SIGCOMM 2010: K of 20 frames at 1 Gbit/s and 65 at 10 Gbit/s; in
+//!   between and beyond in proportion to the rate, and no less than a seventh of the bandwidth-delay product).
 
 mod namespace;
 
@@ -176,8 +177,8 @@ fn port(scenario: &Scenario, host: &Host, timing: Timing) -> String {
     };
     if traffic.control.congestion == "dctcp" {
         let (mark, frame) = (marking(scenario), u64::from(scenario.frame()));
-        // A burst of as many packets as the least threshold holds is what makes tc choose the fastest of averages, one half of the
-        // present queue and one half of the past (tc_red_eval_ewma in iproute2).
+        // A burst of as many packets as the least threshold holds is what makes tc choose the fastest of averages, one
+        // half of the present queue and one half of the past (tc_red_eval_ewma in iproute2).
         let _ = writeln!(
             lines,
             "qdisc add dev {name} parent {PORT}:1 handle 3: red limit {} min {mark} max {} avpkt {frame} burst {} probability 1 ecn bandwidth {}bit",

@@ -1,15 +1,15 @@
-//! The same scenario in ns-3: a second opinion by TCPs that share no line with Linux's, and a laboratory for more senders
-//! than a kernel can be given.
+//! The same scenario in ns-3: a second opinion by TCPs that share no line with Linux's, and a laboratory for more
+//! senders than a kernel can be given.
 //!
 //! ns-3 (<https://www.nsnam.org>) is not part of Thalweg: an installed one is looked for, and the scenario's program
 //! (`ns3/incast.cc`) is compiled against it once. The network is the scenario's, by the same definitions: the queue in
-//! front of a receiver counts IP packets and 14 bytes of Ethernet and not the packet on the wire, links spend the time of as
-//! many bytes, so that [`Scenario::ceiling`] holds here too. Senders and receivers are models of Thalweg's sources and
-//! builders: requests and answers over persistent TCP connections, and under `credit` the rule of
+//! front of a receiver counts IP packets and 14 bytes of Ethernet and not the packet on the wire, links spend the time
+//! of as many bytes, so that [`Scenario::ceiling`] holds here too. Senders and receivers are models of Thalweg's
+//! sources and builders: requests and answers over persistent TCP connections, and under `credit` the rule of
 //! `thalweg-build`'s scheduler with its constants.
 //!
-//! Where it is expected to disagree with Linux, and which settings are made to keep that little, is said in the report's
-//! [notes](Report::notes).
+//! Where it is expected to disagree with Linux, and which settings are made to keep that little, is said in the
+//! report's [notes](Report::notes).
 
 mod compare;
 mod install;
@@ -28,8 +28,8 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Runs a scenario in ns-3. The first run with an ns-3 compiles the program, which takes some ten seconds. `stop` ends it
-/// early, as an error.
+/// Runs a scenario in ns-3. The first run with an ns-3 compiles the program, which takes some ten seconds. `stop` ends
+/// it early, as an error.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Looks into a queue of the kernel: what waits in it, what it dropped, what went through. One question and one answer of
-//! rtnetlink(7), cheap enough to be asked every few packets.
+//! Looks into a queue of the kernel: what waits in it, what it dropped, what went through. One question and one answer
+//! of rtnetlink(7), cheap enough to be asked every few packets.
 
 use crate::LabError;
 use netlink_packet_core::{NLM_F_ECHO, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
@@ -46,8 +46,8 @@ impl Queue {
         let mut question = TcMessage::with_index(device);
         question.header.handle = TcHandle { major: handle, minor: 0 };
         let mut header = NetlinkHeader::default();
-        // Kernels before 6.9 send the answer to those who listen to all changes, and back only where an echo is asked for
-        // (qdisc_notify in net/sched/sch_api.c).
+        // Kernels before 6.9 send the answer to those who listen to all changes, and back only where an echo is asked
+        // for (qdisc_notify in net/sched/sch_api.c).
         header.flags = NLM_F_REQUEST | NLM_F_ECHO;
         let mut message =
             NetlinkMessage::new(header, NetlinkPayload::from(RouteNetlinkMessage::GetQueueDiscipline(question)));

@@ -32,8 +32,8 @@ pub struct Report {
     pub queue: Queue,
     /// Events in the measured time.
     pub events: Events,
-    /// From an event's first mention to its last byte, for events of the measured time; the slowest receiver's. Absent where
-    /// there was none, or the laboratory does not see events.
+    /// From an event's first mention to its last byte, for events of the measured time; the slowest receiver's. Absent
+    /// where there was none, or the laboratory does not see events.
     pub completion: Option<Completion>,
     /// What the builder found out of its link, where it was to.
     #[serde(default)]
@@ -86,8 +86,8 @@ pub struct Queue {
     pub limit_bytes: u64,
     /// From one look to the next, in seconds.
     pub sample_seconds: f64,
-    /// Its length from the first packet on: at most 1000 pairs of a time (seconds; 0 is when the measured time begins) and
-    /// the longest seen since the pair before.
+    /// Its length from the first packet on: at most 1000 pairs of a time (seconds; 0 is when the measured time begins)
+    /// and the longest seen since the pair before.
     pub over_time: Vec<(f64, u64)>,
 }
 

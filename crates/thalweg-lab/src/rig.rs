@@ -1,5 +1,5 @@
-//! A scenario on a Linux kernel, this one or the virtual machine's: makes the network, runs a node on each host, watches
-//! the queues, and puts together what was found.
+//! A scenario on a Linux kernel, this one or the virtual machine's: makes the network, runs a node on each host,
+//! watches the queues, and puts together what was found.
 
 mod cross;
 mod nodes;

@@ -253,8 +253,8 @@ impl Scenario {
         self.network.mtu + ETHERNET
     }
 
-    /// The rate that a queue which counts no more than [`frame`](Self::frame) gives a link, so that full frames leave as they do
-    /// on a real wire of the rate `link`.
+    /// The rate that a queue which counts no more than [`frame`](Self::frame) gives a link, so that full frames leave
+    /// as they do on a real wire of the rate `link`.
     pub fn counted(&self, link: BitRate) -> BitRate {
         let (frame, wire) = (u64::from(self.frame()), u64::from(self.frame() + UNSEEN));
         BitRate((u128::from(link.0) * u128::from(frame) / u128::from(wire)) as u64)
@@ -275,8 +275,8 @@ impl Scenario {
         Duration::from_secs_f64(f64::from(self.frame() + UNSEEN) / self.network.rate.bytes_per_second())
     }
 
-    /// What goes before the measurement: where nobody said, 20 round trips and at least 50 ms, so that slow start and what
-    /// it costs are over.
+    /// What goes before the measurement: where nobody said, 20 round trips and at least 50 ms, so that slow start and
+    /// what it costs are over.
     pub fn warm_up(&self) -> Duration {
         self.measure.warm_up.unwrap_or_else(|| (20 * self.round_trip()).max(Duration::from_millis(50)))
     }
@@ -301,10 +301,10 @@ impl Scenario {
     /// ceiling = min(receivers × rate, senders × slowest sender's rate) × (mtu − 52) / (mtu + 38) × payload / record
     /// ```
     ///
-    /// 52 bytes of every packet are headers (IPv4, TCP, timestamps), a frame is 38 bytes longer on the wire, a record is the
-    /// payload with its 64-byte header, padded to whole 64 bytes. An event needs a fragment of every sender, so that no
-    /// sender gets further than the slowest. Where there is an `interval`, no more than is offered:
-    /// `senders × payload / interval`. Other flows on the port are not taken off.
+    /// 52 bytes of every packet are headers (IPv4, TCP, timestamps), a frame is 38 bytes longer on the wire, a record
+    /// is the payload with its 64-byte header, padded to whole 64 bytes. An event needs a fragment of every sender, so
+    /// that no sender gets further than the slowest. Where there is an `interval`, no more than is offered: `senders ×
+    /// payload / interval`. Other flows on the port are not taken off.
     pub fn ceiling(&self) -> f64 {
         let Network { senders, receivers, rate, mtu, .. } = &self.network;
         let slowest = (0..*senders).map(|number| self.sender_rate(number).0).min().unwrap_or(0);

@@ -2,9 +2,9 @@
 //!
 //! A sweep file is a scenario file with more in it:
 //!
-//! - `[sweep]`: keys of the scenario and the values each is to have. `rounds = 20` makes every measurement at least that many
-//!   round trips, and a whole number of intervals and at least that many, long, so that cells with a short delay stay cheap. Each `[[sweep.together]]` is a list of keys
-//!   that change together.
+//! - `[sweep]`: keys of the scenario and the values each is to have. `rounds = 20` makes every measurement at least
+//!   that many round trips, and a whole number of intervals and at least that many, long, so that cells with a short
+//!   delay stay cheap. Each `[[sweep.together]]` is a list of keys that change together.
 //! - `[quick]`: a sample. For a key of `[sweep]` some of its values, for any other key of the scenario another value.
 //! - `[check]`: what must be true of every cell, such as `share_of_ceiling = ">= 0.98"`: see [`check::FIGURES`].
 //!

@@ -1,8 +1,8 @@
-//! A paper taken again: which congestion control suits an event builder (Nagasaka and Oki, 2012), in the laboratory, with
-//! credits beside them.
+//! A paper taken again: which congestion control suits an event builder (Nagasaka and Oki, 2012), in the laboratory,
+//! with credits beside them.
 //!
-//! It is made of the [sweeps](crate::sweep) [`SWEEPS`]. What is said of them (tables beside the paper's, findings and whether they
-//! hold) is worked out from their results here.
+//! It is made of the [sweeps](crate::sweep) [`SWEEPS`]. What is said of them (tables beside the paper's, findings and
+//! whether they hold) is worked out from their results here.
 
 mod findings;
 mod page;

@@ -1,5 +1,5 @@
-//! The topology that a scenario's nodes run: sources and builders with Thalweg's own defaults wherever the scenario does
-//! not say otherwise.
+//! The topology that a scenario's nodes run: sources and builders with Thalweg's own defaults wherever the scenario
+//! does not say otherwise.
 
 use crate::network::Host;
 use crate::scenario::Scenario;
@@ -70,8 +70,8 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
     })
 }
 
-/// How much memory the nodes get: so much that the network limits and not they, and no more, since fast sources run ahead of
-/// a slow one, and a run goes on at its end, as far as it reaches.
+/// How much memory the nodes get: so much that the network limits and not they, and no more, since fast sources run
+/// ahead of a slow one, and a run goes on at its end, as far as it reaches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     slot: u64,
@@ -93,8 +93,8 @@ impl Memory {
         let together = if scenario.traffic.barrier { 1 } else { (SLOT / record).max(1) };
         let open = match scenario.traffic.barrier {
             true => 1,
-            // A fragment is on its way for two round trips (offer, fetch, data, release) and the wait in the switch. A few
-            // more, since fragments are not all alike, nor are sources.
+            // A fragment is on its way for two round trips (offer, fetch, data, release) and the wait in the switch. A
+            // few more, since fragments are not all alike, nor are sources.
             false => ((4 * way).div_ceil(senders * (from + largest) / 2) + 4 * together).min(1 << 24),
         };
         let slot = record * together;

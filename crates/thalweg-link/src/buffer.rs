@@ -1,7 +1,8 @@
 //! A TCP socket's buffers, for all that may be on its way from the beginning.
 //!
-//! Linux gives a connection more room only as it has used what it had, round trip by round trip. Where much is asked of a source
-//! suddenly, what does not fit is sent a round trip later, all at once, into a switch port that was not meant to take it.
+//! Linux gives a connection more room only as it has used what it had, round trip by round trip. Where much is asked of
+//! a source suddenly, what does not fit is sent a round trip later, all at once, into a switch port that was not meant
+//! to take it.
 
 use socket2::Socket;
 
@@ -16,9 +17,9 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Makes it large enough for so many bytes (the kernel doubles that, for its own bookkeeping) and tells whether it may: with
-    /// CAP_NET_ADMIN, or within `net.core.rmem_max` and `net.core.wmem_max`. Otherwise it is left to grow by itself, since what
-    /// was once set does not.
+    /// Makes it large enough for so many bytes (the kernel doubles that, for its own bookkeeping) and tells whether it
+    /// may: with CAP_NET_ADMIN, or within `net.core.rmem_max` and `net.core.wmem_max`. Otherwise it is left to grow by
+    /// itself, since what was once set does not.
     pub(crate) fn hold(self, socket: &Socket, bytes: u64) -> bool {
         use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(MOST);

@@ -4,9 +4,9 @@
 //! thalweg_link::link_conformance!(mine, Over::new(LinkKind::register(&Mine)));
 //! ```
 //!
-//! makes a module of tests, `mine`, one for each story below. A kind of link with a time of its own brings a [`Medium`] of
-//! its own. Nothing sleeps: where both ends have nothing to do the test waits for their descriptors (or lets virtual time
-//! pass), and a wait in vain fails it.
+//! makes a module of tests, `mine`, one for each story below. A kind of link with a time of its own brings a [`Medium`]
+//! of its own. Nothing sleeps: where both ends have nothing to do the test waits for their descriptors (or lets virtual
+//! time pass), and a wait in vain fails it.
 
 #![expect(missing_docs, clippy::missing_panics_doc, reason = "a story's name tells it; it panics where it is not so")]
 
@@ -860,8 +860,8 @@ pub fn copies_are_counted<M: Medium>(medium: M) {
 
 /// A module of tests that try a kind of link: see [`conformance`](crate::conformance).
 ///
-/// `link_conformance!(NAME, MEDIUM)` makes a test of each story, with a new `MEDIUM`. `link_conformance! { mod NAME; MACRO }`
-/// gives the names of the stories to a macro instead.
+/// `link_conformance!(NAME, MEDIUM)` makes a test of each story, with a new `MEDIUM`. `link_conformance! { mod NAME;
+/// MACRO }` gives the names of the stories to a macro instead.
 #[macro_export]
 macro_rules! link_conformance {
     ($name:ident, $medium:expr) => {

@@ -7,12 +7,13 @@ use std::time::Duration;
 use thalweg_arena::Arena;
 use thalweg_wire::Message;
 
-/// One port of one host: its sockets, rings or queues, its timers, and the links to all peers that are spoken to through
-/// it. Non-blocking.
+/// One port of one host: its sockets, rings or queues, its timers, and the links to all peers that are spoken to
+/// through it. Non-blocking.
 ///
-/// Each turn of a node is [`poll`](Self::poll), then [`receive`](Self::receive) from each peer that is ready, then verbs
-/// on links, then [`flush`](Self::flush). Between two turns it waits on its [`Poller`], behind
-/// [`prepare_wait`](Self::prepare_wait) and for at most [`next_timeout`](Self::next_timeout), or it does not wait at all.
+/// Each turn of a node is [`poll`](Self::poll), then [`receive`](Self::receive) from each peer that is ready, then
+/// verbs on links, then [`flush`](Self::flush). Between two turns it waits on its [`Poller`], behind
+/// [`prepare_wait`](Self::prepare_wait) and for at most [`next_timeout`](Self::next_timeout), or it does not wait at
+/// all.
 ///
 /// Peers have the numbers that the caller gives them: small ones, each for one peer at a time. Time is any clock's that
 /// does not go backwards; what is handed in may be a little old.
@@ -20,8 +21,8 @@ pub trait Endpoint: Debug + Send {
     /// What is received from a peer.
     type Received;
 
-    /// Registers memory with the medium, where that needs to know it: [`Arena::registered`] notes so. Before anything of it
-    /// is offered, or fetched into it.
+    /// Registers memory with the medium, where that needs to know it: [`Arena::registered`] notes so. Before anything
+    /// of it is offered, or fetched into it.
     ///
     /// # Errors
     /// The medium does not take it.
@@ -60,9 +61,9 @@ pub trait Endpoint: Debug + Send {
 
 /// A source's end: it connects to builders.
 pub trait SourceEndpoint: Endpoint<Received = Message> {
-    /// Begins to connect to a builder. `congestion` names the congestion control of a TCP link (those there are are listed
-    /// in `/proc/sys/net/ipv4/tcp_available_congestion_control`), `system` the system's default; without it, cubic. That
-    /// there is nobody at the address may be found out only later.
+    /// Begins to connect to a builder. `congestion` names the congestion control of a TCP link (those there are are
+    /// listed in `/proc/sys/net/ipv4/tcp_available_congestion_control`), `system` the system's default; without it,
+    /// cubic. That there is nobody at the address may be found out only later.
     ///
     /// # Errors
     /// The address, or what was asked for with it, cannot be used here; or nobody is there.
@@ -86,8 +87,8 @@ pub trait BuilderEndpoint: Endpoint<Received = crate::Received> {
     /// Where others find it: with the port the system chose, where it was to choose one.
     fn place(&self) -> String;
 
-    /// Prepares the links of sources that come from now on for credits: up to so many bytes of one source may be on their
-    /// way to here at a time. Of two things that cannot be had, the first is told.
+    /// Prepares the links of sources that come from now on for credits: up to so many bytes of one source may be on
+    /// their way to here at a time. Of two things that cannot be had, the first is told.
     ///
     /// # Errors
     /// What cannot be had, and what that means.
@@ -137,8 +138,8 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         Ok(Self::under(Arc::new(Poller::new()?), 0))
     }
 
-    /// None yet, under a poller that others share, for a node with ends of both kinds: tokens of theirs are not mistaken
-    /// for tokens of these.
+    /// None yet, under a poller that others share, for a node with ends of both kinds: tokens of theirs are not
+    /// mistaken for tokens of these.
     pub fn beside<O: ?Sized>(others: &Endpoints<O>) -> Self {
         Self::under(Arc::clone(&others.poller), others.first + Self::MOST)
     }

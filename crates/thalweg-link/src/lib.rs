@@ -37,8 +37,8 @@
 //!
 //! A peer that breaks the rules ends its link with an error that [says so](LinkError::is_violation) and names what it
 //! did. It cannot make the other end panic, and can make it keep no more than this: a description of 16 KiB, the eager
-//! credit, four fetches for each slot and one for each 4 KiB of it, and 16 MiB (or 256 bytes for each slot) of messages that it was told and does
-//! not take.
+//! credit, four fetches for each slot and one for each 4 KiB of it, and 16 MiB (or 256 bytes for each slot) of messages
+//! that it was told and does not take.
 //!
 //! Over shm it can do two things more. It can change bytes while they are read: what they say, not where anything is
 //! read or written. And it can hold up whoever rings its [`Doorbell`](thalweg_arena::Doorbell). A builder that does not
@@ -138,8 +138,8 @@ pub trait BuilderLink: Debug + Send {
     }
 
     /// Asks for the first `upto` bytes of `offer`, with the next [`flush`](Endpoint::flush). `into` has room for all of
-    /// them; only a link that [maps](Self::maps) does without. When all have come, and all have been asked for, they come
-    /// back with [`Received::Arrived`]; at once where they are here already.
+    /// them; only a link that [maps](Self::maps) does without. When all have come, and all have been asked for, they
+    /// come back with [`Received::Arrived`]; at once where they are here already.
     ///
     /// # Errors
     /// The offer is none that this source can have made. The link is over.

@@ -48,8 +48,8 @@ impl<T> Outstanding<T> {
         self.offers.get(at)
     }
 
-    /// Forgets the offers below `below`, and gives back what was kept for them. Asked again, it gives nothing. A builder
-    /// cannot release what was never offered.
+    /// Forgets the offers below `below`, and gives back what was kept for them. Asked again, it gives nothing. A
+    /// builder cannot release what was never offered.
     pub fn release(&mut self, below: u64) -> impl Iterator<Item = (Announcement, T)> {
         let count = below.saturating_sub(self.first).min(self.offers.len() as u64);
         self.first += count;

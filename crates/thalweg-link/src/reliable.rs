@@ -9,9 +9,9 @@
 //!   order of their tickets and echoes what it has reported, so that knowing one is knowing those before it. A fetch
 //!   shows nothing of the kind: after a reconnection the builder asks for tickets it knows from before.
 //! - **Releases are cumulative** and said again until echoed. They are the builder's sign of life, too.
-//! - **Everything else** (`Welcome`, `Start`, `Pause`, `Paused`, `StopAt`, `Told`, `End`, `Bye`) is said again, one after
-//!   the other, until the peer echoes it. A number behind each tells one that came twice, which does nothing, from one
-//!   that was said again because it is meant again: a second `Pause`, or the `StopAt` behind it.
+//! - **Everything else** (`Welcome`, `Start`, `Pause`, `Paused`, `StopAt`, `Told`, `End`, `Bye`) is said again, one
+//!   after the other, until the peer echoes it. A number behind each tells one that came twice, which does nothing,
+//!   from one that was said again because it is meant again: a second `Pause`, or the `StopAt` behind it.
 //! - `Hello` is repeated until `Welcome`. Its description goes in parts: `offset: u32` in front of each.
 //!
 //! `Paused` may overtake offers; `End` is held back until all tickets it counts have been offered.

@@ -37,8 +37,8 @@ const ARENA_ROUNDING: u64 = 2 << 20;
 const HANDED_OVER: usize = 5;
 /// Messages taken from one link before others have their turn.
 const FAIR_SHARE: usize = 1024;
-/// How often nothing comes, while nobody waits, before a peer's socket is looked at: a system call, which takes as long as
-/// some ten looks into a ring, so that of a thousand messages few see one.
+/// How often nothing comes, while nobody waits, before a peer's socket is looked at: a system call, which takes as long
+/// as some ten looks into a ring, so that of a thousand messages few see one.
 const QUIET: u32 = 1 << 14;
 
 const SOCKET: u64 = 0;
@@ -140,8 +140,8 @@ impl Wires {
         Ok(left == 0)
     }
 
-    /// Nothing has come. Whether it is time to see if the peer is still there: once after each wait, and now and then while
-    /// nobody waits.
+    /// Nothing has come. Whether it is time to see if the peer is still there: once after each wait, and now and then
+    /// while nobody waits.
     fn is_quiet(&mut self) -> bool {
         self.quiet += 1;
         self.quiet > QUIET && std::mem::take(&mut self.quiet) > 0
@@ -178,8 +178,8 @@ fn peer_is_there(mut socket: &UnixStream) -> Result<(), LinkError> {
     }
 }
 
-/// Takes what has come. Where nothing has, the peer may be gone: `left` then says so, and what it said before it left is
-/// heard too. While it speaks it is there, and its socket need not be read.
+/// Takes what has come. Where nothing has, the peer may be gone: `left` then says so, and what it said before it left
+/// is heard too. While it speaks it is there, and its socket need not be read.
 fn receive_all(
     socket: &UnixStream,
     wires: &mut Wires,
@@ -321,8 +321,8 @@ impl Drop for ShmDoor {
     }
 }
 
-/// Connects to a builder on this host and hands the arena over. Nothing here waits: a builder that is too busy to accept
-/// is an error (`WouldBlock`), to be tried again later.
+/// Connects to a builder on this host and hands the arena over. Nothing here waits: a builder that is too busy to
+/// accept is an error (`WouldBlock`), to be tried again later.
 fn connect(path: &Path, greeting: &SourceGreeting) -> Result<ShmSource, LinkError> {
     let doing = || format!("connecting to shm:{}", path.display());
     let open = || {

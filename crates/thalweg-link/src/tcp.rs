@@ -23,16 +23,16 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// Congestion control of the sending side where nothing else is asked for (RFC 9438). The builder's window bounds what is
-/// in flight already, so a control that paces, as bbr does, spends timers on a burst that cannot happen (`make bench`
-/// compares).
+/// Congestion control of the sending side where nothing else is asked for (RFC 9438). The builder's window bounds what
+/// is in flight already, so a control that paces, as bbr does, spends timers on a burst that cannot happen (`make
+/// bench` compares).
 const DEFAULT_CONGESTION: &str = "cubic";
 /// A peer that does not answer for so long is gone (`TCP_USER_TIMEOUT`, RFC 5482, and keep-alive).
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The congestion control whose window is what is in the socket: all that may be asked for has to fit.
 const FOLLOWS_CREDIT: &str = "thalweg";
-/// Connections that the kernel keeps until they are accepted, or fewer where `net.core.somaxconn` is less: over TCP, who
-/// finds no room waits a second or more before it tries again.
+/// Connections that the kernel keeps until they are accepted, or fewer where `net.core.somaxconn` is less: over TCP,
+/// who finds no room waits a second or more before it tries again.
 const BACKLOG: i32 = 4096;
 
 /// Kernel TCP.
@@ -105,8 +105,8 @@ impl Door for TcpDoor {
 
     /// - Buffers for all of it from the beginning: for data, and for the fetches, which are few bytes each, but for the
     ///   kernel a packet each.
-    /// - The congestion control `thalweg` (`docs/congestion.md`) for what we say. Fetches are few bytes in many packets, of
-    ///   which others send only ten at first, and then wait a round trip.
+    /// - The congestion control `thalweg` (`docs/congestion.md`) for what we say. Fetches are few bytes in many
+    ///   packets, of which others send only ten at first, and then wait a round trip.
     fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
         let room = Buffer::Receive.hold(&self.socket, bytes) & Buffer::Send.hold(&self.socket, bytes);
         let follows = rustix::net::sockopt::set_tcp_congestion(&self.socket, FOLLOWS_CREDIT).is_ok();
@@ -179,8 +179,8 @@ fn resolve(host: &str) -> io::Result<SocketAddr> {
 
 /// Has the kernel send what it was given. As long as anything of this socket waits in a network device, and be it an
 /// acknowledgement, Linux keeps a small packet back to make it longer ("autocorking", tcp_should_autocork() in
-/// net/ipv4/tcp.c): fetches would wait for the answers to other fetches. Setting this option sends what waits, also where it
-/// was set before (tcp(7)).
+/// net/ipv4/tcp.c): fetches would wait for the answers to other fetches. Setting this option sends what waits, also
+/// where it was set before (tcp(7)).
 fn send_now(socket: &Socket) -> Result<(), LinkError> {
     match socket.set_tcp_nodelay(true) {
         Err(error) if is_gone(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)) => Ok(()),

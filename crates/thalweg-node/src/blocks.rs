@@ -105,8 +105,8 @@ impl Blocks {
         Some(())
     }
 
-    /// A place is filled; `enter` is told where in its block it lies. Returns what `enter` needs to enter records. A place
-    /// that nobody fills returns by being dropped.
+    /// A place is filled; `enter` is told where in its block it lies. Returns what `enter` needs to enter records. A
+    /// place that nobody fills returns by being dropped.
     pub(crate) fn filled(&mut self, span: Span, enter: impl FnOnce(&[u8], &mut dyn FnMut(EventId, SourceId, u32))) {
         let Some(block) = self.filling.iter_mut().rev().find(|block| block.owns(&span)) else { return };
         let base = block.position(&span);

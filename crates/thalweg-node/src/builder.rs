@@ -291,8 +291,8 @@ impl BuilderNode {
         }
     }
 
-    /// Writes down what is closed, as far as there are blocks for it. The rest stays with the event builder, which opens
-    /// no more events while too many closed ones wait. False where no block was free for what a level accepted.
+    /// Writes down what is closed, as far as there are blocks for it. The rest stays with the event builder, which
+    /// opens no more events while too many closed ones wait. False where no block was free for what a level accepted.
     fn write_down(&mut self, tai: TaiNanos, mono: Duration) -> bool {
         loop {
             self.blocks.write_closings(&self.ids, tai, mono);
@@ -410,9 +410,9 @@ impl BuilderNode {
         }
     }
 
-    /// No block is free. Whatever the reason, a source whose slots are full for lack of fetches must not be found silent.
-    /// While places are only waiting to be filled that is the pipeline being full; it is back-pressure when it is the disk
-    /// that has the blocks.
+    /// No block is free. Whatever the reason, a source whose slots are full for lack of fetches must not be found
+    /// silent. While places are only waiting to be filled that is the pipeline being full; it is back-pressure when it
+    /// is the disk that has the blocks.
     fn stall(&mut self, now: Duration) {
         self.stalled = true;
         self.hold_clock(now);

@@ -58,8 +58,8 @@ impl Handle {
         self.0.presses.load(Ordering::Relaxed) > 0
     }
 
-    /// What the node showed last. A newer one is on its way when this returns; asked ten times a second, what is seen is a
-    /// tenth of a second old.
+    /// What the node showed last. A newer one is on its way when this returns; asked ten times a second, what is seen
+    /// is a tenth of a second old.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.0.wanted.store(true, Ordering::Relaxed);
         self.wake();

@@ -69,13 +69,13 @@ impl PushSource {
             .map(|begun| begun.is_some())
     }
 
-    /// Pushes one fragment for event `event`, or for the next one. Waits, at most `timeout`, for the run to begin and, with
-    /// policy `block`, for a slot. Returns the event's number, or nothing where time ran out. The payload is copied once,
-    /// into the slot.
+    /// Pushes one fragment for event `event`, or for the next one. Waits, at most `timeout`, for the run to begin and,
+    /// with policy `block`, for a slot. Returns the event's number, or nothing where time ran out. The payload is
+    /// copied once, into the slot.
     ///
     /// # Errors
-    /// The run is over, or failed. The payload is longer than was said, or the event not behind the last one: nothing was
-    /// pushed then, and more can be.
+    /// The run is over, or failed. The payload is longer than was said, or the event not behind the last one: nothing
+    /// was pushed then, and more can be.
     pub fn push(
         &self,
         event: Option<EventId>,
@@ -106,8 +106,8 @@ impl PushSource {
     }
 
     /// Ends this source's part of the run and waits, at most so long, until what was pushed is delivered and accounted
-    /// for. Nothing where it is not yet; ask again. Before the run has begun there is nothing to deliver, and the source
-    /// just leaves.
+    /// for. Nothing where it is not yet; ask again. Before the run has begun there is nothing to deliver, and the
+    /// source just leaves.
     ///
     /// # Errors
     /// This source's part failed, and why: a builder was lost for good.

@@ -53,7 +53,8 @@ pub struct BuilderReport {
     pub seconds: f64,
     /// Payload bytes built.
     pub bytes: u64,
-    /// Fragments of the events that were built; not those that a trigger level rejected, though they are among the bytes.
+    /// Fragments of the events that were built; not those that a trigger level rejected, though they are among the
+    /// bytes.
     pub fragments: u64,
     /// Events closed.
     pub events: u64,

@@ -136,7 +136,8 @@ impl Filling {
         self.used
     }
 
-    /// Takes the next fragment from the device. False where the device has none for this event: its recording has a gap.
+    /// Takes the next fragment from the device. False where the device has none for this event: its recording has a
+    /// gap.
     #[expect(clippy::too_many_arguments, reason = "what a header needs comes from as many places")]
     pub(crate) fn take(
         &mut self,

@@ -51,8 +51,8 @@ pub struct SourceSettings {
 pub enum Feed {
     /// A device, which the node asks.
     Device(Box<dyn Device>),
-    /// A device that works by itself. It is given as many slots as it takes, each for one fragment; what it loses, for want
-    /// of a slot or for another reason, it counts itself.
+    /// A device that works by itself. It is given as many slots as it takes, each for one fragment; what it loses, for
+    /// want of a slot or for another reason, it counts itself.
     Acquisition(Box<dyn Acquisition>),
     /// A program, which pushes them ([`crate::PushSource`]).
     Pushed {
@@ -364,8 +364,8 @@ fn session() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// Makes this thread a node's: woken at the time that it waits for, which is otherwise up to 50 µs late (`timer_slack_ns`, prctl(2)): pace
-/// and rate are made of such times. And, where one is named, bound to a processor.
+/// Makes this thread a node's: woken at the time that it waits for, which is otherwise up to 50 µs late
+/// (`timer_slack_ns`, prctl(2)): pace and rate are made of such times. And, where one is named, bound to a processor.
 pub(crate) fn settle(cpu: Option<u32>) -> Result<(), NodeError> {
     // A kernel that cannot is late, no more.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

@@ -44,7 +44,8 @@ pub struct RunConfig {
     /// Ends the run after so many events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<u64>,
-    /// How long to wait, at the beginning for nodes to find each other, and at the end for a source to send its final counters.
+    /// How long to wait, at the beginning for nodes to find each other, and at the end for a source to send its final
+    /// counters.
     #[serde(with = "duration")]
     pub timeout: Duration,
     /// No run: builders find out what their links carry, and keep it for the runs that follow.
@@ -83,8 +84,8 @@ pub struct BuilderNodeConfig {
     /// How many blocks: the builder's memory is this times the block size.
     #[serde(default = "defaults::blocks")]
     pub blocks: u32,
-    /// Bytes asked for and not yet received, over all sources, where it is a constant. 4 MiB where neither this nor `link`
-    /// is given and the link was not calibrated.
+    /// Bytes asked for and not yet received, over all sources, where it is a constant. 4 MiB where neither this nor
+    /// `link` is given and the link was not calibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<ByteSize>,
     /// The switch port in front of it: what is asked for is what it carries and half of what it holds.
@@ -288,8 +289,8 @@ pub struct SourceNodeConfig {
     pub name: String,
     /// Its id, `"subsystem.element"`.
     pub id: String,
-    /// Where its fragments come from. Where there is none, another program pushes them ([`crate::PushSource`], in Python
-    /// `thalweg.Source`), and decides itself on everything below.
+    /// Where its fragments come from. Where there is none, another program pushes them ([`crate::PushSource`], in
+    /// Python `thalweg.Source`), and decides itself on everything below.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceConfig>,
     /// Which of a builder's addresses it uses.
@@ -409,7 +410,8 @@ pub enum Policy {
     Block,
     /// The new fragment is dropped, counted and announced.
     DropNewest,
-    /// The oldest slot that nobody has asked for is dropped, counted and announced, and the new fragment takes its place.
+    /// The oldest slot that nobody has asked for is dropped, counted and announced, and the new fragment takes its
+    /// place.
     DropOldest,
 }
 

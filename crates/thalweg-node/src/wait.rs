@@ -8,8 +8,8 @@ use thalweg_link::{Endpoint, Endpoints, LinkError, Poller};
 
 /// How the hot thread of a node waits.
 ///
-/// Sleeping costs nothing while nothing comes, and a wake-up by the kernel, some microseconds, when something does. Polling
-/// costs a whole processor, and sees what comes at once; over shared memory without a system call.
+/// Sleeping costs nothing while nothing comes, and a wake-up by the kernel, some microseconds, when something does.
+/// Polling costs a whole processor, and sees what comes at once; over shared memory without a system call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Wait {
@@ -80,8 +80,8 @@ impl Idle {
     }
 }
 
-/// Turns between two questions to the kernel, while memory tells of everything that is in a hurry. The question takes as
-/// long as some ten turns in which nothing comes.
+/// Turns between two questions to the kernel, while memory tells of everything that is in a hurry. The question takes
+/// as long as some ten turns in which nothing comes.
 const TURNS: u32 = 64;
 
 /// Decides, turn by turn.
@@ -99,8 +99,8 @@ impl Waiter {
         Self { wait, came: Duration::ZERO, turns: 0 }
     }
 
-    /// How to wait for the next turn, at `now` and for at most `timeout`. `came`: something came in the last turn. `hurries`:
-    /// something is in a hurry of which the kernel alone knows.
+    /// How to wait for the next turn, at `now` and for at most `timeout`. `came`: something came in the last turn.
+    /// `hurries`: something is in a hurry of which the kernel alone knows.
     pub(crate) fn idle<E: Endpoint + ?Sized>(
         &mut self,
         endpoints: &mut Endpoints<E>,

@@ -83,7 +83,8 @@ fn in_shared_memory_too_an_offence_loses_no_place() {
             link.offer(&held(0));
             link.flush().unwrap();
             if offence_first {
-                // The fetch has come. It is granted as the link listens, and shown to the builder with what was said before.
+                // The fetch has come. It is granted as the link listens, and shown to the builder with what was said
+                // before.
                 wait(&mut link);
                 link.offer(&Announcement { count: 2, ..held(0) });
                 let _ = link.receive(&mut heard);

@@ -1,8 +1,10 @@
-//! Pages that need nothing else: no server, no scripts, no fonts. Text is escaped here, except where it is said to be HTML.
+//! Pages that need nothing else: no server, no scripts, no fonts. Text is escaped here, except where it is said to be
+//! HTML.
 
 /// A page around its content, which is HTML; `style` follows the style sheet that all pages have.
 ///
-/// Classes that have a style: `quiet` (paragraphs), `warnings` (lists), `figures`, `words`, `beside` and `facts` (tables).
+/// Classes that have a style: `quiet` (paragraphs), `warnings` (lists), `figures`, `words`, `beside` and `facts`
+/// (tables).
 pub fn page(title: &str, style: &str, body: &str) -> String {
     let title = escaped(title);
     format!(
@@ -24,8 +26,8 @@ pub fn list(class: &str, items: impl IntoIterator<Item: AsRef<str>>) -> String {
     if items.is_empty() { items } else { format!("<ul class=\"{class}\">\n{items}</ul>\n") }
 }
 
-/// A table, wider than the page where it must be; without headings it has none. A class `figures` has its cells at the right,
-/// `beside` from the third column on.
+/// A table, wider than the page where it must be; without headings it has none. A class `figures` has its cells at the
+/// right, `beside` from the third column on.
 pub fn table<H: AsRef<str>>(class: &str, headings: &[H], rows: impl IntoIterator<Item: AsRef<[String]>>) -> String {
     fn row(tag: &str, cells: &[impl AsRef<str>]) -> String {
         let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell.as_ref()))).collect();

@@ -7,8 +7,8 @@ use thiserror::Error;
 /// Pixels from side to side.
 pub const WIDTH: u32 = 760;
 
-/// Behind everything. The page's style sheet knows this colour, [`INK`], [`GRID`] and the first of [`COLOURS`] and has others
-/// for dark paper.
+/// Behind everything. The page's style sheet knows this colour, [`INK`], [`GRID`] and the first of [`COLOURS`] and has
+/// others for dark paper.
 pub const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 /// Text and axes.
 pub const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);

@@ -134,8 +134,8 @@ pub fn plain_lines(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }
 
-/// Words in lines of at most [`WIDTH`] columns, the first behind `head`, the others indented as far. What comes from outside
-/// cannot move the cursor.
+/// Words in lines of at most [`WIDTH`] columns, the first behind `head`, the others indented as far. What comes from
+/// outside cannot move the cursor.
 pub fn wrapped(head: &str, text: &str) -> String {
     let indent = " ".repeat(display_width(head));
     let words: Vec<Cow<'_, str>> = text.split_whitespace().map(plain).collect();

@@ -115,7 +115,8 @@ unsafe fn view<'py, T: Element, D: IntoDimension>(
     if !start.is_aligned() {
         return Err(RunError::new_err("the payload does not begin at a multiple of its element's size"));
     }
-    // SAFETY: aligned, inside the payload, and any bits are a number of the types used here; `payload` outlives the view.
+    // SAFETY: aligned, inside the payload, and any bits are a number of the types used here; `payload` outlives the
+    // view.
     let array = unsafe { ArrayView::from_shape_ptr(shape, start) };
     // SAFETY: the caller promises that the memory stays for as long as `owner`, which becomes the array's base.
     let array = unsafe { PyArray::borrow_from_array(&array, owner.clone()) };

@@ -206,9 +206,9 @@ impl<'py> Payload<'py> {
             return &[];
         }
         let _ = &self.owner;
-        // SAFETY: so many bytes lie there, one behind the other, for as long as the owner lives, and this keeps it. They
-        // are only copied from; a program that writes to them meanwhile from another thread gets some of the old and
-        // some of the new, as with any write from a buffer, and the checksum is computed from the copy.
+        // SAFETY: so many bytes lie there, one behind the other, for as long as the owner lives, and this keeps it.
+        // They are only copied from; a program that writes to them meanwhile from another thread gets some of the old
+        // and some of the new, as with any write from a buffer, and the checksum is computed from the copy.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 }

@@ -94,7 +94,8 @@ impl Fragment {
     #[getter]
     fn payload<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         // SAFETY: the payload lies in a mapping that the fragment shares, in a block that is never written again, or in
-        // memory that was filled before it was shared; the object is frozen, so it keeps this fragment for as long as it lives.
+        // memory that was filled before it was shared; the object is frozen, so it keeps this fragment for as long as
+        // it lives.
         unsafe { array::bytes(slf.get().fragment.payload(), slf.as_any()) }
     }
 

@@ -1,5 +1,5 @@
-//! The Python package `thalweg`: runs on disk or on a server as NumPy arrays, without a copy, and a source that a program
-//! feeds.
+//! The Python package `thalweg`: runs on disk or on a server as NumPy arrays, without a copy, and a source that a
+//! program feeds.
 //!
 //! What a user of the package reads is in `python/thalweg/_thalweg.pyi`, beside each name.
 

@@ -4,8 +4,8 @@ use crate::RemoteError;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use ureq::http::Uri;
 
-/// Something on a server: where it is beneath the server's own URL, and what of it is asked for. A `&str` is a path without
-/// a question.
+/// Something on a server: where it is beneath the server's own URL, and what of it is asked for. A `&str` is a path
+/// without a question.
 #[derive(Debug, Clone, Copy)]
 pub struct Resource<'a> {
     /// `run-000042/run.json`; empty for the server's own URL. As it reads, not percent-encoded.

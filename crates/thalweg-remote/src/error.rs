@@ -168,8 +168,8 @@ impl RemoteError {
         matches!(self, Self::Status { status: 404 | 410, .. })
     }
 
-    /// Whether it may go away by itself: trying again makes sense. (RFC 9110, sections 15.5.9 and 15.6; 423 while the server
-    /// has not yet noticed that the connection an upload came over is dead.)
+    /// Whether it may go away by itself: trying again makes sense. (RFC 9110, sections 15.5.9 and 15.6; 423 while the
+    /// server has not yet noticed that the connection an upload came over is dead.)
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Status { status, .. } => matches!(status, 408 | 423 | 429 | 500 | 502..=504),

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_store::{Extent, RunState};
 
-/// Fetches the run that the server's URL names into the directory `into`, and goes on as it is recorded, until it has ended and
-/// everything is here.
+/// Fetches the run that the server's URL names into the directory `into`, and goes on as it is recorded, until it has
+/// ended and everything is here.
 ///
 /// Segments grow here block by block under their own names, each block compared with its checksum, and the directory
 /// is locked as the recorder locks it: readers here see a run that is being written. When it has ended each segment's

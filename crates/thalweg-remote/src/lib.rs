@@ -1,9 +1,9 @@
 //! A data server seen from a client: its files and runs, fetched, sent, and kept the same.
 //!
 //! [`Server`] asks: [`list`](Server::list), [`head`](Server::head), [`read`](Server::read), [`reader`](Server::reader). On
-//! it stand [`pull`] and [`push`], which move files and runs, [`open_run`], which reads a run event by event, and [`mount`],
-//! which shows everything as files to any program. What a server is asked, and what it answers, is described in
-//! `docs/data-server.md`. A server may be anybody's: nothing it says is believed before it is checked.
+//! it stand [`pull`] and [`push`], which move files and runs, [`open_run`], which reads a run event by event, and
+//! [`mount`], which shows everything as files to any program. What a server is asked, and what it answers, is described
+//! in `docs/data-server.md`. A server may be anybody's: nothing it says is believed before it is checked.
 //!
 //! # Files, in the order of the data's way
 //!

@@ -1,10 +1,10 @@
 //! A data server as a directory of this machine: any program reads its runs as files (FUSE, read-only).
 //!
 //! What the server has is a [tree](tree) of nodes, what is read one byte after the other is [fetched ahead](ahead), and
-//! [`files`] says both to the kernel. The rule on which everything stands: **a node is one content**. A file that became
-//! another one becomes another node, and who holds the old one open gets `ESTALE`; so the kernel may keep every page it
-//! has of a node, and no reader ever gets bytes of two files mixed. Only segments of runs that are being recorded change
-//! beneath their node, and these only grow.
+//! [`files`] says both to the kernel. The rule on which everything stands: **a node is one content**. A file that
+//! became another one becomes another node, and who holds the old one open gets `ESTALE`; so the kernel may keep every
+//! page it has of a node, and no reader ever gets bytes of two files mixed. Only segments of runs that are being
+//! recorded change beneath their node, and these only grow.
 
 mod ahead;
 mod files;
@@ -165,8 +165,8 @@ impl Mounted {
         Stop(self.end.clone())
     }
 
-    /// Waits until the directory is unmounted, or unmounts it when it is told to [`Stop`]: also where it is in use, whose
-    /// users get errors from then on.
+    /// Waits until the directory is unmounted, or unmounts it when it is told to [`Stop`]: also where it is in use,
+    /// whose users get errors from then on.
     pub fn wait(mut self) -> Used {
         if self.ended.recv() == Ok(End::Unmounted) {
             // Left alone, or it would unmount whatever is mounted there by now.

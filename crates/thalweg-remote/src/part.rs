@@ -1,10 +1,11 @@
-//! A file that is being fetched: `.NAME.part`, and beside it a journal of what is there, so that it goes on after anything.
+//! A file that is being fetched: `.NAME.part`, and beside it a journal of what is there, so that it goes on after
+//! anything.
 //!
-//! The journal `.NAME.part.journal` has a line of JSON, which says what is being fetched, and then a line for each piece that was
-//! written: its offset, its length, and the CRC32C of what arrived. A piece is noted after it was written, so a process that is
-//! killed leaves a journal that is right. The disk may get both in another order: after the machine was started again the pieces are
-//! read back and compared before they are believed. Of a journal whose file is gone nothing is believed. The journal is a cache:
-//! where it cannot be read the file is fetched anew.
+//! The journal `.NAME.part.journal` has a line of JSON, which says what is being fetched, and then a line for each
+//! piece that was written: its offset, its length, and the CRC32C of what arrived. A piece is noted after it was
+//! written, so a process that is killed leaves a journal that is right. The disk may get both in another order: after
+//! the machine was started again the pieces are read back and compared before they are believed. Of a journal whose
+//! file is gone nothing is believed. The journal is a cache: where it cannot be read the file is fetched anew.
 
 use crate::server::Head;
 use crate::{Digest, RemoteError};
@@ -178,7 +179,8 @@ impl Part {
             let name = self.path.display().to_string();
             return Err(RemoteError::Digest { name, found: found.crc32c, expected });
         }
-        // The journal goes before the file has its name, and never tells of another file. Interrupted in between, it is fetched again.
+        // The journal goes before the file has its name, and never tells of another file. Interrupted in between, it is
+        // fetched again.
         self.file.sync_all().map_err(RemoteError::io("bringing to the disk", &part))?;
         std::fs::remove_file(&journal).map_err(RemoteError::io("removing", &journal))?;
         settle(&self.file, &part, &self.path, head.modified)
@@ -251,8 +253,8 @@ pub(crate) fn seconds(time: SystemTime) -> i64 {
     }
 }
 
-/// A journal that makes sense: pieces within the file that do not lie on one another. A last line that is cut off counts for
-/// nothing.
+/// A journal that makes sense: pieces within the file that do not lie on one another. A last line that is cut off
+/// counts for nothing.
 fn parse(text: &[u8]) -> Option<(Begin, Pieces)> {
     let text = std::str::from_utf8(text).ok()?;
     let (begin, lines) = text.split_once('\n')?;
@@ -309,7 +311,8 @@ fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
-/// Bytes in a piece, which is what a line in the journal stands for, with so many streams: a kill loses no more of each.
+/// Bytes in a piece, which is what a line in the journal stands for, with so many streams: a kill loses no more of
+/// each.
 pub(crate) fn piece(streams: usize) -> u64 {
     (MOST_LOST / streams as u64).clamp(CHUNK as u64, MOST_LOST / 4)
 }

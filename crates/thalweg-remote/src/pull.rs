@@ -15,11 +15,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use thalweg_store::{Run, RunInfo, RunState, run_directory_name};
 use thalweg_wire::RunNumber;
 
-/// Fetches what the server's URL names into the directory `into`, with so many streams: a file under its name, a run under the name of its
-/// directory, a directory with all that is in it.
+/// Fetches what the server's URL names into the directory `into`, with so many streams: a file under its name, a run
+/// under the name of its directory, a directory with all that is in it.
 ///
-/// What is here already and is the same, by length and date or checksum, is not fetched again. What is here and is another is not
-/// overwritten, but for a run that was fetched while it was [`Open`](RunState::Open).
+/// What is here already and is the same, by length and date or checksum, is not fetched again. What is here and is
+/// another is not overwritten, but for a run that was fetched while it was [`Open`](RunState::Open).
 ///
 /// # Errors
 /// [`RemoteError::Partly`] where the server refuses some of it: all else was fetched. Others where the server cannot be
@@ -482,8 +482,8 @@ pub(crate) fn create(directory: &Path) -> Result<(), RemoteError> {
     std::fs::create_dir_all(directory).map_err(RemoteError::io("creating", directory))
 }
 
-/// An error where a run that has ended, and is here in `directory`, holds less than its `run.json` says was written. Errors call it
-/// `name`.
+/// An error where a run that has ended, and is here in `directory`, holds less than its `run.json` says was written.
+/// Errors call it `name`.
 pub(crate) fn none_missing(name: String, directory: &Path, info: &RunInfo) -> Result<(), RemoteError> {
     // What newer formats count is not known here.
     if info.state == RunState::Open || info.version != RunInfo::VERSION {
@@ -498,7 +498,8 @@ pub(crate) fn none_missing(name: String, directory: &Path, info: &RunInfo) -> Re
     Err(RemoteError::NotWhole { name, events, of_events, blocks, of_blocks })
 }
 
-/// Whether a file here is the one on the server: as long, and of the same date (which is what a fetched file gets) or checksum.
+/// Whether a file here is the one on the server: as long, and of the same date (which is what a fetched file gets) or
+/// checksum.
 fn is_same(path: &Path, head: &Head) -> Result<bool, RemoteError> {
     let reading = || RemoteError::io("reading", path);
     let file = File::open(path).map_err(reading())?;

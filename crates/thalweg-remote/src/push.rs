@@ -1,4 +1,5 @@
-//! Sends files and runs: verified by the server, resumed where it broke off, and there under their names only when whole.
+//! Sends files and runs: verified by the server, resumed where it broke off, and there under their names only when
+//! whole.
 
 use crate::moved::{Moved, Tally};
 use crate::part::digest_of;
@@ -20,8 +21,8 @@ use ureq::http::{StatusCode, header};
 
 /// Sends a file, or a run's directory, into the directory that the server's URL names, with so many files at once.
 ///
-/// `run.json` goes last, so that a run is one when all of it is there. A file that is there already and is the same is not sent again; one that
-/// is there and is another is left as it is.
+/// `run.json` goes last, so that a run is one when all of it is there. A file that is there already and is the same is
+/// not sent again; one that is there and is another is left as it is.
 ///
 /// # Errors
 /// Where it is no file or run, or a run that is being recorded or is not whole; or where the server cannot be reached
@@ -61,8 +62,8 @@ fn not_among_runs(server: &Server) -> Result<(), RemoteError> {
 
 /// Sends a run while it is being recorded, until it has ended and all of it is there.
 ///
-/// Of the segment that is being written whole blocks are sent as they are written; it appears on the server when it is closed, and
-/// `run.json` at the end.
+/// Of the segment that is being written whole blocks are sent as they are written; it appears on the server when it is
+/// closed, and `run.json` at the end.
 ///
 /// # Errors
 /// As [`push`], but that the run may be one that is being recorded.
@@ -135,8 +136,8 @@ impl Job {
         Ok(Self { server: server.clone(), path, name, file, length })
     }
 
-    /// The checksum of the whole. Of a segment it is that of what was recorded: should the disk have lost some of it since, the
-    /// server finds out.
+    /// The checksum of the whole. Of a segment it is that of what was recorded: should the disk have lost some of it
+    /// since, the server finds out.
     fn crc32c(&self) -> Result<u32, RemoteError> {
         let reading = || RemoteError::io("reading", &self.path);
         let is_segment = self.path.extension().is_some_and(|extension| extension == "seg");
@@ -156,8 +157,8 @@ impl Job {
         }
     }
 
-    /// Whether the server has this file, of so many bytes and this checksum. Where it does not know the checksum of a file that is as
-    /// long, it is another one for us.
+    /// Whether the server has this file, of so many bytes and this checksum. Where it does not know the checksum of a
+    /// file that is as long, it is another one for us.
     fn is_there(&self, length: u64, crc32c: u32) -> Result<bool, RemoteError> {
         let there = self.there()?;
         Ok(there.is_some_and(|head| (head.length, head.crc32c) == (length, Some(crc32c))))
@@ -266,8 +267,8 @@ impl BookThere {
     }
 }
 
-/// An error where the server has another run in this place, as its `run.json` or its first segment tells: none of this one would
-/// belong there.
+/// An error where the server has another run in this place, as its `run.json` or its first segment tells: none of this
+/// one would belong there.
 fn no_other_run(server: &Server, directory: &Path, first: Option<&Job>) -> Result<(), RemoteError> {
     let book = BookThere::look(server, directory)?;
     match first {
@@ -365,8 +366,8 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Asks how much the server has. What is more than there is to send is thrown away, and so is what leaves nothing to send:
-    /// only with some of the file can it be given its name.
+    /// Asks how much the server has. What is more than there is to send is thrown away, and so is what leaves nothing
+    /// to send: only with some of the file can it be given its name.
     fn resume(&mut self, length: u64) -> Result<(), RemoteError> {
         let question = self.question();
         let server = &self.job.server;
@@ -510,7 +511,8 @@ impl Segment {
         Self { job, extent: Extent::nothing(), sent: None, is_there: false, waits: false }
     }
 
-    /// Sends what is new of it, and all that is left where it is closed or the run has `ended`. Says whether there was something.
+    /// Sends what is new of it, and all that is left where it is closed or the run has `ended`. Says whether there was
+    /// something.
     fn send(&mut self, push: &Push, ended: bool) -> Result<bool, RemoteError> {
         self.extent.advance(&self.job.file).map_err(RemoteError::io("reading", &self.job.path))?;
         let Extent { bytes, crc32c, closed } = self.extent;

@@ -15,8 +15,8 @@ use ureq::{Agent, Body, SendBody};
 
 /// A data server, or what is beneath a URL of one. All paths are relative to that URL.
 ///
-/// Its methods block. A clone is cheap, and shares the connections that are kept open: threads may each have one, or all
-/// use the same. What fails for a reason that may go away by itself is tried again, as long as [`Options::timeout`]
+/// Its methods block. A clone is cheap, and shares the connections that are kept open: threads may each have one, or
+/// all use the same. What fails for a reason that may go away by itself is tried again, as long as [`Options::timeout`]
 /// says; redirections are not followed.
 #[derive(Debug, Clone)]
 pub struct Server {
@@ -32,7 +32,8 @@ pub struct Options {
     /// Certificates (PEM) that vouch for the server, instead of the system's.
     pub ca_file: Option<PathBuf>,
     /// How long to try again while the server cannot be reached, breaks off or says that it cannot now, since it did
-    /// something last. A server that says nothing for so long counts as one that breaks off: after 2 s at least, and 30 s at most.
+    /// something last. A server that says nothing for so long counts as one that breaks off: after 2 s at least, and 30
+    /// s at most.
     pub timeout: Duration,
 }
 
@@ -41,7 +42,8 @@ pub struct Options {
 pub struct Head {
     /// Its length in bytes.
     pub length: u64,
-    /// What tells this content from any other that the file has had, with its quotes. None where the server gives no strong one.
+    /// What tells this content from any other that the file has had, with its quotes. None where the server gives no
+    /// strong one.
     pub etag: Option<String>,
     /// When it was changed last, to the second.
     pub modified: Option<SystemTime>,
@@ -155,9 +157,9 @@ impl Server {
         })
     }
 
-    /// A range of a file: less than asked for where the file is shorter. Where it has to be of the content that `same` was
-    /// said of, [`RemoteError::Changed`] tells that the file is another one now; without, only what does not change (blocks
-    /// of a run) can be put together from several reads.
+    /// A range of a file: less than asked for where the file is shorter. Where it has to be of the content that `same`
+    /// was said of, [`RemoteError::Changed`] tells that the file is another one now; without, only what does not change
+    /// (blocks of a run) can be put together from several reads.
     ///
     /// # Errors
     /// [`RemoteError::Changed`] as above; otherwise as [`head`](Self::head).

@@ -81,7 +81,8 @@ impl Answer {
         self
     }
 
-    /// What a `Range` field leaves of it (RFC 9110, section 14): the answer was about to be all of the content, with status 200.
+    /// What a `Range` field leaves of it (RFC 9110, section 14): the answer was about to be all of the content, with
+    /// status 200.
     pub(crate) fn in_part(mut self, range: Option<&str>) -> Self {
         self = self.with(ACCEPT_RANGES, "bytes");
         let length = self.content.length;

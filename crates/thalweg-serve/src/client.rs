@@ -1,8 +1,9 @@
 //! Those that are connected, and what is done about those that stay and do nothing.
 //!
-//! A connection is in the hands of an event loop, or of a thread of its own. From outside only three things happen to it: its socket is shut down where it takes or
-//! sends next to nothing of what is under way ([`Clients::watch`]), where it asks for nothing while others wait to get in
-//! ([`Clients::make_room`]), and when the server stops ([`Clients::send_away`]).
+//! A connection is in the hands of an event loop, or of a thread of its own. From outside only three things happen to
+//! it: its socket is shut down where it takes or sends next to nothing of what is under way ([`Clients::watch`]), where
+//! it asks for nothing while others wait to get in ([`Clients::make_room`]), and when the server stops
+//! ([`Clients::send_away`]).
 
 use crate::kernel_tls::KernelTls;
 use std::collections::BTreeMap;
@@ -69,8 +70,8 @@ impl Clients {
         }
     }
 
-    /// Makes room for one more where `most` are connected: of those that rest, the one that came first has to go. Where none does, waits
-    /// a while for one that leaves. Says whether there is room.
+    /// Makes room for one more where `most` are connected: of those that rest, the one that came first has to go. Where
+    /// none does, waits a while for one that leaves. Says whether there is room.
     pub(crate) fn make_room(&self, most: usize) -> bool {
         let mut connected = self.connected();
         if connected.len() < most {
@@ -95,8 +96,9 @@ impl Clients {
         drop(self.changed.wait_timeout_while(connected, A_WHILE, |connected| connected.len() >= before));
     }
 
-    /// Looks at them each time that `timeout` is over, until [`send_away`](Self::send_away): who has been in the middle of one and the
-    /// same thing since the last time, moved fewer than [`SLOWEST`] bytes a second, and is the one that is waited for, goes.
+    /// Looks at them each time that `timeout` is over, until [`send_away`](Self::send_away): who has been in the middle
+    /// of one and the same thing since the last time, moved fewer than [`SLOWEST`] bytes a second, and is the one that
+    /// is waited for, goes.
     pub(crate) fn watch(&self, timeout: Duration) {
         let mut seen: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         let least = (SLOWEST as f64 * timeout.as_secs_f64()) as u64;

@@ -1,4 +1,5 @@
-//! Conditional requests (RFC 9110, section 13): whether the client has what it asks for, or asks for what is there no more.
+//! Conditional requests (RFC 9110, section 13): whether the client has what it asks for, or asks for what is there no
+//! more.
 
 use crate::answer::Answer;
 use crate::coding::Coding;
@@ -50,8 +51,8 @@ impl Validators {
         Self { etag: format!("\"{state}\""), modified: None }
     }
 
-    /// With a time of modification, in seconds since 1970. Only one whose second is over tells states apart, and may be sent
-    /// (RFC 9110, sections 8.8.2.1 and 8.8.2.2); the clock of the files lags behind ours by some milliseconds.
+    /// With a time of modification, in seconds since 1970. Only one whose second is over tells states apart, and may be
+    /// sent (RFC 9110, sections 8.8.2.1 and 8.8.2.2); the clock of the files lags behind ours by some milliseconds.
     pub(crate) fn modified(mut self, seconds: i64) -> Self {
         let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         let over = SystemTime::now().duration_since(modified).is_ok_and(|age| age >= Duration::from_secs(2));
@@ -97,8 +98,8 @@ impl Validators {
         }
     }
 
-    /// Whether a field names this state, compared weakly or strongly (section 8.8.3.2); nothing where there is no such field. Ours have no
-    /// commas in them, and are not part of any other.
+    /// Whether a field names this state, compared weakly or strongly (section 8.8.3.2); nothing where there is no such
+    /// field. Ours have no commas in them, and are not part of any other.
     fn is_among(&self, fields: &HeaderMap, name: HeaderName, weakly: bool) -> Option<bool> {
         let values = fields.get_all(name).iter().map(|value| value.to_str().unwrap_or_default());
         let mut tags = values.flat_map(|value| value.split(',')).map(str::trim).peekable();

@@ -56,8 +56,8 @@ impl<'a> Connection<'a> {
         Self { wire, site, ways, counters, timeout, note, ahead: Vec::new(), sender, receiver }
     }
 
-    /// Goes on with what another thread began, and answers requests until the client goes, or has to, or asks for something that needs no
-    /// thread: that is begun, and to be gone on with elsewhere.
+    /// Goes on with what another thread began, and answers requests until the client goes, or has to, or asks for
+    /// something that needs no thread: that is begun, and to be gone on with elsewhere.
     pub(crate) fn serve(mut self, begun: Handoff) -> io::Result<Option<Handoff>> {
         self.ahead = begun.ahead;
         let begun_with_nothing = begun.answer.is_none();
@@ -95,7 +95,8 @@ impl<'a> Connection<'a> {
         Ok(None)
     }
 
-    /// Whether no request is here, and it is an event loop that waits for one: only there half a record of TLS costs nothing.
+    /// Whether no request is here, and it is an event loop that waits for one: only there half a record of TLS costs
+    /// nothing.
     fn waits_elsewhere(&self) -> bool {
         self.wire.by_kernel() && matches!(head::parse(&self.ahead), Ok(None))
     }

@@ -1,10 +1,10 @@
-//! Clients that one thread answers, whichever of them can be read from or written to: those that ask for files that are in the page
-//! cache.
+//! Clients that one thread answers, whichever of them can be read from or written to: those that ask for files that are
+//! in the page cache.
 //!
-//! A system call that sends a megabyte is short beside what it costs to put a thread to sleep until the next one fits, and to wake it in its
-//! turn; with hundreds of clients the order in which threads are woken is what a client waits for. What has to be waited for
-//! otherwise (a disk, TLS, the bytes of an upload, a listing) has no place here: its client is handed over to a thread of its own, until it
-//! asks for something else.
+//! A system call that sends a megabyte is short beside what it costs to put a thread to sleep until the next one fits,
+//! and to wake it in its turn; with hundreds of clients the order in which threads are woken is what a client waits
+//! for. What has to be waited for otherwise (a disk, TLS, the bytes of an upload, a listing) has no place here: its
+//! client is handed over to a thread of its own, until it asks for something else.
 
 use crate::answer::{Answer, Piece};
 use crate::client::{Activity, Client, Clients};
@@ -365,7 +365,8 @@ impl Served {
         while self.readable {
             match recv(&self.client.socket, &mut buffer, RecvFlags::empty()) {
                 Ok(((read, rest), _)) => {
-                    // Fewer than there is room for are all there are (epoll(7), question 9), except that records of TLS come one by one.
+                    // Fewer than there is room for are all there are (epoll(7), question 9), except that records of TLS
+                    // come one by one.
                     self.readable = self.ends || rest.is_empty() || self.client.tls.get().is_some();
                     self.ahead.extend_from_slice(read);
                     return Ok(if read.is_empty() { Came::End } else { Came::Some });
@@ -440,7 +441,8 @@ impl Sending {
                     SockRef::from(&client.socket).set_tcp_cork(true)?;
                     self.corked = true;
                 }
-                // `splice` fetches what a socket that is not full may take; `sendfile` asks how much that is, in one system call.
+                // `splice` fetches what a socket that is not full may take; `sendfile` asks how much that is, in one
+                // system call.
                 let way = if self.full || small { Outward::Sendfile } else { common.way };
                 match sender.send_some(way, file, range, turn.end - turn.start, client.socket.as_fd()) {
                     Ok(()) => self.full = range.start < turn.end,

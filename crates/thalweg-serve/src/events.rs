@@ -65,8 +65,8 @@ impl Selection {
         Ok(Self { first, last, sources })
     }
 
-    /// Their records, in the files that they are in, and a number that others would not have: a checksum of their headers, which hold
-    /// the payloads' checksums.
+    /// Their records, in the files that they are in, and a number that others would not have: a checksum of their
+    /// headers, which hold the payloads' checksums.
     pub(crate) fn content(&self, run: &Run) -> Result<(Content, u64), EventsError> {
         let mut files: HashMap<PathBuf, Arc<Stored>> = HashMap::new();
         let mut content = Content::default();

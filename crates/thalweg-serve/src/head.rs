@@ -107,8 +107,8 @@ fn names_version(bytes: &[u8]) -> bool {
     words.nth(2).is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
-/// Path and query of a request's target (RFC 9112, section 3.2): in origin form, or absolute as through a proxy; of the server as a whole
-/// for `OPTIONS *`.
+/// Path and query of a request's target (RFC 9112, section 3.2): in origin form, or absolute as through a proxy; of the
+/// server as a whole for `OPTIONS *`.
 fn target(target: &str, method: &Method) -> Result<(String, String), Refused> {
     let refused = (BAD, "the request's target is not a path");
     let origin = match target.split_once("://") {
@@ -141,7 +141,8 @@ fn is_host(text: &str) -> bool {
     })
 }
 
-/// RFC 9112, section 6.3. What two readers could understand in two ways is refused: a proxy in front of us might be the other one.
+/// RFC 9112, section 6.3. What two readers could understand in two ways is refused: a proxy in front of us might be the
+/// other one.
 fn body(fields: &HeaderMap, version: u8) -> Result<Body, Refused> {
     let length = fields.get(CONTENT_LENGTH).map(|length| {
         let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));

@@ -1,8 +1,8 @@
-//! TLS whose records the kernel makes: what is sent into such a socket, by `sendfile` as well, goes out encrypted, and what is read from it
-//! is in the clear (`CONFIG_TLS`, Linux's Documentation/networking/tls.rst).
+//! TLS whose records the kernel makes: what is sent into such a socket, by `sendfile` as well, goes out encrypted, and
+//! what is read from it is in the clear (`CONFIG_TLS`, Linux's Documentation/networking/tls.rst).
 //!
-//! rustls shakes hands and gives the keys away. What a client sends that is no data (goodbyes, new keys) comes out of the kernel as it is, and
-//! `ktls-core` answers it.
+//! rustls shakes hands and gives the keys away. What a client sends that is no data (goodbyes, new keys) comes out of
+//! the kernel as it is, and `ktls-core` answers it.
 
 use crate::socket::Socket;
 use ktls_core::{
@@ -59,11 +59,12 @@ impl KernelTls {
         Ok(Self { context: Context::new(connection, None), version, limit, sent: 0 })
     }
 
-    /// Takes what is no data, and does what it asks for; the socket waits. The kernel says `EIO` to whoever reads data when it comes next. Says
-    /// whether the client will send more.
+    /// Takes what is no data, and does what it asks for; the socket waits. The kernel says `EIO` to whoever reads data
+    /// when it comes next. Says whether the client will send more.
     ///
     /// # Errors
-    /// What it is not to send, or new keys that a kernel before 6.14 cannot take: the client was told, and the connection is over.
+    /// What it is not to send, or new keys that a kernel before 6.14 cannot take: the client was told, and the
+    /// connection is over.
     pub(crate) fn hear(&mut self, socket: impl AsFd) -> io::Result<bool> {
         self.context.handle_io_error(&socket, Errno::IO.into())?;
         if !self.context.buffer().unread().is_empty() {
@@ -97,8 +98,9 @@ impl KernelTls {
         Ok(())
     }
 
-    /// Says that nothing more will be sent (RFC 9112, section 9.8), behind all that was: a record that the kernel has taken may be with it in part, and
-    /// goes to waste where the socket is closed before. The socket waits, therefore. A client that does not take it is gone.
+    /// Says that nothing more will be sent (RFC 9112, section 9.8), behind all that was: a record that the kernel has
+    /// taken may be with it in part, and goes to waste where the socket is closed before. The socket waits, therefore.
+    /// A client that does not take it is gone.
     pub(crate) fn say_goodbye(&mut self, socket: impl AsFd) {
         self.context.shutdown(&socket);
     }
@@ -121,7 +123,8 @@ fn shake_hands(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<Un
         match state {
             Err(error) => {
                 incoming.drain(..discard);
-                // What the client is to be told of it comes next, in one piece, and in front of another look at what came.
+                // What the client is to be told of it comes next, in one piece, and in front of another look at what
+                // came.
                 if let Ok(ConnectionState::EncodeTlsData(record)) = connection.process_tls_records(&mut incoming).state
                 {
                     encode(record, &mut outgoing)?;

@@ -1,8 +1,8 @@
 //! The data server: a directory of runs on the network, by HTTP/1.1.
 //!
 //! What it answers is told in `docs/data-server.md`. The head of a request is read by `httparse`; how bytes move is
-//! [`thalweg_transfer`]'s; what is between them is here: what a path means, which bytes are meant, who may have them, and files
-//! that come in.
+//! [`thalweg_transfer`]'s; what is between them is here: what a path means, which bytes are meant, who may have them,
+//! and files that come in.
 //!
 //! # Files, in the order of the data's way
 //!

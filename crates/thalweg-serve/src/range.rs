@@ -13,13 +13,14 @@ pub(crate) enum Part {
     Unsatisfiable,
 }
 
-/// More ranges than this in one request are not answered one by one: a viewer asks for a few, an attacker for thousands.
+/// More ranges than this in one request are not answered one by one: a viewer asks for a few, an attacker for
+/// thousands.
 pub(crate) const MOST_RANGES: usize = 64;
 
 /// What a field asks for, of a representation of `length` bytes.
 ///
-/// As section 14.2 allows, a field is ignored where it is not understood, asks for more ranges than [`MOST_RANGES`], or for more
-/// bytes than there are (its ranges overlap).
+/// As section 14.2 allows, a field is ignored where it is not understood, asks for more ranges than [`MOST_RANGES`], or
+/// for more bytes than there are (its ranges overlap).
 pub(crate) fn part(field: &str, length: u64) -> Part {
     let Some(set) = ranges_specifier(field) else { return Part::Whole };
     let Some(specs) = set.into_iter().map(spec).collect::<Option<Vec<Spec>>>() else { return Part::Whole };

@@ -82,7 +82,8 @@ impl Site {
         }
     }
 
-    /// Answers what needs no body; one that comes all the same is not read. A `HEAD` is answered as a `GET`; its content is not sent.
+    /// Answers what needs no body; one that comes all the same is not read. A `HEAD` is answered as a `GET`; its
+    /// content is not sent.
     pub(crate) fn answer(&self, head: &Head) -> Answer {
         let about_upload = crate::upload::is_about_upload(head);
         let answer = match head.method {
@@ -98,8 +99,8 @@ impl Site {
         if head.body == Body::Length(0) { answer } else { answer.closing() }
     }
 
-    /// Answers with a file, or with a sentence. Nothing for what takes longer: listings, events, uploads, and a segment of which is not
-    /// known how much of it counts.
+    /// Answers with a file, or with a sentence. Nothing for what takes longer: listings, events, uploads, and a segment
+    /// of which is not known how much of it counts.
     pub(crate) fn answer_at_once(&self, head: &Head) -> Option<Answer> {
         let is_quick = matches!(head.method, Method::GET | Method::HEAD)
             && !crate::upload::is_about_upload(head)
@@ -229,7 +230,8 @@ impl Site {
         }
     }
 
-    /// A segment that is being written is longer than what is in it: its space is set aside. Makes a listing say what would be served.
+    /// A segment that is being written is longer than what is in it: its space is set aside. Makes a listing say what
+    /// would be served.
     fn without_space_set_aside(&self, listing: &mut Listing, path: &Path) {
         let is_open = listing.writer.is_some();
         for entry in &mut listing.entries {
@@ -348,8 +350,8 @@ impl Site {
         };
         let info = RunInfo::read(&directory).map_err(failed)?;
         let (bytes, run) = if info.state == RunState::Open {
-            // How much of a segment counts is found out past the page cache, and of what came since only: the run is opened
-            // by the blocks' headers and tables.
+            // How much of a segment counts is found out past the page cache, and of what came since only: the run is
+            // opened by the blocks' headers and tables.
             let growing = Growing::new(self, path, directory.clone()).map_err(broken)?;
             let bytes = growing.bytes();
             if let Some(run) = known(bytes) {
@@ -459,8 +461,8 @@ fn changed(stat: &Stat) -> Changed {
     (stat.st_ctime, stat.st_ctime_nsec)
 }
 
-/// Whether a change of a file since then would have changed its time of change: the clock of the files stands still for some
-/// milliseconds.
+/// Whether a change of a file since then would have changed its time of change: the clock of the files stands still for
+/// some milliseconds.
 fn would_be_seen(stat: &Stat) -> bool {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
     i64::try_from(now).is_ok_and(|now| stat.st_ctime + 2 <= now)

@@ -31,7 +31,8 @@ impl Socket {
         self.client.say_goodbye();
         self.until = Some(until);
         if self.client.tls.get().is_some() {
-            // Half a record is nothing to read, and some kernels wake up for it all the same: only its end is waited for.
+            // Half a record is nothing to read, and some kernels wake up for it all the same: only its end is waited
+            // for.
             self.throw_away();
             let _ = self.wait_for(PollFlags::RDHUP, until);
             self.throw_away();

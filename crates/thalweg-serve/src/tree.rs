@@ -108,7 +108,8 @@ impl Tree {
         &self.path
     }
 
-    /// Opens what lies at this path for reading, wherever symbolic links beneath the root lead, as long as they stay there.
+    /// Opens what lies at this path for reading, wherever symbolic links beneath the root lead, as long as they stay
+    /// there.
     pub(crate) fn file(&self, path: &Path) -> Result<File, Errno> {
         // A fifo without a writer would hang us.
         self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map(File::from)
@@ -132,8 +133,8 @@ pub(crate) fn open_beneath(directory: impl AsFd, path: &Path, flags: OFlags, mod
     }
 }
 
-/// Bytes of a path that has a name in the system (`PATH_MAX`), a run's longer name included. One that could only be reached step by step
-/// could be written, and not read.
+/// Bytes of a path that has a name in the system (`PATH_MAX`), a run's longer name included. One that could only be
+/// reached step by step could be written, and not read.
 const LONGEST: usize = 4000;
 /// The name beneath which a directory's runs are.
 pub(crate) const RUNS: &str = "runs";

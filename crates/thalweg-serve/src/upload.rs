@@ -38,8 +38,8 @@ pub(crate) struct Upload {
     replace: bool,
 }
 
-/// Where the bytes of a request belong (`Content-Range: bytes first-last/total`, RFC 9110 section 14.4 and 14.5). Of a file that is still
-/// growing the total is `*`.
+/// Where the bytes of a request belong (`Content-Range: bytes first-last/total`, RFC 9110 section 14.4 and 14.5). Of a
+/// file that is still growing the total is `*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     first: u64,
@@ -314,8 +314,8 @@ fn target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String), Ans
     Ok((directory, name))
 }
 
-/// Nothing is put among the files of a run that is being recorded here: the recorder would stumble over it. What makes a directory one is
-/// its writer's lock.
+/// Nothing is put among the files of a run that is being recorded here: the recorder would stumble over it. What makes
+/// a directory one is its writer's lock.
 fn may_be_written(directory: &OwnedFd) -> Result<(), Answer> {
     match rustix::fs::flock(directory, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => Err(Answer::say(StatusCode::LOCKED, "this run is being recorded here")),

@@ -45,8 +45,8 @@ impl Wire {
         self.socket().client.tls.get().is_some()
     }
 
-    /// Takes what is here of a socket that encrypts, without waiting for more: bytes, and whatever else comes between them. Says whether the
-    /// client may send more.
+    /// Takes what is here of a socket that encrypts, without waiting for more: bytes, and whatever else comes between
+    /// them. Says whether the client may send more.
     pub(crate) fn take_in(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
         let client = &self.socket().client;
         let mut buffer = [0; 4096];
@@ -77,8 +77,8 @@ impl Wire {
         }
     }
 
-    /// From now on, reading ends at this moment with `TimedOut`; without one, when nothing came for as long as the socket's own time
-    /// says (`SO_RCVTIMEO`).
+    /// From now on, reading ends at this moment with `TimedOut`; without one, when nothing came for as long as the
+    /// socket's own time says (`SO_RCVTIMEO`).
     pub(crate) fn read_until(&mut self, until: Option<Instant>) {
         match self {
             Self::Socket(socket) => socket.until = until,
@@ -86,7 +86,8 @@ impl Wire {
         }
     }
 
-    /// The socket, where what goes into it is what the client gets. What was sent into it is to be told to [`has_sent`](Self::has_sent).
+    /// The socket, where what goes into it is what the client gets. What was sent into it is to be told to
+    /// [`has_sent`](Self::has_sent).
     pub(crate) fn clear(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Socket(socket) => Some(socket.stream().as_fd()),
@@ -112,8 +113,8 @@ impl Wire {
         }
     }
 
-    /// Says that nothing more will be sent, and takes in what the client still sends until it closes too, or the moment comes: who
-    /// closes on bytes that were not read takes back what was just answered (RFC 9112, section 9.6).
+    /// Says that nothing more will be sent, and takes in what the client still sends until it closes too, or the moment
+    /// comes: who closes on bytes that were not read takes back what was just answered (RFC 9112, section 9.6).
     pub(crate) fn close(&mut self, until: Instant) {
         if let Self::Rustls(stream) = self {
             // RFC 9112, section 9.8. A client that does not take it is gone.

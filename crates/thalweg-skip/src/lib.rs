@@ -1,8 +1,8 @@
 //! How a test says what it could not do on this machine.
 //!
-//! The test runner shows nothing of what a test that passes has printed, so a test that returns early looks like one that
-//! did its work. [`skipped`] cannot be overheard: it writes past the runner to standard error, and into the file that
-//! `make test` names in `THALWEG_SKIPPED` and prints at its end.
+//! The test runner shows nothing of what a test that passes has printed, so a test that returns early looks like one
+//! that did its work. [`skipped`] cannot be overheard: it writes past the runner to standard error, and into the file
+//! that `make test` names in `THALWEG_SKIPPED` and prints at its end.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -33,8 +33,8 @@ pub fn skipped(reason: impl Display) {
     }
 }
 
-/// The test's name. The runner names each test's thread after it; in a thread that a test has started, and where tests run
-/// one by one in the main thread, it is the place in the source.
+/// The test's name. The runner names each test's thread after it; in a thread that a test has started, and where tests
+/// run one by one in the main thread, it is the place in the source.
 fn test(place: &Location) -> String {
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
     match thread::current().name() {

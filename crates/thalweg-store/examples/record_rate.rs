@@ -6,8 +6,8 @@
 //! fio --name=yardstick --directory=DIRECTORY --rw=write --direct=1 --bs=4M --ioengine=io_uring --iodepth=4 --size=8G
 //! ```
 //!
-//! What limits it: the disk. Sealing costs one pass over the block for its CRC, which shows in `cpu` and, on a disk that is
-//! faster than memory can be read, in the rate.
+//! What limits it: the disk. Sealing costs one pass over the block for its CRC, which shows in `cpu` and, on a disk
+//! that is faster than memory can be read, in the rate.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

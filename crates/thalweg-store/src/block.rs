@@ -33,9 +33,9 @@ impl BlockWriter {
         writer
     }
 
-    /// Sets `len` bytes aside for records, with index entries for up to `fragments` of them, or returns nothing where they do
-    /// not fit any more. The span begins at a multiple of 64 bytes. Once it is dropped its bytes are part of the block; which
-    /// of them count is what was [entered](Self::enter).
+    /// Sets `len` bytes aside for records, with index entries for up to `fragments` of them, or returns nothing where
+    /// they do not fit any more. The span begins at a multiple of 64 bytes. Once it is dropped its bytes are part of
+    /// the block; which of them count is what was [entered](Self::enter).
     pub fn reserve(&mut self, len: usize, fragments: u32) -> Option<Span> {
         let rounded = len.checked_next_multiple_of(RECORD_ALIGN)?;
         let promised = self.promised.checked_add(fragments as usize)?;
@@ -70,8 +70,8 @@ impl BlockWriter {
         self.block.is_busy()
     }
 
-    /// Enters the record whose header begins `offset` bytes into the block. It was checked by the caller; one that is not
-    /// entered is not there.
+    /// Enters the record whose header begins `offset` bytes into the block. It was checked by the caller; one that is
+    /// not entered is not there.
     ///
     /// # Panics
     /// Where more records are entered than were reserved.
@@ -93,8 +93,8 @@ impl BlockWriter {
         true
     }
 
-    /// Notes that `event` is closed, `stride` being the number of builders; false where the table is full: submit this block and
-    /// close it in the next.
+    /// Notes that `event` is closed, `stride` being the number of builders; false where the table is full: submit this
+    /// block and close it in the next.
     #[must_use]
     #[inline]
     pub fn close_event(&mut self, event: EventId, stride: u64, status: EventStatus) -> bool {
@@ -201,8 +201,8 @@ impl BlockWriter {
         self.block.index()
     }
 
-    /// Where the block's bytes are, and how many. They stay there, and nobody touches them, while the writer is kept and not
-    /// used.
+    /// Where the block's bytes are, and how many. They stay there, and nobody touches them, while the writer is kept
+    /// and not used.
     pub(crate) fn memory(&mut self) -> &mut [u8] {
         self.block.bytes_mut()
     }

@@ -8,9 +8,9 @@ use thalweg_wire::{Crc32c, crc32c, crc32c_combine};
 
 /// What of a segment file counts: its bytes up to the last whole block, and their CRC32C.
 ///
-/// The CRC of a file is combined from those in the headers of its blocks, so that a segment of a GiB costs a few hundred reads of 64
-/// bytes. While a segment is being written, the body of each block is compared with its CRC once, since any part of the blocks at the end
-/// may be there; [`advance`](Self::advance) goes on from where it was.
+/// The CRC of a file is combined from those in the headers of its blocks, so that a segment of a GiB costs a few
+/// hundred reads of 64 bytes. While a segment is being written, the body of each block is compared with its CRC once,
+/// since any part of the blocks at the end may be there; [`advance`](Self::advance) goes on from where it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Bytes that count.
@@ -96,7 +96,8 @@ fn is_closed(file: &File, length: u64) -> io::Result<bool> {
     Ok(trailer.is_ok_and(|trailer| trailer.offset.checked_add(trailer.length.into()) == Some(length)))
 }
 
-/// Reads these bytes; false where the file ends before them: what was set aside for a segment is given back when it is closed.
+/// Reads these bytes; false where the file ends before them: what was set aside for a segment is given back when it is
+/// closed.
 fn is_there(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
     match file.read_exact_at(bytes, at) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),

@@ -1,5 +1,5 @@
-//! How bytes get to the disk without the hot thread waiting for them: io_uring where the kernel allows it, or else a few
-//! threads that wait in its place.
+//! How bytes get to the disk without the hot thread waiting for them: io_uring where the kernel allows it, or else a
+//! few threads that wait in its place.
 
 use crate::block::BlockWriter;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
@@ -27,8 +27,8 @@ pub(crate) enum Job {
     Wake,
 }
 
-// SAFETY: a block's bytes lie in its arena's mapping, which the block keeps where it is; as long as it is not used, they
-// are reached through it alone.
+// SAFETY: a block's bytes lie in its arena's mapping, which the block keeps where it is; as long as it is not used,
+// they are reached through it alone.
 unsafe impl Memory for Job {
     fn bytes(&mut self) -> &mut [u8] {
         match self {
@@ -72,8 +72,8 @@ impl Engine {
         Threads::new().map(Self::Threads)
     }
 
-    /// Tells the kernel about memory that will be written from again and again, so that it need not look its pages up for
-    /// each write. Numbers are positions in `buffers`.
+    /// Tells the kernel about memory that will be written from again and again, so that it need not look its pages up
+    /// for each write. Numbers are positions in `buffers`.
     pub(crate) fn register(&mut self, buffers: &mut [&mut [u8]]) -> io::Result<()> {
         match self {
             Self::Ring(ring) => ring.register_memory(buffers),
@@ -81,8 +81,8 @@ impl Engine {
         }
     }
 
-    /// Begins an operation. It comes back from [`finished`](Self::finished), also where it cannot be begun. Where io_uring
-    /// refuses it, the file descriptor does not say so.
+    /// Begins an operation. It comes back from [`finished`](Self::finished), also where it cannot be begun. Where
+    /// io_uring refuses it, the file descriptor does not say so.
     pub(crate) fn start(&mut self, operation: Operation<Job>) {
         match self {
             Self::Ring(ring) => {

@@ -26,8 +26,8 @@ impl Event {
     }
 }
 
-/// A fragment on disk. It keeps the file's mapping alive, or the block that was fetched, so it may outlive the [`Run`] that it
-/// was read from; cloning it copies no payload.
+/// A fragment on disk. It keeps the file's mapping alive, or the block that was fetched, so it may outlive the [`Run`]
+/// that it was read from; cloning it copies no payload.
 #[derive(Debug, Clone)]
 pub struct Fragment {
     /// Its header, whose own CRC was checked.
@@ -53,8 +53,8 @@ impl Fragment {
         (&self.mapping, self.payload)
     }
 
-    /// A fragment by itself, from a copy of its record: the header, and the payload directly behind it. Nothing where it is
-    /// not that.
+    /// A fragment by itself, from a copy of its record: the header, and the payload directly behind it. Nothing where
+    /// it is not that.
     pub fn from_record(record: Vec<u8>) -> Option<Self> {
         let header = FragmentHeader::decode(&record).ok()?;
         let payload = record.len().checked_sub(HEADER_LEN)?;
@@ -158,11 +158,11 @@ impl Iterator for EventIds {
     }
 }
 
-/// Whether a closed event is whole: `found` are the sources of its records in the blocks that can be read, in ascending order,
-/// and `sources` those of the run.
+/// Whether a closed event is whole: `found` are the sources of its records in the blocks that can be read, in ascending
+/// order, and `sources` those of the run.
 ///
-/// An event is closed where a block that can be read says so, or the footer of its segment. One whose closing is lost is lost
-/// to all who read the run, whatever is left of its records; only salvage keeps these.
+/// An event is closed where a block that can be read says so, or the footer of its segment. One whose closing is lost
+/// is lost to all who read the run, whatever is left of its records; only salvage keeps these.
 pub(crate) fn is_whole(found: impl Iterator<Item = SourceId>, sources: &[SourceId]) -> bool {
     found.eq(sources.iter().copied())
 }
@@ -222,8 +222,8 @@ impl Assembler {
         fragments
     }
 
-    /// Those of the events that a closing names which there is something of, in ascending order. A damaged count may name four
-    /// thousand million others.
+    /// Those of the events that a closing names which there is something of, in ascending order. A damaged count may
+    /// name four thousand million others.
     pub(crate) fn of(&self, closing: &Closing) -> Vec<EventId> {
         let mut events: Vec<EventId> = match closing.count as usize > self.open.len() {
             true => self.open.keys().copied().filter(|event| closing.contains(*event)).collect(),

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// The files of a run that are not in a directory of this machine: on a server, in an archive.
 ///
-/// Of a segment that is being written, [`read_at`](Self::read_at) ends behind the last whole block: whoever opens such a run
-/// believes its tables before it has seen all of its bytes. What is read is believed no further than
-/// its checksums; errors are those of [`io`], with [`NotFound`](io::ErrorKind::NotFound) for what is not there.
+/// Of a segment that is being written, [`read_at`](Self::read_at) ends behind the last whole block: whoever opens such
+/// a run believes its tables before it has seen all of its bytes. What is read is believed no further than its
+/// checksums; errors are those of [`io`], with [`NotFound`](io::ErrorKind::NotFound) for what is not there.
 pub trait RunFiles: fmt::Debug + Send + Sync {
     /// What messages call the run: its URL, for instance. The name of a file is joined to it.
     fn path(&self) -> &Path;
@@ -35,8 +35,8 @@ pub trait RunFiles: fmt::Debug + Send + Sync {
     /// Where nobody can say which there are.
     fn files(&self) -> io::Result<Vec<(String, u64)>>;
 
-    /// Reads a file into `into`, from byte `offset` of it on, and says how many bytes that were: fewer than asked for only
-    /// where the file ends.
+    /// Reads a file into `into`, from byte `offset` of it on, and says how many bytes that were: fewer than asked for
+    /// only where the file ends.
     ///
     /// # Errors
     /// `NotFound` where there is no such file, or not yet; others where it cannot be read.
@@ -118,8 +118,8 @@ impl Files {
     }
 }
 
-/// Opens a file for reading, and nothing else that may have its name: a pipe would keep us waiting for somebody who writes
-/// into it.
+/// Opens a file for reading, and nothing else that may have its name: a pipe would keep us waiting for somebody who
+/// writes into it.
 pub(crate) fn open_file(path: &Path) -> Result<File, StoreError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {

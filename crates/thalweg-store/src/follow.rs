@@ -21,8 +21,8 @@ use thalweg_wire::EventId;
 
 /// The events of a run, each as soon as the block that closes it is on disk, in the order in which they were closed.
 ///
-/// Its file descriptor ([`AsFd`]) is readable when something happened in the run's directory. Where that is elsewhere nobody
-/// tells, so it is looked at twice a second.
+/// Its file descriptor ([`AsFd`]) is readable when something happened in the run's directory. Where that is elsewhere
+/// nobody tells, so it is looked at twice a second.
 #[derive(Debug)]
 pub struct Follow {
     files: Files,
@@ -140,8 +140,8 @@ impl Follow {
         }
     }
 
-    /// Skips the events that are closed already, without reading them: [`next`](Self::next) gives those that are closed from
-    /// now on.
+    /// Skips the events that are closed already, without reading them: [`next`](Self::next) gives those that are closed
+    /// from now on.
     ///
     /// # Errors
     /// As [`next`](Self::next), for blocks. Another call goes on.
@@ -210,7 +210,8 @@ impl Follow {
         }
     }
 
-    /// Goes on behind a segment of a finished run that is not there, if there are others; false where none is to be expected.
+    /// Goes on behind a segment of a finished run that is not there, if there are others; false where none is to be
+    /// expected.
     fn skip_segment(&mut self) -> Result<bool, StoreError> {
         let is_over = self.over == Some(End::Finished);
         let next = if is_over { self.segments()?.find(|number| *number > self.segment) } else { None };
@@ -219,8 +220,8 @@ impl Follow {
         Ok(next.is_some())
     }
 
-    /// Goes on where the writer died: behind a damaged block of a segment that was closed, and to the next segment if no block
-    /// is missing in between.
+    /// Goes on where the writer died: behind a damaged block of a segment that was closed, and to the next segment if
+    /// no block is missing in between.
     fn pass(&mut self, offset: u64, error: FormatError) -> Result<bool, StoreError> {
         let file = self.files.segment(self.segment, 0)?;
         let footer = trusted_footer(&file, &self.info).map_err(StoreError::io("reading", file.path()))?;
@@ -240,8 +241,8 @@ impl Follow {
         Ok(goes_on)
     }
 
-    /// Goes on behind a place in a finished run where no block is, as [`Run`](crate::Run) does. That blocks are missing is an
-    /// error, once.
+    /// Goes on behind a place in a finished run where no block is, as [`Run`](crate::Run) does. That blocks are missing
+    /// is an error, once.
     fn pass_by(&mut self, offset: u64, error: FormatError) -> Result<bool, StoreError> {
         let is_end = matches!(error, FormatError::Blank | FormatError::Short(0));
         let path = self.files.path().join(segment_name(self.segment));

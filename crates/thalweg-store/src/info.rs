@@ -290,8 +290,8 @@ impl RunInfo {
     }
 }
 
-/// Whether somebody still writes the run in `directory`: its writer holds a lock (`flock`) on the directory. Of a directory that other
-/// machines have too, that nobody has locked it here says nothing.
+/// Whether somebody still writes the run in `directory`: its writer holds a lock (`flock`) on the directory. Of a
+/// directory that other machines have too, that nobody has locked it here says nothing.
 pub fn writer_life(directory: &Path) -> WriterLife {
     let Ok(file) = File::open(directory) else { return WriterLife::Unknown };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -345,8 +345,8 @@ impl RunFile {
         Ok(Self { directory: directory.to_owned(), next, file })
     }
 
-    /// Makes `info` the content of `run.json`, on the disk itself. It works on a full disk too: where the text is longer
-    /// than the space set aside, the reasons are cut.
+    /// Makes `info` the content of `run.json`, on the disk itself. It works on a full disk too: where the text is
+    /// longer than the space set aside, the reasons are cut.
     pub(crate) fn replace(&mut self, info: &RunInfo) -> Result<(), StoreError> {
         match self.write(info) {
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && info.reasons.len() > FEW_REASONS => {

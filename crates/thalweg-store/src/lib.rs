@@ -1,10 +1,10 @@
 //! Runs on disk: a builder's blocks go in, events come out, and a third party can check that both agree.
 //!
-//! Writing: fill a [`BlockWriter`], [`Recorder::submit`] it, take it back from [`Recorder::reap`]. Reading: [`Run::open`],
-//! then [`Run::events`], [`Run::event`] or, while it is being written, [`Run::follow`]; [`Run::open_at`], where its files are
-//! not in a directory of this machine. [`verify`] reads everything and
-//! says what does not agree; [`salvage`] writes what is whole of a damaged run into a new one. The bytes are described for other languages in `docs/run-format.md`, and for this one in
-//! [`mod@format`].
+//! Writing: fill a [`BlockWriter`], [`Recorder::submit`] it, take it back from [`Recorder::reap`]. Reading:
+//! [`Run::open`], then [`Run::events`], [`Run::event`] or, while it is being written, [`Run::follow`];
+//! [`Run::open_at`], where its files are not in a directory of this machine. [`verify`] reads everything and says what
+//! does not agree; [`salvage`] writes what is whole of a damaged run into a new one. The bytes are described for other
+//! languages in `docs/run-format.md`, and for this one in [`mod@format`].
 //!
 //! # Files, in the order of the data's way
 //!

@@ -26,8 +26,8 @@ use thalweg_wire::{RunNumber, TaiNanos};
 pub struct Finished {
     /// The block; it still knows its fragments and closings.
     pub block: BlockWriter,
-    /// Whether all of it is in the file. Where it is not, none of its fragments can be read back: they are lost, and so are
-    /// those of all blocks behind it.
+    /// Whether all of it is in the file. Where it is not, none of its fragments can be read back: they are lost, and so
+    /// are those of all blocks behind it.
     pub result: Result<(), WriteError>,
 }
 
@@ -44,8 +44,8 @@ pub struct FinishedRun {
 
 /// Writes one run.
 ///
-/// Its file descriptor ([`AsFd`]) is readable when [`reap`](Self::reap) has something to do, except where io_uring has begun to
-/// refuse operations in the middle of a run: reap now and then besides. With io_uring, waits of the thread
+/// Its file descriptor ([`AsFd`]) is readable when [`reap`](Self::reap) has something to do, except where io_uring has
+/// begun to refuse operations in the middle of a run: reap now and then besides. With io_uring, waits of the thread
 /// that submits may be interrupted (`EINTR`) by a completion: wait again. A recorder that is dropped instead of
 /// [finished](Self::finish) leaves a run that is open, as if its writer had died.
 #[derive(Debug)]
@@ -136,8 +136,8 @@ impl Recorder {
         }
     }
 
-    /// Takes note of what the disk has finished, and returns the next block that is, in the order of submission. Does not
-    /// wait. Call it until it returns nothing whenever the file descriptor is readable.
+    /// Takes note of what the disk has finished, and returns the next block that is, in the order of submission. Does
+    /// not wait. Call it until it returns nothing whenever the file descriptor is readable.
     pub fn reap(&mut self) -> Option<Finished> {
         if let Some(finished) = self.take_finished() {
             return Some(finished);
@@ -166,8 +166,8 @@ impl Recorder {
         }
     }
 
-    /// Ends the run: waits for all writes, closes the last segment, and replaces `run.json`. Blocks that were not reaped before
-    /// come back with the result, so a caller whose ledger depends on them reaps first.
+    /// Ends the run: waits for all writes, closes the last segment, and replaces `run.json`. Blocks that were not
+    /// reaped before come back with the result, so a caller whose ledger depends on them reaps first.
     ///
     /// # Errors
     /// Where the kernel cannot be waited for, or the last `run.json` cannot be written: readers then see a run whose

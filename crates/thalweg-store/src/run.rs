@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use thalweg_wire::{EventId, SourceId};
 
-/// A run on disk, open for reading. It shows what was there when it was opened; [`follow`](Self::follow) shows what comes.
+/// A run on disk, open for reading. It shows what was there when it was opened; [`follow`](Self::follow) shows what
+/// comes.
 #[derive(Debug)]
 pub struct Run {
     files: Files,
@@ -60,9 +61,10 @@ pub struct Recovery {
 }
 
 impl Run {
-    /// Opens a run by its directory, or by any path inside it. Each segment that was closed is opened by its footer; one that
-    /// was not is read and checked block by block. Of a run that was ended, what is damaged or missing costs itself only, and
-    /// [`problems`](Self::problems) names it; one that is open counts up to the first block that is not whole.
+    /// Opens a run by its directory, or by any path inside it. Each segment that was closed is opened by its footer;
+    /// one that was not is read and checked block by block. Of a run that was ended, what is damaged or missing costs
+    /// itself only, and [`problems`](Self::problems) names it; one that is open counts up to the first block that is
+    /// not whole.
     ///
     /// # Errors
     /// Where there is no run, or its `run.json` or a segment cannot be read. Damage in a segment is no error.
@@ -70,9 +72,9 @@ impl Run {
         Self::read(Files::here(path.as_ref()))
     }
 
-    /// Opens a run whose files are elsewhere. Of a segment that was closed only the footer is fetched, of one that was not the
-    /// blocks' headers and tables; a block is fetched, and checked, when it is used, and the one behind it meanwhile where
-    /// events are read in order. The last 128 MiB of blocks are kept.
+    /// Opens a run whose files are elsewhere. Of a segment that was closed only the footer is fetched, of one that was
+    /// not the blocks' headers and tables; a block is fetched, and checked, when it is used, and the one behind it
+    /// meanwhile where events are read in order. The last 128 MiB of blocks are kept.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -80,8 +82,8 @@ impl Run {
         Self::read(Files::Elsewhere(files))
     }
 
-    /// Opens a run with all that is whole of it, also of one that was not ended: what lies behind a place where no block is,
-    /// which nobody else may count on.
+    /// Opens a run with all that is whole of it, also of one that was not ended: what lies behind a place where no
+    /// block is, which nobody else may count on.
     pub(crate) fn open_in_pieces(path: &Path) -> Result<Self, StoreError> {
         Self::read_as(Files::here(path), RunState::Incomplete)
     }
@@ -154,8 +156,8 @@ impl Run {
         self.recovery.as_ref()
     }
 
-    /// What is wrong with it as far as opening it tells: blocks and segments that are missing, footers that are, and what
-    /// its `run.json` cannot say. What is wrong inside a block, reading it tells, and [`verify`](crate::verify).
+    /// What is wrong with it as far as opening it tells: blocks and segments that are missing, footers that are, and
+    /// what its `run.json` cannot say. What is wrong inside a block, reading it tells, and [`verify`](crate::verify).
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -175,7 +177,8 @@ impl Run {
         self.closings.iter().fold(0, |sum, closing| sum.saturating_add(closing.count.into()))
     }
 
-    /// Whether the events and blocks are here that `run.json` says were written, where it says so: of a run that has ended.
+    /// Whether the events and blocks are here that `run.json` says were written, where it says so: of a run that has
+    /// ended.
     pub fn is_whole(&self) -> bool {
         let RunInfo { state, totals, .. } = self.info();
         let is_here = totals.events <= self.len() && totals.blocks <= self.blocks().len() as u64;
@@ -240,7 +243,8 @@ impl Run {
         candidates.find(|closing| closing.contains(id)).map(|closing| closing.status)
     }
 
-    /// The fragments of an event that is known to be closed. The first time that a block is touched, its CRC is checked.
+    /// The fragments of an event that is known to be closed. The first time that a block is touched, its CRC is
+    /// checked.
     ///
     /// # Errors
     /// Where it has not exactly one record of each source in the blocks that can be read.
@@ -278,14 +282,15 @@ impl Run {
         Follow::read(self.files.clone())
     }
 
-    /// Has the disk begin to read a block that was not read yet, and those behind it where the whole run is gone through.
+    /// Has the disk begin to read a block that was not read yet, and those behind it where the whole run is gone
+    /// through.
     pub(crate) fn prefetch(&self, place: usize, in_order: bool) {
         self.opened.prefetch(place, in_order);
     }
 }
 
-/// An error where an event has not exactly one record of each source. `fragments` are in ascending order of sources, and so
-/// are `sources`.
+/// An error where an event has not exactly one record of each source. `fragments` are in ascending order of sources,
+/// and so are `sources`.
 pub(crate) fn one_of_each(
     fragments: &[Fragment],
     sources: &[SourceId],
@@ -614,8 +619,8 @@ impl<'a> Found<'a> {
     }
 }
 
-/// The footer that a segment of this run ends with, and the number of the segment's first block; nothing where it has none
-/// that can be trusted.
+/// The footer that a segment of this run ends with, and the number of the segment's first block; nothing where it has
+/// none that can be trusted.
 pub(crate) fn trusted_footer(file: &SegmentFile, info: &RunInfo) -> io::Result<Option<(u64, Footer)>> {
     let size = file.length()?;
     // As a rule the footer is in it: one request where the file is elsewhere.

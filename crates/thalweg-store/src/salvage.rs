@@ -27,15 +27,15 @@ pub struct Salvaged {
     pub events: u64,
     /// Of these, events without some of the fragments that they had: records with status `missing` stand for them.
     pub torn_events: u64,
-    /// Of these, events with all their fragments whose closing is lost, or was never written: nobody who reads the damaged run
-    /// is given them.
+    /// Of these, events with all their fragments whose closing is lost, or was never written: nobody who reads the
+    /// damaged run is given them.
     pub unclosed_events: u64,
     /// Events of the damaged run that are not in it, as far as is known that there were such.
     pub lost_events: u64,
     /// Fragments that are in it, those with status `missing` not counted.
     pub fragments: u64,
-    /// Fragments of the damaged run that are not in it; nothing for a run that was not ended, which says nowhere how many
-    /// there were.
+    /// Fragments of the damaged run that are not in it; nothing for a run that was not ended, which says nowhere how
+    /// many there were.
     pub lost_fragments: Option<u64>,
     /// Blocks of the damaged run that are missing or cannot be read.
     pub lost_blocks: u64,
@@ -67,12 +67,12 @@ pub enum SalvageError {
     Store(#[from] StoreError),
 }
 
-/// Writes what is whole of the run in `from` into a new run in the directory `to`, and leaves `from` as it is; nothing where
-/// that run has ended and is intact.
+/// Writes what is whole of the run in `from` into a new run in the directory `to`, and leaves `from` as it is; nothing
+/// where that run has ended and is intact.
 ///
-/// Every record that is whole is kept. Where an event lacks records of some sources, records with status `missing` stand for
-/// them; an event of which no record is whole is left behind. The new run is INCOMPLETE, says in its reasons what was left
-/// behind, and has been [verified](verify) before it gets its name.
+/// Every record that is whole is kept. Where an event lacks records of some sources, records with status `missing`
+/// stand for them; an event of which no record is whole is left behind. The new run is INCOMPLETE, says in its reasons
+/// what was left behind, and has been [verified](verify) before it gets its name.
 ///
 /// # Errors
 /// Where something is at `to` already, `from` is being written or cannot be read, the new run cannot be written, or
@@ -386,8 +386,8 @@ fn mended(run: &Run) -> RunInfo {
     info
 }
 
-/// A source's line of the new ledger: what was recorded and is not here is lost. A run that was not ended has no lines, and
-/// one that does not add up says nothing: then what is here is all that is known.
+/// A source's line of the new ledger: what was recorded and is not here is lost. A run that was not ended has no lines,
+/// and one that does not add up says nothing: then what is here is all that is known.
 fn ledger_line(info: &RunInfo, source: &str, name: &str, recorded: u64) -> Value {
     let known = info.ledger.as_array().into_iter().flatten().find(|line| line["source"] == source);
     let number = |line: &Value, key: &str| line[key].as_i64().unwrap_or(0);

@@ -25,8 +25,8 @@ pub(crate) fn segment_number(name: &str) -> Option<u32> {
 
 /// A segment file, and what its footer will say.
 ///
-/// Space is set aside ahead of the writes, and the file grows over it at once: O_DIRECT writes that do not change a file's
-/// size go to the disk several at a time, those that do one after the other (`ext4_dio_write_checks` in Linux
+/// Space is set aside ahead of the writes, and the file grows over it at once: O_DIRECT writes that do not change a
+/// file's size go to the disk several at a time, those that do one after the other (`ext4_dio_write_checks` in Linux
 /// `fs/ext4/file.c` takes the inode's lock alone for them).
 #[derive(Debug)]
 pub(crate) struct Segment {

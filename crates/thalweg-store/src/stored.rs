@@ -87,8 +87,8 @@ impl StoredBlock {
         (self.first, self.last)
     }
 
-    /// Whether somebody should begin to fetch it ahead of its use; then [`fetched_ahead`](Self::fetched_ahead) is called
-    /// afterwards.
+    /// Whether somebody should begin to fetch it ahead of its use; then [`fetched_ahead`](Self::fetched_ahead) is
+    /// called afterwards.
     pub(crate) fn to_fetch_ahead(&self) -> bool {
         matches!(self.bytes, Bytes::Elsewhere { .. }) && !self.prefetched.swap(true, Ordering::Relaxed)
     }

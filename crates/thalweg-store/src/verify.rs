@@ -22,7 +22,8 @@ pub struct VerifyReport {
     pub builder: u32,
     /// What state the run is in.
     pub verdict: Verdict,
-    /// Whether nothing at all disagrees: no problem was found. A run that is incomplete and says why agrees with itself.
+    /// Whether nothing at all disagrees: no problem was found. A run that is incomplete and says why agrees with
+    /// itself.
     pub consistent: bool,
     /// Segment files.
     pub segments: u32,

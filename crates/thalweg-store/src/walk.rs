@@ -31,8 +31,8 @@ impl Expected {
 
 /// Walks a segment's blocks without its footer, from the front, while it may still grow.
 ///
-/// Blocks are read with `pread` and only then reached through the mapping: space that a writer set aside, and gives back
-/// when it closes the segment, is never touched in the mapping. Of a file that is elsewhere each block is fetched.
+/// Blocks are read with `pread` and only then reached through the mapping: space that a writer set aside, and gives
+/// back when it closes the segment, is never touched in the mapping. Of a file that is elsewhere each block is fetched.
 #[derive(Debug)]
 pub(crate) struct Walk {
     file: Arc<SegmentFile>,
@@ -83,8 +83,8 @@ impl Walk {
         self.try_step(expected).map_err(StoreError::io("reading", self.file.path()))
     }
 
-    /// Where no block is, looks for the next whole one of the run behind that place, and says its number: one that is due or
-    /// comes later. The walk goes on there. Nothing, where there is none in the file.
+    /// Where no block is, looks for the next whole one of the run behind that place, and says its number: one that is
+    /// due or comes later. The walk goes on there. Nothing, where there is none in the file.
     pub(crate) fn skip(&mut self, due: Expected) -> Result<Option<u64>, StoreError> {
         let begin = self.at;
         let found = self.try_skip(due);

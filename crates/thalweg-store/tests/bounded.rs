@@ -83,8 +83,8 @@ fn followed(path: &Path) -> (BTreeSet<u64>, usize) {
     }
 }
 
-/// That a run which was damaged in one place has one problem, and that all who read it agree on the rest. Returns the report and
-/// the events that are left.
+/// That a run which was damaged in one place has one problem, and that all who read it agree on the rest. Returns the
+/// report and the events that are left.
 #[track_caller]
 fn one_problem(path: &Path) -> (VerifyReport, BTreeSet<u64>) {
     let run = Run::open(path).unwrap();

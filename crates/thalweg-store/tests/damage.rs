@@ -366,7 +366,8 @@ proptest! {
     }
 }
 
-/// The bytes of a segment, whose `run.json` is put into `path`. The run is written once: making it takes longer than reading.
+/// The bytes of a segment, whose `run.json` is put into `path`. The run is written once: making it takes longer than
+/// reading.
 fn template(path: &Path, open: bool) -> Vec<u8> {
     static TEMPLATES: OnceLock<[(Vec<u8>, Vec<u8>); 2]> = OnceLock::new();
     let templates = TEMPLATES.get_or_init(|| {

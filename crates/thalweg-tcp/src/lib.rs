@@ -1,5 +1,5 @@
-//! What the kernel knows of a TCP connection (`TCP_INFO`, tcp(7)). No other crate wraps this system call for structures of
-//! every age: the kernel fills in as much of one as it knows.
+//! What the kernel knows of a TCP connection (`TCP_INFO`, tcp(7)). No other crate wraps this system call for structures
+//! of every age: the kernel fills in as much of one as it knows.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};

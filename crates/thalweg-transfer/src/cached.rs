@@ -20,17 +20,18 @@ pub fn cached_bytes(file: &File, range: &Range<u64>) -> io::Result<u64> {
     if cached >= range.end.saturating_sub(start) {
         return Ok(cached);
     }
-    // Of a range that begins inside a folio of 2 MiB the kernel sees that folio and none behind it (Linux 6.18; `mincore` sees them all). It
-    // counts right from where a folio may begin.
+    // Of a range that begins inside a folio of 2 MiB the kernel sees that folio and none behind it (Linux 6.18;
+    // `mincore` sees them all). It counts right from where a folio may begin.
     let folio = start - start % (page << LARGEST_FOLIO);
     let (whole, before) = (cached_pages(file, folio..range.end)?, cached_pages(file, folio..start)?);
     // Between the two answers pages come and go.
     Ok(whole.saturating_sub(before) * page)
 }
 
-/// Whether the page cache seems to hold a range of a file, as far as its last byte and one in every 512 KiB before it tell: to look at all of
-/// its pages can be seen beside what it costs to send them, and so can each system call. Asking changes nothing; a kernel without
-/// `cachestat` is asked for a byte that it has at hand (`RWF_NOWAIT`, preadv2(2)), and where it has none it may go and fetch it.
+/// Whether the page cache seems to hold a range of a file, as far as its last byte and one in every 512 KiB before it
+/// tell: to look at all of its pages can be seen beside what it costs to send them, and so can each system call. Asking
+/// changes nothing; a kernel without `cachestat` is asked for a byte that it has at hand (`RWF_NOWAIT`, preadv2(2)),
+/// and where it has none it may go and fetch it.
 pub fn seems_cached(file: &File, range: &Range<u64>) -> bool {
     let mut places = range.clone().rev().step_by(512 << 10);
     places.all(|place| match cached_pages(file, place..place + 1) {
@@ -76,8 +77,8 @@ struct Cachestat {
 
 /// The same number on every architecture.
 const CACHESTAT: libc::c_long = 451;
-/// No folio of the page cache has more than so many pages, as a power of two, and each begins at a multiple of its length (`MAX_XAS_ORDER`,
-/// include/linux/pagemap.h).
+/// No folio of the page cache has more than so many pages, as a power of two, and each begins at a multiple of its
+/// length (`MAX_XAS_ORDER`, include/linux/pagemap.h).
 const LARGEST_FOLIO: u32 = 11;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Which way is cheapest here: a few are tried on a file of the very directory, over a connection of this host with itself.
+//! Which way is cheapest here: a few are tried on a file of the very directory, over a connection of this host with
+//! itself.
 
 use crate::{Outward, Sender, Stored};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -52,8 +53,8 @@ impl Measured {
     }
 }
 
-/// The one with the least CPU of those that are nearly as fast as the fastest: a network is rarely faster than any of them, and CPU is
-/// what the builder beside the server needs.
+/// The one with the least CPU of those that are nearly as fast as the fastest: a network is rarely faster than any of
+/// them, and CPU is what the builder beside the server needs.
 fn best<'a>(trials: impl Iterator<Item = &'a Trial> + Clone) -> Option<Outward> {
     let costs = || trials.clone().filter_map(|trial| Some((trial.way, *trial.cost.as_ref().ok()?)));
     let fastest = costs().map(|(_, cost)| cost.rate).fold(0.0, f64::max);
@@ -61,8 +62,8 @@ fn best<'a>(trials: impl Iterator<Item = &'a Trial> + Clone) -> Option<Outward> 
     fast_enough.min_by(|(_, a), (_, b)| a.cpu_per_gib.total_cmp(&b.cpu_per_gib)).map(|(way, _)| way)
 }
 
-/// Sends up to `bytes` of a file each way, once from the page cache and once from the disk. Takes no longer than about `timeout` for
-/// each of them.
+/// Sends up to `bytes` of a file each way, once from the page cache and once from the disk. Takes no longer than about
+/// `timeout` for each of them.
 ///
 /// # Errors
 /// Where there is no loopback, or the file cannot be read at all.

@@ -65,7 +65,8 @@ impl Receiver {
     /// Whether [`Inward::Uring`] can be had for files of this directory.
     ///
     /// # Errors
-    /// Where the kernel or a container's rules have no io_uring for us, or the file system no `O_DIRECT` (or no `O_TMPFILE` to try it with).
+    /// Where the kernel or a container's rules have no io_uring for us, or the file system no `O_DIRECT` (or no
+    /// `O_TMPFILE` to try it with).
     pub fn try_uring(directory: &Path) -> io::Result<()> {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)?;

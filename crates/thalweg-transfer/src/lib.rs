@@ -19,9 +19,9 @@
 //! | `dontcache`: `recv`, and `pwritev2` with `RWF_DONTCACHE` | 2 | yes |
 //! | `uring`: `recv` into registered slots, `O_DIRECT` writes by io_uring | 1 | yes |
 //!
-//! A [`Sender`] and a [`Receiver`] belong to one connection and keep what the way needs (pipe, buffer, ring) from one transfer
-//! to the next. They wait in blocking system calls: a socket's own timeouts (`SO_SNDTIMEO`, `SO_RCVTIMEO`) bound them. An event loop, which
-//! waits for many sockets at once, has [`Sender::send_some`].
+//! A [`Sender`] and a [`Receiver`] belong to one connection and keep what the way needs (pipe, buffer, ring) from one
+//! transfer to the next. They wait in blocking system calls: a socket's own timeouts (`SO_SNDTIMEO`, `SO_RCVTIMEO`)
+//! bound them. An event loop, which waits for many sockets at once, has [`Sender::send_some`].
 //!
 //! # Files, in the order of the data's way
 //!

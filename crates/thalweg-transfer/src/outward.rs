@@ -35,8 +35,8 @@ impl Sender {
     /// Sends these bytes of the file. With `more`, something follows at once, and the last packet may wait for it.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the file ends within the range, `TimedOut` where the socket's `SO_SNDTIMEO` is over, and whatever file and
-    /// socket say. After an error nobody knows how much was sent: the connection is to be closed.
+    /// `UnexpectedEof` where the file ends within the range, `TimedOut` where the socket's `SO_SNDTIMEO` is over, and
+    /// whatever file and socket say. After an error nobody knows how much was sent: the connection is to be closed.
     pub fn send(
         &mut self,
         way: Outward,
@@ -86,12 +86,14 @@ impl Sender {
         matches!(way, Outward::Sendfile | Outward::Splice)
     }
 
-    /// Sends bytes from the front of a range, and takes them off it: as many as a non-blocking socket takes now, at most `most`. One sender can
-    /// serve many sockets this way. It is for bytes that are in the page cache: the disk is waited for.
+    /// Sends bytes from the front of a range, and takes them off it: as many as a non-blocking socket takes now, at
+    /// most `most`. One sender can serve many sockets this way. It is for bytes that are in the page cache: the disk is
+    /// waited for.
     ///
     /// # Errors
-    /// `WouldBlock` where the socket takes nothing now, `UnexpectedEof` where the file ends within the range, `Unsupported` for other ways than
-    /// `sendfile` and `splice`, and whatever file and socket say. Nothing was sent then.
+    /// `WouldBlock` where the socket takes nothing now, `UnexpectedEof` where the file ends within the range,
+    /// `Unsupported` for other ways than `sendfile` and `splice`, and whatever file and socket say. Nothing was sent
+    /// then.
     pub fn send_some(
         &mut self,
         way: Outward,
@@ -222,8 +224,8 @@ fn sendfile_some(from: &Stored, range: &mut Range<u64>, most: u64, to: BorrowedF
     }
 }
 
-/// Sends a range of a file through a pipe, without its first `skip` bytes. With `O_DIRECT` the range begins at a page, and what the last
-/// one has behind the range is taken back out of the pipe.
+/// Sends a range of a file through a pipe, without its first `skip` bytes. With `O_DIRECT` the range begins at a page,
+/// and what the last one has behind the range is taken back out of the pipe.
 fn through_pipe(
     pipe: &Pipe,
     file: BorrowedFd<'_>,
@@ -257,7 +259,8 @@ fn through_pipe(
 /// Sends all of it, with `more` if something follows at once.
 ///
 /// # Errors
-/// `WouldBlock` where the other end took nothing for as long as the socket's `SO_SNDTIMEO`, and whatever the socket says.
+/// `WouldBlock` where the other end took nothing for as long as the socket's `SO_SNDTIMEO`, and whatever the socket
+/// says.
 pub fn send_all(to: BorrowedFd<'_>, mut bytes: &[u8], more: bool) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     while !bytes.is_empty() {
@@ -270,8 +273,8 @@ pub fn send_all(to: BorrowedFd<'_>, mut bytes: &[u8], more: bool) -> io::Result<
     Ok(())
 }
 
-/// Pages that were read into the cache only to be sent. They cannot be dropped before the network has let go of them, so the last
-/// ones are still here when the next transfer begins, or the connection ends.
+/// Pages that were read into the cache only to be sent. They cannot be dropped before the network has let go of them,
+/// so the last ones are still here when the next transfer begins, or the connection ends.
 #[derive(Debug, Default)]
 struct Behind {
     pieces: Vec<(Arc<Stored>, Range<u64>)>,

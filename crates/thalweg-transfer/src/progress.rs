@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use thalweg_tcp::progress;
 
-/// Sends again when the socket's `SO_SNDTIMEO` is over, as long as the other end has taken something meanwhile. The kernel lets who waits
-/// go on when a third of the send buffer is free (`sk_stream_write_space`), and that may be megabytes.
+/// Sends again when the socket's `SO_SNDTIMEO` is over, as long as the other end has taken something meanwhile. The
+/// kernel lets who waits go on when a third of the send buffer is free (`sk_stream_write_space`), and that may be
+/// megabytes.
 ///
 /// # Errors
 /// As `send`; `WouldBlock` where a time-out passed in which the other end took nothing, or the socket is not TCP.

@@ -44,7 +44,8 @@ impl ReadRing {
         Ok(Self { ring, free, filled: [const { None }; COUNT], sending: [false; COUNT], zero_copy: ZeroCopy::Untested })
     }
 
-    /// Sends a range of a file that was opened with `O_DIRECT`. After an error, what is under way is not known: the ring is of no more use.
+    /// Sends a range of a file that was opened with `O_DIRECT`. After an error, what is under way is not known: the
+    /// ring is of no more use.
     pub(crate) fn send(
         &mut self,
         file: &Arc<OwnedFd>,
@@ -160,7 +161,8 @@ impl ReadRing {
             return Ok(None);
         }
         self.free[number] = Some(slot);
-        // Over loopback it is always copied, and a megabyte of it was seen to stall receivers with little room (`TcpExtPruneCalled`).
+        // Over loopback it is always copied, and a megabyte of it was seen to stall receivers with little room
+        // (`TcpExtPruneCalled`).
         let copied = copied || result.is_err() || self.zero_copy == ZeroCopy::Copies;
         self.zero_copy = if copied { ZeroCopy::Copies } else { ZeroCopy::Works };
         Ok(Some(number))

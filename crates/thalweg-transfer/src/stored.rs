@@ -38,8 +38,9 @@ impl Stored {
     }
 }
 
-/// Gives out a range of a file, as much at a time as fits into the buffer, for whoever has to do something with the bytes. What was not in
-/// the page cache does not stay there, where kernel and file system know how to (`RWF_DONTCACHE`, Linux 6.14).
+/// Gives out a range of a file, as much at a time as fits into the buffer, for whoever has to do something with the
+/// bytes. What was not in the page cache does not stay there, where kernel and file system know how to
+/// (`RWF_DONTCACHE`, Linux 6.14).
 ///
 /// # Errors
 /// `UnexpectedEof` where the file ends within the range, and whatever the file and `each` say.
@@ -72,6 +73,6 @@ pub(crate) fn reopen(file: &File, flags: OFlags) -> Result<Arc<OwnedFd>, Errno> 
     rustix::fs::open(same, flags | OFlags::CLOEXEC, Mode::empty()).map(Arc::new)
 }
 
-/// What `O_DIRECT` offsets and lengths are multiples of. The file system may be content with less (`STATX_DIOALIGN`), never with
-/// more than a page on the disks there are.
+/// What `O_DIRECT` offsets and lengths are multiples of. The file system may be content with less (`STATX_DIOALIGN`),
+/// never with more than a page on the disks there are.
 pub(crate) const ALIGNMENT: u64 = 4096;

@@ -1,21 +1,24 @@
 //! io_uring whose operations own their memory until the kernel is done with it.
 //!
-//! An [`Operation`] is moved into a [`Ring`] together with the memory it reads from or writes to, and comes back exactly
-//! once, from [`Ring::finished`], with its memory and its result. An operation that the kernel did not take comes back the
-//! same way. A caller never has to argue how long memory lives: it does not have it.
+//! An [`Operation`] is moved into a [`Ring`] together with the memory it reads from or writes to, and comes back
+//! exactly once, from [`Ring::finished`], with its memory and its result. An operation that the kernel did not take
+//! comes back the same way. A caller never has to argue how long memory lives: it does not have it.
 //!
 //! # Why this is sound
 //!
-//! - Memory stays at its address while its owner is moved ([`Memory`], the one promise that is `unsafe` to make), and the
-//!   owner is inside the ring from [`Ring::push`] until the kernel has said that the operation is over. [`Memory`] is
-//!   `'static`, so a ring that is leaked leaks its memory with it.
-//! - The kernel sees an entry only during a system call of this thread (there is no `SQPOLL`), and takes entries in order.
-//!   So after each call the head of the submission queue says which operations the kernel has.
-//! - An entry cannot be withdrawn from the submission queue. When the kernel refuses it for good, the ring never submits
-//!   again: the entries left in the queue stay there, and their operations come back. What the kernel has is waited for.
-//! - A ring that is dropped waits for what the kernel has. Where that takes too long, the memory is leaked rather than freed.
-//! - An operation keeps its file open until there is a result: the kernel looks the number of an `fsync` or a `fallocate` up
-//!   only when a worker gets to it (`REQ_F_FORCE_ASYNC`, `io_assign_file` in Linux `io_uring/io_uring.c`).
+//! - Memory stays at its address while its owner is moved ([`Memory`], the one promise that is `unsafe` to make), and
+//!   the owner is inside the ring from [`Ring::push`] until the kernel has said that the operation is over. [`Memory`]
+//!   is `'static`, so a ring that is leaked leaks its memory with it.
+//! - The kernel sees an entry only during a system call of this thread (there is no `SQPOLL`), and takes entries in
+//!   order. So after each call the head of the submission queue says which operations the kernel has.
+//! - An entry cannot be withdrawn from the submission queue. When the kernel refuses it for good, the ring never
+//!   submits again: the entries left in the queue stay there, and their operations come back. What the kernel has is
+//!   waited for.
+//! - A ring that is dropped waits for what the kernel has. Where that takes too long, the memory is leaked rather than
+//!   freed.
+//! - An operation keeps its file open until there is a result: the kernel looks the number of an `fsync` or a
+//!   `fallocate` up only when a worker gets to it (`REQ_F_FORCE_ASYNC`, `io_assign_file` in Linux
+//!   `io_uring/io_uring.c`).
 
 mod memory;
 mod operation;
@@ -111,16 +114,16 @@ impl<M: Memory> Ring<M> {
     }
 
     /// Pins memory that operations will use again and again, so that the kernel need not look its pages up for each.
-    /// Operations use it where their memory says so ([`Memory::registered`]); numbers are positions in `memory`. It has to
-    /// outlive the ring: what is mapped in its place later is not what is registered.
+    /// Operations use it where their memory says so ([`Memory::registered`]); numbers are positions in `memory`. It has
+    /// to outlive the ring: what is mapped in its place later is not what is registered.
     ///
     /// # Errors
     /// Whatever the kernel says; `OutOfMemory` where more is locked than `RLIMIT_MEMLOCK` allows.
     pub fn register_memory(&mut self, memory: &mut [&mut [u8]]) -> io::Result<()> {
         let vector = |bytes: &mut &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let vectors: Vec<libc::iovec> = memory.iter_mut().map(vector).collect();
-        // SAFETY: the addresses are those of live slices during the call, in which the kernel pins their pages. It uses them
-        // only for operations that name them, at addresses within those operations' own memory.
+        // SAFETY: the addresses are those of live slices during the call, in which the kernel pins their pages. It uses
+        // them only for operations that name them, at addresses within those operations' own memory.
         unsafe { self.ring.submitter().register_buffers(&vectors) }?;
         self.registered = true;
         Ok(())
@@ -136,7 +139,8 @@ impl<M: Memory> Ring<M> {
         Ok(())
     }
 
-    /// Queues an operation. Makes no system call: [`submit`](Self::submit) or [`wait`](Self::wait) hands it to the kernel.
+    /// Queues an operation. Makes no system call: [`submit`](Self::submit) or [`wait`](Self::wait) hands it to the
+    /// kernel.
     pub fn push(&mut self, operation: Operation<M>) -> Key {
         let key = self.free.pop().unwrap_or_else(|| {
             self.held.push(None);
@@ -151,8 +155,9 @@ impl<M: Memory> Ring<M> {
         Key(key)
     }
 
-    /// Hands what is queued to the kernel, and has it post what it has finished. Does not wait, and makes no system call
-    /// where there is neither. What the kernel cannot take now goes with the next call; what it refuses comes back.
+    /// Hands what is queued to the kernel, and has it post what it has finished. Does not wait, and makes no system
+    /// call where there is neither. What the kernel cannot take now goes with the next call; what it refuses comes
+    /// back.
     pub fn submit(&mut self) {
         let mut queue = self.ring.submission();
         queue.sync();
@@ -164,8 +169,9 @@ impl<M: Memory> Ring<M> {
         }
     }
 
-    /// Hands what is queued to the kernel, and waits in the same system call until an operation is over or a signal comes.
-    /// Returns at once where [`finished`](Self::finished) has something that was refused, or where there is nothing to wait for.
+    /// Hands what is queued to the kernel, and waits in the same system call until an operation is over or a signal
+    /// comes. Returns at once where [`finished`](Self::finished) has something that was refused, or where there is
+    /// nothing to wait for.
     ///
     /// # Errors
     /// `TimedOut` where `timeout` is over, and whatever the kernel says where it cannot be waited for.
@@ -188,7 +194,8 @@ impl<M: Memory> Ring<M> {
         self.hand_back(key as usize, Err(errno), false)
     }
 
-    /// What became of a send whose memory the network still holds: its result, and the memory, which the kernel only reads.
+    /// What became of a send whose memory the network still holds: its result, and the memory, which the kernel only
+    /// reads.
     pub fn sent(&self, key: Key) -> Option<(Result<u32, Errno>, &M)> {
         let held = self.held.get(key.0 as usize)?.as_ref()?;
         let Stage::Sent(result) = held.stage else { return None };
@@ -229,8 +236,8 @@ impl<M: Memory> Ring<M> {
             && let Some(held) = &mut self.held[*key as usize]
         {
             let entry = held.operation.entry().user_data(u64::from(*key));
-            // SAFETY: file and memory belong to the operation, which stays in `held` until the kernel is done with it, or
-            // until the entry can never reach the kernel (see the crate's documentation).
+            // SAFETY: file and memory belong to the operation, which stays in `held` until the kernel is done with it,
+            // or until the entry can never reach the kernel (see the crate's documentation).
             if unsafe { queue.push(&entry) }.is_err() {
                 break;
             }
@@ -329,9 +336,9 @@ impl<M: Memory> Ring<M> {
 }
 
 impl<M: Memory> Drop for Ring<M> {
-    /// Closing a ring does not wait for what is under way, and a disk would go on reading from or writing to memory that is
-    /// somebody else's by then. Reads and sends are cancelled, since nobody wants them any more; writes are waited for. Not
-    /// waited for is what the network holds after a send: it is only read, and see [`Operation::send`].
+    /// Closing a ring does not wait for what is under way, and a disk would go on reading from or writing to memory
+    /// that is somebody else's by then. Reads and sends are cancelled, since nobody wants them any more; writes are
+    /// waited for. Not waited for is what the network holds after a send: it is only read, and see [`Operation::send`].
     fn drop(&mut self) {
         self.refuse(Errno::CANCELED);
         self.cancel();

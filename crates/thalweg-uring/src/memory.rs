@@ -42,7 +42,8 @@ unsafe impl<M: Send + Sync> Send for Slot<M> {}
 // SAFETY: a shared slot only gives shared access to its bytes.
 unsafe impl<M: Send + Sync> Sync for Slot<M> {}
 
-/// Divides memory into slots of `bytes` each, numbered from 0 on, as they are to be registered. What is left over is in none.
+/// Divides memory into slots of `bytes` each, numbered from 0 on, as they are to be registered. What is left over is in
+/// none.
 ///
 /// # Panics
 /// Where there would be more than 65536, or `bytes` is 0.
@@ -67,8 +68,8 @@ impl<M> Slot<M> {
     }
 }
 
-// SAFETY: `start` and `length` never change, the whole stays at its address while it is moved (`Memory`) and is kept until
-// all slots are dropped, and `slots` gave out disjoint parts of it and keeps no other access.
+// SAFETY: `start` and `length` never change, the whole stays at its address while it is moved (`Memory`) and is kept
+// until all slots are dropped, and `slots` gave out disjoint parts of it and keeps no other access.
 unsafe impl<M: 'static> Memory for Slot<M> {
     fn bytes(&mut self) -> &mut [u8] {
         self
@@ -83,8 +84,8 @@ impl<M> Deref for Slot<M> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are this slot's own (see `Memory for Slot`), initialised since they came from a slice, and `&self`
-        // keeps `&mut` slices away.
+        // SAFETY: the bytes are this slot's own (see `Memory for Slot`), initialised since they came from a slice, and
+        // `&self` keeps `&mut` slices away.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }

@@ -72,7 +72,8 @@ impl<M: Memory> Operation<M> {
         Self { action: Action::Nothing, file: File::None, memory }
     }
 
-    /// Does it with an ordinary system call that waits, for where there is no io_uring. Only what is done to an open file.
+    /// Does it with an ordinary system call that waits, for where there is no io_uring. Only what is done to an open
+    /// file.
     ///
     /// # Errors
     /// Whatever the kernel says.
@@ -144,10 +145,11 @@ impl<M: Memory> Operation<M> {
 }
 
 impl Operation<Slot<MmapMut>> {
-    /// Sends a range of a slot from where it is (`SEND_ZC`), all of it unless the connection ends. With `more`, something
-    /// follows at once. The result is known before the network is done with the memory ([`Ring::sent`](crate::Ring::sent)),
-    /// which may take as long as the other end likes: so this is for memory whose pages nobody gets before the network has
-    /// let go of them, though the ring was dropped. A slot's bytes are nobody's then, and unmapped pages stay pinned.
+    /// Sends a range of a slot from where it is (`SEND_ZC`), all of it unless the connection ends. With `more`,
+    /// something follows at once. The result is known before the network is done with the memory
+    /// ([`Ring::sent`](crate::Ring::sent)), which may take as long as the other end likes: so this is for memory whose
+    /// pages nobody gets before the network has let go of them, though the ring was dropped. A slot's bytes are
+    /// nobody's then, and unmapped pages stay pinned.
     ///
     /// # Panics
     /// Where the slot does not have the range.

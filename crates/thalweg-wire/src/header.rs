@@ -262,7 +262,8 @@ impl FragmentHeader {
     /// there, and that its CRC matches, is for the caller to check ([`crate::Records`] does).
     ///
     /// # Errors
-    /// There are too few bytes, they are no header of this version, its own CRC is wrong, or it describes no possible piece.
+    /// There are too few bytes, they are no header of this version, its own CRC is wrong, or it describes no possible
+    /// piece.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         let Some(b) = bytes.first_chunk::<HEADER_LEN>() else {
             return Err(HeaderError::Short(bytes.len()));
@@ -315,7 +316,8 @@ impl FragmentHeader {
         self.crc_matches(|| crc32c(payload))
     }
 
-    /// As [`payload_matches`](Self::payload_matches), for a payload whose CRC is worked out by the caller where it is needed.
+    /// As [`payload_matches`](Self::payload_matches), for a payload whose CRC is worked out by the caller where it is
+    /// needed.
     pub fn crc_matches(&self, crc: impl FnOnce() -> u32) -> bool {
         self.status.contains(Status::NO_PAYLOAD_CRC) || crc() == self.payload_crc
     }

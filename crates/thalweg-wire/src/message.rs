@@ -1,7 +1,7 @@
 //! Control messages: what a source and a builder say to each other, whatever carries it.
 //!
-//! Each message is 64 bytes with a checksum of its own, so that it fits one cell of a shared-memory ring, one cache line,
-//! or many to a datagram. `Hello`, `Refuse` and `Data` are followed by as many bytes as they say.
+//! Each message is 64 bytes with a checksum of its own, so that it fits one cell of a shared-memory ring, one cache
+//! line, or many to a datagram. `Hello`, `Refuse` and `Data` are followed by as many bytes as they say.
 //!
 //! A source numbers what it announces to one builder with *tickets*: 0, 1, 2, … without gaps, one per slot or run of
 //! drops. Fetch and release name tickets, never slots, so a slot that was reused cannot be confused with its former
@@ -19,8 +19,9 @@ pub const MESSAGE_MAGIC: u32 = u32::from_le_bytes(*b"TWMS");
 pub const PROTOCOL_VERSION: u8 = 1;
 
 bitflags::bitflags! {
-    /// What one end of a link does that not every end does. A source says in [`Hello`] what it does, the builder answers in
-    /// [`Welcome`] with those of them that it takes part in. A bit this version has no name for is kept, and means nothing.
+    /// What one end of a link does that not every end does. A source says in [`Hello`] what it does, the builder
+    /// answers in [`Welcome`] with those of them that it takes part in. A bit this version has no name for is kept, and
+    /// means nothing.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Capabilities: u32 {
         /// The source withdraws offers (policy `drop-oldest`): nothing may be read before it was asked for and granted.

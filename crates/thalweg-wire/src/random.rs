@@ -1,5 +1,5 @@
-//! Numbers that a seed decides, the same everywhere: SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number
-//! generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`).
+//! Numbers that a seed decides, the same everywhere: SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom
+//! number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`).
 
 /// What the generator's state grows by, wrapping, before each number.
 pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -39,8 +39,8 @@ pub enum RecordError {
     },
 }
 
-/// The bytes of records, wherever they lie: in memory of our own (`[u8]`), or where another process may write while they
-/// are read. So what is looked at is copied out first.
+/// The bytes of records, wherever they lie: in memory of our own (`[u8]`), or where another process may write while
+/// they are read. So what is looked at is copied out first.
 pub trait RecordBytes {
     /// How many there are.
     fn bytes(&self) -> usize;

@@ -3,15 +3,15 @@
 /// TAI − UTC in seconds now, and until the next leap second is announced.
 pub const TAI_MINUS_UTC: u32 = LEAPS[LEAPS.len() - 1].1;
 
-/// TAI − UTC in whole seconds at a second of UTC, counted from 1970 on without leap seconds as the system's clock does; nothing
-/// before 1972, when the difference was no whole number.
+/// TAI − UTC in whole seconds at a second of UTC, counted from 1970 on without leap seconds as the system's clock does;
+/// nothing before 1972, when the difference was no whole number.
 pub fn tai_minus_utc(unix_seconds: u64) -> Option<u32> {
     let since_1900 = unix_seconds.saturating_add(2_208_988_800);
     LEAPS.iter().rev().find(|(begin, _)| *begin <= since_1900).map(|(_, offset)| *offset)
 }
 
-/// TAI − UTC in seconds, from so many seconds since 1900 on (`leap-seconds.list` of the IETF time-zone archive, from IERS
-/// Bulletin C). No leap second has been announced after the last of these; one that comes needs a line here.
+/// TAI − UTC in seconds, from so many seconds since 1900 on (`leap-seconds.list` of the IETF time-zone archive, from
+/// IERS Bulletin C). No leap second has been announced after the last of these; one that comes needs a line here.
 const LEAPS: [(u64, u32); 28] = [
     (2_272_060_800, 10), // 1972-01-01
     (2_287_785_600, 11), // 1972-07-01

@@ -51,7 +51,8 @@ struct Run {
 
 #[derive(Debug, clap::Args)]
 struct How {
-    /// Where it runs: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as root), ns3
+    /// Where it runs: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as root),
+    /// ns3
     #[arg(long, default_value = "virtual", value_name = "LABORATORY")]
     on: Laboratory,
     /// Give up after so long, by the clock on the wall
@@ -88,8 +89,8 @@ struct Incast {
     /// Payload bytes in each fragment
     #[arg(long, default_value = "64KiB", value_parser = size)]
     size: ByteSize,
-    /// credit, credit+CONTROL, or a congestion control of TCP alone: bic, cubic, highspeed, htcp, hybla, lp, scalable, vegas,
-    /// veno, westwood, reno, bbr, dctcp
+    /// credit, credit+CONTROL, or a congestion control of TCP alone: bic, cubic, highspeed, htcp, hybla, lp, scalable,
+    /// vegas, veno, westwood, reno, bbr, dctcp
     #[arg(long, default_value_t)]
     control: Control,
     /// From one event to the next; without it sources always have more

@@ -48,7 +48,8 @@ enum Command {
     Run(Json<File>),
     /// Run one node of a topology: one of many hosts
     Node(Json<node::Options>),
-    /// Find out what each builder's link carries, by asking for more until something is lost; kept for the runs that follow
+    /// Find out what each builder's link carries, by asking for more until something is lost; kept for the runs that
+    /// follow
     Calibrate(Json<calibrate::Options>),
     /// Check a topology: whether `run` would refuse it here, or `node` one of its nodes. Starts nothing
     Check(Json<demo::CheckOptions>),

@@ -224,8 +224,9 @@ fn supervised_run(name: &str) -> Result<Done, Failure> {
     run(&topology, name, &handle, Kind::Single, listening)
 }
 
-/// Ends a node whose supervisor is gone, which is what the end of standard input says, however it died. The builders end
-/// the run as they do when they are asked to, and with them the sources. A source that no builder lets go ends by itself.
+/// Ends a node whose supervisor is gone, which is what the end of standard input says, however it died. The builders
+/// end the run as they do when they are asked to, and with them the sources. A source that no builder lets go ends by
+/// itself.
 fn orphaned(handle: &Handle, is_builder: bool, timeout: Duration) {
     if !is_builder {
         thread::sleep(2 * timeout);

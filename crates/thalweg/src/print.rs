@@ -286,7 +286,8 @@ fn run_text(report: &RunReport) -> String {
     out
 }
 
-/// What the trigger levels did, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and Oki 2012, section 2.2).
+/// What the trigger levels did, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and Oki 2012, section
+/// 2.2).
 fn trigger_text(trigger: &TriggerReport) -> String {
     let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated } = trigger;
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]

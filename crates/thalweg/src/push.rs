@@ -18,8 +18,8 @@ pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042, or a file
     #[arg(value_name = "RUN_OR_FILE")]
     path: PathBuf,
-    /// The directory on the server that it is put into: http://host:8042/ or http://host:8042/2026. It is made where it is
-    /// not there
+    /// The directory on the server that it is put into: http://host:8042/ or http://host:8042/2026. It is made where it
+    /// is not there
     url: String,
     /// Send a run while it is being recorded, until it has ended
     #[arg(long)]

@@ -44,11 +44,12 @@ pub(crate) struct Options {
     /// The certificate's private key, a PEM file
     #[arg(long, value_name = "PEM", requires = "certificate")]
     key: Option<PathBuf>,
-    /// How bytes go from the disk to the network: auto (measured at the first start), read, sendfile, splice, ahead, direct,
-    /// dontcache, uring
+    /// How bytes go from the disk to the network: auto (measured at the first start), read, sendfile, splice, ahead,
+    /// direct, dontcache, uring
     #[arg(long, value_name = "WAY", default_value = "auto")]
     path: Choice<Outward>,
-    /// How bytes go from the network to the disk: auto (uring where it can be had, otherwise recv), recv, splice, dontcache, uring
+    /// How bytes go from the network to the disk: auto (uring where it can be had, otherwise recv), recv, splice,
+    /// dontcache, uring
     #[arg(long, value_name = "WAY", default_value = "auto")]
     inward: Choice<Inward>,
     /// Clients served at once; further ones wait
@@ -60,11 +61,12 @@ pub(crate) struct Options {
     /// CPUs to serve on, as 0,2,4-7; auto: those that the network does not interrupt, if there are such. Without it all
     #[arg(long, value_name = "CPUS", default_value = "")]
     cpus: Cpus,
-    /// CPUs that take the network card's interrupts while it serves; afterwards it is as before. Without it they stay where they are
+    /// CPUs that take the network card's interrupts while it serves; afterwards it is as before. Without it they stay
+    /// where they are
     #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
     network_cpus: Option<Cpus>,
-    /// CPUs that take the disk's interrupts, and on which its reads and writes end, while it serves. Without it they stay where they
-    /// are
+    /// CPUs that take the disk's interrupts, and on which its reads and writes end, while it serves. Without it they
+    /// stay where they are
     #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
     disk_cpus: Option<Cpus>,
     /// Forget what was measured of the ways, and measure again

@@ -1,5 +1,5 @@
-//! `thalweg bench` and `thalweg reproduce` as people and programs meet them. The figures are not looked at: only that they
-//! come, in which form, and what happens where something is wrong.
+//! `thalweg bench` and `thalweg reproduce` as people and programs meet them. The figures are not looked at: only that
+//! they come, in which form, and what happens where something is wrong.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

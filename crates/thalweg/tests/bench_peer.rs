@@ -1,5 +1,5 @@
-//! Two ends: `thalweg bench listen` on one side, a measurement on the other, as on two hosts; and what happens when one of
-//! them is not there, not willing, or killed.
+//! Two ends: `thalweg bench listen` on one side, a measurement on the other, as on two hosts; and what happens when one
+//! of them is not there, not willing, or killed.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};

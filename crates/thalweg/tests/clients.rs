@@ -1,5 +1,5 @@
-//! Programs that people have anyway, against `thalweg serve`: what is whole is the same, and what broke off goes on where it
-//! was.
+//! Programs that people have anyway, against `thalweg serve`: what is whole is the same, and what broke off goes on
+//! where it was.
 
 mod common;
 
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use thalweg_skip::skipped;
 
-/// Has a client fetch something into a directory, and returns what it says. Nothing where there is no such program, which is
-/// said.
+/// Has a client fetch something into a directory, and returns what it says. Nothing where there is no such program,
+/// which is said.
 #[track_caller]
 fn client(program: &str, arguments: &[&str], into: &Path) -> Option<String> {
     let mut command = Command::new(program);

@@ -1,7 +1,9 @@
-//! What RFC 9110, 9112 and 9530 ask of a server like this one, requirement by requirement, and whether `thalweg serve` does it.
+//! What RFC 9110, 9112 and 9530 ask of a server like this one, requirement by requirement, and whether `thalweg serve`
+//! does it.
 //!
-//! The table here is the only one: each request in it is sent to the program as it was built, each answer is compared, and
-//! docs/data-server-conformance.md is this table, written out. `THALWEG_WRITE_DOCS=1 cargo test -p thalweg --test conformance` writes it anew.
+//! The table here is the only one: each request in it is sent to the program as it was built, each answer is compared,
+//! and docs/data-server-conformance.md is this table, written out. `THALWEG_WRITE_DOCS=1 cargo test -p thalweg --test
+//! conformance` writes it anew.
 
 mod common;
 
@@ -31,8 +33,9 @@ use Level::{May, Must, Should};
 
 /// How it is seen.
 enum Shown {
-    /// A request, and what its answer is. Lines of the request end with LF here and with CR LF on the wire, `Host` and the empty line are
-    /// added. Of the answer: the status; then fields that it has, `-field` for those that it has not, and `= body`.
+    /// A request, and what its answer is. Lines of the request end with LF here and with CR LF on the wire, `Host` and
+    /// the empty line are added. Of the answer: the status; then fields that it has, `-field` for those that it has
+    /// not, and `= body`.
     Case(&'static str, &'static [&'static str]),
     /// The same, with every byte as it is sent.
     Raw(&'static str, &'static [&'static str]),

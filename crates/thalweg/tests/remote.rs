@@ -1,5 +1,5 @@
-//! Runs and files on their way between machines: `thalweg pull` and `thalweg push` against `thalweg serve`, with each of them
-//! killed in the midst.
+//! Runs and files on their way between machines: `thalweg pull` and `thalweg push` against `thalweg serve`, with each
+//! of them killed in the midst.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! What a client is told that asks `thalweg serve` for something, in the words that are on the wire; and what one is told that means no
-//! good.
+//! What a client is told that asks `thalweg serve` for something, in the words that are on the wire; and what one is
+//! told that means no good.
 
 mod common;
 

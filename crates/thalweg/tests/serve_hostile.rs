@@ -1,4 +1,5 @@
-//! What `thalweg serve` does about clients that mean no good, or are very slow: it refuses them, or waits no longer than it said.
+//! What `thalweg serve` does about clients that mean no good, or are very slow: it refuses them, or waits no longer
+//! than it said.
 //!
 //! Nothing here is timed: a client waits until the server has had enough of it, however long that takes.
 

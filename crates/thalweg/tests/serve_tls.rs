@@ -94,7 +94,8 @@ fn tls_ends_with_a_goodbye_and_a_handshake_has_its_time() {
     let mut client = served.client(&[]);
     client.shake_hands();
     trickle(&mut client.0.sock, [23, 3, 3, 64, 0].into_iter().chain(std::iter::repeat(0)));
-    // Somebody who speaks no TLS at all, or says hello in two messages the first of which is none, is told so by an alert.
+    // Somebody who speaks no TLS at all, or says hello in two messages the first of which is none, is told so by an
+    // alert.
     for nonsense in [&b"GET /digits HTTP/1.1\r\nHost: here\r\n\r\n"[..], b"\x16\x03\x01\0\x08\x01\0\0\0\x0e\0\0\0"] {
         let mut socket = served.dialogue.connect();
         socket.write_all(nonsense).unwrap();
@@ -109,7 +110,8 @@ fn a_slow_client_gets_all_of_an_answer_that_ends_with_the_connection() {
     let buffers = "/proc/sys/net/ipv4/tcp_wmem";
     let before = std::env::var_os(WHO).map(|_| std::fs::read_to_string(buffers).unwrap());
     if before.is_some() {
-        // The machine's own: a socket that holds little has parts of a record to send when the last byte is handed to it.
+        // The machine's own: a socket that holds little has parts of a record to send when the last byte is handed to
+        // it.
         std::fs::write(buffers, "4096 16384 32768").unwrap();
     }
     // Elsewhere each of them takes a second.

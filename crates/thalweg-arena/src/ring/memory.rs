@@ -74,8 +74,9 @@ impl Memory {
         }
         let size = rustix::fs::fstat(&fd).map_err(os("fstat"))?.st_size;
         let bytes = u64::try_from(size).unwrap_or(0);
-        // The count follows from the size, which is sealed and cannot lie; the header must agree with it. No size of a ring
-        // is one of huge pages, so a page that the peer takes away is there again when it is looked at, full of zeros.
+        // The count follows from the size, which is sealed and cannot lie; the header must agree with it. No size of a
+        // ring is one of huge pages, so a page that the peer takes away is there again when it is looked at, full of
+        // zeros.
         let cells = bytes.saturating_sub(PAGE as u64) / CELL as u64;
         let not_a_ring = |cells| RingSetupError::NotARing { bytes, cells };
         let cells = u32::try_from(cells).map_err(|_| not_a_ring(0))?;

@@ -1,17 +1,17 @@
 //! One-byte reads of device memory that is mapped into this process, against the same reads through the kernel: what it
-//! costs to look at a register or a doorbell (the ExpEther paper, section 6.3: 0.58 µs mapped, 1.27 µs through a driver,
-//! one million reads of a NIC's memory).
+//! costs to look at a register or a doorbell (the ExpEther paper, section 6.3: 0.58 µs mapped, 1.27 µs through a
+//! driver, one million reads of a NIC's memory).
 //!
-//! Reading a device's registers may change them, so a PCI resource is chosen by itself only where that cannot be: memory
-//! that its device declares prefetchable (a read has no side effect, PCI Local Bus Specification 3.0, section 6.2.5.1)
-//! and that belongs to a display or to a device without a driver. `--resource` takes any, at the asker's risk.
+//! Reading a device's registers may change them, so a PCI resource is chosen by itself only where that cannot be:
+//! memory that its device declares prefetchable (a read has no side effect, PCI Local Bus Specification 3.0, section
+//! 6.2.5.1) and that belongs to a display or to a device without a driver. `--resource` takes any, at the asker's risk.
 //!
-//! Where there is none, a page stands in that this process shares with another, which has it mapped for writing: it lies
-//! in this processor's cache, so its times show what the way costs and not what PCI Express costs. With it comes the same for a *doorbell*: a flag in the shared
-//! page, against an eventfd that has been rung.
+//! Where there is none, a page stands in that this process shares with another, which has it mapped for writing: it
+//! lies in this processor's cache, so its times show what the way costs and not what PCI Express costs. With it comes
+//! the same for a *doorbell*: a flag in the shared page, against an eventfd that has been rung.
 //!
-//! The mean is the paper's: the time of all reads divided by their number. Percentiles are of [`BATCH`] reads at a time,
-//! taken in a second go, since one mapped read is shorter than reading the clock.
+//! The mean is the paper's: the time of all reads divided by their number. Percentiles are of [`BATCH`] reads at a
+//! time, taken in a second go, since one mapped read is shorter than reading the clock.
 
 mod pci;
 
@@ -37,7 +37,8 @@ use thalweg_arena::PAGE;
 pub struct Options {
     #[command(flatten)]
     pub(crate) timing: Timing,
-    /// A PCI resource to read: /sys/bus/pci/devices/…/resourceN (default: one that cannot be harmed, or else a shared page)
+    /// A PCI resource to read: /sys/bus/pci/devices/…/resourceN (default: one that cannot be harmed, or else a shared
+    /// page)
     #[arg(long, value_name = "FILE")]
     resource: Option<PathBuf>,
     /// Where in it
@@ -243,8 +244,8 @@ impl Mapped {
         MmapOptions::new().len(len).map_raw_read_only(&fd.as_fd()).map(Self)
     }
 
-    /// Reads of the byte at `at` that wait for one another: each goes to an address that depends on what the last one got,
-    /// or else a processor would have many reads of cached memory under way at once.
+    /// Reads of the byte at `at` that wait for one another: each goes to an address that depends on what the last one
+    /// got, or else a processor would have many reads of cached memory under way at once.
     fn reader(&self, at: u64) -> impl FnMut() -> Result<u8, BenchError> {
         let (nothing, mut last) = (black_box(0), 0);
         move || {

@@ -1,12 +1,13 @@
 //! A disk, by block size: sequential and random reads and writes, through the page cache and past it.
 //!
-//! One temporary file without a name serves all points, or one that is there already (`--read-only`), which is only read. A
-//! temporary one is written before it is read, so that no read is of a hole, and writes go over what is there; reads and writes are of whole blocks, at multiples of their size. *Random* takes every
-//! block once, in an order of no order, before it takes one again.
+//! One temporary file without a name serves all points, or one that is there already (`--read-only`), which is only
+//! read. A temporary one is written before it is read, so that no read is of a hole, and writes go over what is there;
+//! reads and writes are of whole blocks, at multiples of their size. *Random* takes every block once, in an order of no
+//! order, before it takes one again.
 //!
 //! - *buffered*: `pread`, `pwrite` through the page cache, one after the other. Reads are *cold* (the file's pages are
-//!   dropped before every pass over it, outside of the time) or *warm* (the file is read once before). The kernel is told
-//!   whether access is sequential or random (`posix_fadvise`), as fio tells it.
+//!   dropped before every pass over it, outside of the time) or *warm* (the file is read once before). The kernel is
+//!   told whether access is sequential or random (`posix_fadvise`), as fio tells it.
 //! - *uncached*: the same with `RWF_DONTCACHE` (Linux 6.14): through the page cache, which keeps nothing.
 //! - *direct*: `pread`, `pwrite` with `O_DIRECT`, one after the other.
 //! - *`io_uring`*: `O_DIRECT` with registered buffers and a registered file, so many blocks under way at once.

@@ -47,8 +47,8 @@ const LETTING_GO: Duration = Duration::from_secs(2);
 const CHUNK: usize = 4 << 20;
 
 impl Target {
-    /// An empty file in `dir` that nobody else can open, and that is gone when this is dropped or the process ends: without a
-    /// name (`O_TMPFILE`) where the file system can, otherwise its name is taken away at once.
+    /// An empty file in `dir` that nobody else can open, and that is gone when this is dropped or the process ends:
+    /// without a name (`O_TMPFILE`) where the file system can, otherwise its name is taken away at once.
     pub(crate) fn create(dir: &Path, size: u64) -> Result<Self, BenchError> {
         let doing = format!("making a temporary file in {}", dir.display());
         let file = tempfile::tempfile_in(dir).map_err(BenchError::os(doing))?;
@@ -263,9 +263,9 @@ impl Target {
     }
 }
 
-/// What was sent out of a file and received on this host, the kernel frees on the processor that sent it, some pieces at a time, and
-/// not before that processor has something to do with the network again (`skb_attempt_defer_free`, net/core/skbuff.c).
-/// A datagram on each of them is something to do.
+/// What was sent out of a file and received on this host, the kernel frees on the processor that sent it, some pieces
+/// at a time, and not before that processor has something to do with the network again (`skb_attempt_defer_free`,
+/// net/core/skbuff.c). A datagram on each of them is something to do.
 fn let_network_go() {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| rustix::thread::CpuSet::new());
     let cpus = (0..1024).filter(|cpu| allowed.is_set(*cpu as usize));

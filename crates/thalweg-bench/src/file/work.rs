@@ -81,8 +81,8 @@ impl Iterator for Walk {
     }
 }
 
-/// Where `at` is in a permutation of the numbers below `count` that depends on `seed`: adding, multiplying by odd numbers
-/// and folding halves permute the numbers below a power of two; those that are not below `count` are sent on.
+/// Where `at` is in a permutation of the numbers below `count` that depends on `seed`: adding, multiplying by odd
+/// numbers and folding halves permute the numbers below a power of two; those that are not below `count` are sent on.
 fn shuffled(at: u64, count: u64, seed: u64) -> u64 {
     let bits = (u64::BITS - (count - 1).leading_zeros()).max(2);
     let (mask, fold) = (u64::MAX >> (u64::BITS - bits), bits / 2);

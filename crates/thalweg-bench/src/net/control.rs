@@ -134,7 +134,8 @@ impl Control {
         written.map_err(|error| self.error(error))
     }
 
-    /// The next line; none where the connection has ended between lines. Ends speak in turn, so that nothing follows it.
+    /// The next line; none where the connection has ended between lines. Ends speak in turn, so that nothing follows
+    /// it.
     pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, BenchError> {
         let mut line = Vec::new();
         let mut some = [0; 4096];

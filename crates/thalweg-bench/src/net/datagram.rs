@@ -29,8 +29,8 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    /// In a conversation only whole messages count as received. A datagram carries the phase in its first byte, and the pattern has
-    /// none of their values where the second and third datagram of a message begin.
+    /// In a conversation only whole messages count as received. A datagram carries the phase in its first byte, and the
+    /// pattern has none of their values where the second and third datagram of a message begin.
     pub(super) fn new(socket: UdpSocket, job: &Job) -> Result<Self, BenchError> {
         let failed = || BenchError::os("setting up a UDP socket");
         socket.set_read_timeout(Some(TIMEOUT)).map_err(failed())?;

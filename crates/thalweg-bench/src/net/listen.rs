@@ -33,8 +33,8 @@ pub struct Options {
     pub local: bool,
 }
 
-/// Serves asking ends, one at a time, until the program is ended. `say` hears the address once it is open, and what becomes
-/// of each asking end.
+/// Serves asking ends, one at a time, until the program is ended. `say` hears the address once it is open, and what
+/// becomes of each asking end.
 ///
 /// # Errors
 /// Where the address cannot be listened on, or nobody can be let in any more. Of a single asking end on standard input,

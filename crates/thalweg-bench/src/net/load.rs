@@ -50,8 +50,8 @@ pub enum Arrivals {
     Poisson,
 }
 
-/// Bytes that may be under way at a time, or one message: less than any socket's buffer, so that neither end ever waits in
-/// a send for the other to receive. A message that is due when there is no more room leaves late, and that counts.
+/// Bytes that may be under way at a time, or one message: less than any socket's buffer, so that neither end ever waits
+/// in a send for the other to receive. A message that is due when there is no more room leaves late, and that counts.
 const UNDER_WAY: usize = 64 << 10;
 
 /// How long answers are waited for at the end.

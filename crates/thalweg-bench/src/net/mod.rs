@@ -247,8 +247,8 @@ impl Way {
     }
 }
 
-/// Memory of another process of this program, which has it mapped for writing as long as this lives, or until it has waited
-/// in vain for a message.
+/// Memory of another process of this program, which has it mapped for writing as long as this lives, or until it has
+/// waited in vain for a message.
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     shared: shm::Shared,

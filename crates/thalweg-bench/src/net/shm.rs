@@ -2,10 +2,10 @@
 //! ring.
 //!
 //! Each end has an arena that it writes and the other reads, and a ring in each direction. *copy* puts a message into
-//! the arena and takes it out at the other end, as a message-passing library would; one of up to 48 bytes goes inside of the
-//! cell. *handover* tells where it lies already, as the device left it there, and it is read in place.
-//! A place is used again when the other end has told that it is done: by its answer in a conversation, by a cell
-//! of its own in a stream.
+//! the arena and takes it out at the other end, as a message-passing library would; one of up to 48 bytes goes inside
+//! of the cell. *handover* tells where it lies already, as the device left it there, and it is read in place. A place
+//! is used again when the other end has told that it is done: by its answer in a conversation, by a cell of its own in
+//! a stream.
 
 use super::control::{Control, Job, Watchdog, Work, gone};
 use super::exchange::Messages;

@@ -1,10 +1,10 @@
-//! A loopback of one's own whose packets are taken in on a chosen processor: what an interrupt's processor is for a network
-//! card.
+//! A loopback of one's own whose packets are taken in on a chosen processor: what an interrupt's processor is for a
+//! network card.
 //!
 //! Loopback has no interrupts; the kernel takes a packet in on the processor that sent it. With receive packet steering
 //! (Documentation/networking/scaling.rst) it takes all of them in on one processor, TCP included, woken there by an
-//! inter-processor interrupt. That is set for a network namespace that nobody else is in: the host's own settings stay as
-//! they are.
+//! inter-processor interrupt. That is set for a network namespace that nobody else is in: the host's own settings stay
+//! as they are.
 
 use crate::BenchError;
 use crate::peers::loopback::{REMEDY, separate};
@@ -49,8 +49,8 @@ impl Steered {
 /// Steers the loopback of this thread's network. Its settings show in a sysfs that is mounted from inside.
 fn steer(cpu: u32) -> Result<(), BenchError> {
     let doing = format!("having packets taken in on processor {cpu}");
-    // SAFETY: unshare(2) with CLONE_NEWNS gives this thread, which ends soon, mounts and a working directory of its own; files,
-    // memory and the other threads stay as they are.
+    // SAFETY: unshare(2) with CLONE_NEWNS gives this thread, which ends soon, mounts and a working directory of its
+    // own; files, memory and the other threads stay as they are.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(|error| BenchError::Unavailable {
         what: "steering packets".to_owned(),
         why: format!("{error}; {REMEDY}"),

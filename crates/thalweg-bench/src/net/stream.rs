@@ -249,8 +249,9 @@ impl Zerocopy {
             }
             // SAFETY: not null, so it points at a whole header in `control`.
             let data = unsafe { libc::CMSG_DATA(first) }.cast::<libc::sock_extended_err>();
-            // SAFETY: the kernel writes a whole `sock_extended_err` behind the header of an IP_RECVERR message, which is
-            // what an error queue delivers first; alignment may be that of the header only, hence the unaligned read.
+            // SAFETY: the kernel writes a whole `sock_extended_err` behind the header of an IP_RECVERR message, which
+            // is what an error queue delivers first; alignment may be that of the header only, hence the unaligned
+            // read.
             let report = unsafe { data.read_unaligned() };
             if report.ee_origin == SO_EE_ORIGIN_ZEROCOPY {
                 let count = u64::from(report.ee_data.wrapping_sub(report.ee_info)) + 1;

@@ -64,9 +64,9 @@ impl Uring {
     }
 
     fn push(&mut self, entry: &squeue::Entry) -> Result<(), BenchError> {
-        // SAFETY: entries point into `messages` and `received`, which are `Vec`s of fixed length and not freed before their
-        // operations are over (see `drop`); `messages` is never written, and `received` is looked at only when its one
-        // operation has completed.
+        // SAFETY: entries point into `messages` and `received`, which are `Vec`s of fixed length and not freed before
+        // their operations are over (see `drop`); `messages` is never written, and `received` is looked at only when
+        // its one operation has completed.
         let pushed = unsafe { self.ring.submission().push(entry) };
         pushed.map_err(|_| gone("the submission queue of io_uring is full"))
     }
@@ -182,8 +182,8 @@ impl Exchange for Uring {
 }
 
 impl Drop for Uring {
-    /// The kernel may still read from our messages and write to what we receive into: it is made to finish, or the memory is
-    /// left to it.
+    /// The kernel may still read from our messages and write to what we receive into: it is made to finish, or the
+    /// memory is left to it.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         while self.under_way + usize::from(self.receiving) > 0 {

@@ -1,5 +1,5 @@
-//! Messages over Thalweg's own links: each is a slot with one record that is offered, fetched and released, as a node does
-//! it, without what nodes do beside (headers are not parsed, nothing is built).
+//! Messages over Thalweg's own links: each is a slot with one record that is offered, fetched and released, as a node
+//! does it, without what nodes do beside (headers are not parsed, nothing is built).
 //!
 //! A conversation needs two links, one each way: each end is a source and a builder.
 
@@ -174,8 +174,8 @@ pub(super) struct Verbs {
 }
 
 impl Verbs {
-    /// Lets both links do what they can; those that were `woken`, or both. One that has ended does not keep the other from
-    /// being heard.
+    /// Lets both links do what they can; those that were `woken`, or both. One that has ended does not keep the other
+    /// from being heard.
     fn turn(&mut self, woken: bool) -> Result<(), BenchError> {
         self.turns += 1;
         if woken || self.turns.is_multiple_of(SAME_TIME) {

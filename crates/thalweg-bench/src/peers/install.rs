@@ -42,7 +42,8 @@ impl Shelf {
         own.into_iter().chain(env::split_paths(&path)).map(|directory| directory.join(program)).find(|file| runs(file))
     }
 
-    /// A program that knows of a peer. There may be several called `pip`: that one knows it which lies where the peer does.
+    /// A program that knows of a peer. There may be several called `pip`: that one knows it which lies where the peer
+    /// does.
     fn find_for(&self, peer: &Peer, program: &str) -> Option<PathBuf> {
         let beside = || Some(fs::canonicalize(self.find(peer.programs[0])?).ok()?.with_file_name(program));
         beside().filter(|file| matches!(peer.from, From::Pip(_)) && runs(file)).or_else(|| self.find(program))

@@ -1,9 +1,9 @@
 //! Thalweg beside the tools that laboratories measure with, and the libraries they would use instead.
 //!
-//! For each pairing of a table, a peer's program and the line of `thalweg bench` that does the same work take
-//! turns, each first every other time: absolute figures on a machine that is shared drift, and a disk may give more to who
-//! comes first; ratios within one run do so less. Every turn of both is kept, in the order taken; the ratio is the median of
-//! the ratios turn by turn.
+//! For each pairing of a table, a peer's program and the line of `thalweg bench` that does the same work take turns,
+//! each first every other time: absolute figures on a machine that is shared drift, and a disk may give more to who
+//! comes first; ratios within one run do so less. Every turn of both is kept, in the order taken; the ratio is the
+//! median of the ratios turn by turn.
 //!
 //! Everything stays on this host, on a loopback of its own where that is to be had.
 
@@ -154,8 +154,8 @@ pub struct Missing {
     pub install: String,
 }
 
-/// Takes all pairings whose peers are here. What fails says so in its place and the others are taken; a comparison that was
-/// [stopped](Stop) holds what was done until then.
+/// Takes all pairings whose peers are here. What fails says so in its place and the others are taken; a comparison that
+/// was [stopped](Stop) holds what was done until then.
 ///
 /// # Errors
 /// Where `options.only` has a name that is unknown, or there is no place to keep the peers' programs.

@@ -31,8 +31,8 @@ fn json(text: &str) -> Option<Value> {
     serde_json::from_str(&text[text.find('{')?..]).ok()
 }
 
-/// `iperf3 -c … --json`: bit/s and bytes as the receiver counted them, all streams together. It ends with 0 even where it
-/// failed: then there is an `error`, and no `sum_received`.
+/// `iperf3 -c … --json`: bit/s and bytes as the receiver counted them, all streams together. It ends with 0 even where
+/// it failed: then there is an `error`, and no `sum_received`.
 pub(super) fn iperf3(text: &str) -> Option<Measured> {
     let received = json(text)?;
     let received = &received["end"]["sum_received"];
@@ -76,7 +76,8 @@ pub(super) fn ucx_latency(text: &str) -> Option<Measured> {
     only(column(text, 8, 1)?)
 }
 
-/// `ucx_perftest -f -t …_bw`: the last line's sixth column is the bandwidth over the whole test in 2²⁰ bytes per second.
+/// `ucx_perftest -f -t …_bw`: the last line's sixth column is the bandwidth over the whole test in 2²⁰ bytes per
+/// second.
 pub(super) fn ucx_bandwidth(text: &str) -> Option<Measured> {
     only(column(text, 8, 5)? * 8.0 * f64::from(1 << 20))
 }
@@ -92,8 +93,8 @@ fn column(text: &str, of: usize, at: usize) -> Option<f64> {
     if columns.len() == of { columns[at].parse().ok() } else { None }
 }
 
-/// `fio --output-format=json`: bytes per second and bytes of the one direction its one job went in, and the job's processor
-/// time (percents of `job_runtime`, milliseconds): the program's own would hold the laying out of the file.
+/// `fio --output-format=json`: bytes per second and bytes of the one direction its one job went in, and the job's
+/// processor time (percents of `job_runtime`, milliseconds): the program's own would hold the laying out of the file.
 pub(crate) fn fio(text: &str) -> Option<Measured> {
     let output = json(text)?;
     let job = &output["jobs"][0];
@@ -128,7 +129,8 @@ pub(super) fn spead2(text: &str) -> Option<Measured> {
     only(rate.trim().strip_suffix("Gbps")?.trim().parse::<f64>().ok()? * 1e9)
 }
 
-/// The first version number in what a program says of itself: digits with a point between them, and what clings to them.
+/// The first version number in what a program says of itself: digits with a point between them, and what clings to
+/// them.
 pub(super) fn version(text: &str) -> Option<String> {
     text.split(|char: char| char.is_whitespace() || matches!(char, ',' | '(' | ')' | ':')).find_map(|word| {
         let version = &word[word.find(|char: char| char.is_ascii_digit())?..];

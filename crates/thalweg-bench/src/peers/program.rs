@@ -103,8 +103,8 @@ impl Program {
         Err(BenchError::Silent { doing: format!("waiting for {} to die", self.name), timeout: TIMEOUT })
     }
 
-    /// Waits until it listens on `port`. That is looked up in its network's tables: connecting would use up a server that
-    /// serves once.
+    /// Waits until it listens on `port`. That is looked up in its network's tables: connecting would use up a server
+    /// that serves once.
     pub(crate) fn listening(&mut self, port: u16, transport: Transport, stop: &Stop) -> Result<(), BenchError> {
         let tables = transport.tables().map(|table| format!("/proc/{}/net/{table}", self.pid.as_raw_nonzero()));
         // A kernel without IPv6 has no table for it.

@@ -1,9 +1,9 @@
 //! The peers, and what each is compared with.
 //!
 //! Words in braces are put in when a turn begins: `{port}` and `{port2}` are free ports, `{time}` is that of a turn and
-//! `{seconds}` the same in whole seconds,
-//! `{count}` the pairing's `per_second` times that, `{directory}` a directory that is deleted afterwards, `{most}` half of the
-//! bytes that are free there, and `{congestion}` the congestion control that connections get which do not ask for one.
+//! `{seconds}` the same in whole seconds, `{count}` the pairing's `per_second` times that, `{directory}` a directory
+//! that is deleted afterwards, `{most}` half of the bytes that are free there, and `{congestion}` the congestion
+//! control that connections get which do not ask for one.
 
 use super::parse::{self, Parser};
 use super::program::Transport;

@@ -22,8 +22,8 @@ pub enum PlotError {
     Draw(#[from] DrawError),
 }
 
-/// The principal figure of a report by message size, as an SVG file: latency p50 (logarithmic), or else goodput, or else
-/// the rate.
+/// The principal figure of a report by message size, as an SVG file: latency p50 (logarithmic), or else goodput, or
+/// else the rate.
 ///
 /// # Errors
 /// [`PlotError::Empty`] where no point has figures; others where the picture cannot be drawn.

@@ -35,8 +35,8 @@ impl<'a> Section<'a> {
         self.points.iter().copied().filter(|point| !point.repeats.is_empty())
     }
 
-    /// What is to be said of its points beside their figures: failures, and each note once, with the size where it is of
-    /// one point only.
+    /// What is to be said of its points beside their figures: failures, and each note once, with the size where it is
+    /// of one point only.
     pub(super) fn remarks(&self) -> Vec<String> {
         let of = |point: &Point, text: &str| format!("{}: {text}", size(point.key.size));
         let failed = self.points.iter().filter_map(|point| Some(of(point, point.error.as_ref()?)));

@@ -63,7 +63,8 @@ pub(super) enum Check {
     Less { a: Quantity, b: Quantity, by: f64 },
     /// `a` is between `from` and `to` times `b`.
     RatioBetween { a: Quantity, b: Quantity, from: f64, to: f64 },
-    /// The time is proportional to the size, from this size up: the time per byte of no two differs by more than a factor.
+    /// The time is proportional to the size, from this size up: the time per byte of no two differs by more than a
+    /// factor.
     Proportional { of: Selector, from: ByteSize, within: f64 },
     /// It is at least so much, in its unit.
     AtLeast { a: Quantity, value: f64 },

@@ -1,5 +1,5 @@
-//! Published measurements taken again: what a paper measured, how it is measured here, what stands beside what, and which
-//! of its findings hold on this machine. An experiment is data (`experiments/NAME.toml`), not code.
+//! Published measurements taken again: what a paper measured, how it is measured here, what stands beside what, and
+//! which of its findings hold on this machine. An experiment is data (`experiments/NAME.toml`), not code.
 
 mod check;
 mod page;

@@ -1,8 +1,8 @@
-//! The client, the same for every server: whole files one after the other, ranges asked for by many connections at once,
-//! uploads.
+//! The client, the same for every server: whole files one after the other, ranges asked for by many connections at
+//! once, uploads.
 //!
-//! What comes is counted and thrown away in the kernel (`MSG_TRUNC`, tcp(7)), so that it is the server that is measured and not
-//! the client's memory; the first bytes of each answer are looked at.
+//! What comes is counted and thrown away in the kernel (`MSG_TRUNC`, tcp(7)), so that it is the server that is measured
+//! and not the client's memory; the first bytes of each answer are looked at.
 
 use crate::drive::Stop;
 use crate::file::target::pattern;
@@ -75,8 +75,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes what is there of an answer, as much as one system call gives. `wanted` is its status, and its length where it
-    /// has content, which begins at so many bytes of the pattern.
+    /// Takes what is there of an answer, as much as one system call gives. `wanted` is its status, and its length where
+    /// it has content, which begins at so many bytes of the pattern.
     fn take(&mut self, wanted: &Wanted) -> Result<Coming, BenchError> {
         let server = self.server;
         let (room, flags) = match self.left {

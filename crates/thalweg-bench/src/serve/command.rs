@@ -147,8 +147,8 @@ fn serve(thalweg: &Path, directory: &Path, address: SocketAddr, how: &[&str]) ->
     command
 }
 
-/// As Debian sets it up, but for what has to do with its directories. One process for each processor that this thread may
-/// use.
+/// As Debian sets it up, but for what has to do with its directories. One process for each processor that this thread
+/// may use.
 fn nginx(sendfile: bool, directory: &Path, address: SocketAddr) -> Result<Command, BenchError> {
     let text = directory.to_string_lossy();
     if text.contains(['"', '\\', '$', '\n']) {
@@ -180,8 +180,8 @@ pub(super) struct Pass {
     pub(super) cpu: f64,
 }
 
-/// One pass over a file past the page cache, 32 pieces of 1 MiB under way; a written file is new, on the disk at the end, and
-/// deleted afterwards.
+/// One pass over a file past the page cache, 32 pieces of 1 MiB under way; a written file is new, on the disk at the
+/// end, and deleted afterwards.
 pub(super) fn fio(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<Pass, BenchError> {
     let mut command = Command::new(found("fio", &[], "fio")?);
     command.args(["--name=peer", "--direct=1", "--ioengine=libaio", "--iodepth=32", "--thread"]);

@@ -1,20 +1,20 @@
-//! The data server beside nginx and beside the disk: whole files from the page cache, ranges asked for by many, files that are
-//! not in the page cache, uploads.
+//! The data server beside nginx and beside the disk: whole files from the page cache, ranges asked for by many, files
+//! that are not in the page cache, uploads.
 //!
-//! Every server is a process of its own, started for each turn on one processor, while the client has another; the processor
-//! time that is counted is the server's alone. Points of one kind take turns. The client is the same for all of them: see
-//! [`client`].
+//! Every server is a process of its own, started for each turn on one processor, while the client has another; the
+//! processor time that is counted is the server's alone. Points of one kind take turns. The client is the same for all
+//! of them: see [`client`].
 //!
 //! - *cached*: one connection fetches a file that is in the page cache, again and again.
-//! - *ranges*: many connections each ask for a range of it, somewhere, and for the next one when it has come. Latency is from the
-//!   question to the last byte. One that fails fails the point.
-//! - *uncached*: one connection fetches the file after it was dropped from the page cache; beside it, `fio` reads the same file with
-//!   `O_DIRECT`, 32 pieces of 1 MiB under way. How much of the file the page cache holds is looked up (`cachestat`) whenever
-//!   32 MiB have come, and the most is kept.
-//! - *upload*: one connection sends a file, from the page cache, that is on the disk when the answer comes; beside it, `fio` writes one
-//!   as long with `O_DIRECT` and an `fsync` at the end.
-//! - *mounted*: `thalweg bench file` reads the file in blocks, in order and in no order, where `thalweg mount` shows it. Neither page
-//!   cache has it at the beginning.
+//! - *ranges*: many connections each ask for a range of it, somewhere, and for the next one when it has come. Latency
+//!   is from the question to the last byte. One that fails fails the point.
+//! - *uncached*: one connection fetches the file after it was dropped from the page cache; beside it, `fio` reads the
+//!   same file with `O_DIRECT`, 32 pieces of 1 MiB under way. How much of the file the page cache holds is looked up
+//!   (`cachestat`) whenever 32 MiB have come, and the most is kept.
+//! - *upload*: one connection sends a file, from the page cache, that is on the disk when the answer comes; beside it,
+//!   `fio` writes one as long with `O_DIRECT` and an `fsync` at the end.
+//! - *mounted*: `thalweg bench file` reads the file in blocks, in order and in no order, where `thalweg mount` shows
+//!   it. Neither page cache has it at the beginning.
 
 mod client;
 mod command;
@@ -67,8 +67,8 @@ pub struct Options {
     /// Connections that ask for ranges
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=4000))]
     clients: u32,
-    /// TCP congestion control of the client that sends files, or 'system' for the system's default. Servers send with the
-    /// system's
+    /// TCP congestion control of the client that sends files, or 'system' for the system's default. Servers send with
+    /// the system's
     #[arg(short = 'C', long, value_name = "NAME", default_value = "cubic")]
     congestion: String,
     /// Processors of client and server, or none; without it, the first two there are
@@ -119,8 +119,8 @@ impl Work {
         }
     }
 
-    /// By whom the others are judged: what is usual, and where the disk takes part, what it gives and what the plainest way
-    /// costs.
+    /// By whom the others are judged: what is usual, and where the disk takes part, what it gives and what the plainest
+    /// way costs.
     fn yardsticks(self) -> Vec<Who> {
         match self {
             Self::Cached | Self::Ranges => vec![Who::Nginx { sendfile: true }],
@@ -454,8 +454,8 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// A file that is not in the page cache, neither under its own name nor under the mounted one. The processor time is the
-    /// reader's.
+    /// A file that is not in the page cache, neither under its own name nor under the mounted one. The processor time
+    /// is the reader's.
     fn mounted(&self, network: &Network, random: bool) -> Result<Figures, BenchError> {
         bind(self.cpus.serving)?;
         network.enter(End::Server)?;

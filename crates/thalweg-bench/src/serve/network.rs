@@ -1,4 +1,5 @@
-//! Where client and server meet: this host's loopback, or two virtual Ethernet cards with a network of its own behind each.
+//! Where client and server meet: this host's loopback, or two virtual Ethernet cards with a network of its own behind
+//! each.
 
 use super::command::run;
 use crate::BenchError;

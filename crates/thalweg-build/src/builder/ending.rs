@@ -5,8 +5,8 @@ use std::time::Duration;
 use thalweg_wire::EventId;
 
 impl Builder {
-    /// The run ends in front of event `end`, whatever was offered: events from there on are not built, and their fragments
-    /// count as `beyond_end`. Said again it may only lower the end, and never below
+    /// The run ends in front of event `end`, whatever was offered: events from there on are not built, and their
+    /// fragments count as `beyond_end`. Said again it may only lower the end, and never below
     /// [`closed_until`](Self::closed_until). Returns where the run ends now.
     pub fn end_at(&mut self, end: EventId, now: Duration) -> EventId {
         self.advance(now);
@@ -28,8 +28,8 @@ impl Builder {
         end
     }
 
-    /// One past the highest event that was closed, or that a trigger level has decided on; the first of the run where there
-    /// is none. No end may lie in front of it.
+    /// One past the highest event that was closed, or that a trigger level has decided on; the first of the run where
+    /// there is none. No end may lie in front of it.
     pub fn closed_until(&self) -> EventId {
         match self.events.closed_until() {
             until if until <= share_index(self.config.first, &self.config) => self.config.first,
@@ -42,8 +42,9 @@ impl Builder {
         self.event(self.sources[source].offered_until)
     }
 
-    /// Everything ends now. No further event is closed; what sources had offered or sent of those that are open is lost, and
-    /// every source is given up. What was closed is still to be taken; then the run [is finished](Self::is_finished).
+    /// Everything ends now. No further event is closed; what sources had offered or sent of those that are open is
+    /// lost, and every source is given up. What was closed is still to be taken; then the run [is
+    /// finished](Self::is_finished).
     pub fn abandon(&mut self, now: Duration) {
         self.abandoned = true;
         let Self { events, sources, .. } = self;

@@ -27,8 +27,9 @@ pub struct Fetch {
 
 impl Builder {
     /// What to ask for next: slots of the oldest event first, starting at a source that rotates with the event. Where
-    /// they are asked for in pieces, a few slots take turns, so that a slow source hides behind others. A source that does
-    /// not keep up is asked a few events ahead of the others: time that it loses it cannot make up for, and they can. Nothing while the window is full. Where the range begins at 0 the caller must have a place of `offer.bytes`
+    /// they are asked for in pieces, a few slots take turns, so that a slow source hides behind others. A source that
+    /// does not keep up is asked a few events ahead of the others: time that it loses it cannot make up for, and they
+    /// can. Nothing while the window is full. Where the range begins at 0 the caller must have a place of `offer.bytes`
     /// bytes ready. What is returned counts as asked for.
     pub fn next_fetch(&mut self, now: Duration) -> Option<Fetch> {
         self.advance(now);
@@ -73,8 +74,8 @@ impl Builder {
             let free = credit.is_slow(source) || turns < TURNS;
             free && !credit.holds_back(source) && begun.iter().all(|(begun, _)| *begun != source)
         };
-        // Who is behind goes first, and whoever is far ahead of it waits: otherwise all others would run ahead to the last event that may be
-        // open, and then wait for it together.
+        // Who is behind goes first, and whoever is far ahead of it waits: otherwise all others would run ahead to the
+        // last event that may be open, and then wait for it together.
         let keeps_up = |source: &usize| !credit.is_slow(*source) && !credit.holds_back(*source);
         let behind = (0..due.len()).filter(keeps_up).min_by_key(|source| due[*source].ready);
         let furthest = behind.and_then(|source| {
@@ -138,8 +139,8 @@ impl Builder {
         self.credit.received(source, bytes, now);
     }
 
-    /// A source says that it has sent so many bytes more, `lost` of them again because they had been lost. No more of it is
-    /// believed than it was to send.
+    /// A source says that it has sent so many bytes more, `lost` of them again because they had been lost. No more of
+    /// it is believed than it was to send.
     pub fn losses(&mut self, source: usize, sent: u64, lost: u64) {
         self.credit.losses(source, sent, lost);
     }

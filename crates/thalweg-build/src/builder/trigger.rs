@@ -20,15 +20,15 @@ pub struct Triggered {
 }
 
 impl Builder {
-    /// The next event that level 2 is to decide on, with [`decide`](Self::decide): all of its sources have answered, with
-    /// a fragment or by having none.
+    /// The next event that level 2 is to decide on, with [`decide`](Self::decide): all of its sources have answered,
+    /// with a fragment or by having none.
     pub fn next_decision(&mut self) -> Option<EventId> {
         self.events.next_decision().map(|index| self.event(index))
     }
 
     /// Level 2 accepts an event, and the other sources are asked; or it does not, nothing more is asked, and the event
-    /// will not be among those [closed](Self::next_closed). A slot that holds fragments of several events is fetched where
-    /// one of them is accepted.
+    /// will not be among those [closed](Self::next_closed). A slot that holds fragments of several events is fetched
+    /// where one of them is accepted.
     pub fn decide(&mut self, event: EventId, accept: bool) {
         let index = event.0 / u64::from(self.config.builders);
         if self.event(index) != event || !self.events.is_undecided(index) {

@@ -1,4 +1,5 @@
-//! A builder behind a switch port, in a model of the network: what it asks for keeps the port busy and does not overflow it.
+//! A builder behind a switch port, in a model of the network: what it asks for keeps the port busy and does not
+//! overflow it.
 
 use crate::rig::{RUN, config, fragment, id, lay};
 use std::cmp::Reverse;
@@ -256,7 +257,8 @@ fn the_port_is_full_and_does_not_overflow() {
     }
 }
 
-/// One whose fragments happen to be long falls behind. Were the others to go on regardless, all would wait at the last event that may be open.
+/// One whose fragments happen to be long falls behind. Were the others to go on regardless, all would wait at the last
+/// event that may be open.
 #[test]
 fn no_source_runs_far_ahead_of_the_others() {
     let uneven = Traffic { events: 60, lost_of: u64::MAX, smallest: 1 << 10, largest: 1 << 20 };

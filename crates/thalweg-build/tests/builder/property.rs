@@ -1,6 +1,6 @@
 //! Whole runs under a seeded scheduler that loses, repeats, delays and reorders what sources and builder say to each
-//! other, cuts connections, lets sources drop and die, and damages records, against an oracle that follows each fragment
-//! from outside and knows which bucket of the ledger it must be in.
+//! other, cuts connections, lets sources drop and die, and damages records, against an oracle that follows each
+//! fragment from outside and knows which bucket of the ledger it must be in.
 
 use crate::rig::{DEADLINE, RUN, books, config, id, lay, ms};
 use proptest::prelude::*;

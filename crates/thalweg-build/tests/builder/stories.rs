@@ -135,7 +135,8 @@ fn a_source_that_is_behind_but_goes_on_is_not_late() {
     let mut rig = Rig::new(config(2));
     rig.offer(0, 0, 3);
     rig.fetch_all();
-    // Source 1 takes most of a deadline for each event: twice as long as the youngest of them may wait for a silent source.
+    // Source 1 takes most of a deadline for each event: twice as long as the youngest of them may wait for a silent
+    // source.
     for event in 0..3 {
         rig.wait(DEADLINE - ms(1));
         assert_eq!(rig.closed(), []);

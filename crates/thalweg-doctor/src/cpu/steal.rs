@@ -36,8 +36,8 @@ fn judge(before: Times, after: Times) -> Finding {
     }
 }
 
-/// The first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice (proc_stat(5)). Guest
-/// time is part of user time already.
+/// The first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice (proc_stat(5)).
+/// Guest time is part of user time already.
 fn times(text: &str) -> Option<Times> {
     let numbers: Vec<u64> =
         text.strip_prefix("cpu ")?.lines().next()?.split_whitespace().map_while(|n| n.parse().ok()).collect();

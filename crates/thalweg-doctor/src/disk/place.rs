@@ -16,8 +16,8 @@ pub(super) fn file_system(path: &Path) -> Option<String> {
     kind_at(&read::text("/proc/self/mountinfo")?, &path).map(str::to_owned)
 }
 
-/// `/proc/self/mountinfo`: id parent major:minor root mount-point options … - type source … (proc_pid_mountinfo(5)). The
-/// longest mount point counts, and of equal ones the last, which covers the others.
+/// `/proc/self/mountinfo`: id parent major:minor root mount-point options … - type source … (proc_pid_mountinfo(5)).
+/// The longest mount point counts, and of equal ones the last, which covers the others.
 fn kind_at<'a>(table: &'a str, path: &Path) -> Option<&'a str> {
     let mounts = table.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;

@@ -1,7 +1,8 @@
 //! How fast the disk takes blocks, measured where it is asked for.
 //!
-//! One block after the other, each written when the one before is on its way to be safe: a lower bound, since the recorder
-//! has several in flight. The file never has a name (`O_TMPFILE`): when this process ends, however it ends, it is gone.
+//! One block after the other, each written when the one before is on its way to be safe: a lower bound, since the
+//! recorder has several in flight. The file never has a name (`O_TMPFILE`): when this process ends, however it ends, it
+//! is gone.
 
 use super::{place, writes};
 use crate::{Finding, Needs, read};

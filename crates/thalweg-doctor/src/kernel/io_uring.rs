@@ -45,8 +45,8 @@ pub(super) fn operations(ring: &io::Result<IoUring>) -> Finding {
         return Finding::new(NAME, format!("the ring does not say: {error}"));
     }
     let (mut there, mut not): (Vec<_>, Vec<_>) = OPERATIONS.iter().partition(|(_, code)| probe.is_supported(*code));
-    // Not operations of their own: multishot receive came together with zero-copy send (Linux 6.0), and that buffers can
-    // be registered is tried with an empty table.
+    // Not operations of their own: multishot receive came together with zero-copy send (Linux 6.0), and that buffers
+    // can be registered is tried with an empty table.
     if probe.is_supported(opcode::SendZc::CODE) { &mut there } else { &mut not }.push(&("multishot recv", 0));
     let registers = ring.submitter().register_buffers_sparse(1).is_ok();
     if registers { &mut there } else { &mut not }.push(&("register_buffers", 0));

@@ -8,8 +8,8 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     judge(needs, available, reserved, limit())
 }
 
-/// `available` is what the kernel can give without swapping, `reserved` what it holds back in huge pages, `limit` what the
-/// control group allows on top of what it uses now; all in bytes.
+/// `available` is what the kernel can give without swapping, `reserved` what it holds back in huge pages, `limit` what
+/// the control group allows on top of what it uses now; all in bytes.
 fn judge(needs: &Needs, available: Option<u64>, reserved: u64, limit: Option<u64>) -> Finding {
     let (slots, blocks) = needs.nodes.iter().fold((0u64, 0u64), |(slots, blocks), node| {
         (slots.saturating_add(node.slots), blocks.saturating_add(node.blocks))

@@ -21,8 +21,9 @@ pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Finding {
     judge(limits(RECEIVE), limits(SEND), window, fastest, &other)
 }
 
-/// Where no `link` is known, Thalweg leaves the sizes of its sockets to the kernel, which lets them grow to the third of each triple. `window` is what
-/// a builder asks one source for at a time, in bytes, `fastest` an interface's speed in bits per second.
+/// Where no `link` is known, Thalweg leaves the sizes of its sockets to the kernel, which lets them grow to the third
+/// of each triple. `window` is what a builder asks one source for at a time, in bytes, `fastest` an interface's speed
+/// in bits per second.
 fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest: Option<f64>, other: &str) -> Finding {
     const NAME: &str = "socket buffers";
     let (Some(receive), Some(send)) = (receive, send) else {

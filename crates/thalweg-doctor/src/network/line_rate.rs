@@ -57,8 +57,8 @@ fn line(address: &Address, routes: &str) -> Option<String> {
     route(routes, target_ip).map(str::to_owned)
 }
 
-/// `/proc/net/route`: Iface Destination Gateway Flags RefCnt Use Metric Mask …, addresses in hexadecimal, in the machine's
-/// byte order. The longest mask that fits counts.
+/// `/proc/net/route`: Iface Destination Gateway Flags RefCnt Use Metric Mask …, addresses in hexadecimal, in the
+/// machine's byte order. The longest mask that fits counts.
 fn route(routes: &str, target: Ipv4Addr) -> Option<&str> {
     let target = u32::from_ne_bytes(target.octets());
     let fits = routes.lines().filter_map(|line| {

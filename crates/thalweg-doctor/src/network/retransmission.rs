@@ -6,8 +6,8 @@ const SETTING: &str = "/proc/sys/net/ipv4/tcp_rto_min_us";
 
 pub(super) fn probe() -> Finding {
     match read::number(SETTING) {
-        // In a laboratory a round trip takes less than a millisecond; a loss at the end of a burst then stands still for a
-        // thousand of them. No fault: the window is there so that such losses do not happen.
+        // In a laboratory a round trip takes less than a millisecond; a loss at the end of a burst then stands still
+        // for a thousand of them. No fault: the window is there so that such losses do not happen.
         Some(micros) if micros > 20_000 => {
             Finding::new("retransmission", format!("at the earliest after {} ms ({SETTING})", micros / 1000))
                 .mended_by("sysctl -w net.ipv4.tcp_rto_min_us=5000")

@@ -138,8 +138,8 @@ fn pcie(interfaces: &[Interface], line: impl Fn(&str, Option<bool>, String) -> F
     }
 }
 
-/// Bits per second of a slot, from `8.0 GT/s PCIe` and the number of lanes. Up to 5 GT/s eight bits are sent as ten, from
-/// 8 GT/s on 128 as 130.
+/// Bits per second of a slot, from `8.0 GT/s PCIe` and the number of lanes. Up to 5 GT/s eight bits are sent as ten,
+/// from 8 GT/s on 128 as 130.
 fn slot(speed: &str, width: &str) -> Option<f64> {
     let transfers: f64 = speed.split(' ').next()?.parse().ok().filter(|t: &f64| t.is_finite() && *t > 0.0)?;
     let lanes: u32 = width.parse().ok()?;

@@ -202,8 +202,8 @@ pub(super) fn parse_result(text: &str) -> Option<(i32, Duration)> {
     Some((code.parse().ok()?, Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
 }
 
-/// The machine's first program: makes the directories a Linux program expects, runs the program, notes its exit code, and
-/// switches the machine off.
+/// The machine's first program: makes the directories a Linux program expects, runs the program, notes its exit code,
+/// and switches the machine off.
 pub(super) fn script(program: &Path, args: &[OsString], directory: &Path, result: &Path, streams: &str) -> Vec<u8> {
     let words = [program.as_os_str()].into_iter().chain(args.iter().map(OsString::as_os_str));
     let program = words.map(quote).collect::<Vec<_>>().join(&b' ');
@@ -273,7 +273,8 @@ fn command(kernel: &Kernel, memory: ByteSize, files: &BootFiles, directory: &Pat
     init.push("\"");
     command.arg(format!("mem={}M", memory.0.div_ceil(1 << 20)));
     command.args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw", "con=null", "con0=fd:0,fd:1", "quiet"]);
-    // The kernel keeps its own files in ~/.uml, and its memory in a file of TMPDIR. Its first program sees none of this.
+    // The kernel keeps its own files in ~/.uml, and its memory in a file of TMPDIR. Its first program sees none of
+    // this.
     command.arg(init).env_clear().env("HOME", files.directory.path());
     command.env("TMPDIR", memory_place(memory, directory)?);
     Ok(command)
@@ -308,8 +309,8 @@ fn unfit(place: &Path, memory: ByteSize) -> Option<String> {
 }
 
 /// Keeps the kernel and its programs on one processor: they take turns, never run side by side, and a turn costs half
-/// when the other processor need not be woken for it (measured: 23 s of CPU without, 11 s with). Machines booted at the same
-/// time get different processors, as long as there are any: the file returned is the claim.
+/// when the other processor need not be woken for it (measured: 23 s of CPU without, 11 s with). Machines booted at the
+/// same time get different processors, as long as there are any: the file returned is the claim.
 fn one_cpu(pid: Pid) -> Option<File> {
     let allowed = sched_getaffinity(None).ok()?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).rev().filter(|&cpu| allowed.is_set(cpu)).collect();
@@ -375,8 +376,8 @@ impl Guest {
 
     /// Kills what is left of the group, hears the last words, and tells how the kernel ended.
     fn bury(&mut self) -> io::Result<ExitStatus> {
-        // All at once: a program inside that outlived its kernel would make its system calls to the host. Until it is waited
-        // for, the kernel's process keeps the group's number from being used again.
+        // All at once: a program inside that outlived its kernel would make its system calls to the host. Until it is
+        // waited for, the kernel's process keeps the group's number from being used again.
         match kill_process_group(self.pid, Signal::KILL) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => return Err(error.into()),

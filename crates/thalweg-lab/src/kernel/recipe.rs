@@ -22,22 +22,23 @@ struct Change {
 }
 
 const CHANGES: &[Change] = &[
-    // User-Mode Linux offers no choice of HZ, and says 100. TCP's timers count in jiffies: a tail loss probe waits for two of
-    // them at least, and bic and cubic measure their epochs in them. RHEL and Ubuntu run at 1000.
+    // User-Mode Linux offers no choice of HZ, and says 100. TCP's timers count in jiffies: a tail loss probe waits for
+    // two of them at least, and bic and cubic measure their epochs in them. RHEL and Ubuntu run at 1000.
     Change {
         file: "arch/um/Kconfig",
         from: "config HZ\n\tint\n\tdefault 100\n",
         to: "config HZ\n\tint\n\tdefault 1000\n",
     },
-    // Each address space inside is a process of the host that this kernel traces. Should the kernel be killed, its programs
-    // must die with it: released from the trace, they would go on and make their system calls to the host.
+    // Each address space inside is a process of the host that this kernel traces. Should the kernel be killed, its
+    // programs must die with it: released from the trace, they would go on and make their system calls to the host.
     Change {
         file: "arch/um/os-Linux/skas/process.c",
         from: "PTRACE_O_TRACESYSGOOD",
         to: "(PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)",
     },
     // Room for the registers of the programs inside, all or none of which the host takes (xstateregs_set() in its
-    // arch/x86/kernel/fpu/regset.c). Those of AVX-512 are 2696 bytes; with those of AMX, which the hosts of some clouds have, 11008.
+    // arch/x86/kernel/fpu/regset.c). Those of AVX-512 are 2696 bytes; with those of AMX, which the hosts of some clouds
+    // have, 11008.
     Change {
         file: "arch/x86/um/user-offsets.c",
         from: "DEFINE_LONGS(HOST_FP_SIZE, 2696);",

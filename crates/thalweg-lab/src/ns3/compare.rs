@@ -4,7 +4,8 @@ use crate::report::{Completion, Report};
 
 /// Goodputs that differ by less than this part of the ceiling agree.
 const GOODPUT: f64 = 0.02;
-/// Times and counts whose ratio is below this agree. Two runs of one laboratory with other random numbers differ by as much.
+/// Times and counts whose ratio is below this agree. Two runs of one laboratory with other random numbers differ by as
+/// much.
 const RATIO: f64 = 1.5;
 /// Fewer segments sent again, or dropped, than this are an accident.
 const SEGMENTS: u64 = 20;

@@ -88,7 +88,8 @@ impl Ns3 {
         if program.is_file() {
             return Ok(program);
         }
-        // Others may do the same at this moment, in this process too: each has its own files, and the last one's program stays.
+        // Others may do the same at this moment, in this process too: each has its own files, and the last one's
+        // program stays.
         let own = tempfile::tempdir_in(&directory).map_err(LabError::file(&directory))?;
         let (source, built) = (own.path().join("incast.cc"), own.path().join("incast"));
         fs::write(&source, SOURCE).map_err(LabError::file(&source))?;

@@ -39,8 +39,8 @@ impl Drop for Running {
     }
 }
 
-/// Runs it, unless `stop` becomes true, which is seen within a tenth of a second. What it says goes to files: a pipe that
-/// nobody reads while waiting would fill.
+/// Runs it, unless `stop` becomes true, which is seen within a tenth of a second. What it says goes to files: a pipe
+/// that nobody reads while waiting would fill.
 pub(super) fn finish(name: &str, command: &mut Command, limit: Duration, stop: &AtomicBool) -> Result<Ended, LabError> {
     let doing = || format!("running {name}");
     let file = || tempfile::tempfile().map_err(LabError::os("making a temporary file"));

@@ -1,5 +1,5 @@
-//! Watches the receivers' ports while nodes run: how long their queues are, and what TCP has counted when the measured time
-//! begins and ends.
+//! Watches the receivers' ports while nodes run: how long their queues are, and what TCP has counted when the measured
+//! time begins and ends.
 
 use crate::LabError;
 use crate::counters::{Counters, Counts};

@@ -37,8 +37,8 @@ impl Default for Control {
     }
 }
 
-/// Under credits, where nobody said: Thalweg's own, a window that follows the builder's credit. It is made for nothing else, so
-/// that it is not had without credits.
+/// Under credits, where nobody said: Thalweg's own, a window that follows the builder's credit. It is made for nothing
+/// else, so that it is not had without credits.
 const DEFAULT: &str = "thalweg";
 
 /// Why a text is not a control.

@@ -200,8 +200,8 @@ fn table<'a, 'i>(name: &str, value: &'a Value<'i>) -> Result<&'a DeTable<'i>, Er
     value.get_ref().as_table().ok_or_else(|| (value.span(), format!("{name}: a table")))
 }
 
-/// Everything in a table that is no table, by its dotted key (`"network.senders"` and `network.senders` are one), in the
-/// order of the file.
+/// Everything in a table that is no table, by its dotted key (`"network.senders"` and `network.senders` are one), in
+/// the order of the file.
 fn leaves<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(String, &'a Value<'i>)> {
     let mut all = Vec::new();
     for (key, value) in table {

@@ -72,7 +72,8 @@ impl Results {
         }
     }
 
-    /// Better is brighter: from nothing to the best where more is better, by ratios from the worst to the best where less is.
+    /// Better is brighter: from nothing to the best where more is better, by ratios from the worst to the best where
+    /// less is.
     pub(crate) fn scale(&self, shown: &Shown) -> Scale {
         let reports = self.outcomes.iter().flatten().filter_map(|outcome| outcome.as_deref().ok());
         let values: Vec<f64> = reports.filter_map(|report: &Report| (shown.value)(report)).collect();

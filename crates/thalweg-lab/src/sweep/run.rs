@@ -1,4 +1,5 @@
-//! Runs the cells: several at a time, the cheapest first. What is done is appended to `results.jsonl`, and done no more.
+//! Runs the cells: several at a time, the cheapest first. What is done is appended to `results.jsonl`, and done no
+//! more.
 
 use super::{Cell, Sweep};
 use crate::{LabError, Laboratory, Report, Scenario};
@@ -34,8 +35,8 @@ pub struct Progress<'a> {
     pub done: usize,
     /// Of how many.
     pub of: usize,
-    /// How long the rest will take, as far as can be known: by how long the cells took that are done, before the first by a rule of
-    /// thumb.
+    /// How long the rest will take, as far as can be known: by how long the cells took that are done, before the first
+    /// by a rule of thumb.
     pub left: Duration,
 }
 
@@ -58,8 +59,9 @@ enum Told {
 
 const RESULTS: &str = "results.jsonl";
 
-/// Runs what has no report in `directory/results.jsonl` yet, `jobs` cells at a time, until all is done or `stop` becomes true.
-/// A cell that fails is a result, with its error, and is tried again by the next run; what it left is kept in `directory`.
+/// Runs what has no report in `directory/results.jsonl` yet, `jobs` cells at a time, until all is done or `stop`
+/// becomes true. A cell that fails is a result, with its error, and is tried again by the next run; what it left is
+/// kept in `directory`.
 ///
 /// # Errors
 ///
@@ -203,8 +205,8 @@ fn one(
     }
 }
 
-/// What a results file says, by [`key`], and whether its last line has no end. A line that cannot be read, as an interrupted
-/// write leaves one, says nothing: its cell is measured again.
+/// What a results file says, by [`key`], and whether its last line has no end. A line that cannot be read, as an
+/// interrupted write leaves one, says nothing: its cell is measured again.
 fn read(path: &Path) -> Result<(HashMap<String, Outcome>, bool), LabError> {
     let text = match std::fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok((HashMap::new(), false)),
@@ -242,7 +244,8 @@ pub fn estimate(sweep: &Sweep, laboratory: Laboratory, jobs: usize) -> Duration 
     Duration::try_from_secs_f64(seconds / jobs.max(1) as f64).unwrap_or(Duration::MAX)
 }
 
-/// How long a cell takes here, in seconds of one processor, as was found with two of 2 to 3 GHz: most is spent on packets.
+/// How long a cell takes here, in seconds of one processor, as was found with two of 2 to 3 GHz: most is spent on
+/// packets.
 fn rule_of_thumb(scenario: &Scenario, laboratory: Laboratory) -> f64 {
     let seconds = (scenario.warm_up() + scenario.measured()).as_secs_f64();
     // In packets of 1500 bytes.

@@ -143,8 +143,8 @@ pub(super) fn by_goodput(one: &Report, other: &Report) -> Ordering {
     one.goodput_bits_per_second.total_cmp(&other.goodput_bits_per_second)
 }
 
-/// Whether nothing can be said about which has more goodput: they differ by less than 0.5 %, or, where less is offered than
-/// could be carried, by one event, which may have come before or after the end.
+/// Whether nothing can be said about which has more goodput: they differ by less than 0.5 %, or, where less is offered
+/// than could be carried, by one event, which may have come before or after the end.
 pub(crate) fn equal(one: &Report, other: &Report) -> bool {
     let Report { scenario, ceiling_bits_per_second: ceiling, measured_seconds: seconds, .. } = one;
     let offered_less = Scenario { traffic: Traffic { interval: None, ..scenario.traffic.clone() }, ..scenario.clone() }
@@ -182,7 +182,8 @@ impl Sweep {
     }
 }
 
-/// One object for all of it: `axes`, `cells` (each with its values, its report or its error, and its checks), and `contest`.
+/// One object for all of it: `axes`, `cells` (each with its values, its report or its error, and its checks), and
+/// `contest`.
 impl Serialize for Results {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]

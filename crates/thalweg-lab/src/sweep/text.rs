@@ -64,7 +64,8 @@ pub(crate) struct Panel<'a> {
 }
 
 impl Layout {
-    /// The two axes with the most values are rows and columns, in the file's order; controls are neither, unless there is nothing else.
+    /// The two axes with the most values are rows and columns, in the file's order; controls are neither, unless there
+    /// is nothing else.
     pub(crate) fn of(results: &Results) -> Self {
         let axes = &results.sweep.axes;
         let mut control = results.sweep.axis("traffic.control");

@@ -26,7 +26,8 @@ impl Reproduction {
         out + "\n" + &paper::findings_text(&self.findings)
     }
 
-    /// The whole report as a page that needs nothing else, with the surfaces of the paper's figures 5 and 6 as heat maps.
+    /// The whole report as a page that needs nothing else, with the surfaces of the paper's figures 5 and 6 as heat
+    /// maps.
     pub fn html(&self) -> String {
         let mut body = paragraph("quiet", self.source);
         body.push_str(&paragraph("quiet", &format!("laboratory: {}", self.laboratory)));

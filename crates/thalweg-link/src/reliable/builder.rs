@@ -227,7 +227,8 @@ impl ReliableBuilder {
                 self.unasked -= u64::from(offer.bytes);
             }
         }
-        // Over an earlier link the builder has heard of tickets that were not offered over this one, and now will not be.
+        // Over an earlier link the builder has heard of tickets that were not offered over this one, and now will not
+        // be.
         self.next = self.next.map(|next| next.max(below));
         self.early = self.early.split_off(&below);
         self.control.push_back(Message::Release { below: self.released.0 }.encode().to_vec());

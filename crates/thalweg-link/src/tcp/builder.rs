@@ -156,8 +156,8 @@ impl TcpBuilder {
         }
     }
 
-    /// Works through what is in the stash. Stops behind an eager offer, true then: the caller now has the chance to fetch
-    /// it, so that its bytes need not land elsewhere first.
+    /// Works through what is in the stash. Stops behind an eager offer, true then: the caller now has the chance to
+    /// fetch it, so that its bytes need not land elsewhere first.
     fn parse(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
         while !self.stash.is_empty() {
             match &mut self.phase {

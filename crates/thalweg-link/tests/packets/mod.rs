@@ -1,5 +1,5 @@
-//! A kind of link that exists to be tried: packets over a Unix socket (`SOCK_SEQPACKET`, unix(7)). All there is of it is
-//! in this file; `LinkKind::register(&PACKETS)` makes it known.
+//! A kind of link that exists to be tried: packets over a Unix socket (`SOCK_SEQPACKET`, unix(7)). All there is of it
+//! is in this file; `LinkKind::register(&PACKETS)` makes it known.
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::collections::{BTreeMap, VecDeque};

@@ -50,8 +50,8 @@ impl BuilderNode {
         self.serve(index);
     }
 
-    /// Keeps few connections that have not said who they are. Sources that are expected have room for all of them, so that
-    /// they can come at the same time.
+    /// Keeps few connections that have not said who they are. Sources that are expected have room for all of them, so
+    /// that they can come at the same time.
     fn make_room_for_an_unidentified(&mut self) {
         let absent = self.sources.iter().filter(|source| source.connection.is_none()).count();
         while self.unidentified().count() >= self.most_unidentified.max(1) + absent {
@@ -65,8 +65,8 @@ impl BuilderNode {
         unidentified.filter(|(_, connection)| connection.source.is_none())
     }
 
-    /// Turns away the one that has had the most time to say who it is, of those from where most of them come: a crowd of
-    /// silent ones keeps no source out. If it was a source it tries again. False where there is nobody to turn away.
+    /// Turns away the one that has had the most time to say who it is, of those from where most of them come: a crowd
+    /// of silent ones keeps no source out. If it was a source it tries again. False where there is nobody to turn away.
     fn turn_away_an_unidentified(&mut self) -> bool {
         let mut alike = HashMap::new();
         for (_, peer) in self.unidentified() {
@@ -83,8 +83,8 @@ impl BuilderNode {
         true
     }
 
-    /// Hears what a source has to say, up to its first offence: what it said before counts, what came behind is dropped,
-    /// and places among it return by that.
+    /// Hears what a source has to say, up to its first offence: what it said before counts, what came behind is
+    /// dropped, and places among it return by that.
     pub(super) fn serve(&mut self, index: usize) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let mut said = Vec::new();

@@ -23,8 +23,8 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// `in_flight` blocks are with it, and some have come back since the last look, or none has. True where it has owed an
-    /// answer for too long.
+    /// `in_flight` blocks are with it, and some have come back since the last look, or none has. True where it has owed
+    /// an answer for too long.
     fn look(&mut self, in_flight: usize, answered: bool, now: Duration) -> bool {
         self.since = match self.since {
             _ if in_flight == 0 => None,
@@ -72,7 +72,8 @@ impl BuilderNode {
         }
     }
 
-    /// Takes back what the disk has written. A disk that has not answered for long has failed: nothing more is given to it.
+    /// Takes back what the disk has written. A disk that has not answered for long has failed: nothing more is given to
+    /// it.
     pub(super) fn look_at_disk(&mut self, now: Duration) {
         let answered = self.blocks.reap();
         if self.disk.look(self.blocks.in_flight(), answered, now) {

@@ -20,8 +20,8 @@ use thalweg_wire::{EventId, RunNumber, SourceId, TaiNanos};
 const MOST_UNIDENTIFIED: usize = 64;
 /// Files that each of them has open.
 const UNIDENTIFIED_FILES: u64 = 2;
-/// A receive buffer is so many times the window: what comes behind a gap stays in it until the gap is filled, a round trip later, or two where
-/// it is lost once more, and meanwhile as much again is asked for.
+/// A receive buffer is so many times the window: what comes behind a gap stays in it until the gap is filled, a round
+/// trip later, or two where it is lost once more, and meanwhile as much again is asked for.
 const GAPS: u64 = 4;
 
 impl BuilderNode {

@@ -1,7 +1,8 @@
 //! Trigger levels: where fragments wait while their event is decided on, and the copy of those that are kept.
 //!
-//! Few events are kept, so what is fetched does not go into the blocks that go to disk: it waits in *places*, one for each
-//! slot, or, over shared memory, where the source wrote it. An event that is accepted is copied once into such a block.
+//! Few events are kept, so what is fetched does not go into the blocks that go to disk: it waits in *places*, one for
+//! each slot, or, over shared memory, where the source wrote it. An event that is accepted is copied once into such a
+//! block.
 
 use super::SourceState;
 use crate::blocks::Blocks;
@@ -72,8 +73,8 @@ impl Trigger {
         }
     }
 
-    /// Sets memory aside, once it is known how long the sources' slots are: as much as the blocks have, and two places for
-    /// each source at least.
+    /// Sets memory aside, once it is known how long the sources' slots are: as much as the blocks have, and two places
+    /// for each source at least.
     pub(super) fn set_aside(&mut self, config: &BuilderNodeConfig, sources: &[SourceState]) -> Result<(), NodeError> {
         if config.listen.iter().all(|address| address.kind().maps) {
             return Ok(());

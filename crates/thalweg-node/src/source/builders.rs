@@ -32,8 +32,8 @@ pub(super) struct Builder {
     pub(super) left_out: Option<(u64, u32, Disposition)>,
     pub(super) accounts: Accounts,
     pub(super) copied_before: u64,
-    /// Tickets asked for over shared memory that is no longer connected. The builder may still read them where they lie, so
-    /// they are not withdrawn.
+    /// Tickets asked for over shared memory that is no longer connected. The builder may still read them where they
+    /// lie, so they are not withdrawn.
     pub(super) granted: BTreeSet<u64>,
     /// Bytes sent unasked over this connection, and not released.
     pub(super) eager: u32,
@@ -156,8 +156,8 @@ impl SourceNode {
         }
     }
 
-    /// A builder asks how far this source is. It waits where the builder that leads asks, and the other builders are told;
-    /// where another asks, that one wants the run to end, and the one that leads is told.
+    /// A builder asks how far this source is. It waits where the builder that leads asks, and the other builders are
+    /// told; where another asks, that one wants the run to end, and the one that leads is told.
     pub(super) fn pause(&mut self, index: usize) {
         if index == 0 && self.phase == Phase::Running {
             self.phase = Phase::Paused;

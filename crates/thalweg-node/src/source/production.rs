@@ -42,7 +42,8 @@ impl SourceNode {
             match self.place(len, key)? {
                 Place::Slot(index) => {
                     let (stamp, sequence) = (self.stamp(), self.sequence);
-                    // Without a rate the fragments of a slot are taken in one go, within microseconds: one date for all.
+                    // Without a rate the fragments of a slot are taken in one go, within microseconds: one date for
+                    // all.
                     let date = match date {
                         Some(date) if self.due.is_none() => date,
                         _ => *date.insert(self.clock.now()),
@@ -165,7 +166,8 @@ impl SourceNode {
         }
     }
 
-    /// How many records may share a slot: what every builder takes. A builder that is away for the moment said so before.
+    /// How many records may share a slot: what every builder takes. A builder that is away for the moment said so
+    /// before.
     fn most_records(&self) -> u32 {
         self.builders.iter().map(|builder| builder.most_records).min().unwrap_or(MAX_RECORDS).max(1)
     }
@@ -213,8 +215,9 @@ impl SourceNode {
         full
     }
 
-    /// The device has nothing for this event, because its recording has a gap. Nothing was accepted, so nothing is said: the
-    /// builder sees this source go on to the next event. A slot holds consecutive events, so this one ends here.
+    /// The device has nothing for this event, because its recording has a gap. Nothing was accepted, so nothing is
+    /// said: the builder sees this source go on to the next event. A slot holds consecutive events, so this one ends
+    /// here.
     fn passed_over(&mut self, index: usize) -> bool {
         self.next_event += 1;
         self.wait_for_next();
@@ -289,7 +292,8 @@ impl SourceNode {
         self.leave_out(index, event, 1, Disposition::DroppedNewest);
     }
 
-    /// So many fragments of a builder will not be had, from this event on. They are announced with those that follow them.
+    /// So many fragments of a builder will not be had, from this event on. They are announced with those that follow
+    /// them.
     pub(super) fn leave_out(&mut self, index: usize, event: EventId, count: u32, how: Disposition) {
         let stride = self.builders.len() as u64;
         let builder = &mut self.builders[index];

@@ -24,8 +24,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const GRAIN: Duration = Duration::from_millis(2);
 /// Whatever happened, the builder that leads is told to stop then.
 const LAST_WORD: Duration = Duration::from_secs(8);
-/// A run that was told to end is over after this: to answer, to go on, to be cut, to be given up, and the steps in which
-/// time is counted meanwhile.
+/// A run that was told to end is over after this: to answer, to go on, to be cut, to be given up, and the steps in
+/// which time is counted meanwhile.
 const BOUND: Duration = Duration::from_millis(2000 + 10_000 + 2000 + 2000 + 500);
 
 proptest! {
@@ -300,9 +300,9 @@ impl World {
                 let ledger = node.ledger();
                 assert!(ledger.sources.iter().all(|entry| entry.lost == 0 && entry.final_counters), "{ledger:#?}");
             }
-            // One whose device has no more does not hear where the run ends. And where the run ends at the slowest source,
-            // that one's final counters may reach a builder before most sources have told it so: meanwhile it closes events
-            // behind that.
+            // One whose device has no more does not hear where the run ends. And where the run ends at the slowest
+            // source, that one's final counters may reach a builder before most sources have told it so: meanwhile it
+            // closes events behind that.
             let ends: Vec<u64> = self.nodes.iter().map(|node| node.end).collect();
             let is_level = self.nodes[0].ledger().sources.iter().all(|entry| entry.beyond_end == 0);
             let relayed = is_level && plan.sources.iter().all(|source| source.events == u64::MAX);
@@ -328,8 +328,8 @@ fn follows(from: State, to: State) -> bool {
     }
 }
 
-/// A builder whose disk was behind lets deadlines pass again once it waits for no block, be it that who was to be asked is
-/// gone: here the only source that has more leaves with the other builder.
+/// A builder whose disk was behind lets deadlines pass again once it waits for no block, be it that who was to be asked
+/// is gone: here the only source that has more leaves with the other builder.
 #[test]
 fn a_builder_that_was_short_of_blocks_does_not_wait_for_a_source_that_is_gone() {
     let source = |slots, longest| SourcePlan {

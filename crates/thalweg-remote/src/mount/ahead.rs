@@ -145,7 +145,8 @@ impl Drop for Room {
     }
 }
 
-/// Bytes in a piece: the shortest, two of the kernel's reads; and the longest, which a fast link takes milliseconds for.
+/// Bytes in a piece: the shortest, two of the kernel's reads; and the longest, which a fast link takes milliseconds
+/// for.
 const SHORTEST: u64 = 256 << 10;
 const LONGEST: u64 = 4 << 20;
 /// How far reads may be out of order that are in order.

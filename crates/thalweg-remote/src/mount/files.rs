@@ -244,8 +244,8 @@ impl Filesystem for Files {
 
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.open_file(number) {
-            // A node is one content: what the kernel has of it is right. Through its cache, and not directly, since only so
-            // it can be mapped, read ahead, and read twice at the price of once.
+            // A node is one content: what the kernel has of it is right. Through its cache, and not directly, since
+            // only so it can be mapped, read ahead, and read twice at the price of once.
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
             Err(errno) => reply.error(self.failed(errno)),
         }

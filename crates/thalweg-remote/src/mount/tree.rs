@@ -342,8 +342,8 @@ impl Table {
     }
 }
 
-/// The server, asked patiently as long as it is there. When it was gone for too long, everybody who asks next is told so
-/// after one try, until it answers again: a program that reads a thousand files does not wait a thousand times.
+/// The server, asked patiently as long as it is there. When it was gone for too long, everybody who asks next is told
+/// so after one try, until it answers again: a program that reads a thousand files does not wait a thousand times.
 #[derive(Debug)]
 struct Link {
     patient: Server,

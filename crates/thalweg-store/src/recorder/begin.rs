@@ -21,8 +21,8 @@ use thalweg_arena::{Block, BlockPool, Registration};
 use thalweg_wire::RunNumber;
 
 impl Recorder {
-    /// Makes the run's directory, its `run.json` and its first segment. Registers the blocks of `pool`, which have to be all
-    /// free.
+    /// Makes the run's directory, its `run.json` and its first segment. Registers the blocks of `pool`, which have to
+    /// be all free.
     ///
     /// # Errors
     /// Where there is a run of this number, blocks of this size cannot be recorded, some are not free, or the system
@@ -156,8 +156,8 @@ fn make_directory(
     }
 }
 
-/// Takes the lock that tells readers that the run is being written. A reader that looks for it holds it for an instant, so it is
-/// tried again for a while; somebody who keeps it must not keep the run from beginning for ever.
+/// Takes the lock that tells readers that the run is being written. A reader that looks for it holds it for an instant,
+/// so it is tried again for a while; somebody who keeps it must not keep the run from beginning for ever.
 fn lock_alone(directory: &File, path: &Path) -> Result<(), StoreError> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {

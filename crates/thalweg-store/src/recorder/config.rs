@@ -86,7 +86,8 @@ pub struct RunEnd {
     pub ledger: serde_json::Value,
 }
 
-/// Which method the recorder uses, of those that can fall back on another. It shows in the log, in `run.json` and in metrics.
+/// Which method the recorder uses, of those that can fall back on another. It shows in the log, in `run.json` and in
+/// metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RecorderMethod {
     /// What carries the writes.

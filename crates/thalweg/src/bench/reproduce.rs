@@ -34,8 +34,8 @@ pub(crate) struct Options {
     /// Where the report is written: report.html, report.md and its pictures. Without it: reproduce-NAME
     #[arg(long, value_name = "DIR", requires = "name")]
     out: Option<PathBuf>,
-    /// Write everything that was measured as JSON; '-' prints it on standard output, as does a standard output that is no
-    /// terminal
+    /// Write everything that was measured as JSON; '-' prints it on standard output, as does a standard output that is
+    /// no terminal
     #[arg(long, value_name = "FILE", id = "json_file", requires = "name")]
     json: Option<PathBuf>,
 }
@@ -119,7 +119,8 @@ pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failu
     Ok(if stop.pressed() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// The one that the laboratory does. Each of its sweeps has a directory of its own, and goes on where it was interrupted.
+/// The one that the laboratory does. Each of its sweeps has a directory of its own, and goes on where it was
+/// interrupted.
 fn tdaq(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{}", tdaq::NAME).into());
     let how = lab::How { on: options.on.unwrap_or_default(), jobs: options.jobs };

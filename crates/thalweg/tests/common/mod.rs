@@ -35,13 +35,14 @@ pub(crate) fn thalweg() -> std::process::Command {
     command
 }
 
-/// The program where everybody may run it: the directories above the one that it was built into may be closed to others.
+/// The program where everybody may run it: the directories above the one that it was built into may be closed to
+/// others.
 pub(crate) fn thalweg_for_everybody() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let copy = directory.path().join("thalweg");
-    // Not by this process: a child that another test starts meanwhile would hold the copy open for writing, and what is being
-    // written cannot be run.
+    // Not by this process: a child that another test starts meanwhile would hold the copy open for writing, and what is
+    // being written cannot be run.
     let copied = std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_thalweg")).arg(&copy).status().unwrap();
     assert!(copied.success());
     (directory, copy)
@@ -352,8 +353,8 @@ pub(crate) fn check_untouched(report: &Value, source: &str) {
     assert_eq!(entry(report, source)["beyond_end"], 0, "{report:#}");
 }
 
-/// Everything this source accepted of events before the end of the run is on disk, once. Another source that is slow when
-/// a run is stopped may have it end where that source is.
+/// Everything this source accepted of events before the end of the run is on disk, once. Another source that is slow
+/// when a run is stopped may have it end where that source is.
 pub(crate) fn check_recorded(report: &Value, source: &str) {
     let entry = entry(report, source);
     let count = |bucket: &str| entry[bucket].as_u64().unwrap();

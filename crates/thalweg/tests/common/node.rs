@@ -125,8 +125,8 @@ impl Node {
         text.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().unwrap())).collect()
     }
 
-    /// Memory of its own that is in use, in KiB. Arenas are not in it: their size is that of the configuration, and a page
-    /// of them counts once it was touched.
+    /// Memory of its own that is in use, in KiB. Arenas are not in it: their size is that of the configuration, and a
+    /// page of them counts once it was touched.
     pub(crate) fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a process has an RssAnon");
@@ -169,8 +169,8 @@ fn listen(from: impl Read + Send + 'static, to: Sender<Line>, line: fn(String) -
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // A process that was stopped dies of SIGKILL all the same; one that writes to a disk that stands still does not, and
-        // the test that made it stand still has to go on.
+        // A process that was stopped dies of SIGKILL all the same; one that writes to a disk that stands still does
+        // not, and the test that made it stand still has to go on.
         let _ = self.child.kill();
         let deadline = Instant::now() + Duration::from_secs(5);
         while self.next(deadline).is_some() {}

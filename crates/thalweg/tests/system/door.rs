@@ -1,5 +1,5 @@
-//! The builder's door, and everything else from outside that could hold a node up: crowds, bogus peers, pipes that nobody
-//! reads, a supervisor that dies.
+//! The builder's door, and everything else from outside that could hold a node up: crowds, bogus peers, pipes that
+//! nobody reads, a supervisor that dies.
 
 use crate::common::hostile::{Stranger, hello};
 use crate::common::*;

@@ -1,4 +1,5 @@
-//! Whole systems: real processes on this machine, what is on disk afterwards, and whether the final counters agree with it.
+//! Whole systems: real processes on this machine, what is on disk afterwards, and whether the final counters agree with
+//! it.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! Sources that are not equally fast: where the run ends, the fast ones are far ahead, and what they sent of later events is
-//! on disk and does not count.
+//! Sources that are not equally fast: where the run ends, the fast ones are far ahead, and what they sent of later
+//! events is on disk and does not count.
 
 use crate::common::disk::Disk;
 use crate::common::*;

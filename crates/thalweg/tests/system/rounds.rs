@@ -1,5 +1,5 @@
-//! Rounds against hostile sources that belong to the topology: whatever they do, and in whatever order, the other sources
-//! are recorded to the last event, and the run ends when it should.
+//! Rounds against hostile sources that belong to the topology: whatever they do, and in whatever order, the other
+//! sources are recorded to the last event, and the run ends when it should.
 //!
 //! What happens in a round is decided by its seed. `THALWEG_ROUNDS=100` plays more of them, `THALWEG_SEED=17` begins at
 //! another; a round that fails says its seed and what was done in it.
