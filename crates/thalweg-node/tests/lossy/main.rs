@@ -24,9 +24,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const GRAIN: Duration = Duration::from_millis(2);
 /// Whatever happened, the builder that leads is told to stop then.
 const LAST_WORD: Duration = Duration::from_secs(8);
-/// A run that was told to end is over after this: to answer, to go on, to be cut, to be given up, and the steps in
-/// which time is counted meanwhile.
-const BOUND: Duration = Duration::from_millis(2000 + 10_000 + 2000 + 2000 + 500);
+/// A run that was told to end is over after this: to answer, to go on, to be cut off (and once more where a source comes
+/// back from a hang), to be given up, and the steps in which time is counted meanwhile.
+const BOUND: Duration = Duration::from_millis(2000 + 10_000 + 2 * 2000 + 2000 + 500);
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 500, failure_persistence: None, ..ProptestConfig::default() })]
