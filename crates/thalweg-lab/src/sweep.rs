@@ -8,7 +8,7 @@
 //! - `[quick]`: a sample. For a key of `[sweep]` some of its values, for any other key of the scenario another value.
 //! - `[check]`: what must be true of every cell, such as `share_of_ceiling = ">= 0.98"`: see [`check::FIGURES`].
 //!
-//! Some come with Thalweg: [`NAMES`].
+//! Some come with Thalweg: `NAMES`.
 
 pub mod check;
 mod file;

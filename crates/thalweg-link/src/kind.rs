@@ -38,7 +38,8 @@ pub struct Abilities {
     pub form: &'static str,
     /// What stands behind the name in an address.
     pub locator: Locator,
-    /// The builder reads fragments in the source's own memory, without a copy: see [`BuilderLink::maps`].
+    /// The builder reads fragments in the source's own memory, without a copy: see
+    /// [`BuilderLink::maps`](crate::BuilderLink::maps).
     pub maps: bool,
     /// A slot is fetched in pieces, so that credit can be finer than a slot.
     pub pieces: bool,

@@ -28,7 +28,7 @@ pub struct SourceSettings {
     pub feed: Feed,
     /// The builders, in their order: event `e` goes to number `e` modulo their count.
     pub builders: Vec<Address>,
-    /// Congestion control of TCP links: see [`connect`].
+    /// Congestion control of TCP links: see [`SourceEndpoint::connect`].
     pub congestion: Option<String>,
     /// How many events there are in a second; as fast as they are taken when absent.
     pub rate: Option<EventRate>,

@@ -1,13 +1,11 @@
 //! From one process to another: by kernel sockets as programs use them, and by shared memory as Thalweg does.
 //!
 //! One end asks and the other serves. The other end is a second process of this program on the same host, or
-//! `thalweg bench listen` on another; only the asking end chooses options. Over a control connection it sends a [job],
+//! `thalweg bench listen` on another; only the asking end chooses options. Over a control connection it sends a job,
 //! one for each repeat of each point; the bytes that are measured go over a connection of their own.
 //!
-//! Messages of one size are exchanged ([`Exchange`]); the first byte of each says whether it counts. Before the first
+//! Messages of one size are exchanged (`Exchange`); the first byte of each says whether it counts. Before the first
 //! that counts comes a mark, at which both ends read what they have used so far; the last is marked too.
-//!
-//! [job]: control::Job
 
 pub mod bandwidth;
 mod control;

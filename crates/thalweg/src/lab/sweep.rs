@@ -24,7 +24,7 @@ pub(super) struct Options {
     /// Where results.jsonl (which a later run goes on from), report.json and report.html are. Without it: sweep-NAME
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
-    /// Only the sample that the file's [quick] says: fewer cells, shorter measurements
+    /// Only the sample that the file's `[quick]` says: fewer cells, shorter measurements
     #[arg(long, requires = "sweep")]
     quick: bool,
     /// Only cells with this value of a key, or one of several: delay=1ms, senders=1,2
