@@ -149,3 +149,30 @@ fn split(datagram: &[u8]) -> Result<(Message, &[u8]), LinkError> {
     }
     Ok((message, body))
 }
+
+#[cfg(test)]
+mod tests {
+    //! What the tests of both halves begin with: a source that comes back, and goes on with ticket 7.
+    use thalweg_wire::{Capabilities, Hello, RunNumber, SourceId, Welcome};
+
+    pub(super) const HELLO: Hello = Hello {
+        session: 1,
+        source: SourceId::new(1, 0),
+        builder: 0,
+        builders: 1,
+        slots: 4,
+        slot_bytes: 64,
+        max_payload: 0,
+        capabilities: Capabilities::empty(),
+        description: 0,
+    };
+    pub(super) const WELCOME: Welcome = Welcome {
+        run: RunNumber(1),
+        eager_credit: 0,
+        eager_limit: 0,
+        most_records: 1,
+        running: true,
+        released_below: 7,
+        capabilities: Capabilities::empty(),
+    };
+}

@@ -20,7 +20,7 @@ use std::time::Duration;
 use thalweg_arena::Arena;
 use thalweg_build::{Builder, Fetch};
 use thalweg_control::{RunControl, State};
-use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest, LinkError, Peer};
+use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest, LinkError, Peer, Watch};
 use thalweg_wire::{EventId, Losses, Message, RunNumber, SourceId, TaiNanos};
 use trigger::Trigger;
 
@@ -36,8 +36,8 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// How often to look at connections that have not said who they are.
 const TICK: Duration = Duration::from_millis(100);
 
-const BELL: u64 = u64::MAX;
-const RECORDER: u64 = u64::MAX - 1;
+const BELL: u64 = Watch::OTHERS;
+const RECORDER: u64 = Watch::OTHERS + 1;
 
 /// A builder that listens.
 #[derive(Debug)]

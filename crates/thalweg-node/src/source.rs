@@ -14,7 +14,7 @@ use std::time::Duration;
 use thalweg_arena::SlotPool;
 use thalweg_control::Command;
 use thalweg_device::{Acquisition, Device};
-use thalweg_link::{Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting};
+use thalweg_link::{Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
 use thalweg_wire::{Accounts, Hello, Message, RunNumber, SourceId, record_len};
 
 /// What a source node is made from.
@@ -83,8 +83,8 @@ pub(crate) enum Standing {
     Over,
 }
 
-const BELL: u64 = u64::MAX;
-const DEVICE: u64 = u64::MAX - 1;
+const BELL: u64 = Watch::OTHERS;
+const DEVICE: u64 = Watch::OTHERS + 1;
 
 /// A source, ready to connect.
 #[derive(Debug)]

@@ -574,38 +574,19 @@ impl Fetching {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_wire::{EventId, RunNumber, SourceId, Welcome};
+    use crate::reliable::tests::{HELLO, WELCOME};
+    use thalweg_wire::EventId;
 
     #[test]
     fn what_is_released_before_it_was_offered_again_is_not_waited_for() {
         let mut builder = ReliableBuilder::new(Eager { credit: 0, limit: 0 }, Duration::ZERO);
-        let hello = Hello {
-            session: 1,
-            source: SourceId::new(1, 0),
-            builder: 0,
-            builders: 1,
-            slots: 4,
-            slot_bytes: 64,
-            max_payload: 0,
-            capabilities: Capabilities::empty(),
-            description: 0,
-        };
         let heard = |builder: &mut ReliableBuilder, datagram: &[u8]| {
             let mut said = Vec::new();
             builder.on_datagram(datagram, Duration::ZERO, &mut said).unwrap();
             said
         };
-        heard(&mut builder, &[&Message::Hello(hello).encode()[..], &[0; 4]].concat());
-        let welcome = Welcome {
-            run: RunNumber(1),
-            eager_credit: 0,
-            eager_limit: 0,
-            most_records: 1,
-            running: true,
-            released_below: 7,
-            capabilities: Capabilities::empty(),
-        };
-        builder.send(&Message::Welcome(welcome), Duration::ZERO);
+        heard(&mut builder, &[&Message::Hello(HELLO).encode()[..], &[0; 4]].concat());
+        builder.send(&Message::Welcome(WELCOME), Duration::ZERO);
         // Ticket 7 had come over the connection before: its offer over this one is lost.
         builder.release(8, Duration::ZERO);
         let (disposition, first) = (Disposition::Held, EventId(8));

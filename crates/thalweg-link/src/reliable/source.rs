@@ -314,30 +314,11 @@ impl ReliableSource {
 mod tests {
     use super::*;
     use crate::reliable::TIMEOUT;
-    use thalweg_wire::{Capabilities, EventId, RunNumber, SourceId, Welcome};
+    use crate::reliable::tests::{HELLO, WELCOME};
+    use thalweg_wire::EventId;
 
     #[test]
     fn a_fetch_does_not_show_that_the_offer_was_heard() {
-        let hello = Hello {
-            session: 1,
-            source: SourceId::new(1, 0),
-            builder: 0,
-            builders: 1,
-            slots: 4,
-            slot_bytes: 64,
-            max_payload: 0,
-            capabilities: Capabilities::empty(),
-            description: 0,
-        };
-        let welcome = Welcome {
-            run: RunNumber(1),
-            eager_credit: 0,
-            eager_limit: 0,
-            most_records: 1,
-            running: true,
-            released_below: 7,
-            capabilities: Capabilities::empty(),
-        };
         let offer = Announcement {
             ticket: 7,
             first: EventId(7),
@@ -347,8 +328,8 @@ mod tests {
             disposition: Disposition::Held,
         };
         let mut now = Duration::ZERO;
-        let mut source = ReliableSource::new(hello, String::new(), now);
-        source.on_datagram(&numbered(&Message::Welcome(welcome), 0), now, &mut Vec::new()).unwrap();
+        let mut source = ReliableSource::new(HELLO, String::new(), now);
+        source.on_datagram(&numbered(&Message::Welcome(WELCOME), 0), now, &mut Vec::new()).unwrap();
         source.offer(&offer, now);
         // The builder knows the ticket from an earlier connection. What was said on this one is lost.
         source

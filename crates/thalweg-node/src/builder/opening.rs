@@ -11,7 +11,7 @@ use crate::{BuilderNodeConfig, CheckConfig, NodeError, RunConfig, TaiClock, Topo
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 use thalweg_arena::BlockPool;
-use thalweg_build::{Builder, BuilderConfig, Check, Hold, Window};
+use thalweg_build::{Builder, BuilderConfig, Check, CreditState, Hold, Window};
 use thalweg_control::{Config as ControlConfig, RunControl};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints};
 use thalweg_wire::{EventId, RunNumber, SourceId, TaiNanos};
@@ -65,8 +65,9 @@ impl BuilderNode {
         control.configured();
         let builder = Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), window));
         let trigger = config.has_trigger().then(|| Trigger::new(&config, count, topology.run.record));
-        let credit = builder.credit().map(|credit| (credit.window, credit.piece));
-        tracing::info!(builder = name, ?credit, ?eager, "how it asks");
+        if let Some(CreditState { window, piece, .. }) = builder.credit() {
+            tracing::info!(builder = name, window, piece, ?eager, "asks by credit");
+        }
         Ok(Self {
             blocks: Blocks::new(pool, count, sources.len()),
             trigger,
