@@ -153,8 +153,8 @@ impl<L: SocketLink> Socket<L> {
     fn update(&mut self, peer: usize, watch: &Watch) -> Result<(), LinkError> {
         let interest = self.link.interest();
         if interest != self.interest {
-            self.interest = interest;
             watch.change(self.link.fd(), number(peer), interest)?;
+            self.interest = interest;
         }
         Ok(())
     }
@@ -189,8 +189,9 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
     fn flush(&mut self, _now: Duration, broken: &mut Vec<(usize, LinkError)>) {
         for (peer, socket) in self.peers.iter_mut().enumerate() {
             let Some(socket) = socket.as_mut().filter(|socket| !socket.broken) else { continue };
-            // The poller needs to know only of what is waited for; another thread may be waiting already.
-            let update = |socket: &mut Socket<L>| match self.waits {
+            // What is waited for is told before a wait; another thread may be waiting already, and room that nobody needs
+            // any more would be told of in every turn.
+            let update = |socket: &mut Socket<L>| match self.waits || socket.interest.write {
                 true => socket.update(peer, &self.watch),
                 false => Ok(()),
             };
@@ -206,7 +207,7 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
         let mut waits = true;
         for (peer, socket) in self.peers.iter_mut().enumerate() {
             let Some(socket) = socket else { continue };
-            // Where the poller does not take it, the link is looked at, and says what is wrong.
+            // Where the poller does not take it now, it is tried again: nobody would tell of what comes.
             let prepared = !socket.ready && socket.link.prepare_wait() && socket.update(peer, &self.watch).is_ok();
             socket.ready = !prepared;
             waits &= !socket.ready;
