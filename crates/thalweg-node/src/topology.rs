@@ -150,12 +150,17 @@ impl BuilderNodeConfig {
         }
     }
 
+    /// The link as `thalweg calibrate` found it, and the file that says so, where it counts: neither `window` nor `link`
+    /// is given.
+    pub fn calibrated(&self) -> Option<(LinkConfig, PathBuf)> {
+        if self.window.is_some() || self.link.is_some() { None } else { calibration::known(&self.listen) }
+    }
+
     /// How many bytes may be asked for, with so many sources: the window, and how many each may send unasked.
     pub fn credit(&self, sources: usize) -> (Window, u64) {
-        let known = || self.window.is_none().then(|| calibration::known(&self.listen)).flatten();
         // What comes unasked cannot be left unasked: behind level 2 nothing does.
         let eager_credit = if self.level2.is_some() { 0 } else { self.eager_credit.0 };
-        let Some(link) = self.link.or_else(known) else {
+        let Some(link) = self.link.or_else(|| Some(self.calibrated()?.0)) else {
             return (Window::Constant(self.window.map_or(WINDOW, |window| window.0)), eager_credit);
         };
         // An eighth of the buffer for what comes unasked; nothing where that would not hold a small slot from each.

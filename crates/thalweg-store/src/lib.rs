@@ -67,4 +67,4 @@ pub use recorder::{
 pub use run::{Recovery, Run};
 pub use salvage::{SalvageError, Salvaged, salvage};
 pub use stored::StoredBlock;
-pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify};
+pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify, verify_watched};

@@ -31,8 +31,10 @@ pub struct VerifyReport {
     pub blocks: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Records, those that stand for missing sources included.
+    /// Fragments.
     pub fragments: u64,
+    /// Records that stand for a source that has no fragment in an event.
+    pub missing: u64,
     /// Closed events, without those that are lost.
     pub events: u64,
     /// Closed events with a source missing.
@@ -259,10 +261,17 @@ impl Problem {
 
 /// Reads everything in a run: each block's CRC, each record's header and payload, each closed event, each total.
 pub fn verify(run: &Run) -> VerifyReport {
+    verify_watched(run, |_| {})
+}
+
+/// As [`verify`]; `watch` is told of each block that was read, in bytes.
+pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
     let mut check = Check::new(run);
     for (place, block) in run.blocks().iter().enumerate() {
         run.prefetch(place, true);
+        let before = check.report.bytes;
         check.block(block);
+        watch(check.report.bytes - before);
     }
     check.finish()
 }
@@ -339,6 +348,7 @@ impl<'a> Check<'a> {
             blocks: 0,
             bytes: 0,
             fragments: 0,
+            missing: 0,
             events: 0,
             incomplete_events: 0,
             unfinished_events: 0,
@@ -433,15 +443,16 @@ impl<'a> Check<'a> {
     }
 
     fn count(&mut self, record: &FragmentHeader) {
-        self.report.fragments += 1;
         let empty = || SourceCount::new(record.source, "");
         let count = self.counts.entry(record.source).or_insert_with(empty);
         count.bytes += u64::from(record.piece_length);
         if record.status.contains(Status::MISSING) {
             count.missing += 1;
+            self.report.missing += 1;
             *self.missing.entry(record.event).or_default() += 1;
         } else {
             count.recorded += 1;
+            self.report.fragments += 1;
         }
     }
 
@@ -535,6 +546,7 @@ impl<'a> Check<'a> {
             ("totals.blocks".to_owned(), info.totals.blocks, blocks),
             ("totals.bytes".to_owned(), info.totals.bytes, self.report.bytes),
             ("totals.fragments".to_owned(), info.totals.fragments, self.report.fragments),
+            ("totals.missing".to_owned(), info.totals.missing, self.report.missing),
             ("totals.segments".to_owned(), info.totals.segments.into(), self.report.segments.into()),
         ];
         if info.state == RunState::Complete {

@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use crate::node::check_name;
-use crate::print::Output;
+use crate::print::{self, Output};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -95,7 +95,11 @@ fn rate(text: &str) -> Result<f64, String> {
 fn text(findings: &[Finding], all: bool) -> String {
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let (missing, degraded) = (count(Level::Missing), count(Level::Degraded));
-    let mut out = format!("{missing} missing, {degraded} degraded, {} ok", count(Level::Ok));
+    let told = |count: usize, word| match count {
+        0 => format!("0 {word}"),
+        some => format!("{some} {}", print::verdict(word)),
+    };
+    let mut out = [told(missing, "missing"), told(degraded, "degraded"), told(count(Level::Ok), "ok")].join(", ");
     out.push_str(if all { "\n" } else { " (--all shows them all)\n" });
     let mut section = None;
     for finding in findings.iter().filter(|finding| all || finding.level != Level::Ok) {
@@ -103,7 +107,12 @@ fn text(findings: &[Finding], all: bool) -> String {
             let _ = write!(out, "\n{}\n", finding.section);
         }
         let said = plain(&finding.evidence);
-        out.push_str(&wrapped(&format!("  {:8}  ", finding.level), &format!("{}: {said}", plain(&finding.name))));
+        let level = finding.level.to_string();
+        let space = " ".repeat(10_usize.saturating_sub(level.len()));
+        out.push_str(&wrapped(
+            &format!("  {}{space}", print::verdict(&level)),
+            &format!("{}: {said}", plain(&finding.name)),
+        ));
         if let Some(cost) = &finding.cost {
             out.push_str(&wrapped("            cost: ", &plain(cost)));
         }

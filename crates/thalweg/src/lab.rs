@@ -2,6 +2,7 @@
 
 pub(crate) mod sweep;
 
+use crate::live::Busy;
 use crate::{Failure, print};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -61,9 +62,6 @@ struct How {
     /// Leave report.json, report.html and what each node said here
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
-    /// Print one JSON object as the last line of standard output, instead of text for people
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -145,17 +143,6 @@ impl Incast {
             measure: Measure { seconds: self.seconds, calibrate: self.calibrate, ..Measure::default() },
         };
         scenario.check().map(|()| scenario)
-    }
-}
-
-impl Options {
-    pub(crate) fn json(&self) -> bool {
-        match &self.command {
-            Command::Run(run) => run.how.json,
-            Command::Incast(incast) => incast.how.json,
-            Command::Sweep(sweep) => sweep.json,
-            Command::Build | Command::Shell | Command::Guest { .. } => false,
-        }
     }
 }
 
@@ -244,7 +231,7 @@ fn text(report: &Report) -> String {
 
 /// Does something that may need a kernel built first, and shows that.
 fn kernel<T>(act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
-    let busy = print::Busy::new("laboratory".into());
+    let busy = Busy::new("laboratory".into());
     act(&mut |progress| {
         busy.now(match progress {
             Progress::Waiting => "waiting for another process that builds the kernel".into(),

@@ -2,7 +2,7 @@
 
 use super::place::{explain, open};
 use crate::Failure;
-use crate::print::Output;
+use crate::print::{self, Output};
 use serde::Serialize;
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
-use thalweg_page::text::{count, many, plain, tai, wrapped};
+use thalweg_page::text::{count, many, plain, size, tai, wrapped};
 use thalweg_store::{
     End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, SourceInfo, StoreError, WriterLife,
 };
@@ -307,7 +307,10 @@ fn say(text: &str) {
 fn event_text(id: EventId, complete: bool, missing: usize, sources: usize) -> String {
     match complete {
         true => format!("event {}\n", id.0),
-        false => format!("event {}: INCOMPLETE, {missing} of {sources} sources missing\n", id.0),
+        false => {
+            let incomplete = print::verdict("INCOMPLETE");
+            format!("event {}: {incomplete}, {missing} of {sources} sources missing\n", id.0)
+        }
     }
 }
 
@@ -318,7 +321,8 @@ fn fragment_text(header: &FragmentHeader, payload: &[u8], data: Option<usize>) -
         return format!("  {source} {status}\n");
     }
     let when = tai(header.timestamp.0);
-    let mut out = format!("  {source} #{sequence} {when} {total_length} {}", type_name(*payload_type));
+    let length = size(u64::from(*total_length));
+    let mut out = format!("  {source} #{sequence} {when} TAI {length} {}", type_name(*payload_type));
     let _ = writeln!(out, " {status}");
     if let Some(data) = data.filter(|_| !payload.is_empty()) {
         let Data { values, unit, left } = Data::decode(*payload_type, payload, data);

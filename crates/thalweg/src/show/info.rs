@@ -2,14 +2,15 @@
 
 use super::place::{Named, Together, directories, ledger, open, word, worst};
 use crate::Failure;
-use crate::print::{self, Busy, Output};
+use crate::live::Busy;
+use crate::print::{self, Output};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
-use thalweg_page::text::{count, many, plain, seconds, size, utc, wrapped};
+use thalweg_page::text::{count, many, plain, seconds, size, utc, volume, wrapped};
 use thalweg_store::{
     EventCounts, EventStatus, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
 };
@@ -59,6 +60,7 @@ struct Sum {
     segments: u32,
     bytes: u64,
     fragments: u64,
+    missing: u64,
     ledger: Ledger,
 }
 
@@ -115,8 +117,8 @@ impl Sight {
             _ => "",
         };
         let state = match self.problems.is_empty() {
-            true => word(info.state).to_owned(),
-            false => format!("DAMAGED; run.json says {}", word(info.state)),
+            true => print::verdict(word(info.state)),
+            false => format!("{}; run.json says {}", print::verdict("DAMAGED"), word(info.state)),
         };
         let mut out = format!("run {}{builder}: {state}{life}\n", info.run);
         out.push_str(&print::because(&info.reasons));
@@ -132,7 +134,7 @@ impl Sight {
         }
         let fragments = match info.state {
             RunState::Open => String::new(),
-            _ => format!(", {}", many(info.totals.fragments, "fragment")),
+            _ => format!(", {}", print::fragments(info.totals.fragments, info.totals.missing)),
         };
         line("events", &format!("{} ({} incomplete){fragments}", count(events.built), count(events.incomplete)));
         line("stored", &stored(self.bytes, self.blocks, self.segments));
@@ -155,13 +157,7 @@ impl Sight {
             line("", note);
         }
         out.push_str(if info.sources.is_empty() { "" } else { "\nsources\n" });
-        for source in &info.sources {
-            out.push_str(&wrapped("  ", &plain(&format!("{} {}: {}", source.id, source.name, what(source)))));
-            let details = details(source);
-            if !details.is_empty() {
-                out.push_str(&wrapped("      ", &plain(&details)));
-            }
-        }
+        out.push_str(&sources(&info.sources));
         match ledger(info) {
             Ok(ledger) if ledger.sources.is_empty() => {}
             Ok(ledger) => {
@@ -187,6 +183,7 @@ impl Sum {
             segments: 0,
             bytes: 0,
             fragments: 0,
+            missing: 0,
             ledger: Ledger::default(),
         };
         for sight in run.members.iter().map(|at| &sights[*at]) {
@@ -196,6 +193,7 @@ impl Sum {
             sum.segments = sum.segments.saturating_add(sight.segments);
             sum.bytes = sum.bytes.saturating_add(sight.bytes);
             sum.fragments = sum.fragments.saturating_add(sight.info.totals.fragments);
+            sum.missing = sum.missing.saturating_add(sight.info.totals.missing);
             // That a ledger cannot be read was said of its directory.
             sum.ledger.merge(&ledger(&sight.info).unwrap_or_default());
         }
@@ -208,8 +206,8 @@ impl Sum {
 
     fn text(&self, title: &str) -> String {
         let EventCounts { built, incomplete } = self.events;
-        let fragments = many(self.fragments, "fragment");
-        let mut out = format!("{title}: {}\n", word(self.state));
+        let fragments = print::fragments(self.fragments, self.missing);
+        let mut out = format!("{title}: {}\n", print::verdict(word(self.state)));
         let _ = writeln!(out, "  events      {} ({} incomplete), {fragments}", count(built), count(incomplete));
         let _ = writeln!(out, "  stored      {}", stored(self.bytes, self.blocks, self.segments));
         if !self.ledger.sources.is_empty() {
@@ -224,8 +222,7 @@ const SHOWN: usize = 5;
 
 /// How much there is on disk.
 pub(super) fn stored(bytes: u64, blocks: u64, segments: u32) -> String {
-    let (bytes, blocks) = (many(bytes, "byte"), many(blocks, "block"));
-    format!("{bytes} in {blocks}, {}", many(segments.into(), "segment"))
+    format!("{} in {}, {}", volume(bytes), many(blocks, "block"), many(segments.into(), "segment"))
 }
 
 fn recorder(recorder: &RecorderInfo) -> String {
@@ -238,6 +235,30 @@ fn recorder(recorder: &RecorderInfo) -> String {
         size(recorder.block_size),
         size(recorder.segment_size)
     )
+}
+
+/// What the sources are; those that follow each other and say the same of themselves, in one line.
+fn sources(all: &[SourceInfo]) -> String {
+    let mut out = String::new();
+    for alike in all.chunk_by(|one, next| (what(one), details(one)) == (what(next), details(next))) {
+        let [first, .., last] = alike else {
+            let [one] = alike else { continue };
+            out.push_str(&source(&format!("{} {}", one.id, one.name), one));
+            continue;
+        };
+        let who = format!("{} {} to {} {}, {} alike", first.id, first.name, last.id, last.name, count(alike.len()));
+        out.push_str(&source(&who, first));
+    }
+    out
+}
+
+fn source(who: &str, source: &SourceInfo) -> String {
+    let mut out = wrapped("  ", &plain(&format!("{who}: {}", what(source))));
+    let details = details(source);
+    if !details.is_empty() {
+        out.push_str(&wrapped("      ", &plain(&details)));
+    }
+    out
 }
 
 /// What a source says it is, and whether its data were measured.
@@ -255,7 +276,7 @@ fn what(source: &SourceInfo) -> String {
 
 /// Everything else that a source says of itself, as `key value`; what is nested is left to `--json`.
 fn details(source: &SourceInfo) -> String {
-    const SAID: [&str; 6] = ["kind", "payload_type", "simulated", "replayed", "loop", "name"];
+    const SAID: [&str; 7] = ["kind", "payload_type", "simulated", "replayed", "loop", "name", "source"];
     let known = source.description.as_object().into_iter().flatten();
     let told = known.filter(|(key, value)| {
         !SAID.contains(&key.as_str()) && !value.is_null() && !value.is_object() && !value.is_array()

@@ -2,7 +2,8 @@
 
 use super::place::explain;
 use crate::Failure;
-use crate::print::{Busy, Output};
+use crate::live::Busy;
+use crate::print::Output;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use thalweg_page::text::{count, many, plain, wrapped};
