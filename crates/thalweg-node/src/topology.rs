@@ -1,6 +1,7 @@
 //! The topology: one TOML file that says which nodes there are and how they are connected.
 
 mod check;
+mod written;
 
 use crate::{Wait, calibration};
 use serde::{Deserialize, Serialize};
@@ -20,10 +21,10 @@ pub struct Topology {
     #[serde(default)]
     pub run: RunConfig,
     /// Event builders. Event `e` is built by number `e` modulo their count.
-    #[serde(rename = "builder")]
+    #[serde(rename = "builder", deserialize_with = "written::tables")]
     pub builders: Vec<BuilderNodeConfig>,
     /// Sources.
-    #[serde(rename = "source")]
+    #[serde(rename = "source", deserialize_with = "written::tables")]
     pub sources: Vec<SourceNodeConfig>,
 }
 
@@ -293,6 +294,7 @@ pub struct SourceNodeConfig {
     /// Its name.
     pub name: String,
     /// Its id, `"subsystem.element"`.
+    #[serde(deserialize_with = "written::id")]
     pub id: String,
     /// Where its fragments come from. Where there is none, another program pushes them ([`crate::PushSource`], in
     /// Python `thalweg.Source`), and decides itself on everything below.
@@ -340,8 +342,8 @@ impl SourceNodeConfig {
 }
 
 /// Events per second, of which there are from 10⁻⁶ to 10⁹: the time between two is from a nanosecond to some days.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
-#[serde(try_from = "f64", into = "f64")]
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
+#[serde(into = "f64")]
 pub struct EventRate(f64);
 
 /// Why a number is not a rate of events.
@@ -366,6 +368,12 @@ impl TryFrom<f64> for EventRate {
 
     fn try_from(hertz: f64) -> Result<Self, EventRateError> {
         (1e-6..=1e9).contains(&hertz).then_some(Self(hertz)).ok_or_else(|| EventRateError(hertz.to_string()))
+    }
+}
+
+impl<'de> Deserialize<'de> for EventRate {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_f64(written::Rate)
     }
 }
 

@@ -38,6 +38,9 @@ pub(crate) struct Address {
 impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, RemoteError> {
         let wrong = |why| RemoteError::Url { url: url.to_owned(), why };
+        if !url.contains("://") {
+            return Err(wrong("it must begin with http:// or https://"));
+        }
         let uri: Uri = url.parse().map_err(|_| wrong("it is no URL; blanks and the like are written %20"))?;
         let secure = match uri.scheme_str() {
             Some("http") => false,

@@ -1,7 +1,7 @@
 //! `thalweg cc`: TCP congestion controls loaded into the running kernel.
 
-use crate::Failure;
 use crate::print::Output;
+use crate::{Failure, live, outlet};
 use serde::Serialize;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -151,7 +151,7 @@ fn tell(outcomes: &[Outcome], json: bool, out: &mut Output) -> Result<ExitCode, 
         for outcome in outcomes {
             match outcome.done {
                 true => out.text(&format!("{}\n", outcome.said))?,
-                false => eprintln!("thalweg: {}", outcome.said),
+                false => outlet::stderr().put(live::said(&outcome.said)),
             }
         }
     }

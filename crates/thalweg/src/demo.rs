@@ -195,7 +195,7 @@ pub(crate) fn run_here(topology: Topology, json: bool, verbose: u8) -> Result<Ex
     line.clear();
     let Watched { report, failures } = watched?;
     for failure in &failures {
-        outlet::stderr().put(format!("thalweg: {failure}\n"));
+        outlet::stderr().put(live::said(failure));
     }
     Ok(print::run(&report, json))
 }

@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_node::{RunConfig, Snapshot, State};
-use thalweg_page::text::{count, many, seconds, volume};
+use thalweg_page::text::{count, many, plain_lines, seconds, volume, wrapped};
 use thalweg_page::tone;
 
 static QUIET: AtomicBool = AtomicBool::new(false);
@@ -36,6 +36,16 @@ pub(crate) fn stderr_is_coloured() -> bool {
 /// As `--color` says, else `NO_COLOR` and its like, else whether it is a terminal.
 fn is_coloured(stream: &impl anstream::stream::RawStream) -> bool {
     anstream::AutoStream::choice(stream) != anstream::ColorChoice::Never
+}
+
+/// An error, as standard error shows it: on a terminal in lines that fit, elsewhere in one, for `grep`. What it quotes
+/// cannot move the cursor, and several lines stay several: they show a place in a file.
+pub(crate) fn said(error: &str) -> String {
+    let text = plain_lines(error);
+    match text.contains('\n') || !io::stderr().is_terminal() {
+        true => format!("thalweg: {}\n", text.trim_end()),
+        false => wrapped("thalweg: ", &text),
+    }
 }
 
 /// Whether this process may draw on the terminal that standard error is: nobody asked for quiet, it is in the

@@ -97,7 +97,8 @@ fn main() -> ExitCode {
         _ => "debug",
     };
     // fuser warns of every question of the kernel's that a file system may leave unanswered.
-    let level = format!("{level},fuser=error");
+    // What is wrong with a server's certificate is said once, with what to do.
+    let level = format!("{level},fuser=error,rustls_platform_verifier=off");
     let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -125,7 +126,7 @@ fn main() -> ExitCode {
         Command::Lab(options) => lab::lab(&options, json),
     };
     let mut code = result.unwrap_or_else(|failure| {
-        outlet::stderr().put(format!("thalweg: {}\n", thalweg_page::text::plain_lines(&failure.to_string())));
+        outlet::stderr().put(live::said(&failure.to_string()));
         if json {
             let error = print::json_line(&serde_json::json!({ "error": failure.to_string() }));
             outlet::stdout().put(error.unwrap_or_default());

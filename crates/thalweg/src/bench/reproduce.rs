@@ -3,9 +3,9 @@
 use super::files::Target;
 use super::show::Show;
 use super::{INTERRUPTED, stop_on_signals};
-use crate::Failure;
 use crate::lab::sweep as lab;
 use crate::print::Output;
+use crate::{Failure, live, outlet};
 use serde::Serialize;
 use std::fs;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failu
             }
             Err(error) => {
                 drop(show);
-                eprintln!("thalweg: {error}");
+                outlet::stderr().put(live::said(&error.to_string()));
                 (None, Some(error.to_string()))
             }
         };
