@@ -8,13 +8,12 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::time::Duration;
 use thalweg_page::text::{count, many, plain, size, tai, wrapped};
 use thalweg_store::{
     End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, SourceInfo, StoreError, WriterLife,
 };
-use thalweg_wire::{EventId, FragmentHeader, PayloadType, SourceId, Status};
+use thalweg_wire::{EventId, EventRange, FragmentHeader, PayloadType, SourceId, Status};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -66,46 +65,6 @@ pub(super) fn cat(options: &Options, json: bool, out: &mut Output) -> Result<Exi
     Ok(if cat.troubles > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// One or more events that follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct EventRange {
-    first: u64,
-    last: u64,
-}
-
-impl EventRange {
-    const ALL: Self = Self { first: 0, last: u64::MAX };
-
-    fn contains(self, event: EventId) -> bool {
-        (self.first..=self.last).contains(&event.0)
-    }
-}
-
-impl FromStr for EventRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| {
-            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-            digits.then(|| text.parse::<u64>().ok()).flatten()
-        };
-        let wrong = || format!("'{text}' is neither an event such as 7 nor a range such as 10..20, 10.. or ..20");
-        let Some((first, end)) = text.split_once("..") else {
-            let event = number(text).ok_or_else(wrong)?;
-            return Ok(Self { first: event, last: event });
-        };
-        let first = if first.is_empty() { 0 } else { number(first).ok_or_else(wrong)? };
-        let last = match end {
-            "" => Some(u64::MAX),
-            end => number(end).ok_or_else(wrong)?.checked_sub(1),
-        };
-        match last {
-            Some(last) if last >= first => Ok(Self { first, last }),
-            _ => Err(format!("'{text}' has no event: A..B begins with A and ends before B, so that A must be below B")),
-        }
-    }
-}
-
 struct Cat<'a> {
     options: &'a Options,
     json: bool,
@@ -139,7 +98,7 @@ impl Cat<'_> {
         }
         self.out.flush()?;
         // What else is missing is nothing to one event that is there.
-        if range.first < range.last {
+        if !range.is_one() {
             self.end(&run);
         }
         Ok(())
@@ -262,7 +221,7 @@ impl Cat<'_> {
             return Failure::Usage(format!("{path} has no events"));
         };
         let which = match self.options.event {
-            Some(EventRange { first, last }) if first == last => format!("event {first}"),
+            Some(range) if range.is_one() => format!("event {range}"),
             _ => "events in this range".to_owned(),
         };
         let missing = match run.info().builders {
@@ -505,21 +464,5 @@ mod tests {
         {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"],"data":"01000200"},
         {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"]}]}
         "#);
-    }
-
-    #[test]
-    fn ranges_leave_their_end_out() {
-        let range = |text: &str| text.parse::<EventRange>().map(|range| (range.first, range.last));
-        assert_eq!(range("7"), Ok((7, 7)));
-        assert_eq!(range("10..20"), Ok((10, 19)));
-        assert_eq!(range("10.."), Ok((10, u64::MAX)));
-        assert_eq!(range("..1"), Ok((0, 0)));
-        assert_eq!(range(".."), Ok((0, u64::MAX)));
-        for empty in ["3..3", "4..3", "..0"] {
-            assert!(range(empty).unwrap_err().contains("has no event"), "{empty}");
-        }
-        for wrong in ["", "x", "-1", "+1", "1..x", "1...3", "99999999999999999999", "0x10"] {
-            assert!(range(wrong).unwrap_err().contains("is neither an event"), "{wrong}");
-        }
     }
 }
