@@ -43,7 +43,7 @@ impl Rig<'_> {
         let path = self.directory.join("topology.toml");
         std::fs::write(&path, topology).map_err(LabError::file(path.clone()))?;
 
-        let watch = Watch::begin(scenario, &network)?;
+        let watch = Watch::begin(scenario, &network, self.directory)?;
         let cross = cross::begin(scenario, &network)?;
         let built = Nodes::run(self, &network, &path, begun + self.limit)?;
         let watched = watch.end()?;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId, Status, record_len};
+use thalweg_wire::{EventId, EventRange, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId, Status, record_len};
 use thiserror::Error;
 
 /// What [`verify`] found.
@@ -45,6 +45,10 @@ pub struct VerifyReport {
     pub lost_blocks: u64,
     /// Closed events that are lost with them, in whole or in part.
     pub lost_events: u64,
+    /// Which events these are, as far as that is known: ranges `A..B` of what had records or closings in lost blocks.
+    pub lost_ranges: Vec<String>,
+    /// Fragments that are lost with them; nothing where the run does not say how many it had.
+    pub lost_fragments: Option<u64>,
     /// What was counted for each source, in ascending order.
     pub sources: Vec<SourceCount>,
     /// Where reading had to stop, in a run that was not ended.
@@ -332,6 +336,8 @@ struct Check<'a> {
     assembler: Assembler,
     /// Records that stand for a missing source, by event, until it is closed.
     missing: BTreeMap<EventId, usize>,
+    /// Events that had something in lost blocks.
+    lost: Vec<EventRange>,
 }
 
 impl<'a> Check<'a> {
@@ -354,13 +360,23 @@ impl<'a> Check<'a> {
             unfinished_events: 0,
             lost_blocks: run.lost_blocks(),
             lost_events: 0,
+            lost_ranges: Vec::new(),
+            lost_fragments: None,
             sources: Vec::new(),
             recovery: run.recovery().cloned(),
             problems: run.problems().to_vec(),
             problem_count: run.problems().len() as u64,
         };
         let expected = run.sources().to_vec();
-        Self { run, report, counts, expected, assembler: Assembler::default(), missing: BTreeMap::new() }
+        Self {
+            run,
+            report,
+            counts,
+            expected,
+            assembler: Assembler::default(),
+            missing: BTreeMap::new(),
+            lost: Vec::new(),
+        }
     }
 
     fn block(&mut self, block: &StoredBlock) {
@@ -373,6 +389,7 @@ impl<'a> Check<'a> {
                     other => other.to_string(),
                 };
                 self.report.lost_blocks += 1;
+                self.lost(block.range());
                 let kind = ProblemKind::Block { block: block.number(), found };
                 return self.problem(block.path(), Some(block.offset()), kind);
             }
@@ -527,6 +544,9 @@ impl<'a> Check<'a> {
         if self.report.lost_blocks > 0 {
             let stated = if *state == RunState::Open { 0 } else { totals.events };
             self.report.lost_events = self.run.len().max(stated).saturating_sub(self.report.events);
+            self.report.lost_ranges = self.lost.iter().map(ToString::to_string).collect();
+            self.report.lost_fragments =
+                (*state != RunState::Open).then(|| totals.fragments.saturating_sub(self.report.fragments));
         }
         if *state != RunState::Open {
             self.totals();
@@ -582,6 +602,20 @@ impl<'a> Check<'a> {
         }
         for kind in unbalanced {
             self.problem(&path, None, kind);
+        }
+    }
+
+    /// Notes which events had something in a block that is lost.
+    fn lost(&mut self, (first, last): (EventId, EventId)) {
+        let there_is_room = (self.lost.len() as u64) < ENOUGH;
+        match self.lost.last_mut() {
+            Some(before) if first.0 <= before.last.saturating_add(1) && first.0 >= before.first => {
+                before.last = before.last.max(last.0);
+            }
+            _ if there_is_room && first <= last => {
+                self.lost.push(EventRange { first: first.0, last: last.0 });
+            }
+            _ => {}
         }
     }
 

@@ -9,7 +9,7 @@ use thalweg_skip::skipped;
 
 fn thalweg(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
-    command.args(arguments.split_whitespace()).env("NO_COLOR", "1").env_remove("THALWEG_LOG");
+    command.arg("--json").args(arguments.split_whitespace()).env("NO_COLOR", "1").env_remove("THALWEG_LOG");
     command
 }
 

@@ -56,7 +56,7 @@ pub(super) fn cat(options: &Options, json: bool, out: &mut Output) -> Result<Exi
     if options.raw && std::io::stdout().is_terminal() {
         return Err(Failure::Usage("--raw would write bytes to this terminal: send them to a file, or a pipe".into()));
     }
-    let mut cat = Cat { options, json, out, sources: Vec::new(), troubles: 0 };
+    let mut cat = Cat { options, json, out, sources: Vec::new(), troubles: 0, unread: None, told: 0 };
     if options.follow {
         cat.follow()?
     } else {
@@ -73,6 +73,18 @@ struct Cat<'a> {
     sources: Vec<SourceId>,
     /// What could not be read.
     troubles: u64,
+    /// Of this, what was not told yet: events that follow each other, for one reason.
+    unread: Option<Unread>,
+    /// How often it was told.
+    told: u64,
+}
+
+/// Events that cannot be read, since what they lie in is damaged.
+struct Unread {
+    first: EventId,
+    last: EventId,
+    count: u64,
+    why: String,
 }
 
 impl Cat<'_> {
@@ -97,6 +109,7 @@ impl Cat<'_> {
             return Err(self.nothing(&run));
         }
         self.out.flush()?;
+        self.tell_unread();
         // What else is missing is nothing to one event that is there.
         if !range.is_one() {
             self.end(&run);
@@ -180,21 +193,46 @@ impl Cat<'_> {
         self.out.text(&text)
     }
 
-    /// An event that cannot be read: those behind it follow. A damaged block may have thousands of them.
+    /// An event that cannot be read: those behind it follow. A damaged block may have thousands of them: it is told once.
     fn trouble(&mut self, event: Option<EventId>, error: &StoreError) -> Result<(), Failure> {
         self.troubles += 1;
         if let (true, Some(event)) = (self.json, event) {
             self.out.json(&serde_json::json!({ "event": event.0, "error": error.to_string() }))?;
         }
-        let which = event.map_or("an event".to_owned(), |event| format!("event {}", event.0));
-        match self.troubles {
-            ..=TROUBLES => say(&format!("{which} cannot be read: {error}")),
-            trouble if trouble == TROUBLES + 1 => {
+        let why = error.to_string();
+        match (&mut self.unread, event) {
+            (Some(unread), Some(event)) if unread.why == why => {
+                unread.last = event;
+                unread.count += 1;
+            }
+            (_, Some(event)) => {
+                self.tell_unread();
+                self.unread = Some(Unread { first: event, last: event, count: 1, why });
+            }
+            (_, None) => self.tell(&format!("an event cannot be read: {why}")),
+        }
+        Ok(())
+    }
+
+    /// Says what could not be read for one reason.
+    fn tell_unread(&mut self) {
+        let Some(Unread { first, last, count: number, why }) = self.unread.take() else { return };
+        match number {
+            1 => self.tell(&format!("event {} cannot be read: {why}", first.0)),
+            _ => self.tell(&format!("{} events, {} to {}, cannot be read: {why}", count(number), first.0, last.0)),
+        }
+    }
+
+    /// Says one of many things of which a few are enough.
+    fn tell(&mut self, text: &str) {
+        self.told += 1;
+        match self.told {
+            ..=TROUBLES => say(text),
+            told if told == TROUBLES + 1 => {
                 say("further events cannot be read; run `thalweg verify` to see what is wrong");
             }
             _ => {}
         }
-        Ok(())
     }
 
     /// Finds the sources that were asked for by their names or ids.

@@ -143,13 +143,24 @@ fn text(path: &str, report: &VerifyReport) -> String {
     }
     let _ = writeln!(out, "  {}", stored(report.bytes, report.blocks, report.segments));
     if report.lost_blocks > 0 {
-        let (blocks, events) = (many(report.lost_blocks, "block"), many(report.lost_events, "event"));
-        let _ = writeln!(out, "  lost: {blocks}, and with them {events}, in whole or in part");
+        out.push_str(&wrapped("  lost: ", &lost(report)));
     }
     if !report.consistent {
         let _ = writeln!(out, "  `thalweg salvage {path}` keeps what is whole");
     }
     out
+}
+
+/// What is lost with blocks that cannot be read.
+fn lost(report: &VerifyReport) -> String {
+    let (blocks, events) = (many(report.lost_blocks, "block"), many(report.lost_events, "event"));
+    let which = match &report.lost_ranges[..] {
+        [] => String::new(),
+        few if few.len() <= SHOWN => format!(" ({})", few.join(", ")),
+        more => format!(" ({} and {} more ranges)", more[..SHOWN].join(", "), count(more.len() - SHOWN)),
+    };
+    let fragments = report.lost_fragments.map_or(String::new(), |lost| format!(" and {}", many(lost, "fragment")));
+    format!("{blocks}, and with them {events}{which}{fragments}, in whole or in part")
 }
 
 /// A run that agrees with itself.
@@ -280,6 +291,8 @@ mod tests {
             unfinished_events: 0,
             lost_blocks: 0,
             lost_events: 0,
+            lost_ranges: Vec::new(),
+            lost_fragments: None,
             sources: Vec::new(),
             recovery: None,
             problem_count: problems.len() as u64,
