@@ -63,7 +63,7 @@ pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCod
         print!("{}", toml::to_string(&absolute(topology)?).map_err(Failure::broken)?);
         return Ok(ExitCode::SUCCESS);
     }
-    if !json {
+    if !json && !live::is_quiet() {
         introduce(options, &topology);
     }
     run_here(topology, json, verbose)

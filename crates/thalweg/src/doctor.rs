@@ -10,7 +10,7 @@ use std::time::Duration;
 use thalweg_device::ByteSize;
 use thalweg_doctor::{Finding, Level, Needs, examine, worst};
 use thalweg_node::{Recordings, Topology, needs};
-use thalweg_page::text::{plain, wrapped};
+use thalweg_page::text::{WIDTH, plain, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -118,7 +118,9 @@ fn text(findings: &[Finding], all: bool) -> String {
         }
         if let Some(remedy) = &finding.remedy {
             // A command is not broken into lines: it is there to be copied.
-            let _ = writeln!(out, "            mend: {}", plain(remedy));
+            let line = format!("            mend: {}", plain(remedy));
+            let short = line.chars().count() <= WIDTH;
+            let _ = writeln!(out, "{}", if short { line } else { format!("            mend:\n  {}", plain(remedy)) });
         }
     }
     out
@@ -164,7 +166,8 @@ mod tests {
         memory
           degraded  transparent huge pages: shared memory: never; anonymous: madvise
                     cost: slots are made of 4 KiB pages: more page-table entries
-                    mend: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled
+                    mend:
+          echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled
         ");
         assert!(text(&findings, true).contains("\nkernel\n  ok        version: Linux 6.18.44 (uname)\n"));
     }

@@ -29,6 +29,11 @@ pub(crate) fn set_up(color: colorchoice_clap::Color, quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
 
+/// Whether nobody wants to know how far it is.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
 pub(crate) fn stderr_is_coloured() -> bool {
     is_coloured(&io::stderr())
 }
@@ -53,7 +58,7 @@ pub(crate) fn said(error: &str) -> String {
 fn may_draw() -> bool {
     static TERMINAL: OnceLock<Option<File>> = OnceLock::new();
     let stderr = io::stderr();
-    if QUIET.load(Ordering::Relaxed) || !isatty(&stderr) {
+    if is_quiet() || !isatty(&stderr) {
         return false;
     }
     let terminal = TERMINAL.get_or_init(|| {
@@ -147,7 +152,7 @@ impl Line {
             if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
                 bar.set_style(style);
             }
-            let mut seen = Seen { name, goal, began: None, last: (Instant::now(), 0), full: None };
+            let mut seen = Seen { name, goal, began: None, last: (Instant::now(), 0), rate: 0.0, full: None };
             while is_over.recv_timeout(Self::EVERY) == Err(RecvTimeoutError::Timeout) {
                 let parts = seen.parts(&look());
                 if may_draw() {
@@ -185,8 +190,10 @@ struct Seen {
     goal: Goal,
     /// When it was first seen running, and how many events it had then.
     began: Option<(Instant, u64)>,
-    /// The last look, and how many bytes there were.
+    /// When the rate was taken last, and how many bytes there were.
     last: (Instant, u64),
+    /// Bytes per second.
+    rate: f64,
     /// The part of the disk that is used, and what is free on it.
     full: Option<(f64, f64)>,
 }
@@ -197,9 +204,6 @@ type Part = (u8, String);
 impl Seen {
     /// What there is to say, in the order in which it stands.
     fn parts(&mut self, now: &Snapshot) -> Vec<Part> {
-        let (at, bytes) = std::mem::replace(&mut self.last, (Instant::now(), now.bytes));
-        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-        let rate = now.bytes.saturating_sub(bytes) as f64 / at.elapsed().as_secs_f64();
         let state = match now.state {
             State::Idle | State::Configured => format!("{}, {} here", now.state, many(now.connected, "source")),
             state => state.to_string(),
@@ -213,11 +217,19 @@ impl Seen {
         }
         let (began, before) = *self.began.get_or_insert((Instant::now(), now.events));
         let ran = began.elapsed();
+        let (at, bytes) = self.last;
+        if at.elapsed() >= RATE_OVER || self.rate == 0.0 {
+            #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+            let new = now.bytes.saturating_sub(bytes) as f64 / at.elapsed().as_secs_f64().max(1e-3);
+            self.rate = new;
+            self.last = (Instant::now(), now.bytes);
+        }
+        let left = self.left(ran, now.events - before.min(now.events));
         parts.push((0, seconds(ran.as_secs_f64())));
-        parts.extend(self.left(ran, now.events - before.min(now.events)).map(|left| (1, format!("{left} left"))));
-        parts.push((0, format!("{:.2} Gbit/s", rate * 8e-9)));
+        parts.extend(left.map(|left| (1, format!("{} left", seconds(left)))));
+        parts.push((0, format!("{:.2} Gbit/s", self.rate * 8e-9)));
         parts.push((2, volume(now.bytes)));
-        parts.extend(self.disk(rate).map(|disk| (3, disk)));
+        parts.extend(self.disk(left).map(|disk| (3, disk)));
         if now.incomplete > 0 {
             parts.push((2, format!("{} incomplete", count(now.incomplete))));
         }
@@ -228,8 +240,8 @@ impl Seen {
         parts
     }
 
-    /// How long the run still takes.
-    fn left(&self, ran: Duration, events: u64) -> Option<String> {
+    /// How long the run still takes, in seconds.
+    fn left(&self, ran: Duration, events: u64) -> Option<f64> {
         let by_time = self.goal.duration.map(|duration| duration.saturating_sub(ran).as_secs_f64());
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         let by_events = self
@@ -237,28 +249,31 @@ impl Seen {
             .events
             .filter(|_| events > 0)
             .map(|goal| goal.saturating_sub(events) as f64 * ran.as_secs_f64() / events as f64);
-        let left = by_time.into_iter().chain(by_events).min_by(f64::total_cmp)?;
-        Some(seconds(left))
+        by_time.into_iter().chain(by_events).min_by(f64::total_cmp)
     }
 
-    /// How full the disk is, and how soon it will be where that is soon.
-    fn disk(&mut self, rate: f64) -> Option<String> {
+    /// How full the disk is; how soon it will be, where that is before the end of the run, or soon.
+    fn disk(&mut self, left: Option<f64>) -> Option<String> {
         let directory = self.goal.directory.as_ref()?;
         if let Ok(disk) = statvfs(directory) {
             #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-            let [all, free] = [disk.f_blocks, disk.f_bavail].map(|blocks| blocks as f64 * disk.f_frsize as f64);
-            self.full = (all > 0.0).then_some((1.0 - free / all, free));
+            let [used, free] = [disk.f_blocks.saturating_sub(disk.f_bfree), disk.f_bavail]
+                .map(|blocks| blocks as f64 * disk.f_frsize as f64);
+            // As df(1) has it: what is kept for root is nobody's here.
+            self.full = (used + free > 0.0).then_some((used / (used + free), free));
         }
         let (used, free) = self.full?;
-        Some(match free / rate {
-            soon if soon < SOON.as_secs_f64() => format!("disk full in {}", seconds(soon)),
+        Some(match free / self.rate {
+            soon if soon < left.unwrap_or(SOON.as_secs_f64()) => format!("disk full in {}", seconds(soon)),
             _ => format!("disk {:.0} % full", 100.0 * used),
         })
     }
 }
 
-/// A disk that is full by then is worth a word.
-const SOON: Duration = Duration::from_secs(900);
+/// Of a run without an end: a disk that is full by then is worth a word.
+const SOON: Duration = Duration::from_secs(3600);
+/// What a rate is a mean over.
+const RATE_OVER: Duration = Duration::from_secs(1);
 
 /// As many of the parts as fit, the least important left out first.
 fn fitted(mut parts: Vec<Part>, columns: usize) -> String {
@@ -289,6 +304,7 @@ mod tests {
             goal,
             began: began.map(|began| (began, 0)),
             last: (Instant::now(), 0),
+            rate: 0.0,
             full: None,
         }
     }
@@ -326,8 +342,8 @@ mod tests {
     fn the_rest_is_what_ends_first() {
         let goal = Goal { duration: Some(Duration::from_secs(4_000)), events: Some(2_000), directory: None };
         let left = |events| seen(goal.clone()).left(Duration::from_secs(1_000), events);
-        assert_eq!(left(1_000).as_deref(), Some("16m 40s"));
-        assert_eq!(left(10).as_deref(), Some("50m"));
+        assert_eq!(left(1_000), Some(1_000.0));
+        assert_eq!(left(10), Some(3_000.0));
         assert_eq!(seen(Goal::default()).left(Duration::ZERO, 5), None);
     }
 

@@ -28,7 +28,7 @@ use tracing_subscriber::EnvFilter;
 /// Carries detector data from the buffer a device writes into, over shared memory or TCP, N-to-1 into built events on
 /// disk, and proves what became of every fragment.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100)]
+#[command(version, max_term_width = 80)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -93,6 +93,9 @@ pub(crate) enum Kind {
 }
 
 pub(crate) fn say_listening(name: &str, addresses: &[Address]) {
+    if live::is_quiet() {
+        return;
+    }
     let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     outlet::stderr().put(format!("{name}: listening on {}\n", text.join(", ")));
 }

@@ -423,12 +423,12 @@ mod tests {
         (sources[7].recorded, sources[7].lost) = (480, 20);
         // It was cut off: what it said last is all that is known.
         (sources[9].accepted, sources[9].recorded, sources[9].final_counters) = (391, 391, false);
-        insta::assert_snapshot!(ledger(&books(sources)), @r"
-          source                         accepted  recorded  lost  unaccounted
-          1.7 adc-7                           500       480    20            0
-          1.9 adc-9                         ≥ 391       391     0            0
-          998 sources with nothing lost   499,000   499,000     0            0
-          all                           ≥ 499,891   499,871    20            0
+        insta::assert_snapshot!(ledger(&books(sources)), @"
+        source                          accepted  recorded  lost  unaccounted
+        1.7 adc-7                            500       480    20            0
+        1.9 adc-9                          ≥ 391       391     0            0
+        998 sources with nothing lost    499,000   499,000     0            0
+        all                            ≥ 499,891   499,871    20            0
         ");
     }
 

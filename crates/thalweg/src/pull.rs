@@ -15,11 +15,11 @@ use thalweg_store::{Run, VerifyReport};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Whatever ends it, the same command goes on from where it was: what is not whole yet
-lies beside its place as .NAME.part. What is here and the same is not fetched again;
+Whatever ends it, the same command goes on from where it was: what is not whole yet \
+lies beside its place as .NAME.part. What is here and the same is not fetched again; \
 what is here and is another is not overwritten.
 
-Exit code: 0 where everything is here; 1 where something is not, and with --verify
+Exit code: 0 where everything is here; 1 where something is not, and with --verify \
 where a run is damaged; 2 where there is no such URL; 130 where it was interrupted.")]
 pub(crate) struct Options {
     /// What to fetch: a run, http://host:8042/runs/42, a file, or a directory with all that is in it

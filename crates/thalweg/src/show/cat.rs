@@ -17,8 +17,8 @@ use thalweg_wire::{EventId, EventRange, FragmentHeader, PayloadType, SourceId, S
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each event has a line of its own, and one for each of its fragments: source,
-sequence number, timestamp (TAI), bytes and type of the payload, and what its
+Each event has a line of its own, and one for each of its fragments: source, \
+sequence number, timestamp (TAI), bytes and type of the payload, and what its \
 status says. With --json, each event is one JSON object on one line.
 
 Examples:
@@ -26,7 +26,7 @@ Examples:
   thalweg cat runs/run-000042 --event 7 --source 1.0 --raw > payload.bin
   thalweg cat runs/run-000042 --follow --json | my-monitor
 
-Exit code: 0, also when the reader of a pipe has enough; 1 where something cannot be
+Exit code: 0, also when the reader of a pipe has enough; 1 where something cannot be \
 read; 2 where there is no such run, event or source.")]
 pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042; of several builders' runs, that of one builder
@@ -459,18 +459,18 @@ mod tests {
             .iter()
             .map(|(kind, payload)| fragment_text(&header(*kind, Status::SIMULATED, payload.len()), payload, Some(3)))
             .collect();
-        insta::assert_snapshot!(text, @r"
-        1.0 #7 2026-11-21T20:19:55.285473552 8 samples-i16 simulated
+        insta::assert_snapshot!(text, @"
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 8 B samples-i16 simulated
           -1 300 -32768 ... 1 sample more
-        1.0 #7 2026-11-21T20:19:55.285473552 5 image-u16 simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 5 B image-u16 simulated
           65535 1
-        1.0 #7 2026-11-21T20:19:55.285473552 4 image-u8 simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 4 B image-u8 simulated
           0 255 7 ... 1 pixel more
-        1.0 #7 2026-11-21T20:19:55.285473552 7 raw simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 7 B raw simulated
           54 68 61 ... 4 bytes more
-        1.0 #7 2026-11-21T20:19:55.285473552 1 unknown(77) simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 1 B unknown(77) simulated
           3f
-        1.0 #7 2026-11-21T20:19:55.285473552 0 raw simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 0 B raw simulated
         ");
     }
 
@@ -480,9 +480,9 @@ mod tests {
         let clock = Status::REPLAYED | Status::CLOCK_LOCKED;
         text.push_str(&fragment_text(&header(PayloadType::VDIF, clock, 5032), &[0; 5032], None));
         text.push_str(&fragment_text(&header(PayloadType::RAW, Status::MISSING | Status::TIMED_OUT, 0), &[], None));
-        insta::assert_snapshot!(text, @r"
+        insta::assert_snapshot!(text, @"
         event 7: INCOMPLETE, 1 of 2 sources missing
-          1.0 #7 2026-11-21T20:19:55.285473552 5032 vdif replayed,clock-locked
+          1.0 #7 2026-11-21T20:19:55.285473552 TAI 5,032 B vdif replayed,clock-locked
           1.0 missing,timed-out
         ");
     }

@@ -17,8 +17,8 @@ use thalweg_store::{
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A run of several builders has a directory for each, run-000042-b0, -b1, and so on.
-Name several of them, or run-000042 for all, and their events and ledgers are added
+A run of several builders has a directory for each, run-000042-b0, -b1, and so on. \
+Name several of them, or run-000042 for all, and their events and ledgers are added \
 up below.
 
 Exit code: 0; 1 where a run cannot be read; 2 where there is no such run.")]
@@ -321,8 +321,8 @@ mod tests {
             ],
             "totals": { "fragments": 45_738 },
             "ledger": [
-                { "source": "1.0", "name": "adc-0", "accepted": 22_869, "recorded": 22_869 },
-                { "source": "2.0", "name": "camera", "accepted": 22_869, "recorded": 22_869 },
+                { "source": "1.0", "name": "adc-0", "accepted": 22_869, "recorded": 22_869, "final_counters": true },
+                { "source": "2.0", "name": "camera", "accepted": 22_869, "recorded": 22_869, "final_counters": true },
             ],
         });
         text.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
@@ -348,13 +348,13 @@ mod tests {
     fn a_complete_run_is_described_on_one_page() {
         let text = sight(json!({})).text();
         assert!(text.lines().all(|line| line.chars().count() <= thalweg_page::text::WIDTH), "{text}");
-        insta::assert_snapshot!(text, @r"
+        insta::assert_snapshot!(text, @"
         run 42: COMPLETE
           on disk     runs/run-000042
           began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
           ended       2026-11-21 20:19:23 UTC, 5.0 s later
           events      22,869 (0 incomplete), 45,738 fragments
-          stored      286,670,848 bytes in 69 blocks, 1 segment
+          stored      287 MB in 69 blocks, 1 segment
           written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
           recorder    io_uring, O_DIRECT, registered buffers, space set aside ahead;
                       blocks of up to 4 MiB, segments of up to 4 GiB
@@ -383,12 +383,12 @@ mod tests {
             found: "the block is cut off: 4096 of 65536 bytes are there".into(),
             is_end: false,
         });
-        insta::assert_snapshot!(sight.text(), @r"
+        insta::assert_snapshot!(sight.text(), @"
         run 42: OPEN, its writer died
           on disk     runs/run-000042
           began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
           events      22,869 (0 incomplete)
-          stored      286,670,848 bytes in 69 blocks, 1 segment
+          stored      287 MB in 69 blocks, 1 segment
           readable    00000.seg up to byte 286670848; behind it: the block is cut off:
                       4096 of 65536 bytes are there
           written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
@@ -407,10 +407,10 @@ mod tests {
         let sights = [builder(0), builder(1)];
         let together = Together::find(sights.iter().map(|sight| (&sight.named, &sight.info)));
         let sum = Sum::new(&together[0], &sights);
-        insta::assert_snapshot!(sum.text(&together[0].title()), @r"
+        insta::assert_snapshot!(sum.text(&together[0].title()), @"
         run 42, all 2 builders together: COMPLETE
           events      45,738 (0 incomplete), 91,476 fragments
-          stored      573,341,696 bytes in 138 blocks, 2 segments
+          stored      573 MB in 138 blocks, 2 segments
 
         ledger, in fragments
           source      accepted  recorded  unaccounted

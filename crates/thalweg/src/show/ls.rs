@@ -13,12 +13,11 @@ use thalweg_store::{Listed, RunState, WriterLife};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-An OPEN run is being written, or its writer died: the state says which, where the
-file system can tell. What its
-run.json does not know yet is shown as '-', and its bytes include space that is
-set aside for what comes. Behind the number of events stands in brackets how many of
-them are incomplete. A run that cannot be read is listed as BROKEN, and one whose
-files are not what its run.json says as DAMAGED, with the reason below; `thalweg verify`
+An OPEN run is being written (live), or its writer died: the state says which, where \
+the file system can tell. What its run.json does not know yet is shown as '-', and its \
+bytes include space that is set aside for what comes. Behind the number of events stands in brackets how many of \
+them are incomplete. A run that cannot be read is listed as BROKEN, and one whose \
+files are not what its run.json says as DAMAGED, with the reason below; `thalweg verify` \
 reads them.
 
 Exit code: 0; 2 where there is no such directory.")]
@@ -114,7 +113,7 @@ fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
         ("state", Align::Left),
         ("began (UTC)", Align::Left),
         ("took", Align::Right),
-        (if incomplete { "events (incomplete)" } else { "events" }, Align::Right),
+        ("events", Align::Right),
         ("bytes", Align::Right),
     ];
     let mut table = Table::new(columns);
@@ -136,6 +135,9 @@ fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
     }
     // A pipe has a line for each run, however wide.
     let mut out = if on_terminal { table.folded(0) } else { table.text(0) };
+    if incomplete {
+        out.push_str("In brackets: how many of the events are incomplete.\n");
+    }
     for entry in &entries {
         if let Some(error) = entry.error {
             out.push_str(&wrapped(&format!("{}: ", print::verdict("BROKEN")), error));
@@ -154,7 +156,7 @@ fn state(entry: &Entry) -> &'static str {
     match (entry.state, entry.writer) {
         (None, _) => "BROKEN",
         _ if entry.damage.is_some() => "DAMAGED",
-        (Some(RunState::Open), Some(WriterLife::Writing)) => "OPEN, writing",
+        (Some(RunState::Open), Some(WriterLife::Writing)) => "OPEN, live",
         (Some(RunState::Open), Some(WriterLife::Gone)) => "OPEN, died",
         (Some(RunState::Open), _) => "OPEN",
         (Some(state), _) => word(state),
@@ -192,10 +194,10 @@ mod tests {
         let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
         let text = text(&runs, 0, true);
         assert!(text.lines().all(|line| line.len() <= thalweg_page::text::WIDTH), "{text}");
-        insta::assert_snapshot!(text, @r"
-        run  state     began (UTC)        took  events   bytes  sources  path
-         41  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB        2  runs/run-000041
-         42  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB        2  runs/run-000042
+        insta::assert_snapshot!(text, @"
+        run              state     began (UTC)        took  events   bytes
+        runs/run-000041  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB
+        runs/run-000042  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB
         ");
     }
 
@@ -213,12 +215,13 @@ mod tests {
             error: Some("runs/run-000003/run.json: expected value at line 1 column 1".into()),
             ..listed("runs/run-000003", 3, 0, json!({}))
         });
-        insta::assert_snapshot!(text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000, true), @r"
-         run  state              began (UTC)         took     events  incomplete   bytes  sources  path
-           1  INCOMPLETE         2026-11-21 20:19  83.0 s  1,000,000           7  287 MB        2  runs/run-000001
-        2-b0  OPEN, writing      2026-11-21 20:19   2.0 s          -           -  287 MB        2  runs/run-000002-b0
-        2-b1  OPEN, writer gone  2026-11-21 20:19       -          -           -  287 MB        2  runs/run-000002-b1
-           3  BROKEN             -                      -          -           -  287 MB        -  runs/run-000003
+        insta::assert_snapshot!(text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000, true), @"
+        run                 state       began (UTC)         took         events   bytes
+        runs/run-000001     INCOMPLETE  2026-11-21 20:19  83.0 s  1,000,000 (7)  287 MB
+        runs/run-000002-b0  OPEN, live  2026-11-21 20:19   2.0 s              -  287 MB
+        runs/run-000002-b1  OPEN, died  2026-11-21 20:19       -              -  287 MB
+        runs/run-000003     BROKEN      -                      -              -  287 MB
+        In brackets: how many of the events are incomplete.
         BROKEN: runs/run-000003/run.json: expected value at line 1 column 1
         ");
     }

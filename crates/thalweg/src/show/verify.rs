@@ -15,14 +15,14 @@ use thalweg_store::{EventCounts, Run, RunInfo, RunState, Verdict, VerifyReport, 
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Checked are every block's and every payload's CRC, that each closed event has one
+Checked are every block's and every payload's CRC, that each closed event has one \
 record for each source, and that run.json says what the files hold.
 
-A run of several builders has a directory for each, run-000042-b0, -b1, and so on.
+A run of several builders has a directory for each, run-000042-b0, -b1, and so on. \
 Name several of them, or run-000042 for all, and they are also judged together.
 
-Exit code: 0 where everything is intact and the run is COMPLETE; 1 where something
-is damaged or missing, and also where what is on disk is intact, but the run is
+Exit code: 0 where everything is intact and the run is COMPLETE; 1 where something \
+is damaged or missing, and also where what is on disk is intact, but the run is \
 INCOMPLETE or OPEN; 2 where there is no such run.")]
 pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042
