@@ -194,11 +194,7 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let binary = UNITS[..3].iter().find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit));
-        match binary {
-            Some((name, unit)) => write!(f, "{} {name}", self.0 / unit),
-            None => write!(f, "{} B", self.0),
-        }
+        f.write_str(&thalweg_page::text::size(self.0))
     }
 }
 

@@ -14,6 +14,7 @@ use nodes::{Built, Nodes};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use thalweg_page::text::size;
 use watch::{Watch, Watched};
 
 /// Where a scenario runs, and how.
@@ -135,8 +136,8 @@ impl Rig<'_> {
                 humantime::format_duration(scenario.warm_up())
             ),
             format!(
-                "tcp_rmem and tcp_wmem up to {} bytes, tcp_no_metrics_save=1",
-                crate::network::tcp_buffer(scenario)
+                "tcp_rmem and tcp_wmem up to {}, tcp_no_metrics_save=1",
+                size(crate::network::tcp_buffer(scenario))
             ),
         ];
         if traffic.control.credit {

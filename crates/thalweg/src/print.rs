@@ -300,7 +300,7 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
     if !summed.is_empty() {
         row(format!("{} with nothing lost", many(summed.len() as u64, "source")), &summed);
     }
-    if all.len() > SHOWN {
+    if all.len() > SHOWN && !told.is_empty() {
         row("all".to_owned(), &all);
     }
     table.folded(2)
