@@ -423,7 +423,7 @@ mod tests {
         );
         let b = report(
             "6.18",
-            "thalweg bench latency -t 1s --json=b.json -w 64KiB",
+            "thalweg bench latency -t 1s --json-file=b.json -w 64KiB",
             vec![
                 point(key(1), &[10.9, 11.5, 12.0]),
                 point(key(64), &[12.0, 12.5, 13.0]),

@@ -206,7 +206,7 @@ pub(crate) fn port_notes(scenario: &Scenario) -> Vec<String> {
     let mut notes = Vec::new();
     if traffic.control.congestion == "dctcp" {
         let mark = marking(scenario);
-        notes.push(format!("the port marks packets (ECN) that find more than {} in front of them", size(mark.into())));
+        notes.push(format!("the port marks packets (ECN) that find more than {} in front of them", size(mark)));
     }
     if traffic.cross > 0 {
         let flows = traffic.cross;

@@ -199,8 +199,8 @@ mod tests {
         let page = html(&report).unwrap();
         for text in [
             "930.0 Mbit/s",
-            "98.9%, of 940.6 Mbit/s",
-            "170000 of 340000 bytes",
+            "98.9 %, of 940.6 Mbit/s",
+            "170 kB of 340 kB",
             "receiver-&lt;0&gt;",
             "900 µs, 1.50 ms, 2.00 s",
             "senders = 3",

@@ -339,7 +339,7 @@ mod tests {
     fn memory_that_is_not_there_is_refused() {
         let lab = topology(&LAB.replace("cpu = 1", "block = \"1GiB\"\nblocks = 4096"));
         let text = preflight(&lab, Some("even")).unwrap_err().to_string();
-        assert!(text.starts_with("memory: 0 bytes for slots, 4 TiB for blocks; "), "{text}");
+        assert!(text.starts_with("memory: 0 B for slots, 4.40 TB for blocks; "), "{text}");
         assert!(preflight(&lab, Some("odd")).is_ok());
     }
 }
