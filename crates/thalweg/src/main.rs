@@ -3,9 +3,11 @@
 
 mod bench;
 mod calibrate;
+#[cfg(feature = "congestion-controls")]
 mod cc;
 mod demo;
 mod doctor;
+mod generate;
 mod lab;
 mod live;
 mod mount;
@@ -23,12 +25,13 @@ mod supervise;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 use tracing_subscriber::EnvFilter;
 
 /// Carries detector data from the buffer a device writes into, over shared memory or TCP, N-to-1 into built events on
 /// disk, and proves what became of every fragment.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 80)]
+#[command(version = VERSION.as_str(), max_term_width = 80)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -44,6 +47,16 @@ struct Arguments {
     #[command(flatten)]
     color: colorchoice_clap::Color,
 }
+
+/// The release, the commit it was built from where that is known, and what it was built without.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let commit = git_version::git_version!(args = ["--always", "--dirty=-modified"], fallback = "unknown commit");
+    let without = match cfg!(feature = "congestion-controls") {
+        true => "",
+        false => "\nbuilt without congestion controls",
+    };
+    format!("{} ({commit}){without}", env!("CARGO_PKG_VERSION"))
+});
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -73,12 +86,23 @@ enum Command {
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
     Bench(Box<bench::Options>),
     /// Congestion controls for the running kernel: what it has, load more, unload them
+    #[cfg(feature = "congestion-controls")]
     #[command(subcommand)]
     Cc(cc::Command),
+    /// Not in this build
+    #[cfg(not(feature = "congestion-controls"))]
+    #[command(hide = true)]
+    Cc {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Take a paper's measurements again on this machine, and say which of its findings hold
     Reproduce(bench::reproduce::Options),
     /// Rehearse a system before its hardware is bought: real TCP under virtual time, this host's namespaces, ns-3
     Lab(lab::Options),
+    /// Write man pages and shell completions
+    #[command(hide = true)]
+    Generate(generate::Options),
 }
 
 #[derive(Debug, clap::Args)]
@@ -116,7 +140,12 @@ fn main() -> ExitCode {
         Command::Check(options) => demo::check(&options, json),
         Command::Doctor(options) => doctor::doctor(&options, json),
         Command::Show(command) => show::show(command, json),
+        #[cfg(feature = "congestion-controls")]
         Command::Cc(command) => cc::cc(command, json),
+        #[cfg(not(feature = "congestion-controls"))]
+        Command::Cc { words: _ } => Err(Failure::Usage(
+            "this thalweg was built without congestion controls: build it where clang, libelf and zlib are".into(),
+        )),
         Command::Serve(options) => serve::serve(&options, json),
         Command::Pull(options) => pull::pull(&options, json),
         Command::Mount(options) => mount::mount(&options, json),
@@ -124,6 +153,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::bench(&options, json),
         Command::Reproduce(options) => bench::reproduce::reproduce(&options, json),
         Command::Lab(options) => lab::lab(&options, json),
+        Command::Generate(options) => generate::generate(&options),
     };
     let mut code = result.unwrap_or_else(|failure| {
         outlet::stderr().put(live::said(&failure.to_string()));
