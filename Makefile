@@ -94,7 +94,8 @@ test-some: setup ## Unit and conformance tests, and those of whole systems that 
 
 .PHONY: test-dist
 test-dist: setup-python ## The packages, made of the program as tests build it, each installed into an empty place
-	@if cargo deb --version >/dev/null 2>&1; then scripts/dist.sh dev && $(PYTHON) -m pytest packaging/tests; \
+	@if cargo deb --version >/dev/null 2>&1; then \
+		scripts/dist.sh dev && THALWEG_BIN=$(abspath $(TARGET))/debug/thalweg $(PYTHON) -m pytest packaging/tests; \
 	else scripts/skip.sh test-dist "cargo-deb is not installed (cargo install --locked cargo-deb)"; fi
 
 .PHONY: test-loom
@@ -103,8 +104,8 @@ test-loom: setup ## Every interleaving of the shared-memory rings
 
 .PHONY: test-python
 test-python: setup-python build-tests ## The Python package, against runs written by the program as tests build it
-	$(PYTHON) -m ruff check python scripts examples .ci
-	$(PYTHON) -m ruff format --check python scripts examples .ci
+	$(PYTHON) -m ruff check python scripts examples packaging .ci
+	$(PYTHON) -m ruff format --check python scripts examples packaging .ci
 	THALWEG_BIN=$(abspath $(TARGET))/debug/thalweg $(PYTHON) -m pytest python/tests
 
 .PHONY: fuzz
