@@ -108,6 +108,14 @@ test-python: setup-python build-tests ## The Python package, against runs writte
 	$(PYTHON) -m ruff format --check python scripts examples packaging .ci
 	THALWEG_BIN=$(abspath $(TARGET))/debug/thalweg $(PYTHON) -m pytest python/tests
 
+.PHONY: site
+site: setup-python ## The documentation as a site in target/site, with the reference of Python and Rust
+	@mdbook --version >/dev/null 2>&1 || { echo "mdbook is not installed: cargo install --locked mdbook"; exit 1; }
+	mdbook build
+	$(PYTHON) -m pdoc -o target/site/python thalweg
+	cargo doc --locked --no-deps --workspace $(if $(FEATURES),--exclude thalweg-cc $(FEATURES))
+	cp -r $(TARGET)/doc target/site/rust
+
 .PHONY: fuzz
 fuzz: setup ## Feed the parsers with bytes made to break them (SECONDS_EACH=60)
 	@scripts/fuzz.sh

@@ -17,6 +17,11 @@ pub enum Tone {
     Bad,
 }
 
+/// A word that judges, in its colour; any other as it is.
+pub fn verdict(word: &str) -> String {
+    Tone::of(word).map_or_else(|| word.to_owned(), |tone| tone.paint(word))
+}
+
 /// Whether standard output is to have colours. Text is plain until somebody says so.
 static COLOURED: AtomicBool = AtomicBool::new(false);
 
@@ -26,6 +31,27 @@ pub fn colour(on: bool) {
 }
 
 impl Tone {
+    /// What a word of ours that judges says; nothing of any other word.
+    pub fn of(word: &str) -> Option<Self> {
+        match word {
+            "COMPLETE" | "intact" | "ok" | "holds here" | "better" => Some(Self::Good),
+            "INCOMPLETE" | "degraded" | "cannot be tested here" => Some(Self::Poor),
+            "DAMAGED" | "BROKEN" | "missing" | "does not hold here" | "worse" => Some(Self::Bad),
+            open if open.starts_with("OPEN") => Some(Self::Open),
+            _ => None,
+        }
+    }
+
+    /// The class that a page's style sheet has for it.
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Open => "open",
+            Self::Poor => "poor",
+            Self::Bad => "bad",
+        }
+    }
+
     /// A verdict's word, in its colour where standard output has some. No width is counted for it
     /// ([`text::Table`](crate::text::Table), [`text::wrapped`](crate::text::wrapped)).
     pub fn paint(self, word: &str) -> String {

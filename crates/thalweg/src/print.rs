@@ -9,7 +9,7 @@ use std::time::Duration;
 use thalweg_build::{Ledger, LedgerEntry};
 use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport};
 use thalweg_page::text::{Align, Table, count, many, plain, times, volume, wrapped};
-use thalweg_page::tone::Tone;
+pub(crate) use thalweg_page::tone::verdict;
 
 /// Several builders seen as one.
 pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {
@@ -237,17 +237,6 @@ pub(crate) fn fragments(came: u64, missing: u64) -> String {
     match missing {
         0 => many(came, "fragment"),
         missing => format!("{} ({} missing)", many(came, "fragment"), count(missing)),
-    }
-}
-
-/// A word of ours that judges, in its colour.
-pub(crate) fn verdict(word: &str) -> String {
-    match word {
-        "COMPLETE" | "intact" | "ok" => Tone::Good.paint(word),
-        "INCOMPLETE" | "degraded" => Tone::Poor.paint(word),
-        "DAMAGED" | "BROKEN" | "missing" => Tone::Bad.paint(word),
-        open if open.starts_with("OPEN") => Tone::Open.paint(open),
-        other => other.to_owned(),
     }
 }
 

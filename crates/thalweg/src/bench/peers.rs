@@ -12,9 +12,6 @@ use thalweg_bench::render;
 
 pub(crate) fn peers(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
     let open = files.open()?;
-    if open.plot.is_some() {
-        return Err(Failure::Usage("there is no picture of a comparison with peers; use --html-file".to_owned()));
-    }
     let stop = stop_on_signals()?;
     let mut show = Show::new(json);
     let report = compare(options, &mut show, &stop)?;
@@ -34,6 +31,9 @@ pub(crate) fn peers(options: &Options, files: &Files, json: bool) -> Result<Exit
     }
     if let Some(target) = open.html {
         target.write(&render::peers_html(&report))?;
+    }
+    if let Some(target) = open.plot {
+        target.write(&render::peers_svg(&report).map_err(Failure::broken)?)?;
     }
     let failed = report.pairings.iter().any(|pairing| pairing.error.is_some());
     Ok(match stop.pressed() {
