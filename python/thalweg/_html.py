@@ -21,7 +21,7 @@ def run(run: Run) -> str:
     events = info["events"]
     writing = {True: ", being written", False: ", its writer died", None: ""}[run.writing]
     state = f"<b>{escape(run.state)}</b>{writing if run.state == 'OPEN' else ''}"
-    counts = f"{len(run):,} events ({events['incomplete']:,} incomplete), {run.nbytes:,} bytes"
+    counts = f"{len(run):,} events ({events['incomplete']:,} incomplete), {run.nbytes / 1e6:,.1f} MB"
     began = np.datetime_as_string(run.began_utc, unit="s").replace("T", " ")
     lines = [f"run {run.number}: {state}", f"{counts}, began {began} UTC", f"<code>{escape(run.path)}</code>"]
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in run.reasons)

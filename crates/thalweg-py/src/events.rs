@@ -134,8 +134,8 @@ impl Events {
         let there = if place < 0 { place + count as i128 } else { place };
         let there = isize::try_from(there).ok().filter(|there| (0..count).contains(there)).ok_or_else(|| {
             PyIndexError::new_err(format!(
-                "place {place} of {count} events in {}: run[0] is the first, run[-1] the last; run.event({place}) is \
-                 the event of that number",
+                "place {place} among {count} events of {}: run[0] is the first, run[-1] the last; by its number, \
+                 run.event(7) finds one",
                 self.path()
             ))
         })?;
@@ -183,6 +183,11 @@ impl Events {
     /// The event at a place, counted from 0, or from the end where it is negative; a slice gives Events.
     fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.item(index)
+    }
+
+    /// Raises TypeError: to find an event every one would be read. `7 in events.ids()` asks for a number.
+    fn __contains__(&self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
+        contains(item)
     }
 
     /// Goes through them in order.
@@ -328,6 +333,12 @@ fn range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
         )
     })?;
     text.parse().map(Some).map_err(|error: thalweg_wire::EventRangeError| PyValueError::new_err(error.to_string()))
+}
+
+/// What `item in run` says.
+pub(crate) fn contains(item: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let item = item.repr()?;
+    Err(PyTypeError::new_err(format!("whether {item} is in there, its numbers tell: 7 in run.ids()")))
 }
 
 /// An event's number.

@@ -2,7 +2,7 @@
 
 use crate::damage::{Errors, warn};
 use crate::event::Event;
-use crate::events::{EventIterator, Events, event_number};
+use crate::events::{EventIterator, Events, contains, event_number};
 use crate::follow::Follow;
 use crate::sources::Sources;
 use crate::{RunError, run_error, time};
@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_remote::{Options, is_url, open_run};
+use thalweg_remote::{Options, RemoteError, is_url, open_run};
 use thalweg_store::{RunState, StoreError, WriterLife};
 
 /// Opens a run, also one that is still being written or whose writer died: its directory, or its URL on a server
@@ -48,7 +48,7 @@ pub(crate) fn open(
         Some(url) => {
             let token = token.or_else(|| std::env::var("THALWEG_TOKEN").ok());
             let options = Options { token, ca_file: ca_file.clone(), timeout: waited };
-            open_run(url, &options).map_err(run_error)
+            open_run(url, &options).map_err(|error| no_served_run(url, error))
         }
         // A run that was not closed is read from end to end.
         None => thalweg_store::Run::open(&path).map_err(|error| no_run(&path, error)),
@@ -61,20 +61,34 @@ pub(crate) fn open(
     Ok(Run { store: Mutex::new(Some(Arc::new(run))), path, sources, ca_file, timeout })
 }
 
+/// What is wrong with a URL that is no run's.
+fn no_served_run(url: &str, error: RemoteError) -> PyErr {
+    match error {
+        RemoteError::Store(error @ StoreError::NotARun(_)) => {
+            let server: Vec<&str> = url.splitn(4, '/').take(3).collect();
+            let server = server.join("/");
+            run_error(format_args!("{error}; {server}/ lists the runs of this server, which are at {server}/runs/42"))
+        }
+        other => run_error(other),
+    }
+}
+
 /// What is wrong with a path that is no run, and what may have been meant.
 fn no_run(path: &Path, error: StoreError) -> PyErr {
     let (StoreError::NotARun(_), text) = (&error, path.to_string_lossy()) else { return run_error(error) };
-    let host = text.split_once('/').map(|(host, _)| host).filter(|host| host.contains(':'));
+    let host = text.split_once('/').map(|(host, _)| host).filter(|host| host.contains(':') && !text.contains("://"));
     let instead = match (host, thalweg_store::list(path)) {
         _ if path.is_file() => "this is a file; open the directory that it lies in".to_owned(),
         (Some("http:" | "https:"), _) => {
             "give a URL as a string, not as a Path, which loses one of its slashes".to_owned()
         }
         (Some(_), _) if !path.exists() => format!("a run on a server is opened by its URL: http://{text}"),
+        _ if text.contains("://") => "a run on a server is opened by a URL that begins with http:// or https://".to_owned(),
+        _ if text.starts_with('~') => "'~' is taken as it is; os.path.expanduser makes it the home directory".to_owned(),
         _ if !path.exists() => "there is no such directory".to_owned(),
         (_, Ok(runs)) if !runs.is_empty() => {
             let last = runs.last().map(|run| run.path.display().to_string()).unwrap_or_default();
-            format!("it has {} runs in it; open one of them, such as {last}", runs.len())
+            format!("runs are in it; open one of them, such as {last}")
         }
         _ => "it has no run.json".to_owned(),
     };
@@ -297,6 +311,11 @@ impl Run {
     /// IndexError where there are fewer events.
     fn __getitem__<'py>(slf: &Bound<'py, Self>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Events::all(slf)?.item(index)
+    }
+
+    /// Raises TypeError: to find an event every one would be read. `7 in run.ids()` asks for a number.
+    fn __contains__(&self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
+        contains(item)
     }
 
     /// Goes through its events in the order of their numbers.
