@@ -6,7 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from handmade import EMPTY, IMAGE_U8, IMAGE_U16, MISSING, NO_PAYLOAD_CRC, SAMPLES_I16, TIMED_OUT, Record, block, crc32c, write_run
+from handmade import (
+    EMPTY,
+    IMAGE_U8,
+    IMAGE_U16,
+    MISSING,
+    NO_PAYLOAD_CRC,
+    SAMPLES_I16,
+    TIMED_OUT,
+    Record,
+    block,
+    crc32c,
+    write_run,
+)
 
 import thalweg
 

@@ -1,8 +1,8 @@
 """Read the runs that Thalweg records, event by event, and push data into one as a source.
 
 - A *run* is what was recorded from its beginning to its end: a directory, or a URL on a server (`thalweg serve`).
-- A *source* is what data comes from: a digitizer, a camera, a recording that is played. It has an id, such as "1.0", and
-  a name.
+- A *source* is what data comes from: a digitizer, a camera, a recording that is played. It has an id, such as "1.0",
+  and a name.
 - A *fragment* is what one source says of one event: an array, a time, and a status.
 - An *event* has one fragment of each source, of the same trigger or time frame, and a number.
 
@@ -38,8 +38,8 @@ Tables, for pandas and xarray:
 >>> table = run.to_dataframe(mean=numpy.mean)  # a row for each fragment
 >>> samples = run.to_xarray()["model-adc-0"]  # (event, sample, channel)
 
-Times are TAI, in nanoseconds since 1970 (`fragment.timestamp`) and as datetime64[ns] (`fragment.time_tai`); UTC, which is
-37 s behind, is `fragment.time_utc`.
+Times are TAI, in nanoseconds since 1970 (`fragment.timestamp`) and as datetime64[ns] (`fragment.time_tai`); UTC, which
+is 37 s behind, is `fragment.time_utc`.
 
 Reading copies nothing: arrays look into the run's files, and keep them mapped for as long as they live. `thalweg.dask`
 reads a run in parallel. A program that has a device of its own pushes what it reads from it; `help(thalweg.Source)`

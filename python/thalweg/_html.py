@@ -15,8 +15,8 @@ _NO_COUNTS = ("source", "name", "bytes", "final_counters")
 
 
 def run(run: Run) -> str:
-    """See `thalweg.Run`: its state, times and reasons, and the ledger. Of the ledger's columns, those that are 0 for every
-    source are left out, but for accepted, recorded and unaccounted."""
+    """Its state, times and reasons, and the ledger. Of the ledger's columns, those that are 0 for every source are left
+    out, but for accepted, recorded and unaccounted."""
     info = run.info
     events = info["events"]
     writing = {True: ", being written", False: ", its writer died", None: ""}[run.writing]

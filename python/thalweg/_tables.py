@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("event", "source", "name", "time_tai", "sequence", "window", "nbytes", "payload_type", "status")
-_TYPES = {"event": np.uint64, "time_tai": "datetime64[ns]", "sequence": np.uint32, "window": np.uint32}
+_TYPES: dict[str, Any] = {"event": np.uint64, "time_tai": "datetime64[ns]", "sequence": np.uint32, "window": np.uint32}
 
 
 def dataframe(events: Events, /, **columns: Callable[[NDArray[Any]], Any]) -> pd.DataFrame:
@@ -39,14 +39,15 @@ def dataframe(events: Events, /, **columns: Callable[[NDArray[Any]], Any]) -> pd
     table |= {name: [] for name in columns}
     for event in events:
         for source, fragment in event.items():
-            about = (event.id, source, names[source], fragment.time_tai, fragment.sequence, fragment.window)
-            about += (fragment.nbytes, fragment.payload_type, " ".join(fragment.status))
-            for column, value in zip(table.values(), about, strict=False):
-                column.append(value)
+            about: list[Any] = [event.id, source, names[source], fragment.time_tai, fragment.sequence, fragment.window]
+            about += [fragment.nbytes, fragment.payload_type, " ".join(fragment.status)]
+            for name, value in zip(_COLUMNS, about, strict=True):
+                table[name].append(value)
             for name, function in columns.items():
                 table[name].append(function(fragment.array))
     typed = {name: np.array(column, _TYPES[name]) if name in _TYPES else column for name, column in table.items()}
-    return pd.DataFrame(typed)
+    frame: pd.DataFrame = pd.DataFrame(typed)
+    return frame
 
 
 def dataset(events: Events, missing: str) -> xr.Dataset:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import dask.array
 import dask.bag
 import numpy as np
-from dask import delayed
+from dask.delayed import delayed
 
 import thalweg
 
@@ -46,8 +46,8 @@ def events(
 
     `run` and `options` are those of `thalweg.open`; a token comes from THALWEG_TOKEN in the workers' environment rather
     than in the task graph, which others may see. Of a run that is still being recorded, the bag has the events that are
-    there now. With `sources`, by id or name, an event has their fragments only. `errors` is that of `thalweg.Run.events`,
-    but what cannot be read is raised unless "warn" is asked for: a worker's warnings are in its log only.
+    there now. With `sources`, by id or name, an event has their fragments only. `errors` is that of `thalweg.Run.events`;
+    without "warn", what cannot be read is raised: a worker's warnings are in its log only.
 
     An event is what `thalweg.Event` says. Reduce it where it is read (`map`, `fold`): the arrays look into what the
     worker has of the run, and are copied when they leave it.
@@ -56,7 +56,8 @@ def events(
     named = None if sources is None else list(sources)
     opened.events(sources=named)  # a source that the run does not have is told here, not by a worker
     parts = [delayed(_read, pure=True)(where, ids, named, errors) for ids, _ in _parts(opened, chunk)]
-    return dask.bag.from_delayed(parts) if parts else dask.bag.from_sequence([], npartitions=1)
+    bag: dask.bag.Bag = dask.bag.from_delayed(parts) if parts else dask.bag.from_sequence([], npartitions=1)
+    return bag
 
 
 def array(
@@ -84,7 +85,8 @@ def array(
         )
         for ids, count in _parts(opened, chunk)
     ]
-    return dask.array.concatenate(parts)
+    whole: dask.array.Array = dask.array.concatenate(parts)
+    return whole
 
 
 @dataclass(frozen=True)
