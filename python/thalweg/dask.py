@@ -46,8 +46,8 @@ def events(
 
     `run` and `options` are those of `thalweg.open`; a token comes from THALWEG_TOKEN in the workers' environment rather
     than in the task graph, which others may see. Of a run that is still being recorded, the bag has the events that are
-    there now. With `sources`, by id or name, an event has their fragments only. `errors` is that of `thalweg.Run.events`;
-    without "warn", what cannot be read is raised: a worker's warnings are in its log only.
+    there now. With `sources`, by id or name, an event has their fragments only. `errors` is that of
+    `thalweg.Run.events`; without "warn", what cannot be read is raised: a worker's warnings are in its log only.
 
     An event is what `thalweg.Event` says. Reduce it where it is read (`map`, `fold`): the arrays look into what the
     worker has of the run, and are copied when they leave it.

@@ -16,7 +16,7 @@ use thalweg_wire::Status;
 /// >>> fragment = thalweg.open("demo/run-000001").event(7)["1.0"]
 /// >>> fragment.array.shape, fragment.array.dtype
 /// ((5120, 1), dtype('int16'))
-/// >>> numpy.asarray(fragment) is fragment.array or numpy.shares_memory(fragment, fragment.array)
+/// >>> numpy.shares_memory(numpy.asarray(fragment), fragment.array)
 /// True
 ///
 /// The arrays are read-only. They look into the run's file, or into the block that was fetched, and keep it for as long
