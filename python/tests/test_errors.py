@@ -30,7 +30,7 @@ def test_a_path_without_a_run_is_named_with_what_may_have_been_meant(model: Writ
         model.directory.parent: f"runs are in it; open one of them, such as {model.directory.parent}/run-",
         "127.0.0.1:8042/runs/1": "by its URL: http://127.0.0.1:8042/runs/1",
         Path("http://daq-0:8042/runs/1"): "a URL as a string",
-        "ftp://daq-0/runs/1": "begins with http:// or https://",
+        "ftp://daq-0/runs/1": "a URL of a run begins with http:// or https://",
         "~/runs/run-000001": "os.path.expanduser",
     }.items():
         with pytest.raises(thalweg.RunError, match=re.escape(said)):

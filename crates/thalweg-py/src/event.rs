@@ -106,9 +106,9 @@ impl Event {
         }
     }
 
-    /// The sources of which nothing came, a dict from id to reason: "dropped" (by the source's policy), "timed-out" (the
-    /// deadline passed first), "lost-in-device", "corrupt" (it arrived damaged and was thrown away), or "missing" where
-    /// no more is known, as of a source that left the number out or was gone.
+    /// The sources of which nothing came, a dict from id to reason: "dropped" (by the source's policy), "timed-out"
+    /// (the deadline passed first), "lost-in-device", "corrupt" (it arrived damaged and was thrown away), or "missing"
+    /// where no more is known, as of a source that left the number out or was gone.
     #[getter]
     fn missing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let missing = PyDict::new(py);
@@ -118,7 +118,8 @@ impl Event {
         Ok(missing)
     }
 
-    /// When it happened, in TAI nanoseconds since 1970: the earliest timestamp of its fragments, or None where none came.
+    /// When it happened, in TAI nanoseconds since 1970: the earliest timestamp of its fragments, or None where none
+    /// came.
     #[getter]
     fn timestamp(&self) -> Option<u64> {
         self.present().map(|fragment| fragment.header.timestamp.0).min()

@@ -196,8 +196,8 @@ impl Events {
     }
 
     /// A pandas.DataFrame with a row for each fragment that is there: event, source, name, time_tai (datetime64[ns]),
-    /// sequence, window (ns), nbytes, payload_type and status. What else is given by name is a column too: a function of
-    /// the fragment's array.
+    /// sequence, window (ns), nbytes, payload_type and status. What else is given by name is a column too: a function
+    /// of the fragment's array.
     ///
     /// >>> run = thalweg.open("demo/run-000001")
     /// >>> table = run.events("..100").to_dataframe(mean=numpy.mean, peak=numpy.max)
@@ -223,9 +223,9 @@ impl Events {
     /// 100
     ///
     /// That needs fragments of one shape and type from each source, and of one length along dimensions that sources
-    /// share: raises ValueError with what is not so, and which events or sources to choose. Where fragments are missing,
-    /// it raises ValueError with missing="raise"; missing="drop" leaves out the events that lack one. Needs xarray:
-    /// pip install thalweg[xarray].
+    /// share: raises ValueError with what is not so, and which events or sources to choose. Where fragments are
+    /// missing, it raises ValueError with missing="raise"; missing="drop" leaves out the events that lack one. Needs
+    /// xarray: pip install thalweg[xarray].
     #[pyo3(signature = (*, missing = "raise"))]
     pub(crate) fn to_xarray<'py>(slf: &Bound<'py, Self>, missing: &str) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("thalweg._tables")?.call_method1("dataset", (slf, missing))

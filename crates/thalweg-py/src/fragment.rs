@@ -59,15 +59,15 @@ impl Fragment {
         self.fragment.header.timestamp.0
     }
 
-    /// When it was taken, as numpy.datetime64[ns] on the clock of TAI, which is 37 s ahead of UTC since 2017. NaT beyond
-    /// the year 2262, which datetime64[ns] does not reach.
+    /// When it was taken, as numpy.datetime64[ns] on the clock of TAI, which is 37 s ahead of UTC since 2017. NaT
+    /// beyond the year 2262, which datetime64[ns] does not reach.
     #[getter]
     fn time_tai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         time::tai(py, self.timestamp())
     }
 
-    /// When it was taken, as numpy.datetime64[ns] in UTC, by the table of leap seconds. NaT before 1972, when TAI and UTC
-    /// were no whole number of seconds apart, and beyond 2262.
+    /// When it was taken, as numpy.datetime64[ns] in UTC, by the table of leap seconds. NaT before 1972, when TAI and
+    /// UTC were no whole number of seconds apart, and beyond 2262.
     #[getter]
     fn time_utc<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         time::utc(py, self.timestamp())
@@ -127,8 +127,8 @@ impl Fragment {
     }
 
     /// The payload as what it is, read-only, not copied: samples as (samples, channels), an image as (height, width),
-    /// anything else as bytes. Raises RunError where its length does not fit the dimensions that the run states for this
-    /// source; `payload` has the bytes then.
+    /// anything else as bytes. Raises RunError where its length does not fit the dimensions that the run states for
+    /// this source; `payload` has the bytes then.
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let Self { fragment, shape } = slf.get();

@@ -23,9 +23,9 @@ use thalweg_store::{RunState, StoreError, WriterLife};
 /// >>> run.state, run.sources
 /// ('COMPLETE', ['1.0', '1.1'])
 ///
-/// A server gets `token`, or what the environment variable THALWEG_TOKEN says; `ca_file` (PEM) has the certificates that
-/// vouch for it, instead of the system's. While it cannot be reached it is asked again, for `timeout` seconds, in all
-/// that is done with the run; then RunError is raised.
+/// A server gets `token`, or what the environment variable THALWEG_TOKEN says; `ca_file` (PEM) has the certificates
+/// that vouch for it, instead of the system's. While it cannot be reached it is asked again, for `timeout` seconds, in
+/// all that is done with the run; then RunError is raised.
 ///
 /// Raises RunError where there is no run. Where less is there than run.json tells of, as of a file that was cut off, a
 /// DamageWarning says so.
@@ -83,8 +83,8 @@ fn no_run(path: &Path, error: StoreError) -> PyErr {
             "give a URL as a string, not as a Path, which loses one of its slashes".to_owned()
         }
         (Some(_), _) if !path.exists() => format!("a run on a server is opened by its URL: http://{text}"),
-        _ if text.contains("://") => "a run on a server is opened by a URL that begins with http:// or https://".to_owned(),
-        _ if text.starts_with('~') => "'~' is taken as it is; os.path.expanduser makes it the home directory".to_owned(),
+        _ if text.contains("://") => "a URL of a run begins with http:// or https://".to_owned(),
+        _ if text.starts_with('~') => "'~' is taken as it is: see os.path.expanduser".to_owned(),
         _ if !path.exists() => "there is no such directory".to_owned(),
         (_, Ok(runs)) if !runs.is_empty() => {
             let last = runs.last().map(|run| run.path.display().to_string()).unwrap_or_default();
@@ -107,8 +107,8 @@ fn damage(run: &thalweg_store::Run) -> Option<String> {
     (!text.is_empty()).then(|| format!("{text}: `thalweg verify` says more"))
 }
 
-/// A run: what was recorded from its beginning to its end, on disk or on a server. A sequence of its events, in the order
-/// of their numbers.
+/// A run: what was recorded from its beginning to its end, on disk or on a server. A sequence of its events, in the
+/// order of their numbers.
 ///
 /// >>> run = thalweg.open("demo/run-000001")
 /// >>> for event in run:
@@ -121,14 +121,15 @@ fn damage(run: &thalweg_store::Run) -> Option<String> {
 /// >>> run[10:20]  # the same two ways for some of them; run.events("10..20") goes by number
 /// <thalweg.Events of demo/run-000001: 10 events, 10 to 19; sources 1.0, 1.1>
 ///
-/// What it says of itself is as it was when it was opened, also while the run is written: `follow` gives the events that
-/// come later, and a run that is opened again when that has ended says how. Events that cannot be read, because a block
-/// is damaged, are passed over with a DamageWarning; `events(errors="raise")` stops there.
+/// What it says of itself is as it was when it was opened, also while the run is written: `follow` gives the events
+/// that come later, and a run that is opened again when that has ended says how. Events that cannot be read, because a
+/// block is damaged, are passed over with a DamageWarning; `events(errors="raise")` stops there.
 ///
 /// Of a run on a server whole blocks are fetched, when their events are read and once for all threads; in order, the
 /// next one meanwhile. Each is checked against its checksum. The last 128 MiB are kept, and what arrays look into.
 ///
-/// A pickled run is its path, and is opened again where it is loaded. A token is not pickled: there, THALWEG_TOKEN has it.
+/// A pickled run is its path, and is opened again where it is loaded. A token is not pickled: there, THALWEG_TOKEN has
+/// it.
 #[pyclass(frozen, module = "thalweg", sequence)]
 pub(crate) struct Run {
     /// Nothing once it was closed.
@@ -160,8 +161,8 @@ impl Run {
         self.sources.run
     }
 
-    /// Whether all that was accepted is here ("COMPLETE"), something is missing ("INCOMPLETE", see `reasons`), or the run
-    /// was not ended ("OPEN", see `writing`).
+    /// Whether all that was accepted is here ("COMPLETE"), something is missing ("INCOMPLETE", see `reasons`), or the
+    /// run was not ended ("OPEN", see `writing`).
     #[getter]
     fn state(&self) -> PyResult<&'static str> {
         Ok(match self.store()?.info().state {

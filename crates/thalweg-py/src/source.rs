@@ -22,19 +22,19 @@ const STEP: Duration = Duration::from_millis(100);
 ///         while True:
 ///             camera.push(take_picture())
 ///
-/// In the topology it is a [[source]] with this `id` and without a `device`. Making one begins to look for the builders;
-/// a thread of its own then serves them, so that other threads of this program, and `push`, only ever wait for a free
-/// slot. As a context manager it waits for the run to begin, and finishes at the end of the block, also when that is left
-/// by an exception. Where one thread has several sources, it makes all of them before it enters the first: the run
-/// begins when every source is there.
+/// In the topology it is a [[source]] with this `id` and without a `device`. Making one begins to look for the
+/// builders; a thread of its own then serves them, so that other threads of this program, and `push`, only ever wait
+/// for a free slot. As a context manager it waits for the run to begin, and finishes at the end of the block, also when
+/// that is left by an exception. Where one thread has several sources, it makes all of them before it enters the first:
+/// the run begins when every source is there.
 ///
 /// `builders` is the address of the builder, or the addresses of all of them in the order of the topology:
 /// "tcp:HOST:PORT", or "shm:PATH" on the builder's own host.
 ///
-/// What will be pushed is said once, because readers are told in run.json. Either with `dtype` and `shape` of the largest
-/// array:
+/// What will be pushed is said once, because readers are told in run.json. Either with `dtype` and `shape` of the
+/// largest array:
 ///
-/// - int16 with (samples,) or (samples, channels): samples of one or several channels. Each push may have fewer samples.
+/// - int16 with (samples,) or (samples, channels): samples of one or several channels; a push may have fewer.
 /// - uint8 or uint16 with (height, width): images of that size.
 /// - uint8 with (bytes,): the same as `max_bytes`.
 ///
@@ -43,8 +43,9 @@ const STEP: Duration = Duration::from_millis(100);
 /// `description` goes into run.json too, as JSON; what is said by `dtype` and `shape` wins over it.
 ///
 /// `slots` buffers of `slot` bytes are filled while builders ask for others; without `slot` one holds a fragment, or as
-/// many as fit 512 KiB. When all are full `policy` decides: with "block" `push` waits, with "drop-newest" what is pushed
-/// is dropped, with "drop-oldest" what has waited longest and was not asked for. Drops are counted, and the run says so.
+/// many as fit 512 KiB. When all are full `policy` decides: with "block" `push` waits, with "drop-newest" what is
+/// pushed is dropped, with "drop-oldest" what has waited longest and was not asked for. Drops are counted, and the run
+/// says so.
 ///
 /// For `timeout` seconds a builder that is not there is looked for, at the beginning or when the connection broke; then
 /// everything raises RunError.
@@ -143,18 +144,19 @@ impl Source {
 
     /// Pushes one fragment, an array or bytes, and returns the number of its event.
     ///
-    /// The bytes are copied once, into the slot from which they are sent: `data` may be changed when this returns. Nothing
-    /// is converted: an array of another type than was declared, or not in this machine's byte order and C order, raises
-    /// TypeError or ValueError. b"" is an explicit empty fragment: this source has nothing to say of the event.
+    /// The bytes are copied once, into the slot from which they are sent: `data` may be changed when this returns.
+    /// Nothing is converted: an array of another type than was declared, or not in this machine's byte order and C
+    /// order, raises TypeError or ValueError. b"" is an explicit empty fragment: this source has nothing to say of the
+    /// event.
     ///
     /// `event` is the next one, or any later one: those left out count as skipped in the ledger, and the run is
     /// INCOMPLETE. `timestamp` is in TAI nanoseconds since 1970, now if left out; `window` the nanoseconds that the
     /// payload covers. `status` is one or several of "truncated", "corrupt", "simulated", "replayed", "clock-locked",
     /// "clock-holdover", "clock-free-running".
     ///
-    /// Waits for the run to begin and, with policy "block", for a free slot; after `timeout` seconds raises TimeoutError.
-    /// Other threads run while it waits or copies, and Ctrl-C ends the wait. Raises RunOver where the run has ended, and
-    /// any other RunError where it cannot go on.
+    /// Waits for the run to begin and, with policy "block", for a free slot; after `timeout` seconds raises
+    /// TimeoutError. Other threads run while it waits or copies, and Ctrl-C ends the wait. Raises RunOver where the run
+    /// has ended, and any other RunError where it cannot go on.
     #[pyo3(signature = (data, event = None, *, timestamp = None, window = 0, status = None, timeout = None))]
     #[expect(clippy::too_many_arguments, reason = "they are named where they are given")]
     fn push(
@@ -202,15 +204,15 @@ impl Source {
     }
 
     /// Ends this source's part of the run, waits until what was pushed is delivered, and reports: a dict with accepted,
-    /// bytes, dropped_newest, dropped_oldest, blocked, copied_bytes, seconds and more. May be called again. Ctrl-C gives
-    /// up: what was not delivered is lost, and the run says so.
+    /// bytes, dropped_newest, dropped_oldest, blocked, copied_bytes, seconds and more. May be called again. Ctrl-C
+    /// gives up: what was not delivered is lost, and the run says so.
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let report = self.close(py)?;
         py.import("json")?.call_method1("loads", (report,))
     }
 
-    /// Whether the run takes fragments: it has begun, and neither it nor this source's part of it is over. It may end at any
-    /// time: a `push` that comes too late raises RunOver.
+    /// Whether the run takes fragments: it has begun, and neither it nor this source's part of it is over. It may end
+    /// at any time: a `push` that comes too late raises RunOver.
     #[getter]
     fn running(&self, py: Python<'_>) -> PyResult<bool> {
         let source = self.source()?;
