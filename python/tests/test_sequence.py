@@ -89,6 +89,8 @@ def test_what_is_not_there_is_an_error_that_says_what_is(gaps: Path) -> None:
         run.event(4)
     with pytest.raises(ValueError, match="0 or more"):
         run.event(-1)
+    with pytest.raises(TypeError, match="a whole number, not str"):
+        run.event("7")
     with pytest.raises(TypeError, match=r"7 in run\.ids\(\)"):
         assert 7 in run
     assert 7 in run.ids()

@@ -124,7 +124,7 @@ impl Events {
             let places = self.places.slice(slice.start, slice.step, slice.slicelength.cast_signed());
             return Ok(Bound::new(py, self.part(py, places))?.into_any());
         }
-        let Ok(place) = index.extract::<i128>() else {
+        let Some(place) = whole(index) else {
             let kind = index.get_type().name().map(|name| name.to_string()).unwrap_or_default();
             return Err(PyTypeError::new_err(format!(
                 "events are indexed by their place, a whole number or a slice, not by {kind}; run.event(7) is the one \
@@ -323,8 +323,8 @@ fn range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
         };
         return Ok((first < end).then(|| EventRange { first, last: end - 1 }));
     }
-    if let Ok(number) = which.extract::<i128>() {
-        let number = event_number(number)?;
+    if whole(which).is_some() {
+        let number = event_number(which)?;
         return Ok(Some(EventRange { first: number.0, last: number.0 }));
     }
     let text: String = which.extract().map_err(|_| {
@@ -341,8 +341,17 @@ pub(crate) fn contains(item: &Bound<'_, PyAny>) -> PyResult<bool> {
     Err(PyTypeError::new_err(format!("whether {item} is in there, its numbers tell: 7 in run.ids()")))
 }
 
+/// A whole number, of whatever type has one.
+fn whole(number: &Bound<'_, PyAny>) -> Option<i128> {
+    number.call_method0("__index__").ok()?.extract().ok()
+}
+
 /// An event's number.
-pub(crate) fn event_number(number: i128) -> PyResult<EventId> {
+pub(crate) fn event_number(number: &Bound<'_, PyAny>) -> PyResult<EventId> {
+    let Some(number) = whole(number) else {
+        let kind = number.get_type().name().map(|name| name.to_string()).unwrap_or_default();
+        return Err(PyTypeError::new_err(format!("an event's number is a whole number, not {kind}")));
+    };
     u64::try_from(number).map(EventId).map_err(|_| {
         PyValueError::new_err(format!(
             "event {number}: numbers are 0 or more, up to 2**64 - 1; run[-1] is the last event"

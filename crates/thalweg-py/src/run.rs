@@ -242,7 +242,7 @@ impl Run {
 
     /// The event of this number, which is not always its place: see `ids`. Raises KeyError where it is not in this run,
     /// or was never closed, and RunError where it cannot be read.
-    fn event(&self, py: Python<'_>, number: i128) -> PyResult<Event> {
+    fn event(&self, py: Python<'_>, number: &Bound<'_, PyAny>) -> PyResult<Event> {
         let (number, store) = (event_number(number)?, self.store()?);
         match py.detach(|| store.event(number)).map_err(run_error)? {
             Some(found) => Ok(Event::new(found, &self.sources)),
