@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import NDArray
 
-    from thalweg import Event, Events, Fragment
+    from thalweg import Event, Events, Fragment, Run
 
 
 _COLUMNS = ("event", "source", "name", "time_tai", "sequence", "window", "nbytes", "payload_type", "status")
 _TYPES: dict[str, Any] = {"event": np.uint64, "time_tai": "datetime64[ns]", "sequence": np.uint32, "window": np.uint32}
 
 
-def dataframe(events: Events, /, **columns: Callable[[NDArray[Any]], Any]) -> pd.DataFrame:
+def dataframe(events: Events, run: Run, /, **columns: Callable[[NDArray[Any]], Any]) -> pd.DataFrame:
     """See `thalweg.Events.to_dataframe`."""
     try:
         import pandas as pd
@@ -28,7 +28,7 @@ def dataframe(events: Events, /, **columns: Callable[[NDArray[Any]], Any]) -> pd
         msg = "to_dataframe needs pandas: pip install thalweg[pandas]"
         raise ImportError(msg) from error
 
-    names = events.run.names
+    names = run.names
     table: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     if taken := [name for name in columns if name in table]:
         msg = f"{', '.join(taken)}: there is a column of that name already"
@@ -50,7 +50,7 @@ def dataframe(events: Events, /, **columns: Callable[[NDArray[Any]], Any]) -> pd
     return frame
 
 
-def dataset(events: Events, missing: str) -> xr.Dataset:
+def dataset(events: Events, run: Run, missing: str) -> xr.Dataset:
     """See `thalweg.Events.to_xarray`."""
     if missing not in ("raise", "drop"):
         msg = f"missing={missing!r}: 'raise' where a fragment is missing, or 'drop' events that lack one"
@@ -61,7 +61,7 @@ def dataset(events: Events, missing: str) -> xr.Dataset:
         msg = "to_xarray needs xarray: pip install thalweg[xarray]"
         raise ImportError(msg) from error
 
-    sources, names = events.sources, events.run.names
+    sources, names = events.sources, run.names
     arrays: dict[str, NDArray[Any]] = {}
     dims: dict[str, tuple[str, ...]] = {}
     ids: list[int] = []
@@ -93,7 +93,7 @@ def dataset(events: Events, missing: str) -> xr.Dataset:
         "event": np.array(ids, np.uint64),
         "time_tai": ("event", np.array(times, "datetime64[ns]"), {"scale": "TAI"}),
     }
-    attributes = {"run": events.run.number, "path": events.run.path, "state": events.run.state}
+    attributes = {"run": run.number, "path": run.path, "state": run.state}
     return xr.Dataset(variables, coordinates, attributes)
 
 

@@ -157,12 +157,6 @@ impl Events {
 
 #[pymethods]
 impl Events {
-    /// The run that they are of.
-    #[getter]
-    fn run(&self, py: Python<'_>) -> Py<Run> {
-        self.run.clone_ref(py)
-    }
-
     /// The ids of the sources whose fragments are given out.
     #[getter]
     fn sources(&self) -> Vec<String> {
@@ -210,7 +204,7 @@ impl Events {
         slf: &Bound<'py, Self>,
         columns: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("thalweg._tables")?.call_method("dataframe", (slf,), columns)
+        slf.py().import("thalweg._tables")?.call_method("dataframe", (slf, &slf.get().run), columns)
     }
 
     /// An xarray.Dataset with a variable for each source, named by it: samples as (event, sample, channel), images as
@@ -228,7 +222,7 @@ impl Events {
     /// xarray: pip install thalweg[xarray].
     #[pyo3(signature = (*, missing = "raise"))]
     pub(crate) fn to_xarray<'py>(slf: &Bound<'py, Self>, missing: &str) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("thalweg._tables")?.call_method1("dataset", (slf, missing))
+        slf.py().import("thalweg._tables")?.call_method1("dataset", (slf, &slf.get().run, missing))
     }
 
     /// By the run's path or URL: whoever loads it opens the run again.
@@ -236,7 +230,7 @@ impl Events {
         let Places { first, step, count } = self.places;
         let sources = self.chosen.as_ref().map(|_| self.sources());
         let restore = py.import("thalweg._thalweg")?.getattr("_events")?;
-        Ok((restore, (self.run(py), first, step, count, sources, self.errors.name().to_owned())))
+        Ok((restore, (self.run.clone_ref(py), first, step, count, sources, self.errors.name().to_owned())))
     }
 
     fn __repr__(&self) -> String {

@@ -275,13 +275,15 @@ impl Run {
         Ok(Follow::new(follow, self.path.clone(), &self.sources, errors))
     }
 
-    /// As Events.to_dataframe, of all events.
+    /// A pandas.DataFrame with a row for each fragment, and columns of what functions make of its array:
+    /// to_dataframe(mean=numpy.mean). See Events.to_dataframe; run.events(...) and run[...] have part of the run.
     #[pyo3(signature = (**columns))]
     fn to_dataframe<'py>(slf: &Bound<'py, Self>, columns: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
         Events::to_dataframe(&Bound::new(slf.py(), Events::all(slf)?)?, columns)
     }
 
-    /// As Events.to_xarray, of all events.
+    /// An xarray.Dataset with the samples of each source: see Events.to_xarray; run.events(...) and run[...] have part of
+    /// the run.
     #[pyo3(signature = (*, missing = "raise"))]
     fn to_xarray<'py>(slf: &Bound<'py, Self>, missing: &str) -> PyResult<Bound<'py, PyAny>> {
         Events::to_xarray(&Bound::new(slf.py(), Events::all(slf)?)?, missing)
