@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from handmade import Record, block, write_run
 
 import thalweg
 
@@ -126,6 +127,17 @@ def test_a_warning_made_an_exception_costs_no_event(damaged: Path) -> None:
             read.extend(event.id for event in events)
         read.extend(event.id for event in events)
     assert read == expected
+
+
+def test_a_run_that_tells_of_more_events_than_it_can_have_is_still_a_sequence(tmp_path: Path) -> None:
+    closings = [(0, 1, 1, 0), (1, 3, 2**32 - 1, 0)]
+    run = thalweg.open(write_run(tmp_path / "run", [block(7, 0, [Record(0, "1.0", b"x")], closings)], {"1.0": {}}))
+    assert len(run) == 2**32
+    assert run[-1:].ids().tolist() == [1 + 3 * (2**32 - 2)]
+    with pytest.warns(thalweg.DamageWarning, match="999 events, 1 to 2995, cannot be read"):
+        assert [event.id for event in run[:1000]] == [0]
+    with pytest.raises(thalweg.RunError, match="0 of the 1 records"):
+        run[-1]
 
 
 def test_following_goes_on_behind_damage_too(damaged: Path) -> None:

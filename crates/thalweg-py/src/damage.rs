@@ -72,7 +72,9 @@ impl Unreadable {
             (None, 1) => "a part cannot be read".to_owned(),
             (None, _) => format!("{count} parts cannot be read"),
         };
-        warn(py, &format!("{run}: {what}: {error}; `thalweg verify` says what is lost"))
+        let error = error.to_string();
+        let more = if error.contains("thalweg verify") { "" } else { "; `thalweg verify` says what is lost" };
+        warn(py, &format!("{run}: {what}: {error}{more}"))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::run::Run;
 use crate::run_error;
 use crate::sources::Sources;
 use numpy::PyArray1;
-use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyRange, PyRangeMethods, PySlice};
 use std::sync::Arc;
@@ -166,8 +166,11 @@ impl Events {
 
     /// Their numbers, an array of uint64.
     pub(crate) fn ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<u64>>> {
-        let ids: PyResult<Vec<u64>> = py.detach(|| (0..self.places.count).map(|at| Ok(self.id_at(at)?.0)).collect());
-        Ok(PyArray1::from_vec(py, ids?))
+        // A damaged run may say of more than there is memory for.
+        let mut ids = Vec::new();
+        ids.try_reserve_exact(self.__len__()).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        py.detach(|| (0..self.places.count).try_for_each(|at| self.id_at(at).map(|id| ids.push(id.0))))?;
+        Ok(PyArray1::from_vec(py, ids))
     }
 
     fn __len__(&self) -> usize {

@@ -282,8 +282,8 @@ impl Run {
         Events::to_dataframe(&Bound::new(slf.py(), Events::all(slf)?)?, columns)
     }
 
-    /// An xarray.Dataset with the samples of each source: see Events.to_xarray; run.events(...) and run[...] have part of
-    /// the run.
+    /// An xarray.Dataset with the samples of each source: see Events.to_xarray; run.events(...) and run[...] have part
+    /// of the run.
     #[pyo3(signature = (*, missing = "raise"))]
     fn to_xarray<'py>(slf: &Bound<'py, Self>, missing: &str) -> PyResult<Bound<'py, PyAny>> {
         Events::to_xarray(&Bound::new(slf.py(), Events::all(slf)?)?, missing)
