@@ -152,7 +152,7 @@ impl Line {
             if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
                 bar.set_style(style);
             }
-            let mut seen = Seen { name, goal, began: None, last: (Instant::now(), 0), rate: 0.0, full: None };
+            let mut seen = Seen { name, goal, began: None, last: None, rate: 0.0, full: None };
             while is_over.recv_timeout(Self::EVERY) == Err(RecvTimeoutError::Timeout) {
                 let parts = seen.parts(&look());
                 if may_draw() {
@@ -161,7 +161,6 @@ impl Line {
                     }
                     let columns = console_width();
                     bar.set_message(fitted(parts, columns));
-                    bar.tick();
                 } else {
                     bar.set_draw_target(ProgressDrawTarget::hidden());
                 }
@@ -191,7 +190,7 @@ struct Seen {
     /// When it was first seen running, and how many events it had then.
     began: Option<(Instant, u64)>,
     /// When the rate was taken last, and how many bytes there were.
-    last: (Instant, u64),
+    last: Option<(Instant, u64)>,
     /// Bytes per second.
     rate: f64,
     /// The part of the disk that is used, and what is free on it.
@@ -217,12 +216,14 @@ impl Seen {
         }
         let (began, before) = *self.began.get_or_insert((Instant::now(), now.events));
         let ran = began.elapsed();
-        let (at, bytes) = self.last;
-        if at.elapsed() >= RATE_OVER || self.rate == 0.0 {
+        let (at, bytes) = *self.last.get_or_insert((Instant::now(), now.bytes));
+        if at.elapsed() >= LEAST {
             #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-            let new = now.bytes.saturating_sub(bytes) as f64 / at.elapsed().as_secs_f64().max(1e-3);
-            self.rate = new;
-            self.last = (Instant::now(), now.bytes);
+            let rate = now.bytes.saturating_sub(bytes) as f64 / at.elapsed().as_secs_f64();
+            self.rate = rate;
+        }
+        if at.elapsed() >= RATE_OVER {
+            self.last = Some((Instant::now(), now.bytes));
         }
         let left = self.left(ran, now.events - before.min(now.events));
         parts.push((0, seconds(ran.as_secs_f64())));
@@ -272,7 +273,8 @@ impl Seen {
 
 /// Of a run without an end: a disk that is full by then is worth a word.
 const SOON: Duration = Duration::from_secs(3600);
-/// What a rate is a mean over.
+/// What a rate is a mean over: at least, and at most.
+const LEAST: Duration = Duration::from_millis(150);
 const RATE_OVER: Duration = Duration::from_secs(1);
 
 /// As many of the parts as fit, the least important left out first.
@@ -299,14 +301,7 @@ mod tests {
 
     fn seen(goal: Goal) -> Seen {
         let began = Instant::now().checked_sub(Duration::from_secs(3_723));
-        Seen {
-            name: "builder".into(),
-            goal,
-            began: began.map(|began| (began, 0)),
-            last: (Instant::now(), 0),
-            rate: 0.0,
-            full: None,
-        }
+        Seen { name: "builder".into(), goal, began: began.map(|began| (began, 0)), last: None, rate: 0.0, full: None }
     }
 
     #[test]
