@@ -11,6 +11,8 @@ from urllib.parse import unquote, urldefrag
 import pytest
 from conftest import ROOT
 
+# What is not a page, but in the repository.
+REPOSITORY = "https://github.com/thalweg-daq/thalweg/blob/main/"
 # What `make site` puts beside the pages.
 BESIDE = ("python/", "rust/")
 
@@ -43,7 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["mdbook", "build", "--dest-dir", directory, ROOT], capture_output=True, text=True, check=False
     )
     assert built.returncode == 0, built.stderr
-    return directory
+    return directory.resolve()
 
 
 def test_every_page_is_in_the_site() -> None:
@@ -60,14 +62,16 @@ def test_every_link_leads_somewhere(site: Path) -> None:
             continue
         for link in page.links:
             where, anchor = urldefrag(unquote(link))
+            if where.startswith(REPOSITORY) and not (ROOT / where.removeprefix(REPOSITORY)).exists():
+                lost.append(f"{name}: {link}")
             if "://" in link or link.startswith(("mailto:", "data:", "javascript:", *BESIDE)):
                 continue
-            # What lies outside the pages is in the repository.
-            target = (site / name).parent / where if where else site / name
-            outside = ROOT / "docs" / where
-            if not target.exists() and not outside.exists():
-                lost.append(f"{name}: {link}")
-            known = pages.get(target.resolve().relative_to(site.resolve())) if target.suffix == ".html" else None
-            if anchor and known and anchor not in known.anchors:
+            target = ((site / name).parent / where if where else site / name).resolve()
+            known = pages.get(target.relative_to(site)) if target.is_relative_to(site) else None
+            if (
+                not target.is_relative_to(site)
+                or not target.exists()
+                or (anchor and known and anchor not in known.anchors)
+            ):
                 lost.append(f"{name}: {link}")
     assert lost == []
