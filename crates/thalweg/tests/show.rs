@@ -386,7 +386,7 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
 
     Exit code: 0; 2 where there is no such directory.
     ");
-    insta::assert_snapshot!(help("info"), @r"
+    insta::assert_snapshot!(help("info"), @"
     Show what a run is: its sources, how it ended, and what became of every fragment
 
     Usage: thalweg info [OPTIONS] <RUN>...
@@ -395,14 +395,19 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
       <RUN>...  A run's directory, such as runs/run-000042
 
     Options:
-          --json        Print one JSON object as the last line of standard output, instead of text for
-                        people
-      -v, --verbose...  Say more about what is going on, on standard error; twice for everything
-      -h, --help        Print help
+          --json          Print one JSON object as the last line of standard output,
+                          instead of text for people
+      -v, --verbose...    Say more about what is going on, on standard error; twice
+                          for everything
+      -q, --quiet         Say nothing on standard error but errors: neither how far
+                          it is nor what it warns of
+          --color <WHEN>  Controls when to use color [default: auto] [possible
+                          values: auto, always, never]
+      -h, --help          Print help
 
-    A run of several builders has a directory for each, run-000042-b0, -b1, and so on.
-    Name several of them, or run-000042 for all, and their events and ledgers are added
-    up below.
+    A run of several builders has a directory for each, run-000042-b0, -b1, and so
+    on. Name several of them, or run-000042 for all, and their events and ledgers
+    are added up below.
 
     Exit code: 0; 1 where a run cannot be read; 2 where there is no such run.
     ");

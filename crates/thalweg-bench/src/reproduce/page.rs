@@ -178,12 +178,12 @@ mod tests {
     #[test]
     fn the_paper_and_this_machine_stand_side_by_side() {
         let reproduction = Experiment::parse("made-up", EXPERIMENT).reproduction(true, measured());
-        insta::assert_snapshot!(reproduction.text(), @r"
+        insta::assert_snapshot!(reproduction.text(), @"
         A paper that nobody wrote, with a title that takes more than the eighty columns
         of a terminal
         N. Obody: <Nothing>
-        A first look: each point was measured for a moment only, and the largest sizes
-        not at all.
+        A first look (--quick): points are shorter, and some measurements leave sizes
+        out. The commands are shown as they were run.
 
         Table 1
           memory                                                              page list,
