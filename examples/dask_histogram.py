@@ -32,7 +32,8 @@ def main(run: str, source: str, scheduler: str | None = None) -> None:
 def histogram(event: thalweg.Event) -> NDArray[np.intp]:
     """What one event's samples count for."""
     (fragment,) = event.values()
-    return np.histogram(fragment.array, EDGES)[0]
+    counts: NDArray[np.intp] = np.histogram(fragment.array, EDGES)[0]
+    return counts
 
 
 if __name__ == "__main__":  # workers that are processes import this file too
