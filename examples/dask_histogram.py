@@ -31,8 +31,10 @@ def main(run: str, source: str, scheduler: str | None = None) -> None:
 
 def histogram(event: thalweg.Event) -> NDArray[np.intp]:
     """What one event's samples count for."""
-    (fragment,) = event.values()
-    return np.histogram(fragment.array, EDGES)[0]
+    counts: NDArray[np.intp] = np.zeros(len(EDGES) - 1, dtype=np.intp)
+    for fragment in event.values():  # none where it is missing
+        counts += np.histogram(fragment.array, EDGES)[0]
+    return counts
 
 
 if __name__ == "__main__":  # workers that are processes import this file too
