@@ -210,6 +210,12 @@ pub struct Description {
     /// Frames of this thread that the recording lacks, though other threads have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<u64>,
+    /// Frames of this thread that come a second time, and are not played.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<u64>,
+    /// Bytes at the recording's end that are no whole frame, and are not played.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_off_bytes: Option<u64>,
     /// What a person should know of the recording before it is played.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

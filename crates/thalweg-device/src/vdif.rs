@@ -61,6 +61,8 @@ pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
         station: Some(header.station_name()),
         frame_rate: rate,
         missing: Some(missing as u64),
+        repeated: Some(index.repeated as u64).filter(|repeated| *repeated > 0),
+        cut_off_bytes: index.cut_of(thread).map(|cut| cut.left),
         notes: index.notes(thread, rate),
         ..Default::default()
     };
@@ -280,6 +282,11 @@ impl Index {
         }
     }
 
+    /// The frame of this thread that the file's end cuts off.
+    fn cut_of(&self, thread: u16) -> Option<Cut> {
+        self.cut.filter(|cut| cut.is_of(thread, &self.spans))
+    }
+
     fn notes(&self, thread: u16, rate: Option<u32>) -> Vec<String> {
         let mut notes = Vec::new();
         let file = self.path.display();
@@ -289,7 +296,7 @@ impl Index {
                 self.repeated
             ));
         }
-        if let Some(Cut { at, left, .. }) = self.cut.filter(|cut| cut.is_of(thread, &self.spans)) {
+        if let Some(Cut { at, left, .. }) = self.cut_of(thread) {
             notes.push(format!(
                 "{file} ends in the midst of a frame: its last {left} bytes, from byte {at}, are not played"
             ));
@@ -688,11 +695,13 @@ pub(crate) mod tests {
                 && !notes.contains("ends in the midst"),
             "{notes}"
         );
+        assert_eq!((device.description().repeated, device.description().cut_off_bytes), (Some(2), None));
         let status: Vec<Status> = play(&mut device).iter().map(|(_, filled)| filled.status).collect();
         assert_eq!(status, [Status::REPLAYED; 2], "of two the valid one");
         let mut device = opened(1);
         let notes = device.description().notes.join("\n");
         assert!(notes.contains("its last 95 bytes, from byte 480, are not played"), "{notes}");
+        assert_eq!((device.description().repeated, device.description().cut_off_bytes), (None, Some(95)));
         assert_eq!(play(&mut device).last().unwrap().1.status, Status::REPLAYED | Status::MISSING);
         // Of a header that is cut off nobody knows whose it is.
         std::fs::write(&file, &whole[..whole.len() - 90]).unwrap();
