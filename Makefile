@@ -1,7 +1,6 @@
 # Everything a newcomer runs, by name. `make` alone lists it.
 #
-# Each target first runs scripts/setup.sh, which finds what is missing and installs it; when nothing is, that takes
-# well under a second.
+# Each target first runs scripts/setup.sh, which finds what is missing and names it; `make setup INSTALL=yes` installs it.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,7 +12,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 export THALWEG_BIN := $(abspath $(TARGET))/release/thalweg
 PYTHON := .venv/bin/python
 
-RUST_TESTS := cargo test --locked
+# What cannot be built here is left out: nothing, or the congestion controls.
+FEATURES = $(shell scripts/setup.sh features)
+MEMBERS = $(if $(FEATURES),--workspace --exclude thalweg-py --exclude thalweg-cc $(FEATURES))
+RUST_TESTS = cargo test --locked $(MEMBERS)
 LOOM_TESTS := CARGO_PROFILE_RELEASE_LTO=off RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir $(TARGET)/loom -p thalweg-arena --lib
 
 .PHONY: help
@@ -27,7 +29,7 @@ demo: setup-python release ## Play a radio telescope's recording through the who
 # All steps are run, whichever fails; the end says what was skipped, and why.
 .PHONY: test
 test: setup-venv ## Run every test
-	@scripts/test.py format lint test-rust test-loom test-python
+	@scripts/test.py format lint test-rust test-loom test-python test-dist
 
 .PHONY: check
 check: setup-venv ## A few minutes' part of it, for use while working
@@ -39,11 +41,26 @@ bench: setup release ## Measure beside the programs people use (ARGS="--quick" f
 
 .PHONY: release
 release: setup ## Build the optimised program
-	cargo build --release --locked -p thalweg
+	cargo build --release --locked -p thalweg $(FEATURES)
+
+PREFIX ?= /usr/local
+.PHONY: install
+install: ## Install the program, man pages, completions and units (PREFIX=/usr/local, DESTDIR=)
+	@test -x $(THALWEG_BIN) || { echo "build it first: make release"; exit 1; }
+	@scripts/install.sh $(THALWEG_BIN) "$(DESTDIR)" $(PREFIX)
+
+.PHONY: uninstall
+uninstall: ## Take away what make install put there
+	@scripts/install.sh --remove $(THALWEG_BIN) "$(DESTDIR)" $(PREFIX)
+
+.PHONY: dist
+dist: setup-venv ## Make the packages in dist/: wheel, .deb, debug information, checksums
+	@cargo deb --version >/dev/null 2>&1 || { echo "cargo-deb is not installed: cargo install --locked cargo-deb"; exit 1; }
+	@scripts/dist.sh release
 
 .PHONY: setup
-setup: ## Find what is missing to build, and install it
-	@scripts/setup.sh build
+setup: ## Find what is missing to build (INSTALL=yes: install it, with all that tests look for)
+	@scripts/setup.sh $(if $(filter yes,$(INSTALL)),--install clients && scripts/setup.sh --install venv,build)
 
 .PHONY: setup-python
 setup-python: ## The same, with the Python package in .venv
@@ -61,7 +78,8 @@ format: setup ## Check that the code is formatted
 .PHONY: lint
 lint: setup ## Clippy, with warnings as errors
 	@if cargo clippy --version >/dev/null 2>&1; then \
-		cargo clippy --locked --workspace --all-targets -- -D warnings; \
+		cargo clippy --locked --workspace --all-targets $(if $(FEATURES),--exclude thalweg-cc $(FEATURES)) -- -D warnings && \
+		cargo clippy --locked -p thalweg --no-default-features -- -D warnings; \
 	else scripts/skip.sh lint "cargo has no 'clippy' here and rustup is not there to add it"; fi
 
 .PHONY: test-rust
@@ -74,15 +92,29 @@ test-some: setup ## Unit and conformance tests, and those of whole systems that 
 	$(RUST_TESTS) --no-fail-fast --lib --bins --test conformance
 	$(RUST_TESTS) --no-fail-fast --test system whole::
 
+.PHONY: test-dist
+test-dist: setup-python ## The packages, made of the program as tests build it, each installed into an empty place
+	@if cargo deb --version >/dev/null 2>&1; then \
+		scripts/dist.sh dev && THALWEG_BIN=$(abspath $(TARGET))/debug/thalweg $(PYTHON) -m pytest packaging/tests; \
+	else scripts/skip.sh test-dist "cargo-deb is not installed (cargo install --locked cargo-deb)"; fi
+
 .PHONY: test-loom
 test-loom: setup ## Every interleaving of the shared-memory rings
 	$(LOOM_TESTS) loom
 
 .PHONY: test-python
 test-python: setup-python build-tests ## The Python package, against runs written by the program as tests build it
-	$(PYTHON) -m ruff check python scripts examples .ci
-	$(PYTHON) -m ruff format --check python scripts examples .ci
+	$(PYTHON) -m ruff check python scripts examples packaging .ci
+	$(PYTHON) -m ruff format --check python scripts examples packaging .ci
 	THALWEG_BIN=$(abspath $(TARGET))/debug/thalweg $(PYTHON) -m pytest python/tests
+
+.PHONY: site
+site: setup-python ## The documentation as a site in target/site, with the reference of Python and Rust
+	@mdbook --version >/dev/null 2>&1 || { echo "mdbook is not installed: cargo install --locked mdbook"; exit 1; }
+	mdbook build
+	$(PYTHON) -m pdoc -o target/site/python thalweg
+	cargo doc --locked --no-deps --workspace $(if $(FEATURES),--exclude thalweg-cc $(FEATURES))
+	cp -r $(TARGET)/doc target/site/rust
 
 .PHONY: fuzz
 fuzz: setup ## Feed the parsers with bytes made to break them (SECONDS_EACH=60)

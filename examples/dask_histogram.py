@@ -7,9 +7,11 @@ SOURCE an id or a name, and SCHEDULER the address of a cluster (tcp://scheduler:
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 from dask.distributed import Client
+from numpy.typing import NDArray
 
 import thalweg.dask
 
@@ -21,12 +23,13 @@ def main(run: str, source: str, scheduler: str | None = None) -> None:
     with Client(scheduler) as client:
         events = thalweg.dask.events(run, sources=[source])
         counts = events.map(histogram).fold(np.add, initial=np.zeros(len(EDGES) - 1, dtype=int)).compute()
-        print(f"{counts.sum():,} samples in {events.npartitions} parts on {len(client.nthreads())} workers")
+        workers: Any = client.nthreads()
+        print(f"{counts.sum():,} samples in {events.npartitions} parts on {len(workers)} workers")
     for low, high, count in zip(EDGES[:-1], EDGES[1:], counts, strict=True):
         print(f"{low:7d} … {high - 1:6d} {count:12,d} {'#' * round(60 * count / max(1, counts.max()))}")
 
 
-def histogram(event: thalweg.Event) -> np.ndarray:
+def histogram(event: thalweg.Event) -> NDArray[np.intp]:
     """What one event's samples count for."""
     (fragment,) = event.values()
     return np.histogram(fragment.array, EDGES)[0]

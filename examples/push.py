@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import thalweg
 
@@ -28,7 +29,7 @@ def main(builder: str = "tcp:127.0.0.1:7700") -> None:
             print(f"{report['name']}: {report['accepted']} fragments, {report['bytes'] / 1e6:.1f} MB")
 
 
-def feed(source: thalweg.Source, read: Callable[[int], np.ndarray]) -> dict[str, Any]:
+def feed(source: thalweg.Source, read: Callable[[int], NDArray[Any]]) -> dict[str, Any]:
     """Pushes a thousand events into one source."""
     with source:  # waits for the run to begin
         try:
@@ -39,18 +40,19 @@ def feed(source: thalweg.Source, read: Callable[[int], np.ndarray]) -> dict[str,
     return source.finish()
 
 
-def waveform(event: int) -> np.ndarray:
+def waveform(event: int) -> NDArray[np.int16]:
     """A pulse in noise, on two channels: 16-bit samples, channel beside channel."""
     noise = np.random.default_rng(event).normal(0, 20, (4096, 2))
     noise[1000:1400] += 1500 * np.exp(-np.arange(400) / 80)[:, np.newaxis]
     return noise.astype(np.int16)
 
 
-def picture(event: int) -> np.ndarray:
+def picture(event: int) -> NDArray[np.uint8]:
     """A spot that wanders: rows of pixels."""
     y, x = np.ogrid[:480, :640]
     spot = np.exp(-((x - 320 - 100 * np.cos(event / 50)) ** 2 + (y - 240 - 100 * np.sin(event / 50)) ** 2) / 800)
-    return (200 * spot).astype(np.uint8)
+    picture: NDArray[np.uint8] = (200 * spot).astype(np.uint8)
+    return picture
 
 
 if __name__ == "__main__":

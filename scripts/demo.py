@@ -123,12 +123,11 @@ def compare(run: thalweg.Run, original: Recording) -> Seen:
             continue
         origin = event.timestamp if origin is None else origin
         at = (event.timestamp - origin) * 1e-9
+        for source in event.missing:
+            stretch(seen.stretches[source][False], at, max(it.window for it in event.values()) * 1e-9)
         for source, fragment in event.items():
             thread = seen.sources[source]
-            there = "missing" not in fragment.status
-            stretch(seen.stretches[source][there], at, fragment.window * 1e-9)
-            if not there:
-                continue
+            stretch(seen.stretches[source][True], at, fragment.window * 1e-9)
             listed = frames[thread]
             if not np.array_equal(fragment.array, listed[event.id % len(listed)]):
                 sys.exit(f"event {event.id}, source {source}: not the frame of thread {thread} that it should be")

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Finds what is missing to build and test Thalweg on Debian 12 or Ubuntu 24.04, and installs it.
+# Finds what is missing to build and test Thalweg on Debian 12, 13 or Ubuntu 24.04. It changes nothing of the system: it
+# names what is missing, with the command that installs it. With --install it runs that command.
 #
-#   scripts/setup.sh build     a Rust toolchain (asked for, not installed), a C compiler, clang, libelf and zlib
+#   scripts/setup.sh build     a Rust toolchain (asked for, never installed) and a C compiler; clang, libelf and zlib for
+#                              the congestion controls, which are left out of the build where these are not
 #   scripts/setup.sh venv      these, and .venv with what the Python package's tests and the demo need
 #   scripts/setup.sh python    these, and the Python package in .venv
-#   scripts/setup.sh clients   programs that the data server is tested with; tests say 'skipped' for those that cannot be installed
+#   scripts/setup.sh clients   programs that the data server is tested with; tests say 'skipped' for those that are not there
+#   scripts/setup.sh features  prints what cargo is told of what is left out of the build
 #
 # Running it again costs little: what is there is only looked at.
 set -euo pipefail
@@ -37,21 +40,34 @@ need_cargo() {
     fi
 }
 
-# Installs Debian packages, or says how to.
+# Whether packages may be installed.
+install=no
+if [ "${1:-}" = --install ]; then
+    install=yes
+    shift
+fi
+
+# Debian packages that are needed: installed where that was asked for, else named.
 packages() {
     local command="apt-get install -y --no-install-recommends $*" as=()
     command -v apt-get >/dev/null 2>&1 || stop "missing: $*" "(names of Debian packages; there is no apt-get here, please install their like)"
+    [ "$install" = yes ] || stop "missing: $*" "make setup INSTALL=yes installs that, as root or with sudo. It runs:" \
+        "    apt-get update && $command"
     if [ "$(id -u)" -ne 0 ]; then
-        if command -v sudo >/dev/null 2>&1 && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
-            as=(sudo)
-        else
-            stop "missing: $*. Run this as root, then try again:" "    apt-get update && $command"
-        fi
+        command -v sudo >/dev/null 2>&1 || stop "missing: $*. Run this as root:" "    apt-get update && $command"
+        as=(sudo)
     fi
     say "installing $*"
     "${as[@]}" apt-get update -qq
     # shellcheck disable=SC2086
     "${as[@]}" env DEBIAN_FRONTEND=noninteractive $command
+}
+
+# Those that something is done without where they are missing: `wanted WITHOUT PACKAGE...`
+wanted() {
+    local without=$1
+    shift
+    if [ "$install" = yes ]; then packages "$@"; else say "$without, without these packages: $*"; fi
 }
 
 need_compiler() {
@@ -62,16 +78,20 @@ need_compiler() {
 }
 
 # What the congestion controls (bpf/) are compiled with, and what loads them into the kernel.
-need_bpf() {
-    local missing=() program="${CLANG:-clang}"
-    command -v "$program" >/dev/null 2>&1 || missing+=(clang)
+missing_for_bpf() {
+    command -v "${CLANG:-clang}" >/dev/null 2>&1 || echo clang
     # Headers and libraries alike: what the compiler does not find is not there.
-    echo '#include <libelf.h>' | cc -E -x c -o /dev/null - 2>/dev/null || missing+=(libelf-dev)
-    echo '#include <zlib.h>' | cc -E -x c -o /dev/null - 2>/dev/null || missing+=(zlib1g-dev)
+    echo '#include <libelf.h>' | cc -E -x c -o /dev/null - 2>/dev/null || echo libelf-dev
+    echo '#include <zlib.h>' | cc -E -x c -o /dev/null - 2>/dev/null || echo zlib1g-dev
     # libbpf is built with make, and asks pkg-config for the two.
-    command -v make >/dev/null 2>&1 || missing+=(make)
-    command -v pkg-config >/dev/null 2>&1 || missing+=(pkg-config)
-    [ "${#missing[@]}" -eq 0 ] || packages "${missing[@]}"
+    command -v make >/dev/null 2>&1 || echo make
+    command -v pkg-config >/dev/null 2>&1 || echo pkg-config
+}
+
+want_bpf() {
+    local missing
+    mapfile -t missing < <(missing_for_bpf)
+    [ "${#missing[@]}" -eq 0 ] || wanted "congestion controls are left out of the build" "${missing[@]}"
 }
 
 # What people fetch and mount served runs with. Tests do without those that are not there.
@@ -80,7 +100,7 @@ want_clients() {
     for pair in curl:curl wget:wget aria2c:aria2 fusermount3:fuse3; do
         command -v "${pair%%:*}" >/dev/null 2>&1 || missing+=("${pair#*:}")
     done
-    [ "${#missing[@]}" -eq 0 ] || (packages "${missing[@]}") || say "without ${missing[*]}, some tests are skipped"
+    [ "${#missing[@]}" -eq 0 ] || (wanted "some tests are skipped" "${missing[@]}") || say "some tests are skipped"
 }
 
 need_python() {
@@ -123,9 +143,13 @@ need_package() {
     fi
 }
 
+if [ "${1:-}" = features ]; then
+    [ -z "$(missing_for_bpf)" ] || echo "--no-default-features"
+    exit
+fi
 need_cargo
 need_compiler
-need_bpf
+want_bpf
 case "${1:-}" in
     build) ;;
     venv | python)
@@ -134,5 +158,5 @@ case "${1:-}" in
         [ "$1" = venv ] || need_package
         ;;
     clients) want_clients ;;
-    *) stop "usage: scripts/setup.sh build|venv|python|clients" ;;
+    *) stop "usage: scripts/setup.sh [--install] build|venv|python|clients|features" ;;
 esac

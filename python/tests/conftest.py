@@ -67,8 +67,8 @@ def record(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """Runs `thalweg demo` with the arguments given and returns the run it wrote."""
     folder = tmp_path_factory.mktemp("runs")
 
-    def demo(*arguments: object) -> Written:
-        command = [program, "demo", "--out", folder, "--json", *arguments]
+    def demo(*arguments: object, out: Path = folder) -> Written:
+        command = [program, "demo", "--out", out, "--json", *arguments]
         ended = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=60)
         assert ended.returncode == 0, f"{command}: {ended.stderr}"
         report = json.loads(ended.stdout.splitlines()[-1])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 RAW, SAMPLES_I16, IMAGE_U8, IMAGE_U16, VDIF = range(5)
-MISSING, SIMULATED, EMPTY, NO_PAYLOAD_CRC = 1 << 2, 1 << 6, 1 << 8, 1 << 9
+MISSING, TIMED_OUT, SIMULATED, EMPTY, NO_PAYLOAD_CRC = 1 << 2, 1 << 3, 1 << 6, 1 << 8, 1 << 9
 
 
 def _crc_table() -> list[int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from handmade import SAMPLES_I16, Record, block, write_run
+from handmade import MISSING, NO_PAYLOAD_CRC, SAMPLES_I16, TIMED_OUT, Record, block, write_run
 
 import thalweg
 
@@ -74,8 +74,8 @@ def test_an_event_goes_to_another_process_by_value(urls: list[str], tmp_path: Pa
             assert repr(copy[source]) == repr(fragment)
             assert copy[source].verify()
             np.testing.assert_array_equal(copy[source].array, fragment.array)
-    with pytest.raises(thalweg.RunError, match="no pickled event"):
-        thalweg._thalweg._event(1, 3, True, [(b"x" * 100, (None, None, None))])
+    with pytest.raises(thalweg.RunError, match="no pickled fragment"):
+        thalweg._thalweg._event(1, 3, True, [(b"x" * 100, "", (None, None, None))])
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +113,22 @@ def test_fragments_of_another_shape_are_named(tmp_path: Path) -> None:
     assert thalweg.dask.array(run, "1.0", chunk=1)[0].compute(scheduler="threads").shape == (2, 1)
     with pytest.raises(ValueError, match=r"event 1: source 1.0 has \(3, 1\) of int16 .*, not \(2, 1\) of int16"):
         thalweg.dask.array(run, "1.0").compute(scheduler="threads")
+
+
+def test_a_fragment_that_is_missing_is_named(tmp_path: Path) -> None:
+    run = ragged(tmp_path / "run", Record(1, "1.0", status=MISSING | TIMED_OUT | NO_PAYLOAD_CRC))
+    with pytest.raises(ValueError, match=r"event 1: source 1.0 is missing \(timed-out\)"):
+        thalweg.dask.array(run, "1.0").compute(scheduler="threads")
+    assert thalweg.dask.events(run).map(len).compute(scheduler="threads") == [1, 0]
+
+
+def test_events_that_cannot_be_read_are_passed_over_where_that_is_asked_for(tmp_path: Path) -> None:
+    first = block(7, 0, [Record(0, "1.0", b"ab", SAMPLES_I16)], [(0, 1, 2, 0)])
+    run = write_run(tmp_path / "run", [first], {"1.0": {}})
+    with pytest.raises(thalweg.RunError, match="event 1 has 0 of the 1 records"):
+        thalweg.dask.events(run).compute(scheduler="threads")
+    with pytest.warns(thalweg.DamageWarning, match="event 1 cannot be read"):
+        assert thalweg.dask.events(run, errors="warn").count().compute(scheduler="threads") == 1
 
 
 def test_a_run_without_events_is_an_empty_bag(tmp_path: Path) -> None:

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import socket
+import subprocess
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from handmade import Record, block, write_run
 
 import thalweg
 
 if TYPE_CHECKING:
-    from conftest import Written
+    from conftest import Writer, Written
 
 
-def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(thalweg.RunError, match=rf"{tmp_path}.*not a run"):
-        thalweg.open(tmp_path)
-    with pytest.raises(thalweg.RunError, match="nothing-here"):
-        thalweg.open(tmp_path / "nothing-here")
+def test_a_path_without_a_run_is_named_with_what_may_have_been_meant(model: Written, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for wrong, said in {
+        tmp_path: "not a run: it has no run.json",
+        tmp_path / "nothing-here": "nothing-here is not a run: there is no such directory",
+        tmp_path / "file": "this is a file",
+        model.directory.parent: f"runs are in it; open one of them, such as {model.directory.parent}/run-",
+        "127.0.0.1:8042/runs/1": "by its URL: http://127.0.0.1:8042/runs/1",
+        Path("http://daq-0:8042/runs/1"): "a URL as a string",
+        "ftp://daq-0/runs/1": "a URL of a run begins with http:// or https://",
+        "~/runs/run-000001": "os.path.expanduser",
+    }.items():
+        with pytest.raises(thalweg.RunError, match=re.escape(said)):
+            thalweg.open(wrong)
 
 
 @pytest.fixture
@@ -63,6 +77,79 @@ def test_damage_is_named_by_file_and_place_and_other_blocks_are_read(copy: Path)
         damaged.event(last.id)
 
 
+@pytest.fixture
+def damaged(copy: Path) -> Path:
+    """The model's run, with one wrong bit in a block of its middle."""
+    run = thalweg.open(copy)
+    needle = run[len(run) // 2][run.sources[0]].payload[:64].tobytes()
+    (segment, *_) = sorted(copy.glob("*.seg"))
+    content = bytearray(segment.read_bytes())
+    content[content.rindex(needle)] ^= 1
+    segment.write_bytes(content)
+    return copy
+
+
+def test_iterating_goes_on_behind_a_damaged_block_and_warns_once(damaged: Path, serve: Callable[..., str]) -> None:
+    for where in (damaged, f"{serve(damaged.parent)}/{damaged.name}"):
+        run = thalweg.open(where)
+        with pytest.warns(thalweg.DamageWarning) as warned:
+            read = [event.id for event in run]
+        lost = sorted(set(run.ids().tolist()) - set(read))
+        assert lost == list(range(lost[0], lost[-1] + 1))
+        assert read[0] == 0
+        assert read[-1] == len(run) - 1
+        (warning,) = warned
+        assert f"{len(lost)} events, {lost[0]} to {lost[-1]}, cannot be read: " in str(warning.message)
+        assert "00000.seg at byte" in str(warning.message)
+        assert "`thalweg verify` says what is lost" in str(warning.message)
+        assert warning.filename == __file__
+        with pytest.raises(thalweg.RunError, match=r"00000\.seg at byte \d+: .*CRC"):
+            run[lost[0]]
+
+
+def test_who_wants_no_damage_passed_over_says_so(damaged: Path) -> None:
+    run = thalweg.open(damaged)
+    read: list[thalweg.Event] = []
+    with pytest.raises(thalweg.RunError, match="CRC"):
+        read += run.events(errors="raise")
+    first_lost = run.ids()[len(read)]
+    assert [event.id for event in run.events(f"..{first_lost}", errors="raise")] == [event.id for event in read]
+
+
+def test_a_warning_made_an_exception_costs_no_event(damaged: Path) -> None:
+    run = thalweg.open(damaged)
+    with pytest.warns(thalweg.DamageWarning):
+        expected = [event.id for event in run]
+    events, read = iter(run), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", thalweg.DamageWarning)
+        with pytest.raises(thalweg.DamageWarning, match="cannot be read"):
+            read.extend(event.id for event in events)
+        read.extend(event.id for event in events)
+    assert read == expected
+
+
+def test_a_run_that_tells_of_more_events_than_it_can_have_is_still_a_sequence(tmp_path: Path) -> None:
+    closings = [(0, 1, 1, 0), (1, 3, 2**32 - 1, 0)]
+    run = thalweg.open(write_run(tmp_path / "run", [block(7, 0, [Record(0, "1.0", b"x")], closings)], {"1.0": {}}))
+    assert len(run) == 2**32
+    assert run[-1:].ids().tolist() == [1 + 3 * (2**32 - 2)]
+    with pytest.warns(thalweg.DamageWarning, match="999 events, 1 to 2995, cannot be read"):
+        assert [event.id for event in run[:1000]] == [0]
+    with pytest.raises(thalweg.RunError, match="0 of the 1 records"):
+        run[-1]
+
+
+def test_following_goes_on_behind_damage_too(damaged: Path) -> None:
+    run = thalweg.open(damaged)
+    with pytest.warns(thalweg.DamageWarning):
+        expected = [event.id for event in run]
+    with pytest.warns(thalweg.DamageWarning, match="cannot be read"):
+        assert [event.id for event in run.follow()] == expected
+    with pytest.raises(thalweg.RunError, match="CRC"):
+        list(run.follow(errors="raise"))
+
+
 def test_that_less_is_there_than_was_written_is_said(copy: Path) -> None:
     whole = len(thalweg.open(copy))
     (segment, *_) = sorted(copy.glob("*.seg"))
@@ -94,3 +181,38 @@ def test_a_pipe_in_place_of_a_segment_keeps_nobody_waiting(copy: Path) -> None:
     os.mkfifo(segment)
     with pytest.warns(UserWarning, match="this is not a file"):
         thalweg.open(copy)
+
+
+def test_an_event_of_a_run_that_is_being_recorded_may_still_come(writer: Writer) -> None:
+    next(thalweg.open(writer.directory).follow())
+    run = thalweg.open(writer.directory)
+    assert run.state == "OPEN"
+    assert run.writing
+    assert "OPEN, being written" in repr(run)
+    assert "being written" in run._repr_html_()
+    assert run.ended_utc is None
+    with pytest.raises(KeyError, match=r"event 1000000 is not in run 1: .* so far; follow\(\) waits for more"):
+        run.event(1_000_000)
+    writer.stop()
+    assert not thalweg.open(writer.directory).writing
+
+
+def test_a_server_that_is_gone_is_named_with_what_to_look_for(
+    copy: Path, program: Path, serve: Callable[..., str]
+) -> None:
+    with pytest.raises(thalweg.RunError, match=r"runs/4711 is not a run.*http://127\.0\.0\.1:\d+/ lists the runs"):
+        thalweg.open(f"{serve(copy.parent)}/runs/4711")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    server = subprocess.Popen(
+        [program, "serve", copy.parent, "--listen", f"127.0.0.1:{port}", "--json"], stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    url = json.loads(server.stdout.readline())["url"]
+    run = thalweg.open(f"{url}{copy.name}", timeout=0)
+    server.terminate()
+    server.communicate(timeout=60)
+    # That is no damage, which would be passed over.
+    for reading in (lambda: list(run), lambda: run[0], lambda: thalweg.open(run.path, timeout=0)):
+        with pytest.raises(thalweg.RunError, match=f"127.0.0.1:{port}.*thalweg serve"):
+            reading()

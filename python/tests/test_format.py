@@ -6,7 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from handmade import EMPTY, IMAGE_U8, IMAGE_U16, MISSING, NO_PAYLOAD_CRC, SAMPLES_I16, Record, block, crc32c, write_run
+from handmade import (
+    EMPTY,
+    IMAGE_U8,
+    IMAGE_U16,
+    MISSING,
+    NO_PAYLOAD_CRC,
+    SAMPLES_I16,
+    TIMED_OUT,
+    Record,
+    block,
+    crc32c,
+    write_run,
+)
 
 import thalweg
 
@@ -28,7 +40,7 @@ def run(tmp_path: Path) -> thalweg.Run:
     """Events out of order and over two blocks; one incomplete, one with an empty fragment, one never closed."""
     late, early = both(4)
     first = block(7, 0, [*both(2), *both(0), late], [(0, 2, 2, 0)])
-    missing = Record(5, "2.5", status=MISSING | NO_PAYLOAD_CRC)
+    missing = Record(5, "2.5", status=MISSING | TIMED_OUT | NO_PAYLOAD_CRC)
     empty = Record(6, "2.5", payload_type=IMAGE_U16, status=EMPTY)
     second = block(
         7, 1, [early, missing, both(5)[1], empty, both(6)[1], both(9)[0]], [(4, 1, 1, 0), (5, 1, 1, 1), (6, 1, 1, 0)]
@@ -75,17 +87,25 @@ def test_a_source_of_which_nothing_came_is_named(run: thalweg.Run) -> None:
     event = run.event(5)
     assert not event.complete
     assert event.status == "incomplete"
-    assert event.missing == ["2.5"]
-    assert event["2.5"].status == ["missing", "no-payload-crc"]
-    assert event["2.5"].payload_crc is None
-    assert len(event["2.5"]) == 0
+    assert event.missing == {"2.5": "timed-out"}
     assert event.timestamp == 1005
+    assert repr(event) == "<thalweg.Event 5 of run 7: incomplete, 1.0; missing 2.5>"
+
+
+def test_what_is_missing_is_no_empty_array(run: thalweg.Run) -> None:
+    event = run.event(5)
+    assert [source for source, _ in event.items()] == event.keys() == list(event) == ["1.0"]
+    assert len(event) == len(event.values()) == 1
+    assert "2.5" not in event
+    assert event.get("2.5") is event.get("n2.5") is None
+    with pytest.raises(KeyError, match=r"event 5 has nothing of source 2\.5 .*timed-out"):
+        event["n2.5"]
 
 
 def test_a_source_that_has_nothing_to_say_is_not_missing(run: thalweg.Run) -> None:
     event = run.event(6)
     assert event.complete
-    assert event.missing == []
+    assert event.missing == {}
     assert event["2.5"].status == ["empty"]
     assert event["2.5"].array.shape == (0, 4)
 

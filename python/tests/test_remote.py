@@ -50,13 +50,13 @@ def test_a_part_of_a_run(model: Written, serve: Callable[..., str]) -> None:
         ids = run.ids()
         assert ids.dtype == np.uint64
         assert ids.tolist() == [event.id for event in run]
-        assert [event.id for event in run.events(7, 9)] == [7, 8, 9]
-        assert [event.id for event in run.events(last=2)] == [0, 1, 2]
+        assert [event.id for event in run.events("7..10")] == [7, 8, 9]
+        assert [event.id for event in run.events("..3")] == [0, 1, 2]
         assert [event.id for event in run.events(int(ids[-1]))] == [ids[-1]]
-        assert list(run.events(10**9)) == []
+        assert list(run.events(f"{10**9}..")) == []
         second = run.info["sources"][1]["name"]
         for sources in (["1.1"], [second]):
-            (event,) = run.events(7, 7, sources)
+            (event,) = run.events(7, sources=sources)
             assert event.keys() == ["1.1"]
         with pytest.raises(KeyError, match="nobody"):
             run.events(sources=["nobody"])

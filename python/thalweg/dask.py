@@ -16,12 +16,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import dask.array
 import dask.bag
 import numpy as np
-from dask import delayed
+from dask.delayed import delayed
 
 import thalweg
 
@@ -39,13 +39,15 @@ def events(
     *,
     chunk: int | None = None,
     sources: Sequence[str] | None = None,
+    errors: Literal["warn", "raise"] = "raise",
     **options: Any,
 ) -> dask.bag.Bag:
     """The events of a run as a bag, `chunk` of them to a task; without it, as many as have some 64 MiB.
 
     `run` and `options` are those of `thalweg.open`; a token comes from THALWEG_TOKEN in the workers' environment rather
     than in the task graph, which others may see. Of a run that is still being recorded, the bag has the events that are
-    there now. With `sources`, by id or name, an event has their fragments only.
+    there now. With `sources`, by id or name, an event has their fragments only. `errors` is that of
+    `thalweg.Run.events`; without "warn", what cannot be read is raised: a worker's warnings are in its log only.
 
     An event is what `thalweg.Event` says. Reduce it where it is read (`map`, `fold`): the arrays look into what the
     worker has of the run, and are copied when they leave it.
@@ -53,8 +55,9 @@ def events(
     where, opened = _open(run, options)
     named = None if sources is None else list(sources)
     opened.events(sources=named)  # a source that the run does not have is told here, not by a worker
-    parts = [delayed(_read, pure=True)(where, first, last, named) for first, last, _ in _parts(opened, chunk)]
-    return dask.bag.from_delayed(parts) if parts else dask.bag.from_sequence([], npartitions=1)
+    parts = [delayed(_read, pure=True)(where, ids, named, errors) for ids, _ in _parts(opened, chunk)]
+    bag: dask.bag.Bag = dask.bag.from_delayed(parts) if parts else dask.bag.from_sequence([], npartitions=1)
+    return bag
 
 
 def array(
@@ -71,19 +74,19 @@ def array(
     where it is not so raises `ValueError`, which names the event. Other arguments are those of `events`.
     """
     where, opened = _open(run, options)
-    event = next(opened.events(sources=[source]), None)
-    if event is None:
+    if len(opened) == 0:
         msg = f"{opened.path} has no events"
         raise ValueError(msg)
-    (fragment,) = event.values()
-    shape, dtype = fragment.array.shape, fragment.array.dtype
+    first = _fragment(opened.events(sources=[source])[0], source).array
+    shape, dtype = first.shape, first.dtype
     parts = [
         dask.array.from_delayed(
-            delayed(_stack, pure=True)(where, first, last, source, shape, dtype), shape=(count, *shape), dtype=dtype
+            delayed(_stack, pure=True)(where, ids, source, shape, dtype), shape=(count, *shape), dtype=dtype
         )
-        for first, last, count in _parts(opened, chunk)
+        for ids, count in _parts(opened, chunk)
     ]
-    return dask.array.concatenate(parts)
+    whole: dask.array.Array = dask.array.concatenate(parts)
+    return whole
 
 
 @dataclass(frozen=True)
@@ -110,14 +113,23 @@ def _opened(where: _Where) -> thalweg.Run:
     return thalweg.open(where.path, **dict(where.options))
 
 
-def _read(where: _Where, first: int, last: int, sources: list[str] | None) -> list[thalweg.Event]:
-    return list(_opened(where).events(first, last, sources))
+def _read(
+    where: _Where, ids: range, sources: list[str] | None, errors: Literal["warn", "raise"]
+) -> list[thalweg.Event]:
+    return list(_opened(where).events(ids, sources=sources, errors=errors))
 
 
-def _stack(where: _Where, first: int, last: int, source: str, shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
+def _fragment(event: thalweg.Event, source: str) -> thalweg.Fragment:
+    if event.missing:
+        msg = f"event {event.id}: source {source} is missing ({', '.join(event.missing.values())})"
+        raise ValueError(msg)
+    return event[source]
+
+
+def _stack(where: _Where, ids: range, source: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     arrays = []
-    for event in _opened(where).events(first, last, [source]):
-        (fragment,) = event.values()
+    for event in _opened(where).events(ids, sources=[source], errors="raise"):
+        fragment = _fragment(event, source)
         array = fragment.array
         if array.shape != shape or array.dtype != dtype:
             has = f"{array.shape} of {array.dtype} ({', '.join(fragment.status)})"
@@ -127,8 +139,8 @@ def _stack(where: _Where, first: int, last: int, source: str, shape: tuple[int, 
     return np.stack(arrays)
 
 
-def _parts(run: thalweg.Run, chunk: int | None) -> list[tuple[int, int, int]]:
-    """Ranges of so many events: the numbers of the first and the last, and how many there are."""
+def _parts(run: thalweg.Run, chunk: int | None) -> list[tuple[range, int]]:
+    """Ranges of so many events: their numbers, and how many there are."""
     ids = run.ids()
     if chunk is None:
         chunk = max(1, len(ids) * _PART // max(1, run.nbytes))
@@ -137,4 +149,4 @@ def _parts(run: thalweg.Run, chunk: int | None) -> list[tuple[int, int, int]]:
         raise ValueError(msg)
     starts = range(0, len(ids), chunk)
     parts = (ids[start : start + chunk] for start in starts)
-    return [(int(part[0]), int(part[-1]), len(part)) for part in parts]
+    return [(range(int(part[0]), int(part[-1]) + 1), len(part)) for part in parts]

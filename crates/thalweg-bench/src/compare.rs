@@ -32,7 +32,7 @@ pub enum CompareError {
         path: PathBuf,
     },
     /// A file holds something else.
-    #[error("{}: no report of `thalweg bench … --json FILE`: {error}", path.display())]
+    #[error("{}: no report of `thalweg bench … --json-file FILE`: {error}", path.display())]
     Garbage {
         /// Which.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum CompareError {
 /// The longest file that is read. A thousand points of a thousand repeats each are less.
 const MOST: u64 = 1 << 30;
 
-/// Reads a report: a file that `--json FILE` wrote, or what was printed on standard output, of which it is the last
+/// Reads a report: a file that `--json-file` wrote, or what was printed on standard output, of which it is the last
 /// line.
 ///
 /// # Errors
@@ -359,12 +359,13 @@ fn differences(a: &Report, b: &Report) -> Vec<Difference> {
 
 /// The words of a command behind `bench`, but not where its report went.
 fn options(command_line: &[String]) -> String {
-    const OUTPUT: [&str; 4] = ["--json", "--markdown", "--plot", "--html"];
+    const OUTPUT: [&str; 4] = ["--json-file", "--markdown-file", "--plot-file", "--html-file"];
     let mut words = command_line.iter().skip_while(|word| *word != "bench").skip(1);
     let mut out = Vec::new();
     while let Some(word) = words.next() {
         match word.split_once('=') {
             Some((name, _)) if OUTPUT.contains(&name) => {}
+            None if word == "--json" => {}
             None if OUTPUT.contains(&word.as_str()) => {
                 words.next();
             }
@@ -411,7 +412,7 @@ mod tests {
         let key = |size| Key::new("tcp", "write", size);
         let a = report(
             "6.1",
-            "thalweg bench latency --json a.json -t 1s",
+            "thalweg bench latency --json-file a.json -t 1s",
             vec![
                 point(key(1), &[10.0, 10.5, 11.0]),
                 point(key(64), &[10.0, 10.5, 11.0]),
@@ -422,7 +423,7 @@ mod tests {
         );
         let b = report(
             "6.18",
-            "thalweg bench latency -t 1s --json=b.json -w 64KiB",
+            "thalweg bench latency -t 1s --json-file=b.json -w 64KiB",
             vec![
                 point(key(1), &[10.9, 11.5, 12.0]),
                 point(key(64), &[12.0, 12.5, 13.0]),

@@ -324,7 +324,7 @@ mod tests {
         assert!(must_fit(1).is_ok());
         let error = must_fit(1 << 60).unwrap_err().to_string();
         assert!(
-            error.starts_with("1073741824 GiB of memory cannot be had here: ") && error.ends_with("are available"),
+            error.starts_with("1048576 TiB of memory cannot be had here: ") && error.ends_with("are available"),
             "{error}"
         );
         assert_eq!(mem_available("MemFree: 1 kB\nMemAvailable:   23 kB\n"), Some(23 * 1024));

@@ -269,11 +269,8 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let binary = UNITS[..3].iter().find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit));
-        match binary {
-            Some((name, unit)) => write!(f, "{} {name}", self.0 / unit),
-            None => write!(f, "{} B", self.0),
-        }
+        // Without the commas it can be read again.
+        f.write_str(&thalweg_page::text::size(self.0).replace(',', ""))
     }
 }
 
@@ -425,6 +422,9 @@ mod tests {
         }
         assert_eq!(ByteSize(3 << 19).to_string(), "1536 KiB");
         assert_eq!(ByteSize(1001).to_string(), "1001 B");
+        for bytes in [0, 1, 1001, 340_000, 3 << 19, 5_000_000_000, u64::MAX] {
+            assert_eq!(ByteSize(bytes).to_string().parse(), Ok(ByteSize(bytes)), "{bytes}");
+        }
     }
 
     #[test]

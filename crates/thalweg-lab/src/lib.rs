@@ -23,6 +23,7 @@
 //! | `host` | A scenario in network namespaces of this host, in real time |
 //! | `ns3` | The same scenario in ns-3: a second opinion by TCPs that share no line with Linux's, and a laboratory for more senders than a kernel can be given |
 //! | `counters` | What TCP counts, per network namespace: proc_net(5), `/proc/net/snmp` and `/proc/net/netstat` |
+//! | `progress` | How far a scenario is: a small file in its directory, which the machine that runs it writes and whoever waits reads |
 //! | `report` | What a laboratory found: one shape for all of them |
 //! | `render` | A report as a page that needs nothing else: no server, no scripts, no fonts |
 //! | `sweep` | A sweep: one scenario with lists in it |
@@ -37,6 +38,7 @@ pub mod kernel;
 mod machine;
 mod network;
 pub mod ns3;
+mod progress;
 mod queue;
 pub mod render;
 pub mod report;
@@ -48,6 +50,7 @@ mod topology;
 
 pub use error::LabError;
 pub use machine::guest;
+pub use progress::HowFar;
 pub use report::Report;
 pub use scenario::Scenario;
 

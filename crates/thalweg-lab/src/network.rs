@@ -44,6 +44,7 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use thalweg_page::text::size;
 
 /// Handle of the `tbf` that is a receiver's port: `2:`.
 pub(crate) const PORT: u16 = 2;
@@ -205,7 +206,7 @@ pub(crate) fn port_notes(scenario: &Scenario) -> Vec<String> {
     let mut notes = Vec::new();
     if traffic.control.congestion == "dctcp" {
         let mark = marking(scenario);
-        notes.push(format!("the port marks packets (ECN) that find more than {mark} bytes in front of them"));
+        notes.push(format!("the port marks packets (ECN) that find more than {} in front of them", size(mark)));
     }
     if traffic.cross > 0 {
         let flows = traffic.cross;

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use thalweg_page::html::{escaped, figure, list, page, table};
 use thalweg_page::plot::{COLOURS, DrawError, GRID, INK, WIDTH, svg};
+use thalweg_page::text::volume;
 
 /// The whole report.
 ///
@@ -23,9 +24,9 @@ pub fn html(report: &Report) -> Result<String, DrawError> {
         let times = receiver.completion.map_or_else(|| "–".to_owned(), |times| completion_text(&times));
         let Receiver { name, goodput_bits_per_second, events, drops, queue, .. } = receiver;
         let events = format!("{} + {} incomplete", events.complete, events.incomplete);
-        [name.clone(), bits(*goodput_bits_per_second), events, times, drops.to_string(), queue.max_bytes.to_string()]
+        [name.clone(), bits(*goodput_bits_per_second), events, times, drops.to_string(), volume(queue.max_bytes)]
     });
-    let names = ["receiver", "goodput", "events", "p50, p99, max", "drops", "longest queue (bytes)"];
+    let names = ["receiver", "goodput", "events", "p50, p99, max", "drops", "longest queue"];
     let _ = write!(body, "<h2>Receivers</h2>\n{}", table("", &names, receivers));
     let senders = report.senders.iter().map(|sender| -> Vec<String> {
         let numbers =
@@ -61,7 +62,7 @@ pub fn headline(report: &Report) -> String {
 pub fn summary(report: &Report) -> Vec<Vec<String>> {
     let whole = &report.whole_run;
     let with_start = |here: u64, whole: u64| format!("{here} ({whole} with the start)");
-    let share = format!("{:.1}%, of {}", report.share_of_ceiling * 100.0, bits(report.ceiling_bits_per_second));
+    let share = format!("{:.1} %, of {}", report.share_of_ceiling * 100.0, bits(report.ceiling_bits_per_second));
     let queue = &report.queue;
     let mut rows = vec![
         ("goodput", bits(report.goodput_bits_per_second)),
@@ -71,7 +72,10 @@ pub fn summary(report: &Report) -> Vec<Vec<String>> {
         ("sent again by TCP", with_start(report.retransmissions, whole.retransmissions)),
         ("timeouts", with_start(report.timeouts, whole.timeouts)),
         ("dropped by the switch", with_start(report.drops, whole.drops)),
-        ("longest queue", format!("{} of {} bytes, mean {}", queue.max_bytes, queue.limit_bytes, queue.mean_bytes)),
+        (
+            "longest queue",
+            format!("{} of {}, mean {}", volume(queue.max_bytes), volume(queue.limit_bytes), volume(queue.mean_bytes)),
+        ),
     ];
     if let Some(Found { rate, round_trip, buffer }) = &report.found {
         let Network { rate: true_rate, buffer: true_buffer, .. } = &report.scenario.network;
@@ -195,8 +199,8 @@ mod tests {
         let page = html(&report).unwrap();
         for text in [
             "930.0 Mbit/s",
-            "98.9%, of 940.6 Mbit/s",
-            "170000 of 340000 bytes",
+            "98.9 %, of 940.6 Mbit/s",
+            "170 kB of 340 kB",
             "receiver-&lt;0&gt;",
             "900 µs, 1.50 ms, 2.00 s",
             "senders = 3",

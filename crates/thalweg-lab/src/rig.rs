@@ -14,6 +14,7 @@ use nodes::{Built, Nodes};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use thalweg_page::text::size;
 use watch::{Watch, Watched};
 
 /// Where a scenario runs, and how.
@@ -43,7 +44,7 @@ impl Rig<'_> {
         let path = self.directory.join("topology.toml");
         std::fs::write(&path, topology).map_err(LabError::file(path.clone()))?;
 
-        let watch = Watch::begin(scenario, &network)?;
+        let watch = Watch::begin(scenario, &network, self.directory)?;
         let cross = cross::begin(scenario, &network)?;
         let built = Nodes::run(self, &network, &path, begun + self.limit)?;
         let watched = watch.end()?;
@@ -135,8 +136,8 @@ impl Rig<'_> {
                 humantime::format_duration(scenario.warm_up())
             ),
             format!(
-                "tcp_rmem and tcp_wmem up to {} bytes, tcp_no_metrics_save=1",
-                crate::network::tcp_buffer(scenario)
+                "tcp_rmem and tcp_wmem up to {}, tcp_no_metrics_save=1",
+                size(crate::network::tcp_buffer(scenario))
             ),
         ];
         if traffic.control.credit {

@@ -44,6 +44,8 @@ const RECORDER: u64 = Watch::OTHERS + 1;
 pub struct BuilderNode {
     config: BuilderNodeConfig,
     run_config: RunConfig,
+    /// The file of `thalweg calibrate` that its window follows from.
+    calibrated: Option<String>,
     configuration: serde_json::Value,
     index: u32,
     count: u32,

@@ -11,15 +11,13 @@ use thalweg_build::Found;
 use thalweg_device::{BitRate, ByteSize};
 use thalweg_link::Address;
 
-/// What the link of a builder that listens there was found to carry, if that was ever found out.
-pub(crate) fn known(listen: &[Address]) -> Option<LinkConfig> {
+/// What the link of a builder that listens there was found to carry, if that was ever found out, and the file that says
+/// so.
+pub(crate) fn known(listen: &[Address]) -> Option<(LinkConfig, PathBuf)> {
     let path = file(listen)?;
     let text = std::fs::read_to_string(&path).ok()?;
     match toml::from_str(&text) {
-        Ok(link) => {
-            tracing::info!("the window follows from {}", path.display());
-            Some(link)
-        }
+        Ok(link) => Some((link, path)),
         Err(error) => {
             tracing::warn!("{} is not read: {error}", path.display());
             None

@@ -1,7 +1,7 @@
 //! What a topology asks of this machine, and whether a node may go ahead with it.
 
 use crate::NodeError;
-use crate::topology::{BuilderNodeConfig, SourceNodeConfig, Topology};
+use crate::topology::{BuilderNodeConfig, Policy, SourceNodeConfig, Topology};
 use thalweg_arena::{HEADROOM, PAGE};
 use thalweg_build::Window;
 use thalweg_device::{Device, DeviceConfig};
@@ -191,7 +191,7 @@ struct Flow {
     /// Bytes that a fragment takes on disk.
     record: Option<u64>,
     bytes_per_second: Option<f64>,
-    /// Every fragment is as long as the longest, and they do not come to an end.
+    /// Every fragment is as long as the longest, none is dropped, and they do not come to an end.
     exact: bool,
 }
 
@@ -200,12 +200,14 @@ impl Flow {
         let size = |bytes: u64| usize::try_from(bytes).ok();
         let (payload, exact) = match &source.device {
             None => (None, false),
-            Some(DeviceConfig::ModelAdc(model)) => (size(model.size.0), true),
+            Some(DeviceConfig::ModelAdc(model)) => (size(model.size.0), model.size_from.is_none()),
             Some(DeviceConfig::Raw(raw)) => (raw.record_bytes().and_then(size), raw.looped),
             Some(_) if recordings == Recordings::Unopened => (None, false),
             // Why it cannot be opened is its node's to say.
             Some(other) => (thalweg_device::open(other).ok().map(|device| device.max_payload()), false),
         };
+        // Where the disk is behind, such a source drops what it has no room for.
+        let exact = exact && source.policy == Policy::Block;
         // No payload is longer than a slot can be; what is, is its device's to refuse.
         let payload = payload.filter(|payload| *payload <= 1 << 30);
         let record = payload.map(|payload| record_len(payload) as u64 + INDEX_ENTRY);
@@ -337,7 +339,7 @@ mod tests {
     fn memory_that_is_not_there_is_refused() {
         let lab = topology(&LAB.replace("cpu = 1", "block = \"1GiB\"\nblocks = 4096"));
         let text = preflight(&lab, Some("even")).unwrap_err().to_string();
-        assert!(text.starts_with("memory: 0 bytes for slots, 4 TiB for blocks; "), "{text}");
+        assert!(text.starts_with("memory: 0 B for slots, 4.40 TB for blocks; "), "{text}");
         assert!(preflight(&lab, Some("odd")).is_ok());
     }
 }

@@ -80,6 +80,8 @@ pub struct BuilderReport {
     pub wait: Wait,
     /// The run between its warm-up and its end.
     pub steady: Steady,
+    /// The file of `thalweg calibrate` that the credit window follows from.
+    pub calibrated: Option<String>,
     /// What the credit window was at the end; nothing where the window is constant.
     pub credit: Option<CreditReport>,
     /// What the link was found to carry, where that was to be found out.
@@ -245,6 +247,8 @@ pub struct RunReport {
     pub wait: Vec<Wait>,
     /// The run between its warm-up and its end; completion times are those of the slowest builder.
     pub steady: Steady,
+    /// The files of `thalweg calibrate` that credit windows follow from.
+    pub calibrated: Vec<String>,
     /// Each builder's credit window at the end.
     pub credit: Vec<CreditReport>,
     /// What the builders' links were found to carry, where that was to be found out.
@@ -334,6 +338,7 @@ impl RunReport {
                     max_us: most(|b| b.steady.completion.max_us),
                 },
             },
+            calibrated: builders.iter().filter_map(|b| b.calibrated.clone()).collect(),
             credit: builders.iter().filter_map(|b| b.credit).collect(),
             calibration: builders.iter().filter_map(|b| b.calibration.clone()).collect(),
             trigger: TriggerReport::sum(builders),

@@ -1,6 +1,7 @@
 //! The topology: one TOML file that says which nodes there are and how they are connected.
 
 mod check;
+mod written;
 
 use crate::{Wait, calibration};
 use serde::{Deserialize, Serialize};
@@ -20,10 +21,10 @@ pub struct Topology {
     #[serde(default)]
     pub run: RunConfig,
     /// Event builders. Event `e` is built by number `e` modulo their count.
-    #[serde(rename = "builder")]
+    #[serde(rename = "builder", deserialize_with = "written::tables")]
     pub builders: Vec<BuilderNodeConfig>,
     /// Sources.
-    #[serde(rename = "source")]
+    #[serde(rename = "source", deserialize_with = "written::tables")]
     pub sources: Vec<SourceNodeConfig>,
 }
 
@@ -150,12 +151,17 @@ impl BuilderNodeConfig {
         }
     }
 
+    /// The link as `thalweg calibrate` found it, and the file that says so, where it counts: neither `window` nor `link`
+    /// is given.
+    pub fn calibrated(&self) -> Option<(LinkConfig, PathBuf)> {
+        if self.window.is_some() || self.link.is_some() { None } else { calibration::known(&self.listen) }
+    }
+
     /// How many bytes may be asked for, with so many sources: the window, and how many each may send unasked.
     pub fn credit(&self, sources: usize) -> (Window, u64) {
-        let known = || self.window.is_none().then(|| calibration::known(&self.listen)).flatten();
         // What comes unasked cannot be left unasked: behind level 2 nothing does.
         let eager_credit = if self.level2.is_some() { 0 } else { self.eager_credit.0 };
-        let Some(link) = self.link.or_else(known) else {
+        let Some(link) = self.link.or_else(|| Some(self.calibrated()?.0)) else {
             return (Window::Constant(self.window.map_or(WINDOW, |window| window.0)), eager_credit);
         };
         // An eighth of the buffer for what comes unasked; nothing where that would not hold a small slot from each.
@@ -288,6 +294,7 @@ pub struct SourceNodeConfig {
     /// Its name.
     pub name: String,
     /// Its id, `"subsystem.element"`.
+    #[serde(deserialize_with = "written::id")]
     pub id: String,
     /// Where its fragments come from. Where there is none, another program pushes them ([`crate::PushSource`], in
     /// Python `thalweg.Source`), and decides itself on everything below.
@@ -335,8 +342,8 @@ impl SourceNodeConfig {
 }
 
 /// Events per second, of which there are from 10⁻⁶ to 10⁹: the time between two is from a nanosecond to some days.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
-#[serde(try_from = "f64", into = "f64")]
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
+#[serde(into = "f64")]
 pub struct EventRate(f64);
 
 /// Why a number is not a rate of events.
@@ -361,6 +368,12 @@ impl TryFrom<f64> for EventRate {
 
     fn try_from(hertz: f64) -> Result<Self, EventRateError> {
         (1e-6..=1e9).contains(&hertz).then_some(Self(hertz)).ok_or_else(|| EventRateError(hertz.to_string()))
+    }
+}
+
+impl<'de> Deserialize<'de> for EventRate {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_f64(written::Rate)
     }
 }
 

@@ -1,18 +1,37 @@
 //! Pages that need nothing else: no server, no scripts, no fonts. Text is escaped here, except where it is said to be
 //! HTML.
 
+use crate::tone::Tone;
+
 /// A page around its content, which is HTML; `style` follows the style sheet that all pages have.
 ///
 /// Classes that have a style: `quiet` (paragraphs), `warnings` (lists), `figures`, `words`, `beside` and `facts`
 /// (tables).
 pub fn page(title: &str, style: &str, body: &str) -> String {
     let title = escaped(title);
+    let (contents, body) = with_contents(body);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{body}</body>\n</html>\n"
+         <title>{title}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{contents}{body}</body>\n</html>\n"
     )
+}
+
+/// The sections of a page, to be chosen from, and the page with places to go to; no list for a few.
+fn with_contents(body: &str) -> (String, String) {
+    const FEW: usize = 3;
+    let mut out = String::with_capacity(body.len());
+    let mut items = String::new();
+    let mut sections = body.split("<h2>");
+    out.push_str(sections.next().unwrap_or_default());
+    for (number, section) in sections.enumerate() {
+        let heading = section.split("</h2>").next().unwrap_or_default();
+        items.push_str(&format!("<li><a href=\"#s{number}\">{heading}</a></li>\n"));
+        out.push_str(&format!("<h2 id=\"s{number}\">{section}"));
+    }
+    let many = items.lines().count() > FEW;
+    (if many { format!("<nav><ul>\n{items}</ul></nav>\n") } else { String::new() }, out)
 }
 
 /// A paragraph.
@@ -26,11 +45,15 @@ pub fn list(class: &str, items: impl IntoIterator<Item: AsRef<str>>) -> String {
     if items.is_empty() { items } else { format!("<ul class=\"{class}\">\n{items}</ul>\n") }
 }
 
-/// A table, wider than the page where it must be; without headings it has none. A class `figures` has its cells at the
+/// A table, whose verdicts are coloured ([`Tone::of`]), wider than the page where it must be; without headings it has none. A class `figures` has its cells at the
 /// right, `beside` from the third column on.
 pub fn table<H: AsRef<str>>(class: &str, headings: &[H], rows: impl IntoIterator<Item: AsRef<[String]>>) -> String {
     fn row(tag: &str, cells: &[impl AsRef<str>]) -> String {
-        let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell.as_ref()))).collect();
+        let cell = |cell: &str| match Tone::of(cell) {
+            Some(tone) => format!("<{tag} class=\"{}\">{}</{tag}>", tone.class(), escaped(cell)),
+            None => format!("<{tag}>{}</{tag}>", escaped(cell)),
+        };
+        let cells: String = cells.iter().map(|text| cell(text.as_ref())).collect();
         format!("<tr>{cells}</tr>\n")
     }
     let head = if headings.is_empty() { String::new() } else { format!("<thead>{}</thead>\n", row("th", headings)) };
@@ -84,6 +107,17 @@ mod tests {
         assert!(parts.iter().all(|part| part.contains(said)), "{parts:?}");
         let page = page(nasty, "", &parts.concat());
         assert!(!page.contains("<script") && !page.contains('\u{1b}') && page.contains("<svg/>"));
+    }
+
+    #[test]
+    fn a_page_of_many_sections_has_contents_and_verdicts_have_colours() {
+        let sections: String = ["Queue", "A &lt;b&gt;", "Notes", "Host"].map(|it| format!("<h2>{it}</h2>\n")).concat();
+        let verdicts = table("words", &["verdict"], [["worse".to_owned()], ["so so".to_owned()]]);
+        let page = page("title", "", &(sections + &verdicts));
+        assert!(page.contains("<li><a href=\"#s1\">A &lt;b&gt;</a></li>"), "{page}");
+        assert!(page.contains("<h2 id=\"s1\">A &lt;b&gt;</h2>"), "{page}");
+        assert!(page.contains("<td class=\"bad\">worse</td>") && page.contains("<td>so so</td>"), "{page}");
+        assert!(!super::page("title", "", "<h2>Alone</h2>").contains("<nav>"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::html;
 use crate::text::wrapped;
+use crate::tone::verdict;
 use serde::Serialize;
 
 /// What kind of file a reproduction is, as its `format` says.
@@ -77,7 +78,7 @@ pub fn findings_text(findings: &[Finding]) -> String {
     for finding in findings {
         out.push_str(&wrapped("  - ", &finding.paper));
         out.push_str(&wrapped("    ", &finding.here));
-        out.push_str(&wrapped(&format!("    {}: ", finding.verdict), &finding.measured));
+        out.push_str(&wrapped(&format!("    {}: ", verdict(&finding.verdict.to_string())), &finding.measured));
     }
     out
 }

@@ -88,12 +88,29 @@ pub fn volume(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Bytes as they were chosen: `1 B`, `1,500 B`, `64 KiB`, `1 MiB`.
+/// Bytes as they were chosen, exactly: `1 B`, `1,500 B`, `340 kB`, `64 KiB`, `1 MiB`.
 pub fn size(bytes: u64) -> String {
-    const UNITS: [(u32, &str); 5] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")];
-    let whole = UNITS.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
-    let (shift, unit) = whole.unwrap_or(&(0, "B"));
-    format!("{} {unit}", count(bytes >> shift))
+    const UNITS: [(u64, &str); 7] = [
+        (1 << 40, "TiB"),
+        (1 << 30, "GiB"),
+        (1 << 20, "MiB"),
+        (1 << 10, "KiB"),
+        (1_000_000_000, "GB"),
+        (1_000_000, "MB"),
+        (1_000, "kB"),
+    ];
+    // Below ten thousand, bytes are as short.
+    let fits = |unit: u64| bytes.is_multiple_of(unit) && (unit.is_power_of_two() || bytes >= 10_000);
+    match UNITS.iter().find(|(unit, _)| bytes > 0 && fits(*unit)) {
+        Some((unit, name)) => format!("{} {name}", count(bytes / unit)),
+        None => format!("{} B", count(bytes)),
+    }
+}
+
+/// Bytes per second, in powers of 1000: `287 MB/s`.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "three digits are shown")]
+pub fn rate(bytes_per_second: f64) -> String {
+    format!("{}/s", volume(bytes_per_second.max(0.0).round() as u64))
 }
 
 /// How long something took: `0.5 s`, `183 s`, `2h 13m 5s`.
@@ -249,6 +266,9 @@ mod tests {
     fn sizes_are_those_that_were_chosen() {
         let sizes = [0, 1, 1500, 1024, 1536, 65536, 1 << 20, 3 << 30].map(size);
         assert_eq!(sizes, ["0 B", "1 B", "1,500 B", "1 KiB", "1,536 B", "64 KiB", "1 MiB", "3 GiB"]);
+        let sizes = [9_000, 340_000, 345_000, 3_400_000, 5_000_000_000].map(size);
+        assert_eq!(sizes, ["9,000 B", "340 kB", "345 kB", "3,400 kB", "5 GB"]);
+        assert_eq!([0.4, 286_670_848.2, f64::NAN].map(rate), ["0 B/s", "287 MB/s", "0 B/s"]);
     }
 
     #[test]

@@ -1,39 +1,66 @@
 //! `thalweg.Event`.
 
-use crate::RunError;
 use crate::array::Dimensions;
-use crate::fragment::{Fragment, Shapes};
+use crate::fragment::{Fragment, Record, from_record, record};
+use crate::sources::{Known, Sources};
+use crate::time;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
 use thalweg_store::EventStatus;
 use thalweg_wire::{EventId, SourceId, Status};
 
-/// A built event: one fragment of each source, a mapping from source to fragment.
-#[pyclass(frozen, module = "thalweg")]
+/// A built event: what all sources said of the same trigger or time frame, a mapping from source to Fragment.
+///
+/// >>> event = thalweg.open("demo/run-000001").event(7)
+/// >>> for source, fragment in event.items():
+/// ...     print(source, fragment.array.shape)
+/// 1.0 (5120, 1)
+/// 1.1 (5120, 1)
+/// >>> event["model-adc-0"]  # a source is named by its id, "1.0", or by its name
+/// <thalweg.Fragment of event 7, source 1.0: 10240 bytes samples-i16, simulated>
+///
+/// The mapping has the fragments that are there. A source of which nothing came is in `missing`, with the reason:
+///
+/// >>> event.complete, event.missing
+/// (True, {})
+///
+/// Keys are ids. A pickled event has its payloads with it.
+#[pyclass(frozen, mapping, module = "thalweg")]
 pub(crate) struct Event {
     event: thalweg_store::Event,
-    run: u32,
-    shapes: Arc<Shapes>,
+    sources: Arc<Sources>,
 }
 
 impl Event {
-    pub(crate) fn new(event: thalweg_store::Event, run: u32, shapes: &Arc<Shapes>) -> Self {
-        Self { event, run, shapes: Arc::clone(shapes) }
+    pub(crate) fn new(event: thalweg_store::Event, sources: &Arc<Sources>) -> Self {
+        Self { event, sources: Arc::clone(sources) }
     }
 
     fn fragment(&self, fragment: &thalweg_store::Fragment) -> Fragment {
-        Fragment::new(fragment.clone(), self.shapes.of_source(fragment.header.source))
+        let shape = self.sources.get(fragment.header.source).map(|source| source.shape);
+        Fragment::new(fragment.clone(), shape.unwrap_or_default())
     }
 
-    fn find(&self, source: &Bound<'_, PyAny>) -> Option<Fragment> {
-        let source: SourceId = source.extract::<&str>().ok()?.parse().ok()?;
-        self.event.fragment(source).map(|fragment| self.fragment(fragment))
-    }
-
+    /// The fragments that are there, in ascending order of sources.
     fn present(&self) -> impl Iterator<Item = &thalweg_store::Fragment> {
         self.event.fragments.iter().filter(|fragment| !is_missing(fragment))
+    }
+
+    fn find(&self, key: &Bound<'_, PyAny>) -> PyResult<Fragment> {
+        let source = self.sources.find(key)?;
+        match self.event.fragment(source.id) {
+            Some(fragment) if is_missing(fragment) => {
+                let (id, why) = (self.id(), reason(fragment));
+                Err(PyKeyError::new_err(format!("event {id} has nothing of source {source}: {why}")))
+            }
+            Some(fragment) => Ok(self.fragment(fragment)),
+            None => Err(PyKeyError::new_err(format!(
+                "source {source} was not asked for when event {} was read: see 'sources' of run.events()",
+                self.id()
+            ))),
+        }
     }
 }
 
@@ -41,23 +68,36 @@ fn is_missing(fragment: &thalweg_store::Fragment) -> bool {
     fragment.header.status.contains(Status::MISSING)
 }
 
+/// Why nothing came, as far as the record that stands for it says (docs/wire.md, status bits).
+fn reason(fragment: &thalweg_store::Fragment) -> String {
+    let known = fragment.header.status - Status::MISSING - Status::NO_PAYLOAD_CRC;
+    match known.names().join(", ") {
+        none if none.is_empty() => "missing".to_owned(),
+        why => why,
+    }
+}
+
 #[pymethods]
 impl Event {
+    /// The event's number. Numbers may have gaps: one that no source said anything of is not recorded.
     #[getter]
     fn id(&self) -> u64 {
         self.event.id.0
     }
 
+    /// The run's number.
     #[getter]
     fn run(&self) -> u32 {
-        self.run
+        self.sources.run
     }
 
+    /// Whether every source's fragment came, also those that were not asked for.
     #[getter]
     fn complete(&self) -> bool {
         self.event.status == EventStatus::Complete
     }
 
+    /// "complete", or "incomplete".
     #[getter]
     fn status(&self) -> &'static str {
         match self.event.status {
@@ -66,33 +106,59 @@ impl Event {
         }
     }
 
+    /// The sources of which nothing came, a dict from id to reason: "dropped" (by the source's policy), "timed-out"
+    /// (the deadline passed first), "lost-in-device", "corrupt" (it arrived damaged and was thrown away), or "missing"
+    /// where no more is known, as of a source that left the number out or was gone.
     #[getter]
-    fn missing(&self) -> Vec<String> {
-        let missing = self.event.fragments.iter().filter(|fragment| is_missing(fragment));
-        missing.map(|fragment| fragment.header.source.to_string()).collect()
+    fn missing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let missing = PyDict::new(py);
+        for fragment in self.event.fragments.iter().filter(|fragment| is_missing(fragment)) {
+            missing.set_item(fragment.header.source.to_string(), reason(fragment))?;
+        }
+        Ok(missing)
     }
 
+    /// When it happened, in TAI nanoseconds since 1970: the earliest timestamp of its fragments, or None where none
+    /// came.
     #[getter]
     fn timestamp(&self) -> Option<u64> {
         self.present().map(|fragment| fragment.header.timestamp.0).min()
     }
 
-    fn __len__(&self) -> usize {
-        self.event.fragments.len()
+    /// `timestamp` as numpy.datetime64[ns] on the clock of TAI: see Fragment.time_tai.
+    #[getter]
+    fn time_tai<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.timestamp().map(|nanos| time::tai(py, nanos)).transpose()
     }
 
+    /// `timestamp` as numpy.datetime64[ns] in UTC: see Fragment.time_utc.
+    #[getter]
+    fn time_utc<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.timestamp().map(|nanos| time::utc(py, nanos)).transpose()
+    }
+
+    /// How many fragments it has; missing ones do not count.
+    fn __len__(&self) -> usize {
+        self.present().count()
+    }
+
+    /// Goes through the ids of the sources whose fragments are there.
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(PyList::new(py, self.keys())?.try_iter()?.into_any())
     }
 
+    /// Whether this source's fragment is there.
     fn __contains__(&self, source: &Bound<'_, PyAny>) -> bool {
-        self.find(source).is_some()
+        self.find(source).is_ok()
     }
 
+    /// The fragment of a source, by its id or name. Raises KeyError where it is missing, with the reason, and where the
+    /// run has no such source.
     fn __getitem__(&self, source: &Bound<'_, PyAny>) -> PyResult<Fragment> {
-        self.find(source).ok_or_else(|| PyKeyError::new_err(source.clone().unbind()))
+        self.find(source)
     }
 
+    /// The fragment of a source, by its id or name, or `default` where it is not there.
     #[pyo3(signature = (source, default = None))]
     fn get<'py>(
         &self,
@@ -101,19 +167,23 @@ impl Event {
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.find(source) {
-            Some(fragment) => Ok(Some(Bound::new(py, fragment)?.into_any())),
-            None => Ok(default),
+            Ok(fragment) => Ok(Some(Bound::new(py, fragment)?.into_any())),
+            Err(error) if error.is_instance_of::<PyKeyError>(py) => Ok(default),
+            Err(error) => Err(error),
         }
     }
 
+    /// The ids of the sources whose fragments are there, in ascending order.
     fn keys(&self) -> Vec<String> {
-        self.event.fragments.iter().map(|fragment| fragment.header.source.to_string()).collect()
+        self.present().map(|fragment| fragment.header.source.to_string()).collect()
     }
 
+    /// The fragments that are there, in ascending order of sources.
     fn values(&self) -> Vec<Fragment> {
-        self.event.fragments.iter().map(|fragment| self.fragment(fragment)).collect()
+        self.present().map(|fragment| self.fragment(fragment)).collect()
     }
 
+    /// Pairs of a source's id and its fragment, for those that are there.
     fn items(&self) -> Vec<(String, Fragment)> {
         self.keys().into_iter().zip(self.values()).collect()
     }
@@ -122,38 +192,45 @@ impl Event {
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Pickled<'py>)> {
         let restore = py.import("thalweg._thalweg")?.getattr("_event")?;
         let copied = |fragment: &thalweg_store::Fragment| {
-            let (header, payload) = (fragment.header.encode(), fragment.payload());
-            let record = PyBytes::new_with(py, header.len() + payload.len(), |into| {
-                let (head, body) = into.split_at_mut(header.len());
-                head.copy_from_slice(&header);
-                body.copy_from_slice(payload);
-                Ok(())
-            })?;
-            Ok((record, self.shapes.of_source(fragment.header.source).into()))
+            let source = self.sources.get(fragment.header.source);
+            let (name, shape) = source.map(|source| (source.name.clone(), source.shape)).unwrap_or_default();
+            Ok((record(py, fragment)?, name, shape.into()))
         };
         let fragments: PyResult<_> = self.event.fragments.iter().map(copied).collect();
-        Ok((restore, (self.run, self.event.id.0, self.event.status == EventStatus::Complete, fragments?)))
+        Ok((restore, (self.run(), self.id(), self.complete(), fragments?)))
     }
 
     fn __repr__(&self) -> String {
-        format!("<thalweg.Event {} of run {}: {}, {}>", self.id(), self.run, self.status(), self.keys().join(", "))
+        let missing: Vec<SourceId> =
+            self.event.fragments.iter().filter(|fragment| is_missing(fragment)).map(|it| it.header.source).collect();
+        let missing = match &missing[..] {
+            [] => String::new(),
+            some => format!("; missing {}", some.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        };
+        let (id, run, status) = (self.id(), self.run(), self.status());
+        format!("<thalweg.Event {id} of run {run}: {status}, {}{missing}>", self.keys().join(", "))
     }
 }
 
-/// The run, the event's number, whether it is complete, and of each fragment its record and its payload's dimensions.
-type Pickled<'py> = (u32, u64, bool, Vec<(Bound<'py, PyBytes>, Dimensions)>);
+/// The run, the event's number, whether it is complete, and of each fragment its record, its source's name, and its
+/// payload's dimensions.
+type Pickled<'py> = (u32, u64, bool, Vec<(Record<'py>, String, Dimensions)>);
 
 /// The event that [`Event::__reduce__`] took apart.
 #[pyfunction]
-pub(crate) fn _event(run: u32, id: u64, complete: bool, fragments: Vec<(Vec<u8>, Dimensions)>) -> PyResult<Event> {
+pub(crate) fn _event(
+    run: u32,
+    id: u64,
+    complete: bool,
+    fragments: Vec<(Vec<u8>, String, Dimensions)>,
+) -> PyResult<Event> {
     let status = if complete { EventStatus::Complete } else { EventStatus::Incomplete };
-    let mut shapes = Vec::new();
+    let mut known = Vec::new();
     let mut event = thalweg_store::Event { id: EventId(id), status, fragments: Vec::new() };
-    for (record, dimensions) in fragments {
-        let fragment = thalweg_store::Fragment::from_record(record);
-        let fragment = fragment.ok_or_else(|| RunError::new_err("this is no pickled event"))?;
-        shapes.push((fragment.header.source, dimensions.into()));
+    for (record, name, dimensions) in fragments {
+        let fragment = from_record(record)?;
+        known.push(Known { id: fragment.header.source, name, shape: dimensions.into() });
         event.fragments.push(fragment);
     }
-    Ok(Event { event, run, shapes: Arc::new(shapes.into_iter().collect()) })
+    Ok(Event { event, sources: Arc::new(Sources::new(run, known)) })
 }

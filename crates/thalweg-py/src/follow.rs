@@ -1,8 +1,8 @@
 //! Iterating over a run while it is written.
 
+use crate::damage::{Errors, Unreadable};
 use crate::event::Event;
-use crate::fragment::Shapes;
-use crate::run_error;
+use crate::sources::Sources;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,14 +14,15 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 /// All events of a run in the order in which they were closed, waiting for more until its writer has ended.
 #[pyclass(frozen, module = "thalweg")]
 pub(crate) struct Follow {
-    follow: Mutex<thalweg_store::Follow>,
-    run: u32,
-    shapes: Arc<Shapes>,
+    follow: Mutex<(thalweg_store::Follow, Unreadable)>,
+    path: String,
+    sources: Arc<Sources>,
+    errors: Errors,
 }
 
 impl Follow {
-    pub(crate) fn new(follow: thalweg_store::Follow, shapes: &Arc<Shapes>) -> Self {
-        Self { run: follow.info().run, follow: Mutex::new(follow), shapes: Arc::clone(shapes) }
+    pub(crate) fn new(follow: thalweg_store::Follow, path: String, sources: &Arc<Sources>, errors: Errors) -> Self {
+        Self { follow: Mutex::new((follow, Unreadable::default())), path, sources: Arc::clone(sources), errors }
     }
 }
 
@@ -34,15 +35,28 @@ impl Follow {
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Event>> {
         loop {
             // The lock is taken without the interpreter: another thread may wait in here with it.
-            let next = py.detach(|| {
+            let (next, mut unreadable) = py.detach(|| {
                 let mut follow = self.follow.lock().unwrap_or_else(PoisonError::into_inner);
-                follow.next(TIMEOUT)
+                (follow.0.next(TIMEOUT), std::mem::take(&mut follow.1))
             });
-            match next.map_err(run_error)? {
-                Followed::Event(event) => return Ok(Some(Event::new(event, self.run, &self.shapes))),
-                Followed::Quiet => py.check_signals()?,
-                Followed::End(_) => return Ok(None),
+            match next {
+                Ok(next) => {
+                    unreadable.warn(py, &self.path)?;
+                    match next {
+                        Followed::Event(event) => return Ok(Some(Event::new(event, &self.sources))),
+                        Followed::Quiet => py.check_signals()?,
+                        Followed::End(_) => return Ok(None),
+                    }
+                }
+                Err(error) => {
+                    unreadable.note(None, error, self.errors)?;
+                    py.detach(|| self.follow.lock().unwrap_or_else(PoisonError::into_inner).1 = unreadable);
+                }
             }
         }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<thalweg.Follow of {}>", self.path)
     }
 }

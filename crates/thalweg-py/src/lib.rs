@@ -1,31 +1,51 @@
 //! The Python package `thalweg`: runs on disk or on a server as NumPy arrays, without a copy, and a source that a
 //! program feeds.
 //!
-//! What a user of the package reads is in `python/thalweg/_thalweg.pyi`, beside each name.
+//! What a user of the package reads is the documentation of what carries `#[pyclass]`, `#[pymethods]` and
+//! `#[pyfunction]`: Python shows it, so that it is plain text. `python/thalweg/_thalweg.pyi` has the types.
 
 mod array;
 mod content;
+mod damage;
 mod event;
+mod events;
 mod follow;
 mod fragment;
 mod run;
 mod source;
+mod sources;
+mod time;
 
 use pyo3::create_exception;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyUserWarning};
 use pyo3::prelude::*;
 
-create_exception!(thalweg, RunOver, RunError, "A run has ended as it should, and takes no more data.");
+create_exception!(
+    thalweg,
+    RunOver,
+    RunError,
+    "A run has ended as it should (its time was over, an operator stopped it), and takes no more data."
+);
 create_exception!(
     thalweg,
     RunError,
     PyException,
-    "A run cannot be read, or takes no data; the message says why, and names file and place or address."
+    "A run cannot be read (no run there, damaged bytes, an unknown version), or takes no data (no builder there, \
+     refused, over, too long a payload).\n\nThe message says why, and names file and place or address."
+);
+create_exception!(
+    thalweg,
+    DamageWarning,
+    PyUserWarning,
+    "A run is damaged: some of its events cannot be read, or less is there than its run.json tells of.\n\n\
+     Reading goes on with what is whole. warnings.simplefilter(\"error\", thalweg.DamageWarning) makes it an exception."
 );
 
 /// The extension module.
 #[pymodule]
 mod _thalweg {
+    #[pymodule_export]
+    use crate::DamageWarning;
     #[pymodule_export]
     use crate::RunError;
     #[pymodule_export]
@@ -33,9 +53,11 @@ mod _thalweg {
     #[pymodule_export]
     use crate::event::{_event, Event};
     #[pymodule_export]
-    use crate::fragment::Fragment;
+    use crate::events::{_events, Events};
     #[pymodule_export]
-    use crate::run::{Run, open};
+    use crate::fragment::{_fragment, Fragment};
+    #[pymodule_export]
+    use crate::run::{_run, Run, open};
     #[pymodule_export]
     use crate::source::Source;
 

@@ -1,21 +1,34 @@
 //! `thalweg.open` and `thalweg.Run`.
 
+use crate::damage::{Errors, warn};
 use crate::event::Event;
+use crate::events::{EventIterator, Events, contains, event_number};
 use crate::follow::Follow;
-use crate::fragment::Shapes;
-use crate::run_error;
+use crate::sources::Sources;
+use crate::{RunError, run_error, time};
 use numpy::PyArray1;
-use pyo3::exceptions::{PyKeyError, PyUserWarning, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use std::ffi::CString;
-use std::path::PathBuf;
-use std::sync::Arc;
+use pyo3::types::PyDict;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_remote::{Options, is_url, open_run};
-use thalweg_store::{EventIds, RunState};
-use thalweg_wire::{EventId, SourceId};
+use thalweg_remote::{Options, RemoteError, is_url, open_run};
+use thalweg_store::{RunState, StoreError, WriterLife};
 
-/// Opens a run: a directory, or a URL of a data server. It may still be being written, or its writer may have died.
+/// Opens a run, also one that is still being written or whose writer died: its directory, or its URL on a server
+/// (`thalweg serve`), such as "http://daq-0:8042/runs/42".
+///
+/// >>> run = thalweg.open("demo/run-000001")
+/// >>> run.state, run.sources
+/// ('COMPLETE', ['1.0', '1.1'])
+///
+/// A server gets `token`, or what the environment variable THALWEG_TOKEN says; `ca_file` (PEM) has the certificates
+/// that vouch for it, instead of the system's. While it cannot be reached it is asked again, for `timeout` seconds, in
+/// all that is done with the run; then RunError is raised.
+///
+/// Raises RunError where there is no run. Where less is there than run.json tells of, as of a file that was cut off, a
+/// DamageWarning says so.
 #[pyfunction]
 #[pyo3(signature = (path, *, token = None, ca_file = None, timeout = 10.0))]
 pub(crate) fn open(
@@ -29,21 +42,57 @@ pub(crate) fn open(
     if url.is_none() && (token.is_some() || ca_file.is_some()) {
         return Err(PyValueError::new_err("'token' and 'ca_file' are for a run on a server: http://… or https://…"));
     }
-    let timeout = Duration::try_from_secs_f64(timeout)
+    let waited = Duration::try_from_secs_f64(timeout)
         .map_err(|_| PyValueError::new_err("'timeout' is a number of seconds, not negative"))?;
     let run = py.detach(|| match url {
         Some(url) => {
             let token = token.or_else(|| std::env::var("THALWEG_TOKEN").ok());
-            open_run(url, &Options { token, ca_file, timeout }).map_err(run_error)
+            let options = Options { token, ca_file: ca_file.clone(), timeout: waited };
+            open_run(url, &options).map_err(|error| no_served_run(url, error))
         }
         // A run that was not closed is read from end to end.
-        None => thalweg_store::Run::open(&path).map_err(run_error),
+        None => thalweg_store::Run::open(&path).map_err(|error| no_run(&path, error)),
     })?;
     if let Some(text) = damage(&run) {
-        PyErr::warn(py, &py.get_type::<PyUserWarning>(), &CString::new(text)?, 1)?;
+        warn(py, &text)?;
     }
-    let shapes = Arc::new(Shapes::of(run.info()));
-    Ok(Run { run: Arc::new(run), shapes })
+    let sources = Arc::new(Sources::of(run.info()));
+    let path = run.path().display().to_string();
+    Ok(Run { store: Mutex::new(Some(Arc::new(run))), path, sources, ca_file, timeout })
+}
+
+/// What is wrong with a URL that is no run's.
+fn no_served_run(url: &str, error: RemoteError) -> PyErr {
+    match error {
+        RemoteError::Store(error @ StoreError::NotARun(_)) => {
+            let server: Vec<&str> = url.splitn(4, '/').take(3).collect();
+            let server = server.join("/");
+            run_error(format_args!("{error}; {server}/ lists the runs of this server, which are at {server}/runs/42"))
+        }
+        other => run_error(other),
+    }
+}
+
+/// What is wrong with a path that is no run, and what may have been meant.
+fn no_run(path: &Path, error: StoreError) -> PyErr {
+    let (StoreError::NotARun(_), text) = (&error, path.to_string_lossy()) else { return run_error(error) };
+    let host = text.split_once('/').map(|(host, _)| host).filter(|host| host.contains(':') && !text.contains("://"));
+    let instead = match (host, thalweg_store::list(path)) {
+        _ if path.is_file() => "this is a file; open the directory that it lies in".to_owned(),
+        (Some("http:" | "https:"), _) => {
+            "give a URL as a string, not as a Path, which loses one of its slashes".to_owned()
+        }
+        (Some(_), _) if !path.exists() => format!("a run on a server is opened by its URL: http://{text}"),
+        _ if text.contains("://") => "a URL of a run begins with http:// or https://".to_owned(),
+        _ if text.starts_with('~') => "'~' is taken as it is: see os.path.expanduser".to_owned(),
+        _ if !path.exists() => "there is no such directory".to_owned(),
+        (_, Ok(runs)) if !runs.is_empty() => {
+            let last = runs.last().map(|run| run.path.display().to_string()).unwrap_or_default();
+            format!("runs are in it; open one of them, such as {last}")
+        }
+        _ => "it has no run.json".to_owned(),
+    };
+    RunError::new_err(format!("{text} is not a run: {instead}"))
 }
 
 /// What is wrong with a run, as far as opening it tells.
@@ -55,128 +104,288 @@ fn damage(run: &thalweg_store::Run) -> Option<String> {
     });
     let damaged = run.problems().first().map(|problem| format!("{path} is damaged: {problem}"));
     let text = [less, damaged].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    // What it quotes from a file is nothing for a terminal.
-    (!text.is_empty()).then(|| format!("{text}: `thalweg verify` says more").replace(char::is_control, "\u{fffd}"))
+    (!text.is_empty()).then(|| format!("{text}: `thalweg verify` says more"))
 }
 
-/// A run on disk, or on a server. Iterating gives the closed events in the order of their numbers.
-#[pyclass(frozen, module = "thalweg")]
+/// A run: what was recorded from its beginning to its end, on disk or on a server. A sequence of its events, in the
+/// order of their numbers.
+///
+/// >>> run = thalweg.open("demo/run-000001")
+/// >>> for event in run:
+/// ...     peaks = [fragment.array.max() for fragment in event.values()]
+/// >>> first, last = run[0], run[-1]  # by place
+/// >>> first
+/// <thalweg.Event 0 of run 1: complete, 1.0, 1.1>
+/// >>> run.event(7)  # by number; numbers may have gaps
+/// <thalweg.Event 7 of run 1: complete, 1.0, 1.1>
+/// >>> run[10:20]  # the same two ways for some of them; run.events("10..20") goes by number
+/// <thalweg.Events of demo/run-000001: 10 events, 10 to 19; sources 1.0, 1.1>
+///
+/// What it says of itself is as it was when it was opened, also while the run is written: `follow` gives the events
+/// that come later, and a run that is opened again when that has ended says how. Events that cannot be read, because a
+/// block is damaged, are passed over with a DamageWarning; `events(errors="raise")` stops there.
+///
+/// Of a run on a server whole blocks are fetched, when their events are read and once for all threads; in order, the
+/// next one meanwhile. Each is checked against its checksum. The last 128 MiB are kept, and what arrays look into.
+///
+/// A pickled run is its path, and is opened again where it is loaded. A token is not pickled: there, THALWEG_TOKEN has
+/// it.
+#[pyclass(frozen, module = "thalweg", sequence)]
 pub(crate) struct Run {
-    run: Arc<thalweg_store::Run>,
-    shapes: Arc<Shapes>,
+    /// Nothing once it was closed.
+    store: Mutex<Option<Arc<thalweg_store::Run>>>,
+    path: String,
+    sources: Arc<Sources>,
+    ca_file: Option<PathBuf>,
+    timeout: f64,
 }
 
 #[pymethods]
 impl Run {
+    /// The run's directory, or URL.
     #[getter]
-    fn path(&self) -> String {
-        self.run.path().display().to_string()
+    fn path(&self) -> &str {
+        &self.path
     }
 
+    /// What run.json says, as it was when the run was opened: a dict, as docs/run-format.md has it.
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let text = serde_json::to_string(self.run.info()).map_err(run_error)?;
+        let text = serde_json::to_string(self.store()?.info()).map_err(run_error)?;
         py.import("json")?.call_method1("loads", (text,))
     }
 
+    /// The run's number.
     #[getter]
     fn number(&self) -> u32 {
-        self.run.info().run
+        self.sources.run
     }
 
+    /// Whether all that was accepted is here ("COMPLETE"), something is missing ("INCOMPLETE", see `reasons`), or the
+    /// run was not ended ("OPEN", see `writing`).
     #[getter]
-    fn state(&self) -> &'static str {
-        match self.run.info().state {
+    fn state(&self) -> PyResult<&'static str> {
+        Ok(match self.store()?.info().state {
             RunState::Open => "OPEN",
             RunState::Complete => "COMPLETE",
             RunState::Incomplete => "INCOMPLETE",
-        }
-    }
-
-    #[getter]
-    fn sources(&self) -> Vec<String> {
-        self.run.info().sources.iter().map(|source| source.id.to_string()).collect()
-    }
-
-    fn event(&self, py: Python<'_>, event: u64) -> PyResult<Event> {
-        match py.detach(|| self.run.event(EventId(event))).map_err(run_error)? {
-            Some(found) => Ok(Event::new(found, self.run.info().run, &self.shapes)),
-            None => Err(PyKeyError::new_err(event)),
-        }
-    }
-
-    fn follow(&self, py: Python<'_>) -> PyResult<Follow> {
-        let follow = py.detach(|| self.run.follow()).map_err(run_error)?;
-        Ok(Follow::new(follow, &self.shapes))
-    }
-
-    #[getter]
-    fn nbytes(&self) -> u64 {
-        self.run.bytes()
-    }
-
-    fn ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
-        let ids: Vec<u64> = py.detach(|| self.run.event_ids().map(|(id, _)| id.0).collect());
-        PyArray1::from_vec(py, ids)
-    }
-
-    #[pyo3(signature = (first = None, last = None, sources = None))]
-    fn events(&self, first: Option<u64>, last: Option<u64>, sources: Option<Vec<String>>) -> PyResult<Events> {
-        let sources = sources.map(|names| names.iter().map(|name| self.find_source(name)).collect()).transpose()?;
-        Ok(Events {
-            run: Arc::clone(&self.run),
-            shapes: Arc::clone(&self.shapes),
-            ids: self.run.event_ids_from(EventId(first.unwrap_or(0))),
-            last: EventId(last.unwrap_or(u64::MAX)),
-            sources,
         })
     }
 
-    fn __len__(&self) -> usize {
-        usize::try_from(self.run.len()).unwrap_or(usize::MAX)
+    /// Why the run is INCOMPLETE, in sentences.
+    #[getter]
+    fn reasons(&self) -> PyResult<Vec<String>> {
+        Ok(self.store()?.info().reasons.clone())
     }
 
-    fn __iter__(&self) -> PyResult<Events> {
-        self.events(None, None, None)
+    /// Whether the run was being written when it was opened: False where it was ended or its writer died, None where
+    /// that cannot be told, as on a server.
+    #[getter]
+    fn writing(&self) -> PyResult<Option<bool>> {
+        Ok(match self.store()?.writer() {
+            Some(WriterLife::Writing) => Some(true),
+            Some(WriterLife::Gone) | None => Some(false),
+            Some(WriterLife::Unknown) => None,
+        })
+    }
+
+    /// The ids of its sources, as "subsystem.element", in ascending order.
+    #[getter]
+    fn sources(&self) -> Vec<String> {
+        self.sources.iter().map(|source| source.id.to_string()).collect()
+    }
+
+    /// The names of its sources: a dict from id to name.
+    #[getter]
+    fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let names = PyDict::new(py);
+        for source in self.sources.iter() {
+            names.set_item(source.id.to_string(), &source.name)?;
+        }
+        Ok(names)
+    }
+
+    /// When it began, as numpy.datetime64[ns] on the clock of TAI; info["began"] is the same in nanoseconds.
+    #[getter]
+    fn began_tai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        time::tai(py, self.store()?.info().began)
+    }
+
+    /// When it began, as numpy.datetime64[ns] in UTC.
+    #[getter]
+    fn began_utc<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        time::utc(py, self.store()?.info().began)
+    }
+
+    /// When it ended, as numpy.datetime64[ns] on the clock of TAI, or None where it was not ended.
+    #[getter]
+    fn ended_tai<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.store()?.info().ended.map(|ended| time::tai(py, ended)).transpose()
+    }
+
+    /// When it ended, as numpy.datetime64[ns] in UTC, or None where it was not ended.
+    #[getter]
+    fn ended_utc<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.store()?.info().ended.map(|ended| time::utc(py, ended)).transpose()
+    }
+
+    /// Bytes in its blocks.
+    #[getter]
+    fn nbytes(&self) -> PyResult<u64> {
+        Ok(self.store()?.bytes())
+    }
+
+    /// The numbers of its events, an array of uint64, in ascending order: `run[i]` is event `run.ids()[i]`.
+    fn ids<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        Events::all(slf)?.ids(slf.py())
+    }
+
+    /// The event of this number, which is not always its place: see `ids`. Raises KeyError where it is not in this run,
+    /// or was never closed, and RunError where it cannot be read.
+    fn event(&self, py: Python<'_>, number: &Bound<'_, PyAny>) -> PyResult<Event> {
+        let (number, store) = (event_number(number)?, self.store()?);
+        match py.detach(|| store.event(number)).map_err(run_error)? {
+            Some(found) => Ok(Event::new(found, &self.sources)),
+            None => Err(PyKeyError::new_err(self.no_event(&store, number.0))),
+        }
+    }
+
+    /// The events that `which` names by their numbers: 7, range(10, 20), or "10..20", "10..", "..20", all without the
+    /// end. All events without it. With `sources`, ids or names, only their fragments.
+    ///
+    /// Going through them passes over events that cannot be read and warns, with errors="warn"; with errors="raise" it
+    /// raises RunError there. Raises KeyError for a source that the run does not have.
+    #[pyo3(signature = (which = None, *, sources = None, errors = "warn"))]
+    fn events(
+        slf: &Bound<'_, Self>,
+        which: Option<&Bound<'_, PyAny>>,
+        sources: Option<&Bound<'_, PyAny>>,
+        errors: &str,
+    ) -> PyResult<Events> {
+        Events::numbered(slf, which, sources, Errors::named(errors)?)
+    }
+
+    /// All events in the order in which they were closed, waiting for more until the writer has closed the run or died.
+    /// Other threads run while this one waits, and Ctrl-C ends the wait. A server is asked twice a second, and does not
+    /// say that a writer died: that wait does not end by itself. `errors` is as for `events`.
+    #[pyo3(signature = (*, errors = "warn"))]
+    fn follow(&self, py: Python<'_>, errors: &str) -> PyResult<Follow> {
+        let (errors, store) = (Errors::named(errors)?, self.store()?);
+        let follow = py.detach(|| store.follow()).map_err(run_error)?;
+        Ok(Follow::new(follow, self.path.clone(), &self.sources, errors))
+    }
+
+    /// A pandas.DataFrame with a row for each fragment, and columns of what functions make of its array:
+    /// to_dataframe(mean=numpy.mean). See Events.to_dataframe; run.events(...) and run[...] have part of the run.
+    #[pyo3(signature = (**columns))]
+    fn to_dataframe<'py>(slf: &Bound<'py, Self>, columns: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        Events::to_dataframe(&Bound::new(slf.py(), Events::all(slf)?)?, columns)
+    }
+
+    /// An xarray.Dataset with the samples of each source: see Events.to_xarray; run.events(...) and run[...] have part
+    /// of the run.
+    #[pyo3(signature = (*, missing = "raise"))]
+    fn to_xarray<'py>(slf: &Bound<'py, Self>, missing: &str) -> PyResult<Bound<'py, PyAny>> {
+        Events::to_xarray(&Bound::new(slf.py(), Events::all(slf)?)?, missing)
+    }
+
+    /// Lets go of the run's files, as the end of a `with` block does. What was read of it stays; reading more raises
+    /// ValueError.
+    fn close(&self) {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// The run itself; the end of the block closes it.
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        slf.get().store().map(|_| slf.clone())
+    }
+
+    /// Closes the run.
+    fn __exit__(&self, _kind: &Bound<'_, PyAny>, _error: &Bound<'_, PyAny>, _traceback: &Bound<'_, PyAny>) {
+        self.close();
+    }
+
+    /// How many events it has.
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(usize::try_from(self.store()?.len()).unwrap_or(usize::MAX))
+    }
+
+    /// The event at a place, counted from 0, or from the end where it is negative; a slice gives Events. Raises
+    /// IndexError where there are fewer events.
+    fn __getitem__<'py>(slf: &Bound<'py, Self>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        Events::all(slf)?.item(index)
+    }
+
+    /// Raises TypeError: to find an event every one would be read. `7 in run.ids()` asks for a number.
+    fn __contains__(&self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
+        contains(item)
+    }
+
+    /// Goes through its events in the order of their numbers.
+    fn __iter__(slf: &Bound<'_, Self>) -> PyResult<EventIterator> {
+        Ok(Events::iterate(Bound::new(slf.py(), Events::all(slf)?)?))
+    }
+
+    /// By path or URL: whoever loads it opens the run again.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Pickled)> {
+        let path = match is_url(&self.path) {
+            true => self.path.clone(),
+            // The directory that a path begins in may be another one there.
+            false => std::path::absolute(&self.path)?.display().to_string(),
+        };
+        let restore = py.import("thalweg._thalweg")?.getattr("_run")?;
+        Ok((restore, (path, self.ca_file.clone(), self.timeout)))
     }
 
     fn __repr__(&self) -> String {
-        format!("<thalweg.Run {}: {}, {} events>", self.path(), self.state(), self.run.len())
+        let Ok(store) = self.store() else { return format!("<thalweg.Run {}: closed>", self.path) };
+        let state = match (self.state().unwrap_or_default(), store.writer()) {
+            (state, Some(WriterLife::Writing)) => format!("{state}, being written"),
+            (state, Some(WriterLife::Gone)) => format!("{state}, its writer died"),
+            (state, _) => state.to_owned(),
+        };
+        format!("<thalweg.Run {}: {state}, {} events>", self.path, store.len())
     }
+
+    /// What a notebook shows: state, reasons and ledger.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("thalweg._html")?.call_method1("run", (slf,))
+    }
+}
+
+/// The path or URL, `ca_file`, and `timeout`.
+type Pickled = (String, Option<PathBuf>, f64);
+
+/// The run that [`Run::__reduce__`] named.
+#[pyfunction]
+pub(crate) fn _run(py: Python<'_>, path: PathBuf, ca_file: Option<PathBuf>, timeout: f64) -> PyResult<Run> {
+    open(py, path, None, ca_file, timeout)
 }
 
 impl Run {
-    /// The source of this id or name.
-    fn find_source(&self, name: &str) -> PyResult<SourceId> {
-        let mut sources = self.run.info().sources.iter();
-        let found = sources.find(|source| source.name == name || source.id.to_string() == name);
-        found.map(|source| source.id).ok_or_else(|| PyKeyError::new_err(name.to_owned()))
-    }
-}
-
-/// What iterating over a run, or a part of it, goes through.
-#[pyclass(module = "thalweg")]
-struct Events {
-    run: Arc<thalweg_store::Run>,
-    shapes: Arc<Shapes>,
-    ids: EventIds,
-    last: EventId,
-    /// The only ones whose fragments are given out.
-    sources: Option<Vec<SourceId>>,
-}
-
-#[pymethods]
-impl Events {
-    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
+    pub(crate) fn store(&self) -> PyResult<Arc<thalweg_store::Run>> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store.clone().ok_or_else(|| {
+            PyValueError::new_err(format!("{} is closed: open it again, or read inside the 'with' block", self.path))
+        })
     }
 
-    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Event>> {
-        let Some((id, status)) = self.ids.next().filter(|(id, _)| *id <= self.last) else { return Ok(None) };
-        let mut event = py.detach(|| self.run.read_event(id, status)).map_err(run_error)?;
-        if let Some(sources) = &self.sources {
-            event.fragments.retain(|fragment| sources.contains(&fragment.header.source));
-        }
-        Ok(Some(Event::new(event, self.run.info().run, &self.shapes)))
+    pub(crate) fn sources_arc(&self) -> Arc<Sources> {
+        Arc::clone(&self.sources)
+    }
+
+    /// Why there is no event of this number.
+    fn no_event(&self, store: &thalweg_store::Run, number: u64) -> String {
+        let has = match (store.nth_event(0), store.len().checked_sub(1).and_then(|last| store.nth_event(last))) {
+            (Some(first), Some(last)) => format!("it has {} events, {} to {}", store.len(), first.0, last.0),
+            _ => "it has no events".to_owned(),
+        };
+        let more = match (store.writer(), store.is_whole()) {
+            (Some(WriterLife::Gone), _) => "; its writer died",
+            (Some(_), _) => " so far; follow() waits for more, and opening it again shows them",
+            (None, false) => "; some are lost, and `thalweg verify` says which",
+            (None, true) => "; ids() has their numbers",
+        };
+        format!("event {number} is not in run {}: {has}{more}", self.sources.run)
     }
 }

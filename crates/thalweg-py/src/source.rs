@@ -15,7 +15,43 @@ use thalweg_wire::{EventId, SourceId, Status, TaiNanos};
 /// How long Ctrl-C may have to wait. What is waited for is not waited for in steps: it ends the wait at once.
 const STEP: Duration = Duration::from_millis(100);
 
-/// A source that this program feeds.
+/// A source of a run, which this program feeds.
+///
+///     camera = thalweg.Source("tcp:127.0.0.1:7700", id="2.0", dtype="uint8", shape=(800, 800))
+///     with camera, contextlib.suppress(thalweg.RunOver):
+///         while True:
+///             camera.push(take_picture())
+///
+/// In the topology it is a [[source]] with this `id` and without a `device`. Making one begins to look for the
+/// builders; a thread of its own then serves them, so that other threads of this program, and `push`, only ever wait
+/// for a free slot. As a context manager it waits for the run to begin, and finishes at the end of the block, also when
+/// that is left by an exception. Where one thread has several sources, it makes all of them before it enters the first:
+/// the run begins when every source is there.
+///
+/// `builders` is the address of the builder, or the addresses of all of them in the order of the topology:
+/// "tcp:HOST:PORT", or "shm:PATH" on the builder's own host.
+///
+/// What will be pushed is said once, because readers are told in run.json. Either with `dtype` and `shape` of the
+/// largest array:
+///
+/// - int16 with (samples,) or (samples, channels): samples of one or several channels; a push may have fewer.
+/// - uint8 or uint16 with (height, width): images of that size.
+/// - uint8 with (bytes,): the same as `max_bytes`.
+///
+/// Or with `max_bytes`: bytes, of `payload_type` "raw" or "vdif", at most so many.
+///
+/// `description` goes into run.json too, as JSON; what is said by `dtype` and `shape` wins over it.
+///
+/// `slots` buffers of `slot` bytes are filled while builders ask for others; without `slot` one holds a fragment, or as
+/// many as fit 512 KiB. When all are full `policy` decides: with "block" `push` waits, with "drop-newest" what is
+/// pushed is dropped, with "drop-oldest" what has waited longest and was not asked for. Drops are counted, and the run
+/// says so.
+///
+/// For `timeout` seconds a builder that is not there is looked for, at the beginning or when the connection broke; then
+/// everything raises RunError.
+///
+/// Several threads may use one source. A child process made by fork must make its own, and a source is not pickled. A
+/// source that goes without `finish` finishes, but for no longer than `timeout`.
 #[pyclass(frozen, module = "thalweg")]
 pub(crate) struct Source {
     /// Absent only while this object goes.
@@ -82,6 +118,7 @@ impl Source {
         Ok(Self { source: Some(source), content, id, builders, timeout, finished, process })
     }
 
+    /// Waits for the run to begin.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
         while !slf.py().detach(|| this.source()?.wait_for_start(STEP).map_err(run_error))? {
@@ -90,6 +127,7 @@ impl Source {
         Ok(slf.clone())
     }
 
+    /// Finishes.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -104,6 +142,21 @@ impl Source {
         }
     }
 
+    /// Pushes one fragment, an array or bytes, and returns the number of its event.
+    ///
+    /// The bytes are copied once, into the slot from which they are sent: `data` may be changed when this returns.
+    /// Nothing is converted: an array of another type than was declared, or not in this machine's byte order and C
+    /// order, raises TypeError or ValueError. b"" is an explicit empty fragment: this source has nothing to say of the
+    /// event.
+    ///
+    /// `event` is the next one, or any later one: those left out count as skipped in the ledger, and the run is
+    /// INCOMPLETE. `timestamp` is in TAI nanoseconds since 1970, now if left out; `window` the nanoseconds that the
+    /// payload covers. `status` is one or several of "truncated", "corrupt", "simulated", "replayed", "clock-locked",
+    /// "clock-holdover", "clock-free-running".
+    ///
+    /// Waits for the run to begin and, with policy "block", for a free slot; after `timeout` seconds raises
+    /// TimeoutError. Other threads run while it waits or copies, and Ctrl-C ends the wait. Raises RunOver where the run
+    /// has ended, and any other RunError where it cannot go on.
     #[pyo3(signature = (data, event = None, *, timestamp = None, window = 0, status = None, timeout = None))]
     #[expect(clippy::too_many_arguments, reason = "they are named where they are given")]
     fn push(
@@ -150,11 +203,16 @@ impl Source {
         }
     }
 
+    /// Ends this source's part of the run, waits until what was pushed is delivered, and reports: a dict with accepted,
+    /// bytes, dropped_newest, dropped_oldest, blocked, copied_bytes, seconds and more. May be called again. Ctrl-C
+    /// gives up: what was not delivered is lost, and the run says so.
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let report = self.close(py)?;
         py.import("json")?.call_method1("loads", (report,))
     }
 
+    /// Whether the run takes fragments: it has begun, and neither it nor this source's part of it is over. It may end
+    /// at any time: a `push` that comes too late raises RunOver.
     #[getter]
     fn running(&self, py: Python<'_>) -> PyResult<bool> {
         let source = self.source()?;

@@ -38,6 +38,9 @@ pub(crate) struct Address {
 impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, RemoteError> {
         let wrong = |why| RemoteError::Url { url: url.to_owned(), why };
+        if !url.contains("://") {
+            return Err(wrong("it must begin with http:// or https://"));
+        }
         let uri: Uri = url.parse().map_err(|_| wrong("it is no URL; blanks and the like are written %20"))?;
         let secure = match uri.scheme_str() {
             Some("http") => false,
@@ -126,8 +129,8 @@ mod tests {
         assert_eq!(server.url("/".into()), "http://[::1]:8080/2026%20a/x/");
         assert_eq!(server.url("é #1?/50%.seg".into()), "http://[::1]:8080/2026%20a/x/%C3%A9%20%231%3F/50%25.seg");
         let query = &[("source", "adc 0&1"), ("upload", "")];
-        let url = server.url(Resource { path: "events/1-2", query });
-        assert_eq!(url, "http://[::1]:8080/2026%20a/x/events/1-2?source=adc%200%261&upload");
+        let url = server.url(Resource { path: "events/1..3", query });
+        assert_eq!(url, "http://[::1]:8080/2026%20a/x/events/1..3?source=adc%200%261&upload");
         assert_eq!(server.name().as_deref(), Some("x"));
         assert_eq!(server.beneath("b/").url("c".into()), "http://[::1]:8080/2026%20a/x/b/c");
         for url in ["http://h", "http://h/", "HTTP://h"] {

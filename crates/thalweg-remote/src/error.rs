@@ -227,7 +227,9 @@ fn explain_transport(error: &ureq::Error) -> String {
         ureq::Error::Protocol(error) if error.to_string().contains("http parse fail") => {
             format!("{error}: this is no HTTP; does its URL begin with https://?")
         }
-        ureq::Error::Io(error) => error.to_string(),
+        ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            format!("{error}: does `thalweg serve` run there, on this port?")
+        }
         error => error.to_string(),
     }
 }

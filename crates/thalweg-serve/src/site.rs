@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use thalweg_store::{Extent, Run, RunFiles, RunInfo, RunState, StoreError};
 use thalweg_transfer::Stored;
-use thalweg_wire::repr_digest;
+use thalweg_wire::{EventRange, repr_digest};
 
 /// A directory on the network.
 #[derive(Debug)]
@@ -145,9 +145,10 @@ impl Site {
         name.map_err(|error| match error {
             NoName::Bad => Answer::say(StatusCode::BAD_REQUEST, "this is not a path"),
             NoName::None => not_found(),
-            NoName::Events => {
-                Answer::say(StatusCode::NOT_FOUND, "events are named FIRST-LAST, or NUMBER: as in events/1000-2000")
-            }
+            NoName::Events => Answer::say(
+                StatusCode::NOT_FOUND,
+                "events are named 7, 10..20 (from 10 on and before 20), 10.. or ..20",
+            ),
         })
     }
 
@@ -162,7 +163,7 @@ impl Site {
                 self.without_space_set_aside(&mut listing, &path);
                 Ok(Some(listed(&listing, head)))
             }
-            Name::Events(path, first, last) => self.events(head, &path, first, last).map(Some),
+            Name::Events(path, range) => self.events(head, &path, range).map(Some),
             Name::Entry(path, slash) => self.entry(head, &path, slash, wait),
         });
         answer.unwrap_or_else(Some)
@@ -302,12 +303,12 @@ impl Site {
         Ok(extent)
     }
 
-    fn events(&self, head: &Head, path: &Path, first: u64, last: u64) -> Result<Answer, Answer> {
+    fn events(&self, head: &Head, path: &Path, range: EventRange) -> Result<Answer, Answer> {
         // Whatever is asked for lies beneath the root, and so does the run, whatever links there are.
         self.tree.file(&path.join("run.json")).map_err(refused)?;
         let run = self.run(path)?;
         let sources: Vec<String> = parameter(&head.query, "source").collect();
-        let selection = Selection::new(&run, first, last, &sources).map_err(no_events)?;
+        let selection = Selection::new(&run, range.first, range.last, &sources).map_err(no_events)?;
         if let Some(format) = parameter(&head.query, "format").find(|format| format != "json") {
             return Err(Answer::say(StatusCode::BAD_REQUEST, format!("there is no format {format:?} here, only json")));
         }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use thalweg_store::run_directory_name;
-use thalweg_wire::RunNumber;
+use thalweg_wire::{EventRange, RunNumber};
 
 /// A directory, with everything beneath it.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) enum Name {
     /// The runs in a directory.
     Runs(PathBuf),
     /// Events of the run in this directory.
-    Events(PathBuf, u64, u64),
+    Events(PathBuf, EventRange),
 }
 
 /// Why a path names nothing.
@@ -53,7 +53,7 @@ impl Name {
             if part == ".." || part.contains(['/', '\0']) {
                 return Err(NoName::Bad);
             }
-            if part.is_empty() || part.starts_with('.') || part.len() > 255 {
+            if part.is_empty() || part.len() > 255 {
                 return Err(NoName::None);
             }
             parts.push(part.into_owned());
@@ -61,6 +61,9 @@ impl Name {
         let mut entry = PathBuf::new();
         let mut parts = parts.into_iter().peekable();
         while let Some(part) = parts.next() {
+            if part.starts_with('.') {
+                return Err(NoName::None);
+            }
             if part != RUNS {
                 entry.push(part);
                 continue;
@@ -69,8 +72,8 @@ impl Name {
             entry.push(run_directory(&run).ok_or(NoName::None)?);
             if parts.peek().is_some_and(|part| part == "events") {
                 parts.next();
-                let (first, last) = parts.next().as_deref().and_then(event_range).ok_or(NoName::Events)?;
-                return if parts.next().is_none() { Ok(Self::Events(entry, first, last)) } else { Err(NoName::None) };
+                let range = parts.next().and_then(|range| range.parse().ok()).ok_or(NoName::Events)?;
+                return if parts.next().is_none() { Ok(Self::Events(entry, range)) } else { Err(NoName::None) };
             }
         }
         Ok(Self::Entry(entry, slash))
@@ -85,15 +88,6 @@ fn run_directory(name: &str) -> Option<String> {
         None => Some(run_directory_name(RunNumber(digits(name)?), 0, 1)),
         Some((run, builder)) => Some(run_directory_name(RunNumber(digits(run)?), digits(builder)?, u32::MAX)),
     }
-}
-
-/// `1000-2000`, or one event.
-fn event_range(text: &str) -> Option<(u64, u64)> {
-    let digits =
-        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let (first, last) = (digits(first)?, digits(last)?);
-    (first <= last).then_some((first, last))
 }
 
 impl Tree {
@@ -164,8 +158,10 @@ mod tests {
         names("/runs/42", entry("run-000042", false));
         names("/runs/42-b1/00000.seg", entry("run-000042-b1/00000.seg", false));
         names("/runs/42-b0/", entry("run-000042-b0", true));
-        names("/runs/42/events/1000-2000", Name::Events("run-000042".into(), 1000, 2000));
-        names("/runs/42/events/7", Name::Events("run-000042".into(), 7, 7));
+        let events = |first, last| Name::Events("run-000042".into(), EventRange { first, last });
+        names("/runs/42/events/1000..2000", events(1000, 1999));
+        names("/runs/42/events/7", events(7, 7));
+        names("/runs/42/events/..7", events(0, 6));
     }
 
     #[test]
@@ -173,10 +169,21 @@ mod tests {
         for path in ["", "a", "/..", "/a/../b", "/%2e%2e/etc", "/a%2fb", "/%00", "/%ff"] {
             assert_eq!(Name::parse(path), Err(NoName::Bad), "{path}");
         }
-        for path in ["//", "/a//b", "/.", "/.a", "/a/.b", "/runs/x", "/runs/42/events/4-5/6", "/runs/+1"] {
+        for path in [
+            "//",
+            "/a//b",
+            "/.",
+            "/.a",
+            "/a/.b",
+            "/runs/x",
+            "/runs/42/events/4..5/6",
+            "/events/..5",
+            "/runs/..5",
+            "/runs/+1",
+        ] {
             assert_eq!(Name::parse(path), Err(NoName::None), "{path}");
         }
-        for events in ["", "/", "/5-4", "/x", "/1-", "/-1", "/99999999999999999999"] {
+        for events in ["", "/", "/5..4", "/x", "/1-2", "/-1", "/99999999999999999999"] {
             assert_eq!(Name::parse(&format!("/runs/42/events{events}")), Err(NoName::Events), "{events}");
         }
     }

@@ -4,7 +4,7 @@ use crate::format::{
     BLOCK_HEADER_LEN, BlockHeader, BlockKind, Closing, EventStatus, FragmentEntry, MAX_BLOCK_LEN, layout,
 };
 use thalweg_arena::{Block, Span};
-use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, RunNumber, SourceId, TaiNanos, crc32c};
+use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, RunNumber, SourceId, Status, TaiNanos, crc32c};
 
 /// Closings that always fit a block, whatever its records take. Consecutive events take one between them, so this is
 /// reached only where completeness changes from event to event; then more are used as long as there is room.
@@ -18,6 +18,8 @@ pub struct BlockWriter {
     block: Block,
     fragments: Vec<FragmentEntry>,
     closings: Vec<Closing>,
+    /// Of the fragment entries, those of records that stand for a missing source.
+    missing: u64,
     /// Fragment entries that room has been promised for.
     promised: usize,
 }
@@ -28,7 +30,7 @@ impl BlockWriter {
     /// # Panics
     /// Where spans of it are out.
     pub fn new(block: Block) -> Self {
-        let mut writer = Self { block, fragments: Vec::new(), closings: Vec::new(), promised: 0 };
+        let mut writer = Self { block, fragments: Vec::new(), closings: Vec::new(), missing: 0, promised: 0 };
         writer.reset();
         writer
     }
@@ -90,6 +92,7 @@ impl BlockWriter {
         let offset = self.position(&span);
         drop(span);
         self.enter(header.event, header.source, offset);
+        self.missing += u64::from(header.status.contains(Status::MISSING));
         true
     }
 
@@ -124,6 +127,11 @@ impl BlockWriter {
         &self.fragments
     }
 
+    /// How many of [`fragments`](Self::fragments) stand for a missing source.
+    pub fn missing(&self) -> u64 {
+        self.missing
+    }
+
     /// The closings entered, runs of events joined.
     pub fn closings(&self) -> &[Closing] {
         &self.closings
@@ -142,6 +150,7 @@ impl BlockWriter {
         self.block.reset();
         self.fragments.clear();
         self.closings.clear();
+        self.missing = 0;
         self.promised = 0;
         // A block too small for its header takes no record either: `reserve` finds no room.
         drop(self.block.carve(BLOCK_HEADER_LEN));

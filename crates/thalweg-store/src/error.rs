@@ -137,6 +137,12 @@ impl StoreError {
         }
     }
 
+    /// Whether bytes that were read are not what they should be, so that reading them again does not help, and what lies
+    /// beside them can be read.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Format { .. } | Self::Record { .. } | Self::Event { .. } | Self::Missing { .. })
+    }
+
     pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Io { doing, path: path.to_owned(), error }
     }

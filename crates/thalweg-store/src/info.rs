@@ -143,8 +143,10 @@ pub struct Totals {
     pub seconds: f64,
     /// Data blocks.
     pub blocks: u64,
-    /// Records in them, those that stand for missing sources included.
+    /// Fragments in them.
     pub fragments: u64,
+    /// Records in them that stand for a source that has no fragment in an event.
+    pub missing: u64,
     /// Events that they close.
     pub events: u64,
     /// Of these, events with a source missing.

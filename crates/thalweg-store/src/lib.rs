@@ -23,6 +23,7 @@
 //! | `files` | Where a run's files are: in a directory of this machine, or elsewhere, behind whatever reads ranges of them |
 //! | `mapping` | A segment file in memory, for reading without copying |
 //! | `event` | Events as a reader gets them |
+//! | `places` | Which event stands at which place in a run's order |
 //! | `walk` | Walks a segment's blocks without its footer |
 //! | `follow` | Reads a run while it is being written |
 //! | `verify` | Reads a whole run and says what in it does not agree |
@@ -40,6 +41,7 @@ pub mod format;
 mod info;
 mod list;
 mod mapping;
+mod places;
 mod recorder;
 mod run;
 mod salvage;
@@ -67,4 +69,4 @@ pub use recorder::{
 pub use run::{Recovery, Run};
 pub use salvage::{SalvageError, Salvaged, salvage};
 pub use stored::StoredBlock;
-pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify};
+pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify, verify_watched};

@@ -385,7 +385,8 @@ impl Recorder {
         let totals = &mut self.info.totals;
         totals.bytes += u64::from(entry.length);
         totals.blocks += 1;
-        totals.fragments += block.fragments().len() as u64;
+        totals.fragments += block.fragments().len() as u64 - block.missing();
+        totals.missing += block.missing();
         for closing in block.closings() {
             totals.events += u64::from(closing.count);
             if closing.status == EventStatus::Incomplete {

@@ -7,6 +7,7 @@ use crate::format::{
     Closing, EventStatus, Footer, FooterEntry, FormatError, FragmentEntry, MAX_BLOCK_LEN, TRAILER_LEN, Trailer,
 };
 use crate::info::FILE_NAME;
+use crate::places::Places;
 use crate::segment::segment_name;
 use crate::stored::StoredBlock;
 use crate::walk::{Depth, Expected, Step, Walk};
@@ -15,7 +16,7 @@ use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use thalweg_wire::{EventId, SourceId};
 
@@ -30,6 +31,7 @@ pub struct Run {
     by_event: Reach,
     closings: Arc<[Closing]>,
     by_closing: Reach,
+    places: OnceLock<Places>,
     segments: u32,
     bytes: u64,
     recovery: Option<Recovery>,
@@ -128,6 +130,7 @@ impl Run {
             by_event,
             closings,
             by_closing,
+            places: OnceLock::new(),
             segments,
             bytes,
             recovery,
@@ -224,6 +227,20 @@ impl Run {
     /// The same from event `first` on, whether there is one of this number or not.
     pub fn event_ids_from(&self, first: EventId) -> EventIds {
         EventIds::new(Arc::clone(&self.closings), first)
+    }
+
+    /// The number of the event that has so many in front of it, in ascending order; nothing where there are no more.
+    pub fn nth_event(&self, place: u64) -> Option<EventId> {
+        self.places().nth(&self.closings, place)
+    }
+
+    /// How many of its events come before number `id`, whether there is an event of this number or not.
+    pub fn events_before(&self, id: EventId) -> u64 {
+        id.0.checked_sub(1).map_or(0, |last| self.places().through(&self.closings, EventId(last)))
+    }
+
+    fn places(&self) -> &Places {
+        self.places.get_or_init(|| Places::new(&self.closings))
     }
 
     /// One event; nothing where the run has no closed event of this number.

@@ -263,6 +263,12 @@ impl<'a> NewRun<'a> {
     }
 
     fn record(&mut self, header: &FragmentHeader, payload: &[u8]) -> Result<(), StoreError> {
+        if header.status.contains(Status::MISSING) {
+            while !self.block()?.add_record(header) {
+                self.flush();
+            }
+            return Ok(());
+        }
         let mut span = loop {
             let block = self.block()?;
             match block.reserve(record_len(payload.len()), 1) {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId, Status, record_len};
+use thalweg_wire::{EventId, EventRange, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId, Status, record_len};
 use thiserror::Error;
 
 /// What [`verify`] found.
@@ -31,8 +31,10 @@ pub struct VerifyReport {
     pub blocks: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Records, those that stand for missing sources included.
+    /// Fragments.
     pub fragments: u64,
+    /// Records that stand for a source that has no fragment in an event.
+    pub missing: u64,
     /// Closed events, without those that are lost.
     pub events: u64,
     /// Closed events with a source missing.
@@ -43,6 +45,10 @@ pub struct VerifyReport {
     pub lost_blocks: u64,
     /// Closed events that are lost with them, in whole or in part.
     pub lost_events: u64,
+    /// Which events these are, as far as that is known: ranges `A..B` of what had records or closings in lost blocks.
+    pub lost_ranges: Vec<String>,
+    /// Fragments that are lost with them; nothing where the run does not say how many it had.
+    pub lost_fragments: Option<u64>,
     /// What was counted for each source, in ascending order.
     pub sources: Vec<SourceCount>,
     /// Where reading had to stop, in a run that was not ended.
@@ -259,10 +265,17 @@ impl Problem {
 
 /// Reads everything in a run: each block's CRC, each record's header and payload, each closed event, each total.
 pub fn verify(run: &Run) -> VerifyReport {
+    verify_watched(run, |_| {})
+}
+
+/// As [`verify`]; `watch` is told of each block that was read, in bytes.
+pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
     let mut check = Check::new(run);
     for (place, block) in run.blocks().iter().enumerate() {
         run.prefetch(place, true);
+        let before = check.report.bytes;
         check.block(block);
+        watch(check.report.bytes - before);
     }
     check.finish()
 }
@@ -323,6 +336,8 @@ struct Check<'a> {
     assembler: Assembler,
     /// Records that stand for a missing source, by event, until it is closed.
     missing: BTreeMap<EventId, usize>,
+    /// Events that had something in lost blocks.
+    lost: Vec<EventRange>,
 }
 
 impl<'a> Check<'a> {
@@ -339,18 +354,29 @@ impl<'a> Check<'a> {
             blocks: 0,
             bytes: 0,
             fragments: 0,
+            missing: 0,
             events: 0,
             incomplete_events: 0,
             unfinished_events: 0,
             lost_blocks: run.lost_blocks(),
             lost_events: 0,
+            lost_ranges: Vec::new(),
+            lost_fragments: None,
             sources: Vec::new(),
             recovery: run.recovery().cloned(),
             problems: run.problems().to_vec(),
             problem_count: run.problems().len() as u64,
         };
         let expected = run.sources().to_vec();
-        Self { run, report, counts, expected, assembler: Assembler::default(), missing: BTreeMap::new() }
+        Self {
+            run,
+            report,
+            counts,
+            expected,
+            assembler: Assembler::default(),
+            missing: BTreeMap::new(),
+            lost: Vec::new(),
+        }
     }
 
     fn block(&mut self, block: &StoredBlock) {
@@ -363,6 +389,7 @@ impl<'a> Check<'a> {
                     other => other.to_string(),
                 };
                 self.report.lost_blocks += 1;
+                self.lost(block.range());
                 let kind = ProblemKind::Block { block: block.number(), found };
                 return self.problem(block.path(), Some(block.offset()), kind);
             }
@@ -433,15 +460,16 @@ impl<'a> Check<'a> {
     }
 
     fn count(&mut self, record: &FragmentHeader) {
-        self.report.fragments += 1;
         let empty = || SourceCount::new(record.source, "");
         let count = self.counts.entry(record.source).or_insert_with(empty);
         count.bytes += u64::from(record.piece_length);
         if record.status.contains(Status::MISSING) {
             count.missing += 1;
+            self.report.missing += 1;
             *self.missing.entry(record.event).or_default() += 1;
         } else {
             count.recorded += 1;
+            self.report.fragments += 1;
         }
     }
 
@@ -516,6 +544,9 @@ impl<'a> Check<'a> {
         if self.report.lost_blocks > 0 {
             let stated = if *state == RunState::Open { 0 } else { totals.events };
             self.report.lost_events = self.run.len().max(stated).saturating_sub(self.report.events);
+            self.report.lost_ranges = self.lost.iter().map(ToString::to_string).collect();
+            self.report.lost_fragments =
+                (*state != RunState::Open).then(|| totals.fragments.saturating_sub(self.report.fragments));
         }
         if *state != RunState::Open {
             self.totals();
@@ -535,6 +566,7 @@ impl<'a> Check<'a> {
             ("totals.blocks".to_owned(), info.totals.blocks, blocks),
             ("totals.bytes".to_owned(), info.totals.bytes, self.report.bytes),
             ("totals.fragments".to_owned(), info.totals.fragments, self.report.fragments),
+            ("totals.missing".to_owned(), info.totals.missing, self.report.missing),
             ("totals.segments".to_owned(), info.totals.segments.into(), self.report.segments.into()),
         ];
         if info.state == RunState::Complete {
@@ -570,6 +602,20 @@ impl<'a> Check<'a> {
         }
         for kind in unbalanced {
             self.problem(&path, None, kind);
+        }
+    }
+
+    /// Notes which events had something in a block that is lost.
+    fn lost(&mut self, (first, last): (EventId, EventId)) {
+        let there_is_room = (self.lost.len() as u64) < ENOUGH;
+        match self.lost.last_mut() {
+            Some(before) if first.0 <= before.last.saturating_add(1) && first.0 >= before.first => {
+                before.last = before.last.max(last.0);
+            }
+            _ if there_is_room && first <= last => {
+                self.lost.push(EventRange { first: first.0, last: last.0 });
+            }
+            _ => {}
         }
     }
 

@@ -17,6 +17,7 @@
 //! | `interval` | A set of byte ranges: what has arrived of a fragment, and what is still missing |
 //! | `sequence` | Follows a source's 32-bit sequence numbers and says which are new, repeated or missing |
 //! | `digest` | A CRC32C as HTTP has it: `Repr-Digest` (RFC 9530), a dictionary of byte sequences (RFC 9651) |
+//! | `range` | Ranges of events as people name them: `7`, `10..20`, `10..`, `..20` |
 //! | `random` | Numbers that a seed decides, the same everywhere: SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`) |
 //! | `tai` | How far TAI is ahead of UTC |
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod interval;
 mod message;
 mod payload;
 mod random;
+mod range;
 mod record;
 mod sequence;
 mod tai;
@@ -45,6 +47,7 @@ pub use message::{
 };
 pub use payload::{Element, ElementError, Meaning, NumberKind, PayloadType};
 pub use random::{GAMMA, mix};
+pub use range::{EventRange, EventRangeError};
 pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordBytes, RecordError, Records, record_len};
 pub use sequence::{Arrival, SequenceTracker};
 pub use tai::{TAI_MINUS_UTC, tai_minus_utc};

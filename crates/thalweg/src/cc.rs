@@ -1,8 +1,7 @@
 //! `thalweg cc`: TCP congestion controls loaded into the running kernel.
 
-use crate::Failure;
-use crate::Json;
 use crate::print::Output;
+use crate::{Failure, live, outlet};
 use serde::Serialize;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -12,15 +11,12 @@ use thalweg_page::text::{plain, wrapped};
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Show what congestion controls the kernel has, by whom, and which can be loaded
-    List(Json<Nothing>),
+    List,
     /// Load congestion controls into the kernel, for every program on this machine, until unloaded or restarted
-    Load(Json<Names>),
+    Load(Names),
     /// Take out congestion controls that were loaded; connections that use one keep it until they end
-    Unload(Json<Names>),
+    Unload(Names),
 }
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Nothing {}
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Names {
@@ -29,20 +25,11 @@ pub(crate) struct Names {
     names: Vec<String>,
 }
 
-impl Command {
-    pub(crate) fn json(&self) -> bool {
-        match self {
-            Self::List(options) => options.json,
-            Self::Load(options) | Self::Unload(options) => options.json,
-        }
-    }
-}
-
 /// Exit code 0: what was asked for is so; 1: for one of the names it is not; 2: there is no such name.
 pub(crate) fn cc(command: Command, json: bool) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
     let code = match command {
-        Command::List(_) => {
+        Command::List => {
             let entries = entries()?;
             match json {
                 true => out.json(&serde_json::json!({ "controls": entries }))?,
@@ -50,8 +37,8 @@ pub(crate) fn cc(command: Command, json: bool) -> Result<ExitCode, Failure> {
             }
             ExitCode::SUCCESS
         }
-        Command::Load(Json { options, .. }) => tell(&options.loaded()?, json, &mut out)?,
-        Command::Unload(Json { options, .. }) => tell(&options.unloaded()?, json, &mut out)?,
+        Command::Load(options) => tell(&options.loaded()?, json, &mut out)?,
+        Command::Unload(options) => tell(&options.unloaded()?, json, &mut out)?,
     };
     out.flush()?;
     Ok(code)
@@ -164,7 +151,7 @@ fn tell(outcomes: &[Outcome], json: bool, out: &mut Output) -> Result<ExitCode, 
         for outcome in outcomes {
             match outcome.done {
                 true => out.text(&format!("{}\n", outcome.said))?,
-                false => eprintln!("thalweg: {}", outcome.said),
+                false => outlet::stderr().put(live::said(&outcome.said)),
             }
         }
     }

@@ -1,9 +1,9 @@
 //! `thalweg demo`, `thalweg run` and `thalweg check`: whole systems on this machine.
 
+use crate::live::{self, Goal};
 use crate::node::check_name;
 use crate::supervise::{Watched, supervise};
 use crate::{Failure, node, outlet, print};
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use thalweg_node::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, OpenDevice, Policy, RunConfig, Snapshot, SourceNodeConfig,
     Topology, WINDOW, Wait,
 };
-use thalweg_page::text::plain;
+use thalweg_page::text::{count, many, plain, size, volume, wrapped};
 use thalweg_wire::{SourceId, record_len};
 
 #[derive(Debug, clap::Args)]
@@ -25,9 +25,9 @@ pub(crate) struct Options {
     /// Bytes in each fragment's payload, such as 1KiB, 64KiB, 1MiB
     #[arg(long, value_name = "BYTES", default_value = "1MiB", conflicts_with = "input")]
     size: ByteSize,
-    /// How long the run lasts
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
-    duration: Duration,
+    /// How long the run lasts. Without it: 5 s, and no longer than it takes to record 500 MB
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
     /// What carries the data: tcp, or shm (shared memory)
     #[arg(long, value_name = "shm|tcp", default_value = "tcp")]
     link: LinkKind,
@@ -63,7 +63,7 @@ pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCod
         print!("{}", toml::to_string(&absolute(topology)?).map_err(Failure::broken)?);
         return Ok(ExitCode::SUCCESS);
     }
-    if !json {
+    if !json && !live::is_quiet() {
         introduce(options, &topology);
     }
     run_here(topology, json, verbose)
@@ -94,47 +94,21 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
         thalweg_node::preflight(&topology, node).map_err(|error| refused(&error))?;
     }
     let here = |name: &str| node.is_none_or(|node| node == name);
-    let mut text = format!("{}: ok\n", file.display());
+    let mut text = format!("{}: {}\n", file.display(), print::verdict("ok"));
     for builder in topology.builders.iter().filter(|builder| here(&builder.name)) {
-        let listen: Vec<String> = builder.listen.iter().map(ToString::to_string).collect();
-        let _ = writeln!(
-            text,
-            "  builder {}: {}; {} blocks of {} bytes",
-            builder.name,
-            listen.join(", "),
-            builder.blocks,
-            builder.block.0
-        );
+        text.push_str(&builder_text(builder));
     }
     let mut sources = Vec::new();
     for source in topology.sources.iter().filter(|source| here(&source.name)) {
-        let SourceNodeConfig { name, id, device, slots, .. } = source;
         let opened = match options.file_only {
             true => None,
             false => thalweg_node::open_device(&topology, source)
-                .map_err(|error| refused(&format_args!("source '{name}': {error}")))?,
+                .map_err(|error| refused(&format_args!("source '{}': {error}", source.name)))?,
         };
-        let Some(OpenDevice { device: opened, slot_bytes: slot }) = opened else {
-            let what = device.as_ref().map_or("pushed by another program", DeviceConfig::kind);
-            let _ = writeln!(text, "  source {name} ({id}): {what}");
-            sources.push(serde_json::json!({ "name": name, "id": id, "device": null }));
-            continue;
-        };
-        let description = opened.description();
-        let truth = if description.simulated { "simulated" } else { "replayed" };
-        let _ = writeln!(
-            text,
-            "  source {name} ({id}): {}, {truth}; fragments of up to {} bytes, {slots} slots of {slot} bytes",
-            description.kind,
-            opened.max_payload(),
-        );
-        for note in &description.notes {
-            let _ = writeln!(text, "    {}", plain(note));
-        }
-        sources.push(serde_json::json!({
-            "name": name, "id": id, "slot_bytes": slot, "slots": slots, "device": description,
-        }));
+        sources.push(Checked::new(source, opened));
     }
+    text.push_str(&sources_text(&sources));
+    let sources: Vec<_> = sources.into_iter().map(|source| source.json).collect();
     let mut output = print::Output::new();
     if json {
         output.json(&serde_json::json!({ "file": file, "ok": true, "sources": sources, "topology": topology }))?;
@@ -144,12 +118,75 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
     Ok(ExitCode::SUCCESS)
 }
 
+fn builder_text(builder: &BuilderNodeConfig) -> String {
+    let listen: Vec<String> = builder.listen.iter().map(ToString::to_string).collect();
+    let blocks = format!("{} blocks of {}", count(builder.blocks), size(builder.block.0));
+    let head = format!("  builder {}: ", plain(&builder.name));
+    let mut out = wrapped(&head, &format!("{}; {blocks}", listen.join(", ")));
+    if let Some((link, file)) = builder.calibrated() {
+        let link = format!("{}, buffer {}", link.rate, link.buffer);
+        out.push_str(&wrapped("    ", &format!("link as calibrated: {link} ({})", file.display())));
+    }
+    out
+}
+
+/// A source of a topology that was checked.
+struct Checked {
+    name: String,
+    id: String,
+    what: String,
+    notes: Vec<String>,
+    json: serde_json::Value,
+}
+
+impl Checked {
+    fn new(source: &SourceNodeConfig, opened: Option<OpenDevice>) -> Self {
+        let SourceNodeConfig { name, id, device, slots, .. } = source;
+        let (what, notes, json) = match opened {
+            None => (
+                device.as_ref().map_or("pushed by another program", DeviceConfig::kind).to_owned(),
+                Vec::new(),
+                serde_json::json!({ "name": name, "id": id, "device": null }),
+            ),
+            Some(OpenDevice { device, slot_bytes: slot }) => {
+                let description = device.description();
+                let truth = if description.simulated { "simulated" } else { "replayed" };
+                let most = size(device.max_payload() as u64);
+                let slots_text = format!("{slots} slots of {}", size(slot as u64));
+                (
+                    format!("{}, {truth}; fragments of up to {most}, {slots_text}", description.kind),
+                    description.notes.clone(),
+                    serde_json::json!({
+                        "name": name, "id": id, "slot_bytes": slot, "slots": slots, "device": description,
+                    }),
+                )
+            }
+        };
+        Self { name: name.clone(), id: id.clone(), what, notes, json }
+    }
+}
+
+/// The sources; those that follow each other and are alike, in one line.
+fn sources_text(sources: &[Checked]) -> String {
+    let mut out = String::new();
+    for alike in sources.chunk_by(|one, next| (&one.what, &one.notes) == (&next.what, &next.notes)) {
+        let (first, last) = (&alike[0], &alike[alike.len() - 1]);
+        let who = match alike.len() {
+            1 => format!("source {} ({})", first.name, first.id),
+            many => format!("{} sources {} ({}) to {} ({})", count(many), first.name, first.id, last.name, last.id),
+        };
+        out.push_str(&wrapped("  ", &format!("{who}: {}", first.what)));
+        out.extend(first.notes.iter().map(|note| wrapped("    ", note)));
+    }
+    out
+}
+
 pub(crate) fn run_here(topology: Topology, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     node::allow_files();
     // Together they may need more than each of them alone.
     thalweg_node::preflight(&topology, None)?;
     let shown = Arc::<Mutex<Snapshot>>::default();
-    let line = print::Line::new("thalweg", {
+    let line = live::Line::new("thalweg", Goal::from(&topology.run), {
         let shown = Arc::clone(&shown);
         move || shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     });
@@ -158,26 +195,36 @@ pub(crate) fn run_here(topology: Topology, json: bool, verbose: u8) -> Result<Ex
     line.clear();
     let Watched { report, failures } = watched?;
     for failure in &failures {
-        outlet::stderr().put(format!("thalweg: {failure}\n"));
+        outlet::stderr().put(live::said(failure));
     }
     Ok(print::run(&report, json))
 }
 
 fn introduce(options: &Options, topology: &Topology) {
     let what = if options.input.is_empty() {
-        format!("model ADC, simulated, fragments of {} bytes", options.size.0)
+        format!("model ADC, simulated, fragments of {}", size(options.size.0))
     } else {
         "real recordings, replayed".to_owned()
     };
     let to =
         if options.no_record { "not recorded".to_owned() } else { format!("recorded in {}", options.out.display()) };
-    outlet::stdout().put(format!(
-        "{} sources ({what}) -> 1 builder over {}, {}, {to}\n",
-        topology.sources.len(),
-        options.link,
-        humantime::format_duration(options.duration)
-    ));
+    let time = topology.run.duration.map_or(String::new(), |time| humantime::format_duration(time).to_string());
+    let mut text = wrapped(
+        "",
+        &format!("{} sources ({what}) -> 1 builder over {}, {time}, {to}", topology.sources.len(), options.link),
+    );
+    if options.duration.is_none() {
+        let sooner = match topology.run.events {
+            Some(events) => format!(" or {} ({})", volume(LITTLE), many(events, "event")),
+            None => String::new(),
+        };
+        text.push_str(&wrapped("", &format!("It ends by itself after {time}{sooner}. --duration says otherwise.")));
+    }
+    outlet::stdout().put(text);
 }
+
+/// Bytes that a demo records at most where nobody says how long it lasts.
+const LITTLE: u64 = 500_000_000;
 
 /// What its sources read from.
 fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
@@ -222,6 +269,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
     let devices = devices(options)?;
     let recorded = if options.input.is_empty() { None } else { EventRate::try_from(1000.0).ok() };
     let mut largest = 0;
+    let mut event_bytes = 0;
     let mut sources = Vec::new();
     for (index, mut device) in devices.into_iter().enumerate() {
         let id = SourceId::new(1, u16::try_from(index).map_err(Failure::usage)?);
@@ -244,6 +292,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
             cpu: None,
         };
         largest = largest.max(source.slot_bytes(payload));
+        event_bytes += payload as u64;
         sources.push(source);
     }
     let check = options.check.unwrap_or(if options.no_record { CheckConfig::Header } else { CheckConfig::Payload });
@@ -256,7 +305,8 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         run: RunConfig {
             directory: options.out.clone(),
             record: !options.no_record,
-            duration: Some(options.duration),
+            duration: Some(options.duration.unwrap_or(Duration::from_secs(5))),
+            events: (options.duration.is_none() && !options.no_record).then(|| (LITTLE / event_bytes.max(1)).max(1)),
             ..RunConfig::default()
         },
         builders: vec![builder],

@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use crate::node::check_name;
-use crate::print::Output;
+use crate::print::{self, Output};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use thalweg_device::ByteSize;
 use thalweg_doctor::{Finding, Level, Needs, examine, worst};
 use thalweg_node::{Recordings, Topology, needs};
-use thalweg_page::text::{plain, wrapped};
+use thalweg_page::text::{WIDTH, plain, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -95,7 +95,11 @@ fn rate(text: &str) -> Result<f64, String> {
 fn text(findings: &[Finding], all: bool) -> String {
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let (missing, degraded) = (count(Level::Missing), count(Level::Degraded));
-    let mut out = format!("{missing} missing, {degraded} degraded, {} ok", count(Level::Ok));
+    let told = |count: usize, word| match count {
+        0 => format!("0 {word}"),
+        some => format!("{some} {}", print::verdict(word)),
+    };
+    let mut out = [told(missing, "missing"), told(degraded, "degraded"), told(count(Level::Ok), "ok")].join(", ");
     out.push_str(if all { "\n" } else { " (--all shows them all)\n" });
     let mut section = None;
     for finding in findings.iter().filter(|finding| all || finding.level != Level::Ok) {
@@ -103,13 +107,20 @@ fn text(findings: &[Finding], all: bool) -> String {
             let _ = write!(out, "\n{}\n", finding.section);
         }
         let said = plain(&finding.evidence);
-        out.push_str(&wrapped(&format!("  {:8}  ", finding.level), &format!("{}: {said}", plain(&finding.name))));
+        let level = finding.level.to_string();
+        let space = " ".repeat(10_usize.saturating_sub(level.len()));
+        out.push_str(&wrapped(
+            &format!("  {}{space}", print::verdict(&level)),
+            &format!("{}: {said}", plain(&finding.name)),
+        ));
         if let Some(cost) = &finding.cost {
             out.push_str(&wrapped("            cost: ", &plain(cost)));
         }
         if let Some(remedy) = &finding.remedy {
             // A command is not broken into lines: it is there to be copied.
-            let _ = writeln!(out, "            mend: {}", plain(remedy));
+            let line = format!("            mend: {}", plain(remedy));
+            let short = line.chars().count() <= WIDTH;
+            let _ = writeln!(out, "{}", if short { line } else { format!("            mend:\n  {}", plain(remedy)) });
         }
     }
     out
@@ -155,7 +166,8 @@ mod tests {
         memory
           degraded  transparent huge pages: shared memory: never; anonymous: madvise
                     cost: slots are made of 4 KiB pages: more page-table entries
-                    mend: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled
+                    mend:
+          echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled
         ");
         assert!(text(&findings, true).contains("\nkernel\n  ok        version: Linux 6.18.44 (uname)\n"));
     }

@@ -2,18 +2,21 @@
 
 pub(crate) mod sweep;
 
+use crate::live::Busy;
 use crate::{Failure, print};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 use thalweg_device::ByteSize;
 use thalweg_lab::kernel::{self, Kernel, Progress};
 use thalweg_lab::scenario::{BitRate, Control, Measure, Network, Traffic, Wrong, defaults, time};
-use thalweg_lab::{LabError, Laboratory, Report, Scenario, render};
-use thalweg_page::text::wrapped;
+use thalweg_lab::{HowFar, LabError, Laboratory, Report, Scenario, render};
+use thalweg_page::text::{seconds, volume, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -61,9 +64,6 @@ struct How {
     /// Leave report.json, report.html and what each node said here
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
-    /// Print one JSON object as the last line of standard output, instead of text for people
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -148,17 +148,6 @@ impl Incast {
     }
 }
 
-impl Options {
-    pub(crate) fn json(&self) -> bool {
-        match &self.command {
-            Command::Run(run) => run.how.json,
-            Command::Incast(incast) => incast.how.json,
-            Command::Sweep(sweep) => sweep.json,
-            Command::Build | Command::Shell | Command::Guest { .. } => false,
-        }
-    }
-}
-
 pub(crate) fn lab(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     match &options.command {
         Command::Run(run) => measure(Scenario::load(&run.file).map_err(Failure::usage)?, &run.how, json),
@@ -205,7 +194,7 @@ fn measure(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCode, Fa
             kept.path()
         }
     };
-    let report = kernel(|progress| thalweg_lab::run(&scenario, how.on, directory, &stop, progress))?;
+    let report = watched(directory, |progress| thalweg_lab::run(&scenario, how.on, directory, &stop, progress))?;
     let mut output = print::Output::new();
     match json {
         true => output.json(&report)?,
@@ -244,15 +233,55 @@ fn text(report: &Report) -> String {
 
 /// Does something that may need a kernel built first, and shows that.
 fn kernel<T>(act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
-    let busy = print::Busy::new("laboratory".into());
-    act(&mut |progress| {
-        busy.now(match progress {
-            Progress::Waiting => "waiting for another process that builds the kernel".into(),
-            Progress::Unpacking => "building the kernel, once: unpacking its source".into(),
-            Progress::Compiling { done, of } => format!("building the kernel, once: {done} of {of} files"),
+    let busy = Busy::new("laboratory".into());
+    act(&mut |progress| busy.now(building(progress)))
+}
+
+fn building(progress: Progress) -> String {
+    match progress {
+        Progress::Waiting => "waiting for another process that builds the kernel".into(),
+        Progress::Unpacking => "building the kernel, once: unpacking its source".into(),
+        Progress::Compiling { done, of } => format!("building the kernel, once: {done} of {of} files"),
+    }
+}
+
+/// The same for a scenario that runs in a directory; shows also how far that is.
+fn watched<T>(directory: &Path, act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+    let busy = Busy::new("laboratory: the network is made".into());
+    let (over, is_over) = channel::<()>();
+    thread::scope(|scope| {
+        let busy = &busy;
+        scope.spawn(move || {
+            // What lies here of an earlier run says nothing of this one.
+            let earlier = HowFar::read(directory);
+            let mut began = None;
+            while is_over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                if let Some(far) = HowFar::read(directory).filter(|far| Some(*far) != earlier && far.done > 0.0) {
+                    let (at, before) = *began.get_or_insert((Instant::now(), far.done));
+                    busy.now(going_on(&far, at.elapsed(), before));
+                }
+            }
         });
+        let result = act(&mut |progress| busy.now(building(progress)));
+        drop(over);
+        result
     })
 }
+
+/// How far a scenario is, and how long the rest takes by this host's clock.
+fn going_on(far: &HowFar, since: Duration, before: f64) -> String {
+    let HowFar { done, bytes, bits_per_second } = far;
+    let left = match done - before {
+        so_far if so_far > 0.0 => {
+            format!(", {} left", seconds((1.0 - done).max(0.0) * since.as_secs_f64() / so_far))
+        }
+        _ => String::new(),
+    };
+    format!("laboratory: {:.0} %, {}, {:.1} Mbit/s{left}", 100.0 * done, volume(*bytes), bits_per_second * 1e-6)
+}
+
+/// How often it is looked how far it is.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// The first interrupt ends it cleanly, the second one at once.
 pub(crate) fn heed_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {

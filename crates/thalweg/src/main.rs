@@ -3,10 +3,13 @@
 
 mod bench;
 mod calibrate;
+#[cfg(feature = "congestion-controls")]
 mod cc;
 mod demo;
 mod doctor;
+mod generate;
 mod lab;
+mod live;
 mod mount;
 mod node;
 mod outlet;
@@ -20,60 +23,86 @@ mod stay;
 mod supervise;
 
 use clap::{Parser, Subcommand};
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 use tracing_subscriber::EnvFilter;
 
 /// Carries detector data from the buffer a device writes into, over shared memory or TCP, N-to-1 into built events on
 /// disk, and proves what became of every fragment.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100)]
+#[command(version = VERSION.as_str(), max_term_width = 80)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
     /// Print one JSON object as the last line of standard output, instead of text for people
-    #[arg(long)]
+    #[arg(long, global = true)]
     json: bool,
     /// Say more about what is going on, on standard error; twice for everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
+    /// Say nothing on standard error but errors: neither how far it is nor what it warns of
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    #[command(flatten)]
+    color: colorchoice_clap::Color,
 }
+
+/// The release, the commit it was built from where that is known, and what it was built without.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let commit = git_version::git_version!(args = ["--always", "--dirty=-modified"], fallback = "unknown commit");
+    let without = match cfg!(feature = "congestion-controls") {
+        true => "",
+        false => "\nbuilt without congestion controls",
+    };
+    format!("{} ({commit}){without}", env!("CARGO_PKG_VERSION"))
+});
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show the whole path at work: sources, one builder, a run on disk. Needs no file
-    Demo(Json<demo::Options>),
+    Demo(demo::Options),
     /// Run every node of a topology on this machine
-    Run(Json<File>),
+    Run(File),
     /// Run one node of a topology: one of many hosts
-    Node(Json<node::Options>),
+    Node(node::Options),
     /// Find out what each builder's link carries, by asking for more until something is lost; kept for the runs that
     /// follow
-    Calibrate(Json<calibrate::Options>),
+    Calibrate(calibrate::Options),
     /// Check a topology: whether `run` would refuse it here, or `node` one of its nodes. Starts nothing
-    Check(Json<demo::CheckOptions>),
+    Check(demo::CheckOptions),
     /// Examine this machine: what it can do, and what would lose data or cost speed. Changes nothing
-    Doctor(Json<doctor::Options>),
+    Doctor(doctor::Options),
     #[command(flatten)]
     Show(show::Command),
     /// Put runs on the network: a data server (HTTP), which also takes uploads
-    Serve(Json<serve::Options>),
+    Serve(serve::Options),
     /// Fetch a run, a file or a directory from a data server
-    Pull(Json<pull::Options>),
+    Pull(pull::Options),
     /// Show what a data server has as files, to any program (FUSE, read-only)
-    Mount(Json<mount::Options>),
+    Mount(mount::Options),
     /// Send a run or a file to a data server
-    Push(Json<push::Options>),
+    Push(push::Options),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
     Bench(Box<bench::Options>),
     /// Congestion controls for the running kernel: what it has, load more, unload them
+    #[cfg(feature = "congestion-controls")]
     #[command(subcommand)]
     Cc(cc::Command),
+    /// Not in this build
+    #[cfg(not(feature = "congestion-controls"))]
+    #[command(hide = true)]
+    Cc {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
     /// Take a paper's measurements again on this machine, and say which of its findings hold
     Reproduce(bench::reproduce::Options),
     /// Rehearse a system before its hardware is bought: real TCP under virtual time, this host's namespaces, ns-3
     Lab(lab::Options),
+    /// Write man pages and shell completions
+    #[command(hide = true)]
+    Generate(generate::Options),
 }
 
 #[derive(Debug, clap::Args)]
@@ -82,76 +111,52 @@ struct File {
     file: PathBuf,
 }
 
-/// A command with `--json` among its own options, where people write it too. `bench`, whose `--json` names a file, is
-/// why the program's own does not reach into every command.
-#[derive(Debug, clap::Args)]
-struct Json<T: clap::Args> {
-    #[command(flatten)]
-    options: T,
-    /// Print one JSON object as the last line of standard output, instead of text for people
-    #[arg(long)]
-    json: bool,
-}
-
-impl Command {
-    fn json(&self) -> bool {
-        match self {
-            Self::Demo(options) => options.json,
-            Self::Run(options) => options.json,
-            Self::Check(options) => options.json,
-            Self::Node(options) => options.json,
-            Self::Calibrate(options) => options.json,
-            Self::Doctor(options) => options.json,
-            Self::Serve(options) => options.json,
-            Self::Pull(options) => options.json,
-            Self::Mount(options) => options.json,
-            Self::Push(options) => options.json,
-            Self::Show(command) => command.json(),
-            Self::Cc(command) => command.json(),
-            Self::Bench(options) => options.json(),
-            Self::Reproduce(options) => options.json(),
-            Self::Lab(options) => options.json(),
-        }
-    }
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    live::set_up(arguments.color, arguments.quiet);
     let level = match arguments.verbose {
+        0 if arguments.quiet => "error",
         0 => "warn",
         1 => "info",
         _ => "debug",
     };
     // fuser warns of every question of the kernel's that a file system may leave unanswered.
-    let level = format!("{level},fuser=error");
+    // What is wrong with a server's certificate is said once, with what to do.
+    let level = format!("{level},fuser=error,rustls_platform_verifier=off");
     let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(outlet::Log)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(live::stderr_is_coloured())
         .with_target(false)
         .init();
 
-    let json = arguments.json || arguments.command.json();
+    let json = arguments.json;
     let result = match arguments.command {
-        Command::Demo(Json { options, .. }) => demo::demo(&options, json, arguments.verbose),
-        Command::Run(Json { options, .. }) => demo::run(&options.file, json, arguments.verbose),
-        Command::Node(Json { options, .. }) => node::node(&options, json),
-        Command::Calibrate(Json { options, .. }) => calibrate::calibrate(&options, json, arguments.verbose),
-        Command::Check(Json { options, .. }) => demo::check(&options, json),
-        Command::Doctor(Json { options, .. }) => doctor::doctor(&options, json),
+        Command::Demo(options) => demo::demo(&options, json, arguments.verbose),
+        Command::Run(options) => demo::run(&options.file, json, arguments.verbose),
+        Command::Node(options) => node::node(&options, json),
+        Command::Calibrate(options) => calibrate::calibrate(&options, json, arguments.verbose),
+        Command::Check(options) => demo::check(&options, json),
+        Command::Doctor(options) => doctor::doctor(&options, json),
         Command::Show(command) => show::show(command, json),
+        #[cfg(feature = "congestion-controls")]
         Command::Cc(command) => cc::cc(command, json),
-        Command::Serve(Json { options, .. }) => serve::serve(&options, json),
-        Command::Pull(Json { options, .. }) => pull::pull(&options, json),
-        Command::Mount(Json { options, .. }) => mount::mount(&options, json),
-        Command::Push(Json { options, .. }) => push::push(&options, json),
+        #[cfg(not(feature = "congestion-controls"))]
+        Command::Cc { words: _ } => Err(Failure::Usage(
+            "this thalweg was built without congestion controls: build it where clang, libelf and zlib are".into(),
+        )),
+        Command::Serve(options) => serve::serve(&options, json),
+        Command::Pull(options) => pull::pull(&options, json),
+        Command::Mount(options) => mount::mount(&options, json),
+        Command::Push(options) => push::push(&options, json),
         Command::Bench(options) => bench::bench(&options, json),
         Command::Reproduce(options) => bench::reproduce::reproduce(&options, json),
         Command::Lab(options) => lab::lab(&options, json),
+        Command::Generate(options) => generate::generate(&options),
     };
     let mut code = result.unwrap_or_else(|failure| {
-        outlet::stderr().put(format!("thalweg: {}\n", thalweg_page::text::plain_lines(&failure.to_string())));
+        outlet::stderr().put(live::said(&failure.to_string()));
         if json {
             let error = print::json_line(&serde_json::json!({ "error": failure.to_string() }));
             outlet::stdout().put(error.unwrap_or_default());

@@ -11,15 +11,15 @@ use thalweg_remote::{MountError, Stop};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Runs until Ctrl-C, or until somebody unmounts it (`fusermount3 -u DIR`, `umount DIR`).
-Nothing can be written through it. Root can mount; others can where the package fuse3
+Runs until Ctrl-C, or until somebody unmounts it (`fusermount3 -u DIR`, `umount DIR`). \
+Nothing can be written through it. Root can mount; others can where the package fuse3 \
 is installed.
 
-A file that became another one on the server gives an error (ESTALE) to who has it
-open, and the new one to who opens it. A server that is gone for longer than --timeout
+A file that became another one on the server gives an error (ESTALE) to who has it \
+open, and the new one to who opens it. A server that is gone for longer than --timeout \
 gives EIO.
 
-Exit code: 0 where it was unmounted; 1 where it cannot be mounted; 2 where there is no
+Exit code: 0 where it was unmounted; 1 where it cannot be mounted; 2 where there is no \
 such URL or directory.")]
 pub(crate) struct Options {
     /// What to show: a whole server, http://host:8042/, a directory on it, or a run

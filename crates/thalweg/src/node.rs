@@ -1,5 +1,6 @@
 //! `thalweg node`: one node, in this process.
 
+use crate::live::{self, Goal};
 use crate::{Failure, outlet, print, stay};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -69,7 +70,7 @@ pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
 pub(crate) fn run_alone(topology: &Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
     let handle = Handle::new().map_err(Failure::broken)?;
     heed_signals(handle.clone())?;
-    let line = print::Line::new(name, {
+    let line = live::Line::new(name, Goal::from(&topology.run), {
         let handle = handle.clone();
         move || (*handle.snapshot()).clone()
     });
@@ -92,6 +93,9 @@ pub(crate) enum Kind {
 }
 
 pub(crate) fn say_listening(name: &str, addresses: &[Address]) {
+    if live::is_quiet() {
+        return;
+    }
     let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     outlet::stderr().put(format!("{name}: listening on {}\n", text.join(", ")));
 }

@@ -1,6 +1,7 @@
 //! Standard output and standard error of a node, each written by a thread of its own: nobody who has something to say
 //! waits for whoever reads it, and a pipe that nobody reads holds up neither a run nor its end.
 
+use crate::live;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -26,13 +27,15 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// Standard error, where the log goes too.
 pub(crate) fn stderr() -> &'static Outlet {
-    static STDERR: LazyLock<Arc<Outlet>> = LazyLock::new(|| Outlet::start(io::stderr()));
+    static STDERR: LazyLock<Arc<Outlet>> =
+        LazyLock::new(|| Outlet::start(io::stderr(), live::clears_line(&io::stderr())));
     &STDERR
 }
 
 /// Standard output.
 pub(crate) fn stdout() -> &'static Outlet {
-    static STDOUT: LazyLock<Arc<Outlet>> = LazyLock::new(|| Outlet::start(io::stdout()));
+    static STDOUT: LazyLock<Arc<Outlet>> =
+        LazyLock::new(|| Outlet::start(io::stdout(), live::clears_line(&io::stdout())));
     &STDOUT
 }
 
@@ -68,14 +71,15 @@ struct Repeated {
 }
 
 impl Outlet {
-    /// One that writes there.
-    fn start(mut to: impl Write + Send + 'static) -> Arc<Self> {
+    /// One that writes there, `before` in front of each text.
+    fn start(mut to: impl Write + Send + 'static, before: &'static str) -> Arc<Self> {
         let outlet = Arc::new(Self::default());
         let writer = Arc::clone(&outlet);
         thread::spawn(move || {
             loop {
                 let text = writer.next();
-                let result = to.write_all(&text).and_then(|()| to.flush());
+                let before = if before.is_empty() { Ok(()) } else { to.write_all(before.as_bytes()) };
+                let result = before.and_then(|()| to.write_all(&text)).and_then(|()| to.flush());
                 writer.lock().failed = result.err();
             }
         });
@@ -266,7 +270,7 @@ mod tests {
     fn pipe() -> (Arc<Outlet>, Sender<()>, Receiver<String>) {
         let (allow, allowed) = channel();
         let (written, read) = channel();
-        (Outlet::start(Pipe { allowed, written }), allow, read)
+        (Outlet::start(Pipe { allowed, written }, ""), allow, read)
     }
 
     fn here() -> Option<Identifier> {

@@ -1,87 +1,15 @@
-//! What a person sees of a run: one line while it goes on, and the final counters at its end.
+//! What a person sees of a run at its end: the report, and the final counters.
 
 use crate::{Failure, outlet};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use thalweg_build::{Ledger, LedgerEntry};
 use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport};
-use thalweg_page::text::{Align, Table, count, many, plain, times, wrapped};
-
-/// The live line on standard error. It is not there where standard error is no terminal. A thread of its own draws it:
-/// a terminal that was stopped (Ctrl-S) stops nothing else.
-#[derive(Debug)]
-pub(crate) struct Line {
-    over: Sender<()>,
-    cleared: Receiver<()>,
-}
-
-impl Line {
-    /// How often it is drawn.
-    const EVERY: Duration = Duration::from_millis(200);
-
-    /// Shows what is seen in a look at the run.
-    pub(crate) fn new(name: &str, look: impl Fn() -> Snapshot + Send + 'static) -> Self {
-        let (over, is_over) = channel();
-        let (clears, cleared) = channel();
-        let drawn = Drawn::new(name);
-        thread::spawn(move || {
-            while is_over.recv_timeout(Self::EVERY) == Err(RecvTimeoutError::Timeout) {
-                drawn.show(&look());
-            }
-            drawn.bar.finish_and_clear();
-            drop(clears);
-        });
-        Self { over, cleared }
-    }
-
-    /// Takes it away, for what is said next.
-    pub(crate) fn clear(self) {
-        drop(self.over);
-        let _ = self.cleared.recv_timeout(outlet::LOG_TIME);
-    }
-}
-
-#[derive(Debug)]
-struct Drawn {
-    bar: ProgressBar,
-    last: Cell<(Instant, u64)>,
-}
-
-impl Drawn {
-    fn new(name: &str) -> Self {
-        let bar = ProgressBar::new_spinner().with_prefix(name.to_owned());
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_msg}") {
-            bar.set_style(style);
-        }
-        Self { bar, last: Cell::new((Instant::now(), 0)) }
-    }
-
-    fn show(&self, now: &Snapshot) {
-        let (at, bytes) = self.last.replace((Instant::now(), now.bytes));
-        let seconds = at.elapsed().as_secs_f64();
-        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-        let rate = now.bytes.saturating_sub(bytes) as f64 * 8e-9 / seconds;
-        let state = match now.state {
-            State::Idle | State::Configured => format!("{}, {} sources here", now.state, now.connected),
-            state => state.to_string(),
-        };
-        self.bar.set_message(format!(
-            "{state} | {rate:.2} Gbit/s | {} events, {} incomplete | back-pressure {}, {:.1} s",
-            count(now.events),
-            count(now.incomplete),
-            times(now.stalls),
-            Duration::from_nanos(now.stalled_nanos).as_secs_f64()
-        ));
-        self.bar.tick();
-    }
-}
+use thalweg_page::text::{Align, Table, count, many, plain, times, volume, wrapped};
+pub(crate) use thalweg_page::tone::verdict;
 
 /// Several builders seen as one.
 pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {
@@ -97,33 +25,6 @@ pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {
         connected: sum.connected.max(one.connected),
         ..Snapshot::default()
     })
-}
-
-/// Something that takes long, told on standard error while it goes on. It is not there where standard error is no
-/// terminal.
-#[derive(Debug)]
-pub(crate) struct Busy(ProgressBar);
-
-impl Busy {
-    pub(crate) fn new(doing: String) -> Self {
-        let bar = ProgressBar::new_spinner();
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
-            bar.set_style(style);
-        }
-        bar.set_message(doing);
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Self(bar)
-    }
-
-    pub(crate) fn now(&self, doing: String) {
-        self.0.set_message(doing);
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
-    }
 }
 
 /// One JSON object, on a line of its own.
@@ -217,7 +118,7 @@ fn calibration_text(report: &RunReport) -> String {
             "{builder}: {}, {round_trip} from a fetch to its data, buffer {least}{}",
             link.rate, link.buffer
         );
-        let _ = writeln!(out, "  window: {} (kept in {file})", count(*window_bytes));
+        let _ = writeln!(out, "  window: {} (kept in {file})", volume(*window_bytes));
         let _ = writeln!(
             out,
             "  in a topology: link = {{ rate = \"{}\", round_trip = \"{round_trip}\", buffer = {} }}",
@@ -232,18 +133,17 @@ fn run_text(report: &RunReport) -> String {
         return calibration_text(report);
     }
     let mut out = match report.run {
-        0 => format!("run: {}\n", report.state),
-        number => format!("run {number}: {}\n", report.state),
+        0 => format!("run: {}\n", verdict(&report.state)),
+        number => format!("run {number}: {}\n", verdict(&report.state)),
     };
     out.push_str(&because(&report.reasons));
-    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-    let gigabytes = report.bytes as f64 * 1e-9;
     let _ = writeln!(
         out,
-        "  {} ({} incomplete), {}, {gigabytes:.3} GB in {:.2} s",
+        "  {} ({} incomplete), {}, {} in {:.2} s",
         many(report.events.built, "event"),
         count(report.events.incomplete),
         many(report.fragments, "fragment"),
+        volume(report.bytes),
         report.seconds
     );
     let _ = writeln!(
@@ -274,6 +174,10 @@ fn run_text(report: &RunReport) -> String {
             report.back_pressure.seconds
         ),
     };
+    for (file, credit) in report.calibrated.iter().zip(&report.credit) {
+        let window = volume(credit.window_bytes);
+        out.push_str(&wrapped("  ", &format!("window {window}, from the link as calibrated: {}", plain(file))));
+    }
     match &report.recorder {
         Some(recorder) => out.push_str(&wrapped("  written by ", recorder)),
         None => out.push_str("  not recorded\n"),
@@ -312,16 +216,32 @@ fn trigger_text(trigger: &TriggerReport) -> String {
         rate(rates.level2_accepted),
         rates.filter_accepted
     );
-    let _ = writeln!(out, "  never asked for: {}", many(*unasked_bytes, "byte"));
+    let _ = writeln!(out, "  never asked for: {}", volume(*unasked_bytes));
     out
 }
 
+/// Reasons that a person is shown one by one.
+const SHOWN: usize = 20;
+
 /// Why a run is incomplete, a line or more for each reason.
 pub(crate) fn because(reasons: &[String]) -> String {
-    reasons.iter().map(|reason| wrapped("  because: ", &plain(reason))).collect()
+    let mut out: String = reasons.iter().take(SHOWN).map(|reason| wrapped("  because: ", &plain(reason))).collect();
+    if let more @ 1.. = reasons.len().saturating_sub(SHOWN) {
+        let _ = writeln!(out, "  and {} more reasons; --json has them all", count(more));
+    }
+    out
 }
 
-/// The final counters, in fragments, one row for each source; a bucket that is empty everywhere has no column.
+/// How many fragments there are, and how many more there should be.
+pub(crate) fn fragments(came: u64, missing: u64) -> String {
+    match missing {
+        0 => many(came, "fragment"),
+        missing => format!("{} ({} missing)", many(came, "fragment"), count(missing)),
+    }
+}
+
+/// The final counters, in fragments: a row for each source, and for many one for all that have nothing to tell but what
+/// they accepted and what became of it; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
     const COLUMNS: [(&str, Get); 14] = [
@@ -342,14 +262,44 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
     ];
     let always = |name| ["accepted", "unaccounted"].contains(&name);
     let used = |get: Get| ledger.sources.iter().any(|entry| get(entry) != 0);
-    let shown = || COLUMNS.into_iter().filter(|(name, get)| always(name) || used(*get));
-    let figures = shown().map(|(name, _)| (name, Align::Right));
+    let shown: Vec<_> = COLUMNS.into_iter().filter(|(name, get)| always(name) || used(*get)).collect();
+    let figures = shown.iter().map(|(name, _)| (*name, Align::Right));
     let mut table = Table::new([("source", Align::Left)].into_iter().chain(figures));
-    for entry in &ledger.sources {
-        let source = plain(&format!("{} {}", entry.source, entry.name)).into_owned();
-        table.row([source].into_iter().chain(shown().map(|(_, get)| count(get(entry)))).collect());
+    let mut row = |name: String, entries: &[&LedgerEntry]| {
+        // What a source that is gone said last is the least that it accepted.
+        let least = if entries.iter().all(|entry| entry.final_counters) { "" } else { "≥ " };
+        let figure = |(name, get): &(&str, Get)| {
+            let sum: i128 = entries.iter().map(|entry| get(entry)).sum();
+            format!("{}{}", if *name == "accepted" { least } else { "" }, count(sum))
+        };
+        table.row([name].into_iter().chain(shown.iter().map(figure)).collect());
+    };
+    let all: Vec<&LedgerEntry> = ledger.sources.iter().collect();
+    let (told, summed): (Vec<_>, Vec<_>) = match all.len() {
+        ..=SHOWN => (all.clone(), Vec::new()),
+        _ => all.iter().partition(|entry| is_remarkable(entry)),
+    };
+    let (told, untold) = told.split_at(told.len().min(SHOWN));
+    for entry in told {
+        row(plain(&format!("{} {}", entry.source, entry.name)).into_owned(), &[*entry]);
     }
-    table.text(2)
+    if !untold.is_empty() {
+        row(format!("{} more such", count(untold.len())), untold);
+    }
+    if !summed.is_empty() {
+        row(format!("{} with nothing lost", many(summed.len() as u64, "source")), &summed);
+    }
+    if all.len() > SHOWN && !told.is_empty() {
+        row("all".to_owned(), &all);
+    }
+    table.folded(2)
+}
+
+/// Whether something became of its fragments that was not meant to, or is not known.
+fn is_remarkable(entry: &LedgerEntry) -> bool {
+    let LedgerEntry { accepted, recorded, discarded, rejected, beyond_end, .. } = entry;
+    let meant = [*recorded, *discarded, *rejected, *beyond_end].into_iter().fold(0, u64::saturating_add);
+    meant != *accepted || entry.unaccounted != 0 || entry.skipped > 0 || entry.duplicates > 0 || !entry.final_counters
 }
 
 fn source_text(report: &SourceReport) -> String {
@@ -358,7 +308,7 @@ fn source_text(report: &SourceReport) -> String {
         "source {source} ({name})\n  {}, {} in {seconds:.2} s\n  \
          dropped {} as they came and {} to make room; waited for a free slot: {}\n",
         many(report.accepted, "fragment"),
-        many(report.bytes, "byte"),
+        volume(report.bytes),
         count(dropped_newest),
         count(dropped_oldest),
         times(*blocked)
@@ -407,7 +357,7 @@ mod tests {
         };
         insta::assert_snapshot!(run_text(&RunReport::new(&[builder])), @r"
         run 42: COMPLETE
-          6,250 events (0 incomplete), 12,500 fragments, 12.500 GB in 5.00 s
+          6,250 events (0 incomplete), 12,500 fragments, 12.5 GB in 5.00 s
           20.00 Gbit/s, 2,500 fragments/s
           copies per byte: 0.00 at the sources, 1.00 at the builder
           CPU seconds per GB: 0.240 at the sources, 0.320 at the builder
@@ -442,7 +392,7 @@ mod tests {
           because: source 1.1 (adc-1): 50 fragments lost
           because: source 1.1 (adc-1): 900 fragments dropped at the source
           because: source 1.1 (adc-1): 50 fragments UNACCOUNTED for
-          1,000,000 events (1,000 incomplete), 1,999,000 fragments, 2.000 GB in 10.00 s
+          1,000,000 events (1,000 incomplete), 1,999,000 fragments, 2.00 GB in 10.00 s
           1.60 Gbit/s, 199,900 fragments/s
           copies per byte: 0.00 at the sources, 0.00 at the builder
           CPU seconds per GB: 0.000 at the sources, 0.000 at the builder
@@ -456,12 +406,28 @@ mod tests {
     }
 
     #[test]
+    fn a_thousand_sources_are_summed_and_those_that_lost_something_named() {
+        let mut sources: Vec<LedgerEntry> =
+            (0..1000).map(|at| entry(&format!("1.{at}"), &format!("adc-{at}"), 500, 500)).collect();
+        (sources[7].recorded, sources[7].lost) = (480, 20);
+        // It was cut off: what it said last is all that is known.
+        (sources[9].accepted, sources[9].recorded, sources[9].final_counters) = (391, 391, false);
+        insta::assert_snapshot!(ledger(&books(sources)), @"
+        source                          accepted  recorded  lost  unaccounted
+        1.7 adc-7                            500       480    20            0
+        1.9 adc-9                          ≥ 391       391     0            0
+        998 sources with nothing lost    499,000   499,000     0            0
+        all                            ≥ 499,891   499,871    20            0
+        ");
+    }
+
+    #[test]
     fn a_triggered_run_says_how_few_events_it_kept() {
         let counts = Triggered { level1: 50_000, level2: 1_502, filter: 98, unasked_bytes: 4_267_728_000 };
         insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0)), @r"
           trigger, simulated: 50,000 events, level 2 accepted 1,502 (1 in 33.3), the event filter 98 (1 in 15.3)
           events/s: 10,000, 300, 19.6; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)
-          never asked for: 4,267,728,000 bytes
+          never asked for: 4.27 GB
         ");
         assert!(trigger_text(&TriggerReport::default()).contains("level 2 accepted 0 (none)"));
     }
@@ -480,7 +446,7 @@ mod tests {
         };
         insta::assert_snapshot!(source_text(&report), @r"
         source 1.0 (adc-0)
-          1,000 fragments, 1,048,576,000 bytes in 5.00 s
+          1,000 fragments, 1.05 GB in 5.00 s
           dropped 12 as they came and 0 to make room; waited for a free slot: twice
         ");
     }

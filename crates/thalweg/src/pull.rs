@@ -1,8 +1,8 @@
 //! `thalweg pull`: runs, files and directories, fetched from a data server.
 
-use crate::Failure;
-use crate::print::{Busy, Output};
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::live;
+use crate::print::Output;
+use crate::{Failure, show};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -15,11 +15,11 @@ use thalweg_store::{Run, VerifyReport};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Whatever ends it, the same command goes on from where it was: what is not whole yet
-lies beside its place as .NAME.part. What is here and the same is not fetched again;
+Whatever ends it, the same command goes on from where it was: what is not whole yet \
+lies beside its place as .NAME.part. What is here and the same is not fetched again; \
 what is here and is another is not overwritten.
 
-Exit code: 0 where everything is here; 1 where something is not, and with --verify
+Exit code: 0 where everything is here; 1 where something is not, and with --verify \
 where a run is damaged; 2 where there is no such URL; 130 where it was interrupted.")]
 pub(crate) struct Options {
     /// What to fetch: a run, http://host:8042/runs/42, a file, or a directory with all that is in it
@@ -115,11 +115,7 @@ pub(crate) fn pull(options: &Options, json: bool) -> Result<ExitCode, Failure> {
 }
 
 fn verify(moved: &Moved) -> Result<Vec<VerifyReport>, Failure> {
-    let busy = Busy::new("verifying".to_owned());
-    let one = |path: &PathBuf| {
-        busy.now(format!("verifying {}", path.display()));
-        Run::open(path).map(|run| thalweg_store::verify(&run)).map_err(Failure::broken)
-    };
+    let one = |path: &PathBuf| Run::open(path).map(|run| show::verified(&run)).map_err(Failure::broken);
     moved.runs.iter().map(one).collect()
 }
 
@@ -170,11 +166,7 @@ pub(crate) fn watched(
     end_on_signals(json)?;
     let begun = Instant::now();
     let progress = Progress::default();
-    let bar = ProgressBar::new(0).with_message(doing);
-    let template = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
+    let bar = live::bar(live::BYTES).with_message(doing);
     let moved = std::thread::scope(|scope| {
         let (done, is_done) = channel::<()>();
         let progress = &progress;

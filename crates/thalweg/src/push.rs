@@ -7,12 +7,12 @@ use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A file appears on the server when all of it is there and agrees with its checksum,
-a run when all of its segments do. Whatever ends it, the same command goes on from
-where it was. What is there and the same is not sent again; what is there and is
+A file appears on the server when all of it is there and agrees with its checksum, \
+a run when all of its segments do. Whatever ends it, the same command goes on from \
+where it was. What is there and the same is not sent again; what is there and is \
 another is not overwritten.
 
-Exit code: 0 where everything is there; 1 where something is not; 2 where there is
+Exit code: 0 where everything is there; 1 where something is not; 2 where there is \
 nothing to send; 130 where it was interrupted.")]
 pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042, or a file

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_doctor::Steered;
-use thalweg_page::text::{many, wrapped};
+use thalweg_page::text::{many, volume, wrapped};
 use thalweg_serve::{Counters, ServeError, Server, Settings, Tls, Tokens, Ways};
 use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
@@ -263,8 +263,7 @@ fn say_what_was_served(out: &mut Output, counters: &Counters, json: bool) -> Res
             "sent_bytes": count(&counters.sent), "received_bytes": count(&counters.received),
         }))?;
     } else {
-        let (sent, received) =
-            (thalweg_page::text::size(count(&counters.sent)), thalweg_page::text::size(count(&counters.received)));
+        let (sent, received) = (volume(count(&counters.sent)), volume(count(&counters.received)));
         let requests = many(count(&counters.requests), "request");
         let connections = many(count(&counters.connections), "connection");
         out.text(&format!("{requests} on {connections}: {sent} sent, {received} received\n"))?;
@@ -276,7 +275,7 @@ fn say_what_was_served(out: &mut Output, counters: &Counters, json: bool) -> Res
 fn told(ready: &Ready) -> String {
     let Ready { url, directory, write, cached, uncached, inward, tls: _, why } = ready;
     let takes = if *write { format!("; uploads are written by {inward}") } else { String::new() };
-    let ways = format!("what is in the page cache goes out by {cached}, the rest by {uncached}{takes}. {why}");
+    let ways = format!("What is in the page cache goes out by {cached}, the rest by {uncached}{takes}. {why}");
     format!("{url} serves {}. Ctrl-C ends it.\n{}\n", directory.display(), wrapped("", &ways))
 }
 

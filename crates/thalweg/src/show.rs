@@ -7,44 +7,34 @@ mod place;
 mod salvage;
 mod verify;
 
+use crate::Failure;
 use crate::print::Output;
-use crate::{Failure, Json};
 use std::process::ExitCode;
+
+pub(crate) use verify::watched as verified;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the runs in a directory
-    Ls(Json<ls::Options>),
+    Ls(ls::Options),
     /// Show what a run is: its sources, how it ended, and what became of every fragment
-    Info(Json<info::Options>),
+    Info(info::Options),
     /// Read everything in a run and say what does not agree
-    Verify(Json<verify::Options>),
+    Verify(verify::Options),
     /// Print a run's events and fragments
-    Cat(Json<cat::Options>),
+    Cat(cat::Options),
     /// Write what is whole of a damaged run into a new one
-    Salvage(Json<salvage::Options>),
-}
-
-impl Command {
-    pub(crate) fn json(&self) -> bool {
-        match self {
-            Self::Ls(options) => options.json,
-            Self::Info(options) => options.json,
-            Self::Verify(options) => options.json,
-            Self::Cat(options) => options.json,
-            Self::Salvage(options) => options.json,
-        }
-    }
+    Salvage(salvage::Options),
 }
 
 pub(crate) fn show(command: Command, json: bool) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
     let code = match command {
-        Command::Ls(Json { options, .. }) => ls::ls(&options, json, &mut out),
-        Command::Info(Json { options, .. }) => info::info(&options, json, &mut out),
-        Command::Verify(Json { options, .. }) => verify::verify(&options, json, &mut out),
-        Command::Cat(Json { options, .. }) => cat::cat(&options, json, &mut out),
-        Command::Salvage(Json { options, .. }) => salvage::salvage(&options, json, &mut out),
+        Command::Ls(options) => ls::ls(&options, json, &mut out),
+        Command::Info(options) => info::info(&options, json, &mut out),
+        Command::Verify(options) => verify::verify(&options, json, &mut out),
+        Command::Cat(options) => cat::cat(&options, json, &mut out),
+        Command::Salvage(options) => salvage::salvage(&options, json, &mut out),
     }?;
     out.flush()?;
     Ok(code)

@@ -50,7 +50,7 @@ fn curl_goes_on_where_it_was_and_lists_and_fetches_events() {
     assert!(std::fs::read(part).unwrap() == whole);
     let listing = client("curl", &["-sSf", "--compressed", &served.url("runs/")], here).unwrap();
     assert!(listing.contains("\"state\":\"COMPLETE\""), "{listing}");
-    client("curl", &["-sSf", "-o", "events", &served.url("runs/1/events/3-4?source=model-adc-0")], here);
+    client("curl", &["-sSf", "-o", "events", &served.url("runs/1/events/3..5?source=model-adc-0")], here);
     // Two records: a header of 64 bytes, and what is in it.
     assert_eq!(std::fs::metadata(here.join("events")).unwrap().len(), 2 * (64 + (64 << 10)));
 }
@@ -62,7 +62,7 @@ fn curl_gets_compressed_what_it_asks_for_so_and_nothing_else() {
     let segment = std::fs::read(record(&machines.there).join("00000.seg")).unwrap();
     let served = Served::start(&machines.there, &["--compress"]);
     let url = served.url("runs/1/00000.seg");
-    let events = served.url("runs/1/events/3-90");
+    let events = served.url("runs/1/events/3..91");
     let Some(_) = client("curl", &["-sSf", "-o", "stored", &events], here) else { return };
     let stored = std::fs::read(here.join("stored")).unwrap();
     for coding in ["gzip", "zstd"] {

@@ -109,7 +109,7 @@ impl Recorded {
     #[track_caller]
     fn is_listed_as_damaged(&self) {
         let listed = self.say("ls runs");
-        assert!(listed.code == 0 && listed.out.contains("  1  DAMAGED  "), "{listed:?}");
+        assert!(listed.code == 0 && listed.out.contains("runs/run-000001  DAMAGED  "), "{listed:?}");
         assert!(listed.out.contains("\nDAMAGED: runs/run-000001: "), "{listed:?}");
         assert!(self.say("ls runs --json").json()["runs"][0]["damage"].is_string());
     }

@@ -90,7 +90,7 @@ fn nothing_outside_and_nothing_hidden_is_served() {
     served.answers("GET", "/a%2f..%2fsecret", "", 400, "not a path");
     served.answers("GET", "/link", "", 403, "leads out");
     served.answers("GET", "/.hidden", "", 404, "nothing here");
-    served.answers("GET", "/runs/1/events/2-1", "", 404, "FIRST-LAST");
+    served.answers("GET", "/runs/1/events/2..1", "", 404, "10..20");
     served.answers("PUT", "/link/x", "Content-Length: 1\r\n", 403, "leads out");
     served.answers("PUT", "/.hidden", "Content-Length: 1\r\n", 404, "nothing here");
     let listing = served.ask("GET", "/", "Accept: text/html\r\n");
@@ -255,7 +255,7 @@ fn events_of_a_run_that_is_being_recorded_cost_what_came_since() {
         counts.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
     };
     let ask = |events: String| served.ask("GET", &format!("/runs/1/events/{events}?format=json"), "");
-    let first = ask(format!("0-{}", events - 1));
+    let first = ask(format!("0..{events}"));
     assert_eq!(first.matches("\"event\":").count() as u64, events, "{first}");
     let before = read();
     for event in [0, events / 2, events - 1] {

@@ -352,7 +352,7 @@ fn no_wrong_token_opens_anything() {
         "Cookie: Authorization=Bearer reader\r\n",
         "X-Authorization: Bearer reader\r\n",
     ] {
-        for path in ["/digits", "/", "/nothing", "/runs/1", "/runs/1/events/0-9", "/digits?token=reader"] {
+        for path in ["/digits", "/", "/nothing", "/runs/1", "/runs/1/events/0..10", "/digits?token=reader"] {
             served.answers("GET", path, field, 401, "a token is needed");
         }
         served.answers("PUT", "/new", &format!("{field}Content-Length: 0\r\n"), 401, "a token is needed");

@@ -90,7 +90,7 @@ fn a_run_is_listed_described_verified_and_printed() {
     assert_eq!((&listed[0]["state"], &listed[0]["events"]), (&json!("COMPLETE"), &json!(events)));
     let said = thalweg(&directory, "ls runs");
     let row: Vec<&str> = said.out.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!((row[0], row[1], row[row.len() - 1]), ("1", "COMPLETE", "runs/run-000001"), "{said:?}");
+    assert_eq!((row[0], row[1], row[row.len() - 1]), ("runs/run-000001", "COMPLETE", "MB"), "{said:?}");
 
     let said = thalweg(&directory, "info runs/run-000001 --json");
     let seen = &said.json()["directories"][0];
@@ -99,7 +99,7 @@ fn a_run_is_listed_described_verified_and_printed() {
     assert_eq!(seen["recovery"], Value::Null);
     let said = thalweg(&directory, "info runs/run-000001");
     assert!(said.out.starts_with("run 1: COMPLETE\n"), "{said:?}");
-    assert!(said.out.contains("  1.2 model-adc-2: model-adc, samples-i16, simulated\n"), "{said:?}");
+    assert!(said.out.contains("  1.0 model-adc-0 to 1.2 model-adc-2, 3 alike: model-adc, "), "{said:?}");
 
     let said = thalweg(&directory, "verify runs/run-000001");
     assert_eq!((said.code, &said.err[..]), (0, ""), "{said:?}");
@@ -125,7 +125,7 @@ fn cat_picks_events_sources_and_values() {
     assert_eq!(lines.len(), 10, "{said:?}");
     assert_eq!((&lines[0][..], &lines[5][..]), (&words("event 3")[..], &words("event 4")[..]));
     assert_eq!((&lines[1][0][..], &lines[3][0][..]), ("1.0", "1.2"));
-    assert_eq!((&lines[1][1][..], &lines[1][3..]), ("#3", &words("4096 samples-i16 simulated")[..]));
+    assert_eq!((&lines[1][1][..], &lines[1][3..]), ("#3", &words("TAI 4 KiB samples-i16 simulated")[..]));
     assert_eq!(lines[2][2..], words("... 2,046 samples more"));
 
     // The payload itself begins with the samples that were printed.
@@ -164,7 +164,14 @@ fn one_flipped_bit_is_found_and_named() {
     assert_eq!(lines.len(), report["events"]["built"]);
     assert!(damaged > 0 && damaged < lines.len(), "{damaged} of {}", lines.len());
     assert_eq!(said.code, 1);
-    assert!(said.err.contains("run `thalweg verify`"), "{said:?}");
+    // One block is damaged: however many events lie in it, that is one thing to say.
+    let unread: Vec<&str> = said.err.lines().filter(|line| line.contains("cannot be read")).collect();
+    assert_eq!(unread.len(), 1, "{said:?}");
+    assert!(unread[0].starts_with(&format!("thalweg: {damaged} events, ")), "{said:?}");
+    let said = thalweg(&directory, "verify runs/run-000001");
+    assert!(said.out.contains(", 1 problem;"), "{said:?}");
+    let lost = format!("  lost: 1 block, and with them {damaged} events (");
+    assert!(said.out.contains(&lost) && said.out.contains(&format!("{} fragments", 3 * damaged)), "{said:?}");
 }
 
 #[test]
@@ -191,7 +198,7 @@ fn a_run_whose_writer_died_is_recovered_to_its_last_whole_block() {
     assert!(said.out.starts_with(&recovered), "{said:?}");
     assert_eq!(said.code, 1);
     let said = thalweg(&directory, "ls");
-    assert!(said.out.contains("OPEN, writer gone"), "{said:?}");
+    assert!(said.out.contains("OPEN, died"), "{said:?}");
     let said = thalweg(&directory, "info runs/run-000001");
     assert!(said.out.starts_with("run 1: OPEN, its writer died\n"), "{said:?}");
 
@@ -229,7 +236,7 @@ fn one_broken_run_does_not_hide_the_others() {
     let said = thalweg(&directory, "ls");
     assert_eq!(said.code, 0);
     assert!(
-        said.out.contains("  1  COMPLETE") && said.out.contains("\nBROKEN: runs/run-000002/run.json: "),
+        said.out.contains("runs/run-000001  COMPLETE") && said.out.contains("\nBROKEN: runs/run-000002/run.json: "),
         "{said:?}"
     );
     assert!(thalweg(&directory, "ls --json").json()["runs"][1]["error"].is_string());
@@ -351,7 +358,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
 fn help_says_what_a_command_is_for_and_how_it_ends() {
     let directory = tempfile::tempdir().unwrap();
     let help = |command: &str| thalweg(&directory, &format!("{command} --help")).out;
-    insta::assert_snapshot!(help("ls"), @r"
+    insta::assert_snapshot!(help("ls"), @"
     List the runs in a directory
 
     Usage: thalweg ls [OPTIONS] [DIR]
@@ -360,16 +367,22 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
       [DIR]  Where the runs' directories are [default: runs]
 
     Options:
-          --json        Print one JSON object as the last line of standard output, instead of text for
-                        people
-      -v, --verbose...  Say more about what is going on, on standard error; twice for everything
-      -h, --help        Print help
+          --json          Print one JSON object as the last line of standard output,
+                          instead of text for people
+      -v, --verbose...    Say more about what is going on, on standard error; twice
+                          for everything
+      -q, --quiet         Say nothing on standard error but errors: neither how far
+                          it is nor what it warns of
+          --color <WHEN>  Controls when to use color [default: auto] [possible
+                          values: auto, always, never]
+      -h, --help          Print help
 
-    An OPEN run is being written, or its writer died: the state says which. What its
-    run.json does not know yet is shown as '-', and its bytes include space that is
-    set aside for what comes. A run that cannot be read is listed as BROKEN, and one whose
-    files are not what its run.json says as DAMAGED, with the reason below; `thalweg verify`
-    reads them.
+    An OPEN run is being written (live), or its writer died: the state says which,
+    where the file system can tell. What its run.json does not know yet is shown as
+    '-', and its bytes include space that is set aside for what comes. Behind the
+    number of events stands in brackets how many of them are incomplete. A run that
+    cannot be read is listed as BROKEN, and one whose files are not what its
+    run.json says as DAMAGED, with the reason below; `thalweg verify` reads them.
 
     Exit code: 0; 2 where there is no such directory.
     ");

@@ -60,11 +60,13 @@ impl Net {
         }
         // Over the network what cannot be is left out, unless it was all that was asked for.
         let points = points.into_iter().filter(|(_, way)| ends.peer.is_none() || way.link != Link::Shm).collect();
+        // One that is not there is said once, before anything is measured.
+        let other = ends.peer.as_deref().map(|peer| Other::reach(Some(peer))).transpose()?;
         Ok(Self {
             points,
             path: path.clone(),
             peer: ends.peer.clone(),
-            other: None,
+            other: other.map(|other| (None, other)),
             host: None,
             clock: Clock::new(),
             steered: None,

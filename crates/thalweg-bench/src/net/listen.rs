@@ -43,7 +43,7 @@ pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), 
     if options.local {
         let socket = io::stdin().as_fd().try_clone_to_owned().map_err(BenchError::os("taking over standard input"))?;
         let control = Control::new(ControlStream::Unix(UnixStream::from(socket)), "the asking process".into(), None)?;
-        return serve_one(control, None);
+        return serve_one(control, None, || {});
     }
     let address = resolve(&options.address)?;
     let listener = TcpListener::bind(address).map_err(BenchError::os(format!("listening on {address}")))?;
@@ -65,9 +65,9 @@ pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), 
             }
             let busy = Arc::clone(&busy);
             let serve_it = move || {
-                tell(format!("{peer} measures"));
                 let control = Control::new(ControlStream::Tcp(stream), peer.to_string(), Some(IDLE));
-                let ended = control.and_then(|control| serve_one(control, Some(IDLE)));
+                let greeted = || tell(format!("{peer} measures"));
+                let ended = control.and_then(|control| serve_one(control, Some(IDLE), greeted));
                 busy.store(false, Ordering::Release);
                 match ended {
                     Ok(()) => tell(format!("{peer} has gone")),

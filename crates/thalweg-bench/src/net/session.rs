@@ -178,10 +178,11 @@ impl Other {
     }
 }
 
-/// Serves one asking end until it goes.
-pub(super) fn serve(mut control: Control, idle: Option<Duration>) -> Result<(), BenchError> {
+/// Serves one asking end until it goes; `greeted` is called when it knows whom it speaks to.
+pub(super) fn serve(mut control: Control, idle: Option<Duration>, greeted: impl FnOnce()) -> Result<(), BenchError> {
     let greeting = Greeting { thalweg_bench: VERSION, boot: boot(), host: Host::probe(None) };
     control.say(&Answer::Greeting(Box::new(greeting)))?;
+    greeted();
     loop {
         control.set_timeout(idle);
         let Some(job) = control.hear::<Job>()? else { return Ok(()) };

@@ -18,7 +18,7 @@ const SHORT: Timing = Timing { min_time: Duration::from_millis(3), warmup: Durat
 /// A serving end on a thread of this process.
 pub(crate) fn other() -> (Other, JoinHandle<Result<(), BenchError>>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let serving = std::thread::spawn(move || serve(control(theirs), None));
+    let serving = std::thread::spawn(move || serve(control(theirs), None, || {}));
     (Other::greeted(control(ours), None).unwrap(), serving)
 }
 
@@ -156,7 +156,7 @@ fn a_point_that_cannot_be_had_says_why() {
 /// What a serving end answers to lines that no asking end of ours would say.
 fn answer_to(said: &[u8]) -> (String, Result<(), BenchError>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let serving = std::thread::spawn(move || serve(control(theirs), None));
+    let serving = std::thread::spawn(move || serve(control(theirs), None, || {}));
     let mut reader = BufReader::new(&ours);
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();
@@ -218,7 +218,7 @@ fn a_serving_end_that_dies_in_the_middle_is_noticed() {
     for link in ["tcp", "shm"] {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let doomed = theirs.try_clone().unwrap();
-        std::thread::spawn(move || serve(control(theirs), None));
+        std::thread::spawn(move || serve(control(theirs), None, || {}));
         let other = Other::greeted(control(ours), None).unwrap();
         let (path, ends, sizes) = path(&format!("--link {link} --sizes 1"));
         let mut instrument = PingPong { net: Net::new(&path, &ends, &sizes).unwrap() };

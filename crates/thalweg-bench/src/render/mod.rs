@@ -12,7 +12,7 @@ mod tests;
 
 pub use html::html;
 pub use markdown::markdown;
-pub use peers::{pairing, peers_end, peers_html, peers_markdown};
+pub use peers::{pairing, peers_end, peers_html, peers_markdown, peers_svg};
 pub use plot::{PlotError, svg};
 pub use table::Table;
 pub use thalweg_page::text;

@@ -2,9 +2,14 @@
 
 use super::html::{host, warnings};
 use super::markdown;
+use super::plot::{PlotError, style};
+use super::sections::facts;
 use crate::peers::{Compared, Pairing, PeersReport};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
 use std::fmt::Write;
 use thalweg_page::html;
+use thalweg_page::plot::{self, Area, COLOURS, INK, Refused};
 use thalweg_page::text::{number, wrapped};
 
 /// A pairing's rows for a terminal, with a heading above the first.
@@ -76,6 +81,82 @@ pub fn peers_html(report: &PeersReport) -> String {
     }
     body.push_str(&host("Host", &report.host));
     html::page(TITLE, "", &body)
+}
+
+/// The principal figure of each pairing as an SVG file: two bars, ours above the peer's, with whiskers from the least to
+/// the greatest turn. Each pair has its own scale; the machine is named below.
+///
+/// # Errors
+/// [`PlotError::Empty`] where nothing was measured; others where the picture cannot be drawn.
+pub fn peers_svg(report: &PeersReport) -> Result<String, PlotError> {
+    let pairs: Vec<(&Pairing, &Compared)> =
+        report.pairings.iter().filter_map(|pairing| Some((pairing, pairing.figures.first()?))).collect();
+    if pairs.is_empty() {
+        return Err(PlotError::Empty);
+    }
+    let height = HEAD + PAIR * i32::try_from(pairs.len()).unwrap_or(i32::MAX / PAIR) + FOOT;
+    let drawn = plot::svg(height.unsigned_abs(), |area| {
+        area.draw(&Text::new(TITLE, (16, 12), style(20, HPos::Left, VPos::Top)))?;
+        for (at, (pairing, figure)) in (0..).zip(&pairs) {
+            pair(area, HEAD + PAIR * at, pairing, figure)?;
+        }
+        for (line, text) in (0..).zip(machine(report)) {
+            let at = (16, height - FOOT + 10 + 18 * line);
+            area.draw(&Text::new(text, at, style(13, HPos::Left, VPos::Top)))?;
+        }
+        Ok(())
+    });
+    Ok(drawn?)
+}
+
+const HEAD: i32 = 48;
+const PAIR: i32 = 66;
+const FOOT: i32 = 54;
+/// Where bars begin, and where the longest ends.
+const BARS: (i32, i32) = (150, plot::WIDTH as i32 - 130);
+
+/// Two bars below the work they did.
+fn pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Result<(), Refused> {
+    let Compared { name, unit, higher_is_better, ours, theirs, ours_median, theirs_median, .. } = figure;
+    let better = if *higher_is_better { "more is better" } else { "less is better" };
+    let text = format!("{}: {name}, {better}", pairing.work);
+    area.draw(&Text::new(text, (16, top), style(14, HPos::Left, VPos::Top)))?;
+    let most = ours.iter().chain(theirs).fold(f64::MIN_POSITIVE, |most, value| most.max(*value));
+    #[expect(clippy::cast_possible_truncation, reason = "pixels")]
+    let place = |value: f64| BARS.0 + (f64::from(BARS.1 - BARS.0) * value / most) as i32;
+    let rows = [("Thalweg", ours_median, ours, COLOURS[0]), (&pairing.peer, theirs_median, theirs, COLOURS[6])];
+    for (row, (who, median, turns, colour)) in (0..).zip(rows) {
+        let y = top + 20 + 20 * row;
+        area.draw(&Text::new(who, (BARS.0 - 8, y + 7), style(14, HPos::Right, VPos::Center)))?;
+        area.draw(&Rectangle::new([(BARS.0, y), (place(*median), y + 14)], colour.filled()))?;
+        let ends = turns.iter().fold((*median, *median), |(least, most), turn| (least.min(*turn), most.max(*turn)));
+        let (least, greatest) = (place(ends.0), place(ends.1));
+        for path in [
+            [(least, y + 7), (greatest, y + 7)],
+            [(least, y + 3), (least, y + 11)],
+            [(greatest, y + 3), (greatest, y + 11)],
+        ] {
+            area.draw(&PathElement::new(path, INK))?;
+        }
+        let value = format!("{} {unit}", number(*median));
+        area.draw(&Text::new(value, (greatest.max(place(*median)) + 8, y + 7), style(14, HPos::Left, VPos::Center)))?;
+    }
+    Ok(())
+}
+
+/// On what, and when.
+fn machine(report: &PeersReport) -> [String; 2] {
+    let facts = facts(&report.host);
+    let of = |wanted: &str| facts.iter().find(|(name, _)| *name == wanted).map_or("", |(_, value)| value.as_str());
+    [
+        format!("Measured {} over {}, in turns; medians, least and greatest.", report.began, report.network),
+        [of("processors"), of("kernel"), of("hypervisor")]
+            .iter()
+            .filter(|it| !it.is_empty())
+            .copied()
+            .collect::<Vec<_>>()
+            .join("; "),
+    ]
 }
 
 const TITLE: &str = "Thalweg beside other programs";

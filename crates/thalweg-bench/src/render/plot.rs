@@ -1,4 +1,5 @@
-//! Pictures: a figure by message size, or bars where there is one size only.
+//! Pictures: a figure by message size, or bars where there is one size only. Bars and whiskers reach from the least to
+//! the greatest of the repeats; what lost messages is crossed.
 
 use super::columns::group;
 use crate::{Figures, Report};
@@ -44,8 +45,18 @@ pub(crate) struct Plot {
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) name: String,
-    /// Size and value.
-    pub(crate) points: Vec<(u64, f64)>,
+    pub(crate) points: Vec<Dot>,
+}
+
+/// A point of a picture.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dot {
+    pub(crate) size: u64,
+    pub(crate) value: f64,
+    /// The least and the greatest of the repeats.
+    pub(crate) spread: (f64, f64),
+    /// Percent of what was sent that did not arrive.
+    pub(crate) lost: f64,
 }
 
 /// The pictures of a report, the principal one first.
@@ -65,7 +76,10 @@ pub(crate) fn plots(report: &Report) -> Vec<Plot> {
                 continue;
             };
             let name = plain(&group("", &point.key)).into_owned();
-            let at = (point.key.size, value);
+            let repeats = || point.repeats.iter().filter_map(get).filter(|value| value.is_finite() && *value > 0.0);
+            let spread = (repeats().fold(value, f64::min), repeats().fold(value, f64::max));
+            let lost = point.figures.loss.map_or(0.0, |loss| loss.percent());
+            let at = Dot { size: point.key.size, value, spread, lost };
             match lines.iter_mut().find(|line| line.name == name) {
                 Some(line) => line.points.push(at),
                 None => lines.push(Line { name, points: vec![at] }),
@@ -84,7 +98,7 @@ const BAR: u32 = 44;
 impl Plot {
     /// As an SVG file.
     pub(crate) fn svg(&self) -> Result<String, PlotError> {
-        let sizes: BTreeSet<u64> = self.lines.iter().flat_map(|line| &line.points).map(|(size, _)| *size).collect();
+        let sizes: BTreeSet<u64> = self.lines.iter().flat_map(|line| &line.points).map(|dot| dot.size).collect();
         let bars = sizes.len() < 2;
         let rows = u32::try_from(self.lines.len()).unwrap_or(u32::MAX).min(1000);
         let height = TITLE + if bars { rows * BAR + 8 } else { CHART + rows * ROW + 12 };
@@ -101,18 +115,27 @@ impl Plot {
 
     /// A bar for each, its name and value above it.
     fn bars(&self, area: &Area<'_>) -> Result<(), Refused> {
-        let values = || self.lines.iter().filter_map(|line| Some((line, line.points.first()?.1)));
-        let most = values().map(|(_, value)| value).fold(0.0, f64::max);
+        let values = || self.lines.iter().filter_map(|line| Some((line, line.points.first()?)));
+        let most = values().map(|(_, dot)| dot.spread.1).fold(0.0, f64::max);
         let mut top = i32::try_from(TITLE).unwrap_or(0) + 4;
-        for (at, (line, value)) in values().take(1000).enumerate() {
-            let share = if most > 0.0 { value / most } else { 0.0 };
-            let length = (share * f64::from(WIDTH - 32)).max(1.0) as i32;
+        for (at, (line, dot)) in values().take(1000).enumerate() {
+            let length = |value: f64| {
+                let share = if most > 0.0 { value / most } else { 0.0 };
+                (share * f64::from(WIDTH - 32)).max(1.0) as i32
+            };
             let label = shortened(&line.name, 80);
             area.draw(&Text::new(label, (16, top), style(16, HPos::Left, VPos::Top)))?;
             let right = (WIDTH - 16) as i32;
-            area.draw(&Text::new(number(value), (right, top), style(16, HPos::Right, VPos::Top)))?;
-            let bar = [(16, top + 18), (16 + length, top + 30)];
+            area.draw(&Text::new(told(dot), (right, top), style(16, HPos::Right, VPos::Top)))?;
+            let bar = [(16, top + 18), (16 + length(dot.value), top + 30)];
             area.draw(&Rectangle::new(bar, COLOURS[at % COLOURS.len()].filled()))?;
+            let (least, greatest) = (16 + length(dot.spread.0), 16 + length(dot.spread.1));
+            if greatest > least + 1 {
+                let ends = [least, greatest].map(|x| [(x, top + 20), (x, top + 28)]);
+                for path in [[(least, top + 24), (greatest, top + 24)], ends[0], ends[1]] {
+                    area.draw(&PathElement::new(path, INK))?;
+                }
+            }
             top += BAR as i32;
         }
         Ok(())
@@ -121,7 +144,8 @@ impl Plot {
     /// A line for each, and its name below the chart.
     fn chart(&self, area: &Area<'_>, sizes: &BTreeSet<u64>) -> Result<(), Refused> {
         let (upper, legend) = area.split_vertically(TITLE + CHART);
-        let values = || self.lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
+        let values =
+            || self.lines.iter().flat_map(|line| &line.points).flat_map(|dot| [dot.spread.0, dot.value, dot.spread.1]);
         let vertical = Scale::of_values(values(), self.log);
         let mut chart = ChartBuilder::on(&upper)
             .margin_top(TITLE)
@@ -139,17 +163,32 @@ impl Plot {
             .x_desc("bytes")
             .draw()?;
         for (at, line) in self.lines.iter().take(1000).enumerate() {
-            let mut points: Vec<(f64, f64)> =
-                line.points.iter().map(|(size, value)| (log2(*size), vertical.place(*value))).collect();
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let mut dots = line.points.clone();
+            dots.sort_by_key(|dot| dot.size);
+            let place = |dot: &Dot| (log2(dot.size), vertical.place(dot.value));
             let colour = COLOURS[at % COLOURS.len()];
             let stroke = colour.stroke_width(2);
-            // Where colours come round again, lines are broken.
-            match at / COLOURS.len() % 2 {
-                0 => chart.draw_series(LineSeries::new(points.iter().copied(), stroke)).map(|_| ())?,
-                _ => chart.draw_series(DashedLineSeries::new(points.iter().copied(), 6, 4, stroke)).map(|_| ())?,
+            // What lies between two sizes was not measured where they are further apart than an octave.
+            for near in dots.chunk_by(|one, next| log2(next.size) - log2(one.size) <= 1.0 + 1e-9) {
+                let points = near.iter().map(place);
+                // Where colours come round again, lines are broken.
+                match at / COLOURS.len() % 2 {
+                    0 => chart.draw_series(LineSeries::new(points, stroke)).map(|_| ())?,
+                    _ => chart.draw_series(DashedLineSeries::new(points, 6, 4, stroke)).map(|_| ())?,
+                }
             }
-            chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
+            chart.draw_series(dots.iter().filter(|dot| dot.spread.1 > dot.spread.0).map(|dot| {
+                let [least, greatest] = [dot.spread.0, dot.spread.1].map(|value| vertical.place(value));
+                let (x, y) = place(dot);
+                ErrorBar::new_vertical(x, least, y, greatest, colour.filled(), 8)
+            }))?;
+            let (lossy, whole): (Vec<&Dot>, Vec<&Dot>) = dots.iter().partition(|dot| dot.lost > 0.0);
+            chart.draw_series(whole.into_iter().map(|dot| Circle::new(place(dot), 3, colour.filled())))?;
+            chart.draw_series(lossy.iter().map(|dot| Cross::new(place(dot), 5, stroke)))?;
+            chart.draw_series(lossy.iter().map(|dot| {
+                let text = format!("{} % lost", number(dot.lost));
+                EmptyElement::at(place(dot)) + Text::new(text, (0, 8), style(13, HPos::Center, VPos::Top))
+            }))?;
             let y = i32::try_from(at).unwrap_or(0) * ROW as i32 + 10;
             legend.draw(&Rectangle::new([(72, y - 2), (100, y + 2)], colour.filled()))?;
             let label = shortened(&line.name, 90);
@@ -159,7 +198,15 @@ impl Plot {
     }
 }
 
-fn style(height: u32, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
+/// A value beside its bar, and what was lost on the way to it.
+fn told(dot: &Dot) -> String {
+    match dot.lost {
+        lost if lost > 0.0 => format!("{}; {} % lost", number(dot.value), number(lost)),
+        _ => number(dot.value),
+    }
+}
+
+pub(super) fn style(height: u32, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
     ("sans-serif", height).into_text_style(&(WIDTH, CHART)).color(&INK).pos(Pos::new(horizontal, vertical))
 }
 

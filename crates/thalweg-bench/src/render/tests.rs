@@ -197,6 +197,8 @@ fn a_page_needs_nothing_from_anywhere() {
         let page = html(&report).unwrap();
         let outside = page.replace("http://www.w3.org/2000/svg", "");
         let tags: Vec<&str> = outside.split('<').skip(1).filter_map(|tag| tag.split('>').next()).collect();
+        // The contents lead to places in the page itself.
+        let tags = tags.into_iter().filter(|tag| !tag.starts_with("a href=\"#s") && *tag != "/a");
         for tag in tags {
             let name = tag.trim_start_matches('/').split([' ', '\n']).next().unwrap();
             assert!(!["script", "link", "img", "iframe", "object", "a", "image", "use"].contains(&name), "<{tag}>");

@@ -8,7 +8,8 @@ use thalweg_page::html::{escaped, list, page, paragraph};
 use thalweg_page::paper::{self, Table};
 use thalweg_page::text::{WIDTH, broken, wrapped};
 
-const QUICK: &str = "A first look: each point was measured for a moment only, and the largest sizes not at all.";
+const QUICK: &str = "A first look (--quick): points are shorter, and some measurements leave sizes out. The commands are shown as they \
+                     were run.";
 
 impl Reproduction {
     /// What stands beside what, and which findings hold, for a terminal.

@@ -123,7 +123,7 @@ pub(super) fn read(
     stop: &Stop,
 ) -> Result<Figures, BenchError> {
     let mut command = Command::new(thalweg);
-    command.args(["bench", "file", "--method", "buffered", "--cache", "cold", "--repeat", "1", "--json", "-"]);
+    command.args(["bench", "file", "--method", "buffered", "--cache", "cold", "--repeat", "1", "--json"]);
     command.args(["--pattern", if random { "random" } else { "sequential" }, "--warmup", "0", "--read-only"]).arg(file);
     command.args(["--sizes".to_owned(), size.to_string(), "--min-time".to_owned(), time.as_secs_f64().to_string()]);
     let ended = Program::start("thalweg bench file", &mut command)?.wait(LONGEST, stop)?;

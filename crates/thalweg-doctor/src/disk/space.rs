@@ -1,9 +1,10 @@
 //! Whether the run fits.
 
 use super::place;
-use crate::{Data, Finding, Needs, read};
+use crate::{Data, Finding, Needs};
 use rustix::fs::statvfs;
 use std::time::Duration;
+use thalweg_page::text;
 
 pub(crate) fn probe(needs: &Needs) -> Finding {
     let place = place::nearest(&needs.directory);
@@ -17,14 +18,14 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
 
 fn judge(data: &Data, record: bool, free: u64, place: &str) -> Finding {
     const NAME: &str = "disk space";
-    let told = format!("{} free at {place} (statvfs)", read::size(free));
+    let told = format!("{} free at {place} (statvfs)", text::volume(free));
     if !record {
         return Finding::new(NAME, told);
     }
     match (data.volume(), data.bytes_per_second) {
         (Some(volume), _) => {
             let how = if data.at_most { "at most " } else { "" };
-            let finding = Finding::new(NAME, format!("the run writes {how}{}; {told}", read::size(volume)));
+            let finding = Finding::new(NAME, format!("the run writes {how}{}; {told}", text::volume(volume)));
             let lasts = lasts(data.bytes_per_second, free).map(|time| format!(" after {}", seconds(time)));
             let full = format!("the disk is full{}", lasts.unwrap_or_default());
             match volume > free {
@@ -37,7 +38,7 @@ fn judge(data: &Data, record: bool, free: u64, place: &str) -> Finding {
         }
         (None, Some(rate)) => {
             let time = lasts(Some(rate), free).map_or_else(|| "for ever".to_owned(), seconds);
-            Finding::new(NAME, format!("{told}: full after {time} at {}", read::rate(rate)))
+            Finding::new(NAME, format!("{told}: full after {time} at {}", text::rate(rate)))
         }
         (None, None) => Finding::new(NAME, told),
     }

@@ -1,6 +1,7 @@
 //! Whether there is memory for all slots and blocks.
 
 use crate::{Finding, Needs, read};
+use thalweg_page::text;
 
 pub(crate) fn probe(needs: &Needs) -> Finding {
     let info = read::text("/proc/meminfo").unwrap_or_default();
@@ -20,14 +21,14 @@ fn judge(needs: &Needs, available: Option<u64>, reserved: u64, limit: Option<u64
         return Finding::new("memory", "unknown: /proc/meminfo has no MemAvailable");
     };
     let there = available.min(limit.unwrap_or(u64::MAX));
-    let mut evidence = format!("{} available (/proc/meminfo)", read::size(available));
+    let mut evidence = format!("{} available (/proc/meminfo)", text::volume(available));
     if let Some(limit) = limit.filter(|limit| *limit < available) {
-        evidence = format!("{evidence}, {} left in this control group", read::size(limit));
+        evidence = format!("{evidence}, {} left in this control group", text::volume(limit));
     }
     if slots == 0 && blocks == 0 {
         return Finding::new("memory", evidence);
     }
-    let evidence = format!("{} for slots, {} for blocks; {evidence}", read::size(slots), read::size(blocks));
+    let evidence = format!("{} for slots, {} for blocks; {evidence}", text::volume(slots), text::volume(blocks));
     let finding = Finding::new("memory", evidence);
     if ordinary <= there {
         return finding;

@@ -1,15 +1,16 @@
 //! Watches the receivers' ports while nodes run: how long their queues are, and what TCP has counted when the measured
 //! time begins and ends.
 
-use crate::LabError;
 use crate::counters::{Counters, Counts};
 use crate::network::{Host, Network, PORT};
 use crate::queue::{Look, Queue};
 use crate::report;
 use crate::scenario::Scenario;
+use crate::{HowFar, LabError};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -56,12 +57,15 @@ pub(super) struct Counted {
 }
 
 impl Watch {
-    pub(super) fn begin(scenario: &Scenario, network: &Network) -> Result<Self, LabError> {
+    /// How far it is is told in `directory`.
+    pub(super) fn begin(scenario: &Scenario, network: &Network, directory: &Path) -> Result<Self, LabError> {
         let ports: Result<Vec<Queue>, LabError> =
             network.switch.enter(|| network.receivers.iter().map(|host| Queue::open(device(host)?, PORT)).collect())?;
         let counters = network.senders.iter().chain(&network.cross).map(|host| Counters::open(&host.space));
         let sampler = Sampler {
             scenario: scenario.clone(),
+            directory: directory.to_owned(),
+            told: 0,
             ports: ports?,
             counters: counters.collect::<Result<_, _>>()?,
             seen: vec![Vec::new(); network.receivers.len()],
@@ -100,6 +104,9 @@ type Mark = (Instant, Vec<Counts>);
 
 struct Sampler {
     scenario: Scenario,
+    directory: PathBuf,
+    /// How many percent were told.
+    told: u32,
     ports: Vec<Queue>,
     counters: Vec<Counters>,
     seen: Vec<Vec<(Instant, Look)>>,
@@ -120,6 +127,7 @@ impl Sampler {
             }
             started = started.or_else(|| self.has_started().then_some(now));
             let Some(started) = started else { continue };
+            self.tell(now - started);
             let from = started + self.scenario.warm_up();
             for (at, mark) in [from, from + self.scenario.measured()].into_iter().zip(&mut measured) {
                 if now >= at && mark.is_none() {
@@ -138,6 +146,20 @@ impl Sampler {
         let cross = counted.next();
         let ports = self.seen.iter().map(|seen| self.port(seen, from.0, to.0, started.unwrap_or(from.0))).collect();
         Ok(Watched { ports, senders, cross, measured: (from.0, to.0) })
+    }
+
+    /// Tells how far it is, once for each percent: writing costs no time of the network's, but the host's.
+    fn tell(&mut self, ran: Duration) {
+        let done = (ran.as_secs_f64() / (self.scenario.warm_up() + self.scenario.measured()).as_secs_f64()).min(1.0);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 100")]
+        let percent = (100.0 * done) as u32;
+        if percent > self.told {
+            self.told = percent;
+            let bytes: u64 = self.seen.iter().filter_map(|seen| Some(seen.last()?.1.sent)).sum();
+            #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+            let bits_per_second = 8.0 * bytes as f64 / ran.as_secs_f64();
+            HowFar { done, bytes, bits_per_second }.tell(&self.directory);
+        }
     }
 
     fn counts(&mut self) -> Result<Vec<Counts>, LabError> {

@@ -193,6 +193,7 @@ impl BuilderNode {
         let trigger = self.trigger.is_some().then(|| TriggerReport::new(self.builder.triggered(), seconds));
         BuilderReport {
             name: self.config.name.clone(),
+            calibrated: self.calibrated.clone(),
             run: self.run.0,
             seconds,
             bytes,

@@ -68,7 +68,9 @@ impl BuilderNode {
         if let Some(CreditState { window, piece, .. }) = builder.credit() {
             tracing::info!(builder = name, window, piece, ?eager, "asks by credit");
         }
+        let calibrated = if topology.run.calibrate { None } else { config.calibrated() };
         Ok(Self {
+            calibrated: calibrated.map(|(_, file)| file.display().to_string()),
             blocks: Blocks::new(pool, count, sources.len()),
             trigger,
             memory,

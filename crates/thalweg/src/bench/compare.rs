@@ -10,7 +10,7 @@ use thalweg_bench::compare::{CompareError, Comparison, compare as compare_report
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The report to compare with, as `--json FILE` wrote it
+    /// The report to compare with, as `--json-file` wrote it
     #[arg(value_name = "A.json")]
     a: PathBuf,
     /// The report to compare
@@ -30,7 +30,9 @@ enum Line<'a> {
 pub(crate) fn compare(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
     let open = files.open()?;
     if open.plot.is_some() || open.html.is_some() {
-        return Err(Failure::Usage("there is no picture of a comparison; use --json or --markdown".to_owned()));
+        return Err(Failure::Usage(
+            "there is no picture of a comparison; use --json-file or --markdown-file".to_owned(),
+        ));
     }
     let (a, b) = (read(&options.a)?, read(&options.b)?);
     let comparison = compare_reports(&a, &b)?;

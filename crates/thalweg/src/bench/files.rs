@@ -2,43 +2,35 @@
 
 use crate::Failure;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Files {
-    /// Write the report as JSON; '-' prints it on standard output instead of a table: a line for each point, then one
-    /// for the report. So does a standard output that is no terminal
-    // Named for clap, which would take the value of the program's own `--json` for this one's.
-    #[arg(long, global = true, value_name = "FILE", id = "json_file")]
-    json: Option<PathBuf>,
+    /// Write the report as JSON
+    #[arg(long, global = true, value_name = "FILE")]
+    json_file: Option<PathBuf>,
     /// Write the report as Markdown
     #[arg(long, global = true, value_name = "FILE")]
-    markdown: Option<PathBuf>,
+    markdown_file: Option<PathBuf>,
     /// Write a picture of the report, as SVG
     #[arg(long, global = true, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    plot_file: Option<PathBuf>,
     /// Write the report as a page with pictures, which needs nothing else
     #[arg(long, global = true, value_name = "FILE")]
-    html: Option<PathBuf>,
+    html_file: Option<PathBuf>,
 }
 
 impl Files {
-    /// Whether standard output is for a program.
-    pub(crate) fn json_on_stdout(&self) -> bool {
-        self.json.as_deref() == Some(Path::new("-")) || !std::io::stdout().is_terminal()
-    }
-
     /// Opens them all: what cannot be written is to be known before something is measured, not after.
     pub(crate) fn open(&self) -> Result<Open, Failure> {
-        let json = self.json.as_ref().filter(|path| path.as_os_str() != "-");
         let target = |path: Option<&PathBuf>| path.map(|path| Target::open(path)).transpose();
         Ok(Open {
-            json: target(json)?,
-            markdown: target(self.markdown.as_ref())?,
-            plot: target(self.plot.as_ref())?,
-            html: target(self.html.as_ref())?,
+            json: target(self.json_file.as_ref())?,
+            markdown: target(self.markdown_file.as_ref())?,
+            plot: target(self.plot_file.as_ref())?,
+            html: target(self.html_file.as_ref())?,
         })
     }
 }

@@ -34,14 +34,6 @@ enum Command {
     Compare(compare::Options),
 }
 
-impl Options {
-    /// Whether standard output is for a program: it was asked for, or it is no terminal.
-    pub(crate) fn json(&self) -> bool {
-        self.files.json_on_stdout()
-    }
-}
-
-/// `json` is what [`Options::json`] says, or the program's own `--json`.
 pub(crate) fn bench(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     match &options.command {
         Command::Measure(plan) => measure(plan, &options.files, json),

@@ -2,9 +2,9 @@
 
 use super::files::Files;
 use super::{INTERRUPTED, stop_on_signals};
-use crate::Failure;
 use crate::print::Output;
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::{Failure, live};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::process::ExitCode;
 use thalweg_bench::peers::{Observer, Options, Pairing, PeersReport, compare};
@@ -12,9 +12,6 @@ use thalweg_bench::render;
 
 pub(crate) fn peers(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
     let open = files.open()?;
-    if open.plot.is_some() {
-        return Err(Failure::Usage("there is no picture of a comparison with peers; use --html".to_owned()));
-    }
     let stop = stop_on_signals()?;
     let mut show = Show::new(json);
     let report = compare(options, &mut show, &stop)?;
@@ -34,6 +31,9 @@ pub(crate) fn peers(options: &Options, files: &Files, json: bool) -> Result<Exit
     }
     if let Some(target) = open.html {
         target.write(&render::peers_html(&report))?;
+    }
+    if let Some(target) = open.plot {
+        target.write(&render::peers_svg(&report).map_err(Failure::broken)?)?;
     }
     let failed = report.pairings.iter().any(|pairing| pairing.error.is_some());
     Ok(match stop.pressed() {
@@ -59,10 +59,7 @@ struct Show {
 
 impl Show {
     fn new(json: bool) -> Self {
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {bar:20} {wide_msg}") {
-            bar.set_style(style);
-        }
+        let bar = live::bar("{pos}/{len} {bar:20} {wide_msg}");
         Self { json, first: true, bar, failed: None }
     }
 }

@@ -3,13 +3,12 @@
 use super::files::Target;
 use super::show::Show;
 use super::{INTERRUPTED, stop_on_signals};
-use crate::Failure;
 use crate::lab::sweep as lab;
 use crate::print::Output;
+use crate::{Failure, live, outlet};
 use serde::Serialize;
 use std::fs;
-use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,16 +33,9 @@ pub(crate) struct Options {
     /// Where the report is written: report.html, report.md and its pictures. Without it: reproduce-NAME
     #[arg(long, value_name = "DIR", requires = "name")]
     out: Option<PathBuf>,
-    /// Write everything that was measured as JSON; '-' prints it on standard output, as does a standard output that is
-    /// no terminal
-    #[arg(long, value_name = "FILE", id = "json_file", requires = "name")]
-    json: Option<PathBuf>,
-}
-
-impl Options {
-    pub(crate) fn json(&self) -> bool {
-        self.json.as_deref() == Some(Path::new("-")) || !std::io::stdout().is_terminal()
-    }
+    /// Write everything that was measured as JSON
+    #[arg(long, value_name = "FILE", requires = "name")]
+    json_file: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -69,8 +61,7 @@ pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failu
     fs::create_dir_all(&directory).map_err(|error| Failure::Usage(format!("{}: {error}", directory.display())))?;
     let [html, markdown] = ["report.html", "report.md"].map(|name| Target::open(&directory.join(name)));
     let (html, markdown) = (html?, markdown?);
-    let file =
-        options.json.as_ref().filter(|path| path.as_os_str() != "-").map(|path| Target::open(path)).transpose()?;
+    let file = options.json_file.as_deref().map(Target::open).transpose()?;
 
     let stop = stop_on_signals()?;
     let mut measured = Vec::new();
@@ -90,7 +81,7 @@ pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failu
             }
             Err(error) => {
                 drop(show);
-                eprintln!("thalweg: {error}");
+                outlet::stderr().put(live::said(&error.to_string()));
                 (None, Some(error.to_string()))
             }
         };
@@ -124,8 +115,7 @@ pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failu
 fn tdaq(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{}", tdaq::NAME).into());
     let how = lab::How { on: options.on.unwrap_or_default(), jobs: options.jobs };
-    let file =
-        options.json.as_ref().filter(|path| path.as_os_str() != "-").map(|path| Target::open(path)).transpose()?;
+    let file = options.json_file.as_deref().map(Target::open).transpose()?;
     let stop = Arc::new(AtomicBool::new(false));
     crate::lab::heed_signals(stop.clone())?;
     let sweeps = tdaq::sweeps(options.quick).map_err(Failure::broken)?;

@@ -1,8 +1,8 @@
 //! A measurement while it goes on: a table for people, lines of JSON for programs.
 
-use crate::Failure;
 use crate::print::Output;
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::{Failure, live};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use thalweg_bench::render::{Table, text};
 use thalweg_bench::{Key, Observer, Plan, Point, Report, Stop};
@@ -32,10 +32,7 @@ enum Line<'a> {
 impl Show {
     /// `only`: no file is to be written either, so that where the reader leaves, the measurement may end.
     pub(crate) fn new(plan: &Plan, json: bool, only: bool, stop: Stop) -> Self {
-        let bar = ProgressBar::new(0);
-        if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {bar:20} {wide_msg}") {
-            bar.set_style(style);
-        }
+        let bar = live::bar("{pos}/{len} {bar:20} {wide_msg}");
         Self {
             out: Output::new(),
             table: (!json).then(|| Table::new(plan.name())),

@@ -30,9 +30,6 @@ pub(super) struct Options {
     /// Only cells with this value of a key, or one of several: delay=1ms, senders=1,2
     #[arg(long, value_name = "KEY=VALUE", requires = "sweep")]
     only: Vec<String>,
-    /// Print one JSON object as the last line of standard output, instead of text for people
-    #[arg(long)]
-    pub(super) json: bool,
 }
 
 /// Where cells run, and how many at a time.

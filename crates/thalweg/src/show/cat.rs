@@ -2,24 +2,23 @@
 
 use super::place::{explain, open};
 use crate::Failure;
-use crate::print::Output;
+use crate::print::{self, Output};
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Write};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::time::Duration;
-use thalweg_page::text::{count, many, plain, tai, wrapped};
+use thalweg_page::text::{count, many, plain, size, tai, wrapped};
 use thalweg_store::{
     End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, SourceInfo, StoreError, WriterLife,
 };
-use thalweg_wire::{EventId, FragmentHeader, Meaning, NumberKind, PayloadType, SourceId, Status};
+use thalweg_wire::{EventId, EventRange, FragmentHeader, Meaning, NumberKind, PayloadType, SourceId, Status};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each event has a line of its own, and one for each of its fragments: source,
-sequence number, timestamp (TAI), bytes and type of the payload, and what its
+Each event has a line of its own, and one for each of its fragments: source, \
+sequence number, timestamp (TAI), bytes and type of the payload, and what its \
 status says. With --json, each event is one JSON object on one line.
 
 Examples:
@@ -27,7 +26,7 @@ Examples:
   thalweg cat runs/run-000042 --event 7 --source 1.0 --raw > payload.bin
   thalweg cat runs/run-000042 --follow --json | my-monitor
 
-Exit code: 0, also when the reader of a pipe has enough; 1 where something cannot be
+Exit code: 0, also when the reader of a pipe has enough; 1 where something cannot be \
 read; 2 where there is no such run, event or source.")]
 pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042; of several builders' runs, that of one builder
@@ -57,53 +56,13 @@ pub(super) fn cat(options: &Options, json: bool, out: &mut Output) -> Result<Exi
     if options.raw && std::io::stdout().is_terminal() {
         return Err(Failure::Usage("--raw would write bytes to this terminal: send them to a file, or a pipe".into()));
     }
-    let mut cat = Cat { options, json, out, sources: Vec::new(), troubles: 0 };
+    let mut cat = Cat { options, json, out, sources: Vec::new(), troubles: 0, unread: None, told: 0 };
     if options.follow {
         cat.follow()?
     } else {
         cat.read()?
     };
     Ok(if cat.troubles > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
-}
-
-/// One or more events that follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct EventRange {
-    first: u64,
-    last: u64,
-}
-
-impl EventRange {
-    const ALL: Self = Self { first: 0, last: u64::MAX };
-
-    fn contains(self, event: EventId) -> bool {
-        (self.first..=self.last).contains(&event.0)
-    }
-}
-
-impl FromStr for EventRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| {
-            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-            digits.then(|| text.parse::<u64>().ok()).flatten()
-        };
-        let wrong = || format!("'{text}' is neither an event such as 7 nor a range such as 10..20, 10.. or ..20");
-        let Some((first, end)) = text.split_once("..") else {
-            let event = number(text).ok_or_else(wrong)?;
-            return Ok(Self { first: event, last: event });
-        };
-        let first = if first.is_empty() { 0 } else { number(first).ok_or_else(wrong)? };
-        let last = match end {
-            "" => Some(u64::MAX),
-            end => number(end).ok_or_else(wrong)?.checked_sub(1),
-        };
-        match last {
-            Some(last) if last >= first => Ok(Self { first, last }),
-            _ => Err(format!("'{text}' has no event: A..B begins with A and ends before B, so that A must be below B")),
-        }
-    }
 }
 
 struct Cat<'a> {
@@ -114,6 +73,18 @@ struct Cat<'a> {
     sources: Vec<SourceId>,
     /// What could not be read.
     troubles: u64,
+    /// Of this, what was not told yet: events that follow each other, for one reason.
+    unread: Option<Unread>,
+    /// How often it was told.
+    told: u64,
+}
+
+/// Events that cannot be read, since what they lie in is damaged.
+struct Unread {
+    first: EventId,
+    last: EventId,
+    count: u64,
+    why: String,
 }
 
 impl Cat<'_> {
@@ -138,8 +109,9 @@ impl Cat<'_> {
             return Err(self.nothing(&run));
         }
         self.out.flush()?;
+        self.tell_unread();
         // What else is missing is nothing to one event that is there.
-        if range.first < range.last {
+        if !range.is_one() {
             self.end(&run);
         }
         Ok(())
@@ -221,21 +193,46 @@ impl Cat<'_> {
         self.out.text(&text)
     }
 
-    /// An event that cannot be read: those behind it follow. A damaged block may have thousands of them.
+    /// An event that cannot be read: those behind it follow. A damaged block may have thousands of them: it is told once.
     fn trouble(&mut self, event: Option<EventId>, error: &StoreError) -> Result<(), Failure> {
         self.troubles += 1;
         if let (true, Some(event)) = (self.json, event) {
             self.out.json(&serde_json::json!({ "event": event.0, "error": error.to_string() }))?;
         }
-        let which = event.map_or("an event".to_owned(), |event| format!("event {}", event.0));
-        match self.troubles {
-            ..=TROUBLES => say(&format!("{which} cannot be read: {error}")),
-            trouble if trouble == TROUBLES + 1 => {
+        let why = error.to_string();
+        match (&mut self.unread, event) {
+            (Some(unread), Some(event)) if unread.why == why => {
+                unread.last = event;
+                unread.count += 1;
+            }
+            (_, Some(event)) => {
+                self.tell_unread();
+                self.unread = Some(Unread { first: event, last: event, count: 1, why });
+            }
+            (_, None) => self.tell(&format!("an event cannot be read: {why}")),
+        }
+        Ok(())
+    }
+
+    /// Says what could not be read for one reason.
+    fn tell_unread(&mut self) {
+        let Some(Unread { first, last, count: number, why }) = self.unread.take() else { return };
+        match number {
+            1 => self.tell(&format!("event {} cannot be read: {why}", first.0)),
+            _ => self.tell(&format!("{} events, {} to {}, cannot be read: {why}", count(number), first.0, last.0)),
+        }
+    }
+
+    /// Says one of many things of which a few are enough.
+    fn tell(&mut self, text: &str) {
+        self.told += 1;
+        match self.told {
+            ..=TROUBLES => say(text),
+            told if told == TROUBLES + 1 => {
                 say("further events cannot be read; run `thalweg verify` to see what is wrong");
             }
             _ => {}
         }
-        Ok(())
     }
 
     /// Finds the sources that were asked for by their names or ids.
@@ -262,7 +259,7 @@ impl Cat<'_> {
             return Failure::Usage(format!("{path} has no events"));
         };
         let which = match self.options.event {
-            Some(EventRange { first, last }) if first == last => format!("event {first}"),
+            Some(range) if range.is_one() => format!("event {range}"),
             _ => "events in this range".to_owned(),
         };
         let missing = match run.info().builders {
@@ -307,7 +304,10 @@ fn say(text: &str) {
 fn event_text(id: EventId, complete: bool, missing: usize, sources: usize) -> String {
     match complete {
         true => format!("event {}\n", id.0),
-        false => format!("event {}: INCOMPLETE, {missing} of {sources} sources missing\n", id.0),
+        false => {
+            let incomplete = print::verdict("INCOMPLETE");
+            format!("event {}: {incomplete}, {missing} of {sources} sources missing\n", id.0)
+        }
     }
 }
 
@@ -318,7 +318,8 @@ fn fragment_text(header: &FragmentHeader, payload: &[u8], data: Option<usize>) -
         return format!("  {source} {status}\n");
     }
     let when = tai(header.timestamp.0);
-    let mut out = format!("  {source} #{sequence} {when} {total_length} {}", type_name(*payload_type));
+    let length = size(u64::from(*total_length));
+    let mut out = format!("  {source} #{sequence} {when} TAI {length} {}", type_name(*payload_type));
     let _ = writeln!(out, " {status}");
     if let Some(data) = data.filter(|_| !payload.is_empty()) {
         let Data { values, unit, left } = Data::decode(*payload_type, payload, data);
@@ -516,24 +517,24 @@ mod tests {
             .iter()
             .map(|(kind, payload)| fragment_text(&header(*kind, Status::SIMULATED, payload.len()), payload, Some(3)))
             .collect();
-        insta::assert_snapshot!(text, @r"
-        1.0 #7 2026-11-21T20:19:55.285473552 8 samples-i16 simulated
+        insta::assert_snapshot!(text, @"
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 8 B samples-i16 simulated
           -1 300 -32768 ... 1 sample more
-        1.0 #7 2026-11-21T20:19:55.285473552 5 image-u16 simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 5 B image-u16 simulated
           65535 1
-        1.0 #7 2026-11-21T20:19:55.285473552 4 image-u8 simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 4 B image-u8 simulated
           0 255 7 ... 1 pixel more
-        1.0 #7 2026-11-21T20:19:55.285473552 8 samples-ci16 simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 8 B samples-ci16 simulated
           1-2j 3+4j
-        1.0 #7 2026-11-21T20:19:55.285473552 12 array-f32 simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 12 B array-f32 simulated
           1.5 NaN 0.01
-        1.0 #7 2026-11-21T20:19:55.285473552 8 array-u64 simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 8 B array-u64 simulated
           18446744073709551615
-        1.0 #7 2026-11-21T20:19:55.285473552 7 raw simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 7 B raw simulated
           54 68 61 ... 4 bytes more
-        1.0 #7 2026-11-21T20:19:55.285473552 1 unknown(77) simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 1 B unknown(77) simulated
           3f
-        1.0 #7 2026-11-21T20:19:55.285473552 0 raw simulated
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 0 B raw simulated
         ");
     }
 
@@ -543,9 +544,9 @@ mod tests {
         let clock = Status::REPLAYED | Status::CLOCK_LOCKED;
         text.push_str(&fragment_text(&header(PayloadType::VDIF, clock, 5032), &[0; 5032], None));
         text.push_str(&fragment_text(&header(PayloadType::RAW, Status::MISSING | Status::TIMED_OUT, 0), &[], None));
-        insta::assert_snapshot!(text, @r"
+        insta::assert_snapshot!(text, @"
         event 7: INCOMPLETE, 1 of 2 sources missing
-          1.0 #7 2026-11-21T20:19:55.285473552 5032 vdif replayed,clock-locked
+          1.0 #7 2026-11-21T20:19:55.285473552 TAI 5,032 B vdif replayed,clock-locked
           1.0 missing,timed-out
         ");
     }
@@ -567,21 +568,5 @@ mod tests {
         {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"],"data":"01000200"},
         {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"]}]}
         "#);
-    }
-
-    #[test]
-    fn ranges_leave_their_end_out() {
-        let range = |text: &str| text.parse::<EventRange>().map(|range| (range.first, range.last));
-        assert_eq!(range("7"), Ok((7, 7)));
-        assert_eq!(range("10..20"), Ok((10, 19)));
-        assert_eq!(range("10.."), Ok((10, u64::MAX)));
-        assert_eq!(range("..1"), Ok((0, 0)));
-        assert_eq!(range(".."), Ok((0, u64::MAX)));
-        for empty in ["3..3", "4..3", "..0"] {
-            assert!(range(empty).unwrap_err().contains("has no event"), "{empty}");
-        }
-        for wrong in ["", "x", "-1", "+1", "1..x", "1...3", "99999999999999999999", "0x10"] {
-            assert!(range(wrong).unwrap_err().contains("is neither an event"), "{wrong}");
-        }
     }
 }

@@ -2,22 +2,23 @@
 
 use super::place::{Named, Together, directories, ledger, open, word, worst};
 use crate::Failure;
-use crate::print::{self, Busy, Output};
+use crate::live::Busy;
+use crate::print::{self, Output};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
-use thalweg_page::text::{count, many, plain, seconds, size, utc, wrapped};
+use thalweg_page::text::{count, many, plain, seconds, size, utc, volume, wrapped};
 use thalweg_store::{
     EventCounts, EventStatus, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
 };
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A run of several builders has a directory for each, run-000042-b0, -b1, and so on.
-Name several of them, or run-000042 for all, and their events and ledgers are added
+A run of several builders has a directory for each, run-000042-b0, -b1, and so on. \
+Name several of them, or run-000042 for all, and their events and ledgers are added \
 up below.
 
 Exit code: 0; 1 where a run cannot be read; 2 where there is no such run.")]
@@ -59,6 +60,7 @@ struct Sum {
     segments: u32,
     bytes: u64,
     fragments: u64,
+    missing: u64,
     ledger: Ledger,
 }
 
@@ -115,8 +117,8 @@ impl Sight {
             _ => "",
         };
         let state = match self.problems.is_empty() {
-            true => word(info.state).to_owned(),
-            false => format!("DAMAGED; run.json says {}", word(info.state)),
+            true => print::verdict(word(info.state)),
+            false => format!("{}; run.json says {}", print::verdict("DAMAGED"), word(info.state)),
         };
         let mut out = format!("run {}{builder}: {state}{life}\n", info.run);
         out.push_str(&print::because(&info.reasons));
@@ -132,7 +134,7 @@ impl Sight {
         }
         let fragments = match info.state {
             RunState::Open => String::new(),
-            _ => format!(", {}", many(info.totals.fragments, "fragment")),
+            _ => format!(", {}", print::fragments(info.totals.fragments, info.totals.missing)),
         };
         line("events", &format!("{} ({} incomplete){fragments}", count(events.built), count(events.incomplete)));
         line("stored", &stored(self.bytes, self.blocks, self.segments));
@@ -155,13 +157,7 @@ impl Sight {
             line("", note);
         }
         out.push_str(if info.sources.is_empty() { "" } else { "\nsources\n" });
-        for source in &info.sources {
-            out.push_str(&wrapped("  ", &plain(&format!("{} {}: {}", source.id, source.name, what(source)))));
-            let details = details(source);
-            if !details.is_empty() {
-                out.push_str(&wrapped("      ", &plain(&details)));
-            }
-        }
+        out.push_str(&sources(&info.sources));
         match ledger(info) {
             Ok(ledger) if ledger.sources.is_empty() => {}
             Ok(ledger) => {
@@ -187,6 +183,7 @@ impl Sum {
             segments: 0,
             bytes: 0,
             fragments: 0,
+            missing: 0,
             ledger: Ledger::default(),
         };
         for sight in run.members.iter().map(|at| &sights[*at]) {
@@ -196,6 +193,7 @@ impl Sum {
             sum.segments = sum.segments.saturating_add(sight.segments);
             sum.bytes = sum.bytes.saturating_add(sight.bytes);
             sum.fragments = sum.fragments.saturating_add(sight.info.totals.fragments);
+            sum.missing = sum.missing.saturating_add(sight.info.totals.missing);
             // That a ledger cannot be read was said of its directory.
             sum.ledger.merge(&ledger(&sight.info).unwrap_or_default());
         }
@@ -208,8 +206,8 @@ impl Sum {
 
     fn text(&self, title: &str) -> String {
         let EventCounts { built, incomplete } = self.events;
-        let fragments = many(self.fragments, "fragment");
-        let mut out = format!("{title}: {}\n", word(self.state));
+        let fragments = print::fragments(self.fragments, self.missing);
+        let mut out = format!("{title}: {}\n", print::verdict(word(self.state)));
         let _ = writeln!(out, "  events      {} ({} incomplete), {fragments}", count(built), count(incomplete));
         let _ = writeln!(out, "  stored      {}", stored(self.bytes, self.blocks, self.segments));
         if !self.ledger.sources.is_empty() {
@@ -224,8 +222,7 @@ const SHOWN: usize = 5;
 
 /// How much there is on disk.
 pub(super) fn stored(bytes: u64, blocks: u64, segments: u32) -> String {
-    let (bytes, blocks) = (many(bytes, "byte"), many(blocks, "block"));
-    format!("{bytes} in {blocks}, {}", many(segments.into(), "segment"))
+    format!("{} in {}, {}", volume(bytes), many(blocks, "block"), many(segments.into(), "segment"))
 }
 
 fn recorder(recorder: &RecorderInfo) -> String {
@@ -238,6 +235,30 @@ fn recorder(recorder: &RecorderInfo) -> String {
         size(recorder.block_size),
         size(recorder.segment_size)
     )
+}
+
+/// What the sources are; those that follow each other and say the same of themselves, in one line.
+fn sources(all: &[SourceInfo]) -> String {
+    let mut out = String::new();
+    for alike in all.chunk_by(|one, next| (what(one), details(one)) == (what(next), details(next))) {
+        let [first, .., last] = alike else {
+            let [one] = alike else { continue };
+            out.push_str(&source(&format!("{} {}", one.id, one.name), one));
+            continue;
+        };
+        let who = format!("{} {} to {} {}, {} alike", first.id, first.name, last.id, last.name, count(alike.len()));
+        out.push_str(&source(&who, first));
+    }
+    out
+}
+
+fn source(who: &str, source: &SourceInfo) -> String {
+    let mut out = wrapped("  ", &plain(&format!("{who}: {}", what(source))));
+    let details = details(source);
+    if !details.is_empty() {
+        out.push_str(&wrapped("      ", &plain(&details)));
+    }
+    out
 }
 
 /// What a source says it is, and whether its data were measured.
@@ -255,7 +276,7 @@ fn what(source: &SourceInfo) -> String {
 
 /// Everything else that a source says of itself, as `key value`; what is nested is left to `--json`.
 fn details(source: &SourceInfo) -> String {
-    const SAID: [&str; 6] = ["kind", "payload_type", "simulated", "replayed", "loop", "name"];
+    const SAID: [&str; 7] = ["kind", "payload_type", "simulated", "replayed", "loop", "name", "source"];
     let known = source.description.as_object().into_iter().flatten();
     let told = known.filter(|(key, value)| {
         !SAID.contains(&key.as_str()) && !value.is_null() && !value.is_object() && !value.is_array()
@@ -300,8 +321,8 @@ mod tests {
             ],
             "totals": { "fragments": 45_738 },
             "ledger": [
-                { "source": "1.0", "name": "adc-0", "accepted": 22_869, "recorded": 22_869 },
-                { "source": "2.0", "name": "camera", "accepted": 22_869, "recorded": 22_869 },
+                { "source": "1.0", "name": "adc-0", "accepted": 22_869, "recorded": 22_869, "final_counters": true },
+                { "source": "2.0", "name": "camera", "accepted": 22_869, "recorded": 22_869, "final_counters": true },
             ],
         });
         text.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
@@ -327,13 +348,13 @@ mod tests {
     fn a_complete_run_is_described_on_one_page() {
         let text = sight(json!({})).text();
         assert!(text.lines().all(|line| line.chars().count() <= thalweg_page::text::WIDTH), "{text}");
-        insta::assert_snapshot!(text, @r"
+        insta::assert_snapshot!(text, @"
         run 42: COMPLETE
           on disk     runs/run-000042
           began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
           ended       2026-11-21 20:19:23 UTC, 5.0 s later
           events      22,869 (0 incomplete), 45,738 fragments
-          stored      286,670,848 bytes in 69 blocks, 1 segment
+          stored      287 MB in 69 blocks, 1 segment
           written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
           recorder    io_uring, O_DIRECT, registered buffers, space set aside ahead;
                       blocks of up to 4 MiB, segments of up to 4 GiB
@@ -362,12 +383,12 @@ mod tests {
             found: "the block is cut off: 4096 of 65536 bytes are there".into(),
             is_end: false,
         });
-        insta::assert_snapshot!(sight.text(), @r"
+        insta::assert_snapshot!(sight.text(), @"
         run 42: OPEN, its writer died
           on disk     runs/run-000042
           began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
           events      22,869 (0 incomplete)
-          stored      286,670,848 bytes in 69 blocks, 1 segment
+          stored      287 MB in 69 blocks, 1 segment
           readable    00000.seg up to byte 286670848; behind it: the block is cut off:
                       4096 of 65536 bytes are there
           written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
@@ -386,10 +407,10 @@ mod tests {
         let sights = [builder(0), builder(1)];
         let together = Together::find(sights.iter().map(|sight| (&sight.named, &sight.info)));
         let sum = Sum::new(&together[0], &sights);
-        insta::assert_snapshot!(sum.text(&together[0].title()), @r"
+        insta::assert_snapshot!(sum.text(&together[0].title()), @"
         run 42, all 2 builders together: COMPLETE
           events      45,738 (0 incomplete), 91,476 fragments
-          stored      573,341,696 bytes in 138 blocks, 2 segments
+          stored      573 MB in 138 blocks, 2 segments
 
         ledger, in fragments
           source      accepted  recorded  unaccounted

@@ -2,8 +2,9 @@
 
 use super::place::word;
 use crate::Failure;
-use crate::print::Output;
+use crate::print::{self, Output};
 use serde::Serialize;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,10 +13,11 @@ use thalweg_store::{Listed, RunState, WriterLife};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-An OPEN run is being written, or its writer died: the state says which. What its
-run.json does not know yet is shown as '-', and its bytes include space that is
-set aside for what comes. A run that cannot be read is listed as BROKEN, and one whose
-files are not what its run.json says as DAMAGED, with the reason below; `thalweg verify`
+An OPEN run is being written (live), or its writer died: the state says which, where \
+the file system can tell. What its run.json does not know yet is shown as '-', and its \
+bytes include space that is set aside for what comes. Behind the number of events stands in brackets how many of \
+them are incomplete. A run that cannot be read is listed as BROKEN, and one whose \
+files are not what its run.json says as DAMAGED, with the reason below; `thalweg verify` \
 reads them.
 
 Exit code: 0; 2 where there is no such directory.")]
@@ -66,7 +68,7 @@ pub(super) fn ls(options: &Options, json: bool, out: &mut Output) -> Result<Exit
     } else if listed.is_empty() {
         out.text(&format!("{shown}: no runs\n"))?;
     } else {
-        out.text(&text(&listed, now()))?;
+        out.text(&text(&listed, now(), std::io::stdout().is_terminal()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -103,63 +105,61 @@ fn entry(listed: &Listed, now: u64) -> Entry<'_> {
     }
 }
 
-fn text(listed: &[Listed], now: u64) -> String {
+fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
     let entries: Vec<Entry> = listed.iter().map(|listed| entry(listed, now)).collect();
     let incomplete = entries.iter().any(|entry| entry.incomplete.is_some_and(|count| count > 0));
-    let mut columns = vec![
-        ("run", Align::Right),
+    let columns = [
+        ("run", Align::Left),
         ("state", Align::Left),
         ("began (UTC)", Align::Left),
         ("took", Align::Right),
         ("events", Align::Right),
+        ("bytes", Align::Right),
     ];
-    // Where there is none, the table fits a terminal better without the column.
-    if incomplete {
-        columns.push(("incomplete", Align::Right));
-    }
-    columns.extend([("bytes", Align::Right), ("sources", Align::Right), ("path", Align::Left)]);
     let mut table = Table::new(columns);
     for entry in &entries {
-        let several = listed.iter().filter(|other| other.run == entry.run).count() > 1 || entry.builder > 0;
-        let known = |number: Option<u64>| number.map_or("-".to_owned(), count);
-        let mut row = vec![
-            if several { format!("{}-b{}", entry.run, entry.builder) } else { entry.run.to_string() },
-            state(entry),
+        let events = match (entry.events, entry.incomplete) {
+            (None, _) => "-".to_owned(),
+            (Some(events), Some(incomplete @ 1..)) => format!("{} ({})", count(events), count(incomplete)),
+            (Some(events), _) => count(events),
+        };
+        table.row(vec![
+            plain(&entry.path.display().to_string()).into_owned(),
+            print::verdict(state(entry)),
             // To the minute; `thalweg info` says more.
             entry.began_utc.as_ref().map_or("-".to_owned(), |began| began.chars().take(16).collect()),
             entry.seconds.map_or("-".to_owned(), seconds),
-            known(entry.events),
-        ];
-        if incomplete {
-            row.push(known(entry.incomplete));
-        }
-        row.extend([
+            events,
             volume(entry.bytes),
-            known(entry.sources.map(|sources| sources as u64)),
-            plain(&entry.path.display().to_string()).into_owned(),
         ]);
-        table.row(row);
     }
-    let mut out = table.text(0);
+    // A pipe has a line for each run, however wide.
+    let mut out = if on_terminal { table.folded(0) } else { table.text(0) };
+    if incomplete {
+        out.push_str("In brackets: how many of the events are incomplete.\n");
+    }
     for entry in &entries {
         if let Some(error) = entry.error {
-            out.push_str(&wrapped("BROKEN: ", &plain(error)));
+            out.push_str(&wrapped(&format!("{}: ", print::verdict("BROKEN")), error));
         }
         if let Some(damage) = entry.damage {
-            out.push_str(&wrapped("DAMAGED: ", &plain(&format!("{}: {damage}", entry.path.display()))));
+            out.push_str(&wrapped(
+                &format!("{}: ", print::verdict("DAMAGED")),
+                &format!("{}: {damage}", entry.path.display()),
+            ));
         }
     }
     out
 }
 
-fn state(entry: &Entry) -> String {
+fn state(entry: &Entry) -> &'static str {
     match (entry.state, entry.writer) {
-        (None, _) => "BROKEN".to_owned(),
-        _ if entry.damage.is_some() => "DAMAGED".to_owned(),
-        (Some(RunState::Open), Some(WriterLife::Writing)) => "OPEN, writing".to_owned(),
-        (Some(RunState::Open), Some(WriterLife::Gone)) => "OPEN, writer gone".to_owned(),
-        (Some(RunState::Open), _) => "OPEN, writer unknown".to_owned(),
-        (Some(state), _) => word(state).to_owned(),
+        (None, _) => "BROKEN",
+        _ if entry.damage.is_some() => "DAMAGED",
+        (Some(RunState::Open), Some(WriterLife::Writing)) => "OPEN, live",
+        (Some(RunState::Open), Some(WriterLife::Gone)) => "OPEN, died",
+        (Some(RunState::Open), _) => "OPEN",
+        (Some(state), _) => word(state),
     }
 }
 
@@ -192,12 +192,12 @@ mod tests {
     fn complete_runs_fit_a_terminal() {
         let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "events": { "built": 22_869 } });
         let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
-        let text = text(&runs, 0);
+        let text = text(&runs, 0, true);
         assert!(text.lines().all(|line| line.len() <= thalweg_page::text::WIDTH), "{text}");
-        insta::assert_snapshot!(text, @r"
-        run  state     began (UTC)        took  events   bytes  sources  path
-         41  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB        2  runs/run-000041
-         42  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB        2  runs/run-000042
+        insta::assert_snapshot!(text, @"
+        run              state     began (UTC)        took  events   bytes
+        runs/run-000041  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB
+        runs/run-000042  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB
         ");
     }
 
@@ -215,12 +215,13 @@ mod tests {
             error: Some("runs/run-000003/run.json: expected value at line 1 column 1".into()),
             ..listed("runs/run-000003", 3, 0, json!({}))
         });
-        insta::assert_snapshot!(text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000), @r"
-         run  state              began (UTC)         took     events  incomplete   bytes  sources  path
-           1  INCOMPLETE         2026-11-21 20:19  83.0 s  1,000,000           7  287 MB        2  runs/run-000001
-        2-b0  OPEN, writing      2026-11-21 20:19   2.0 s          -           -  287 MB        2  runs/run-000002-b0
-        2-b1  OPEN, writer gone  2026-11-21 20:19       -          -           -  287 MB        2  runs/run-000002-b1
-           3  BROKEN             -                      -          -           -  287 MB        -  runs/run-000003
+        insta::assert_snapshot!(text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000, true), @"
+        run                 state       began (UTC)         took         events   bytes
+        runs/run-000001     INCOMPLETE  2026-11-21 20:19  83.0 s  1,000,000 (7)  287 MB
+        runs/run-000002-b0  OPEN, live  2026-11-21 20:19   2.0 s              -  287 MB
+        runs/run-000002-b1  OPEN, died  2026-11-21 20:19       -              -  287 MB
+        runs/run-000003     BROKEN      -                      -              -  287 MB
+        In brackets: how many of the events are incomplete.
         BROKEN: runs/run-000003/run.json: expected value at line 1 column 1
         ");
     }

@@ -2,7 +2,8 @@
 
 use super::place::explain;
 use crate::Failure;
-use crate::print::{Busy, Output};
+use crate::live::Busy;
+use crate::print::Output;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use thalweg_page::text::{count, many, plain, wrapped};
@@ -10,14 +11,14 @@ use thalweg_store::{SalvageError, Salvaged};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Kept is every record that is whole: of runs with bad blocks, cut segments, lost
-footers or missing segment files, and of runs whose writer died. An event that lacks
-fragments it had is kept as INCOMPLETE, with what is there of it. The new run is
-INCOMPLETE, its reasons say what was left behind, and `thalweg verify` finds nothing
+Kept is every record that is whole: of runs with bad blocks, cut segments, lost \
+footers or missing segment files, and of runs whose writer died. An event that lacks \
+fragments it had is kept as INCOMPLETE, with what is there of it. The new run is \
+INCOMPLETE, its reasons say what was left behind, and `thalweg verify` finds nothing \
 wrong with it. RUN itself is only read.
 
-Exit code: 0, also where RUN is intact and nothing was written; 1 where it cannot be
-read, or the new run cannot be written; 2 where there is no such run, where it is
+Exit code: 0, also where RUN is intact and nothing was written; 1 where it cannot be \
+read, or the new run cannot be written; 2 where there is no such run, where it is \
 being written, or where DIR exists.")]
 pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042

@@ -3,25 +3,26 @@
 use super::info::stored;
 use super::place::{Named, Together, directories, ledger, open, word, worst};
 use crate::Failure;
-use crate::print::{self, Busy, Output};
+use crate::live::{self, Busy};
+use crate::print::{self, Output};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
-use thalweg_page::text::{count, many, plain, volume, wrapped};
-use thalweg_store::{EventCounts, RunInfo, RunState, Verdict, VerifyReport, WriterLife};
+use thalweg_page::text::{count, many, plain, wrapped};
+use thalweg_store::{EventCounts, Run, RunInfo, RunState, Verdict, VerifyReport, WriterLife};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Checked are every block's and every payload's CRC, that each closed event has one
+Checked are every block's and every payload's CRC, that each closed event has one \
 record for each source, and that run.json says what the files hold.
 
-A run of several builders has a directory for each, run-000042-b0, -b1, and so on.
+A run of several builders has a directory for each, run-000042-b0, -b1, and so on. \
 Name several of them, or run-000042 for all, and they are also judged together.
 
-Exit code: 0 where everything is intact and the run is COMPLETE; 1 where something
-is damaged or missing, and also where what is on disk is intact, but the run is
+Exit code: 0 where everything is intact and the run is COMPLETE; 1 where something \
+is damaged or missing, and also where what is on disk is intact, but the run is \
 INCOMPLETE or OPEN; 2 where there is no such run.")]
 pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042
@@ -48,6 +49,7 @@ struct Sum {
     consistent: bool,
     events: EventCounts,
     fragments: u64,
+    missing: u64,
     blocks: u64,
     segments: u32,
     bytes: u64,
@@ -84,16 +86,14 @@ impl Verified {
     fn read(named: Named) -> Result<Self, Failure> {
         let path = &named.path;
         let busy = Busy::new(format!("opening {}", path.display()));
-        let result = match open(path) {
-            Ok(run) => {
-                busy.now(format!("verifying {}, {}", path.display(), volume(run.bytes())));
-                Ok((run.info().clone(), thalweg_store::verify(&run)))
-            }
+        let opened = open(path);
+        drop(busy);
+        let result = match opened {
+            Ok(run) => Ok((run.info().clone(), watched(&run))),
             // It was a run when we looked first.
             Err(Failure::Broken(error)) => Err(error),
             Err(usage) => return Err(usage),
         };
-        drop(busy);
         Ok(Self { named, result })
     }
 
@@ -118,15 +118,24 @@ impl Verified {
         let path = plain(&self.named.path.display().to_string()).into_owned();
         match &self.result {
             Ok((_, report)) => text(&path, report),
-            Err(error) => wrapped(&format!("{path}: "), &format!("DAMAGED: {}", plain(error))),
+            Err(error) => wrapped(&format!("{path}: {}: ", print::verdict("DAMAGED")), error),
         }
     }
+}
+
+/// Verifies a run, and shows how far it is.
+pub(crate) fn watched(run: &Run) -> VerifyReport {
+    let bar = live::bar(live::BYTES).with_message(format!("verifying {}:", run.path().display()));
+    bar.set_length(run.bytes());
+    let report = thalweg_store::verify_watched(run, |bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    report
 }
 
 fn text(path: &str, report: &VerifyReport) -> String {
     let mut out = if report.consistent { intact(path, report) } else { damaged(path, report) };
     let incomplete = count(report.incomplete_events);
-    let fragments = many(report.fragments, "fragment");
+    let fragments = print::fragments(report.fragments, report.missing);
     let _ = writeln!(out, "  {} ({incomplete} incomplete), {fragments}", many(report.events, "event"));
     if report.unfinished_events > 0 {
         let unfinished = many(report.unfinished_events, "event");
@@ -134,8 +143,7 @@ fn text(path: &str, report: &VerifyReport) -> String {
     }
     let _ = writeln!(out, "  {}", stored(report.bytes, report.blocks, report.segments));
     if report.lost_blocks > 0 {
-        let (blocks, events) = (many(report.lost_blocks, "block"), many(report.lost_events, "event"));
-        let _ = writeln!(out, "  lost: {blocks}, and with them {events}, in whole or in part");
+        out.push_str(&wrapped("  lost: ", &lost(report)));
     }
     if !report.consistent {
         let _ = writeln!(out, "  `thalweg salvage {path}` keeps what is whole");
@@ -143,19 +151,39 @@ fn text(path: &str, report: &VerifyReport) -> String {
     out
 }
 
+/// What is lost with blocks that cannot be read.
+fn lost(report: &VerifyReport) -> String {
+    let (blocks, events) = (many(report.lost_blocks, "block"), many(report.lost_events, "event"));
+    let which = match &report.lost_ranges[..] {
+        [] => String::new(),
+        few if few.len() <= SHOWN => format!(" ({})", few.join(", ")),
+        more => format!(" ({} and {} more ranges)", more[..SHOWN].join(", "), count(more.len() - SHOWN)),
+    };
+    let fragments = report.lost_fragments.map_or(String::new(), |lost| format!(" and {}", many(lost, "fragment")));
+    format!("{blocks}, and with them {events}{which}{fragments}, in whole or in part")
+}
+
 /// A run that agrees with itself.
 fn intact(path: &str, report: &VerifyReport) -> String {
     match &report.verdict {
-        Verdict::Complete => format!("{path}: COMPLETE, intact\n"),
+        Verdict::Complete => format!("{path}: {}, intact\n", print::verdict("COMPLETE")),
         Verdict::Incomplete { reasons } => {
-            format!("{path}: intact, but the run is INCOMPLETE:\n{}", print::because(reasons))
+            let incomplete = print::verdict("INCOMPLETE");
+            format!("{path}: intact, but the run is {incomplete}:\n{}", print::because(reasons))
         }
         Verdict::Open { writer: WriterLife::Writing } => {
-            format!("{path}: OPEN, being written; intact so far, {}\n", many(report.blocks, "block"))
+            let open = print::verdict("OPEN, being written");
+            format!("{path}: {open}; intact so far, {}\n", many(report.blocks, "block"))
         }
-        Verdict::Open { .. } => format!("{path}: OPEN, being written, or its writer died; intact so far\n"),
+        Verdict::Open { .. } => {
+            format!("{path}: {}; intact so far\n", print::verdict("OPEN, being written, or its writer died"))
+        }
         Verdict::Recovered => {
-            let mut out = format!("{path}: OPEN, its writer died; recovered to block {}\n", count(report.blocks));
+            let mut out = format!(
+                "{path}: {}; recovered to block {}\n",
+                print::verdict("OPEN, its writer died"),
+                count(report.blocks)
+            );
             if let Some(end) = &report.recovery {
                 let place = format!("{} can be read up to byte {}", end.segment, end.offset);
                 out.push_str(&wrapped("  ", &plain(&format!("{place}; behind it: {}", end.found))));
@@ -172,7 +200,7 @@ fn damaged(path: &str, report: &VerifyReport) -> String {
         Verdict::Open { .. } | Verdict::Recovered => ("OPEN", &[][..]),
     };
     let problems = many(report.problem_count, "problem");
-    let mut out = format!("{path}: DAMAGED, {problems}; run.json says {state}\n");
+    let mut out = format!("{path}: {}, {problems}; run.json says {state}\n", print::verdict("DAMAGED"));
     out.push_str(&print::because(reasons));
     for problem in report.problems.iter().take(SHOWN) {
         out.push_str(&wrapped("  ", &plain(&problem.to_string())));
@@ -196,6 +224,7 @@ impl Sum {
             consistent: members().all(|(_, report)| report.consistent),
             events: EventCounts::default(),
             fragments: 0,
+            missing: 0,
             blocks: 0,
             segments: 0,
             bytes: 0,
@@ -205,6 +234,7 @@ impl Sum {
             sum.events.built = sum.events.built.saturating_add(report.events);
             sum.events.incomplete = sum.events.incomplete.saturating_add(report.incomplete_events);
             sum.fragments = sum.fragments.saturating_add(report.fragments);
+            sum.missing = sum.missing.saturating_add(report.missing);
             sum.blocks = sum.blocks.saturating_add(report.blocks);
             sum.segments = sum.segments.saturating_add(report.segments);
             sum.bytes = sum.bytes.saturating_add(report.bytes);
@@ -219,10 +249,10 @@ impl Sum {
     }
 
     fn text(&self, title: &str) -> String {
-        let intact = if self.consistent { "intact" } else { "DAMAGED" };
-        let mut out = format!("{title}: {}, {intact}\n", word(self.state));
+        let intact = print::verdict(if self.consistent { "intact" } else { "DAMAGED" });
+        let mut out = format!("{title}: {}, {intact}\n", print::verdict(word(self.state)));
         let EventCounts { built, incomplete } = self.events;
-        let fragments = many(self.fragments, "fragment");
+        let fragments = print::fragments(self.fragments, self.missing);
         let _ = writeln!(out, "  {} ({} incomplete), {fragments}", many(built, "event"), count(incomplete));
         let _ = writeln!(out, "  {}", stored(self.bytes, self.blocks, self.segments));
         if !self.ledger.sources.is_empty() {
@@ -255,11 +285,14 @@ mod tests {
             blocks: 69,
             bytes: 286_670_848,
             fragments: 68_607,
+            missing: 0,
             events: 22_869,
             incomplete_events: 0,
             unfinished_events: 0,
             lost_blocks: 0,
             lost_events: 0,
+            lost_ranges: Vec::new(),
+            lost_fragments: None,
             sources: Vec::new(),
             recovery: None,
             problem_count: problems.len() as u64,
@@ -272,7 +305,7 @@ mod tests {
         insta::assert_snapshot!(text("runs/run-000042", &report(Verdict::Complete, Vec::new())), @r"
         runs/run-000042: COMPLETE, intact
           22,869 events (0 incomplete), 68,607 fragments
-          286,670,848 bytes in 69 blocks, 1 segment
+          287 MB in 69 blocks, 1 segment
         ");
     }
 
@@ -285,7 +318,7 @@ mod tests {
         runs/run-000042: intact, but the run is INCOMPLETE:
           because: source 1.0 (adc-0): 5 fragments dropped at the source
           22,869 events (5 incomplete), 68,607 fragments
-          286,670,848 bytes in 69 blocks, 1 segment
+          287 MB in 69 blocks, 1 segment
         ");
     }
 
@@ -302,7 +335,7 @@ mod tests {
           4096 of 65536 bytes are there
           22,869 events (0 incomplete), 68,607 fragments
           besides, fragments of 1 event, never closed: they do not count
-          286,670,848 bytes in 69 blocks, 1 segment
+          287 MB in 69 blocks, 1 segment
         ");
     }
 
@@ -315,7 +348,7 @@ mod tests {
           00000.seg at byte 4194304: event 7, source 1.0: the payload does not match its
           CRC32C
           22,869 events (0 incomplete), 68,607 fragments
-          286,670,848 bytes in 69 blocks, 1 segment
+          287 MB in 69 blocks, 1 segment
           `thalweg salvage runs/run-000042` keeps what is whole
         ");
         let mut many = report(Verdict::Complete, (0..1000).map(payload).collect());

@@ -1,0 +1,74 @@
+//! What people write otherwise than it is meant, and what they are told: how it is written.
+
+use super::EventRate;
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Tables of one name, of which there may be several: `[[source]]`.
+pub(super) fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    from.deserialize_seq(Tables(PhantomData))
+}
+
+struct Tables<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Tables<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table in double brackets, [[builder]] or [[source]]: there may be several")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut tables: A) -> Result<Vec<T>, A::Error> {
+        let mut all = Vec::new();
+        while let Some(table) = tables.next_element()? {
+            all.push(table);
+        }
+        Ok(all)
+    }
+}
+
+/// A source's id, which looks like a number and is none: `1.10` is not `1.1`.
+pub(super) fn id<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    from.deserialize_string(Id)
+}
+
+struct Id;
+
+impl Visitor<'_> for Id {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an id in quotation marks: \"subsystem.element\", such as \"1.0\"")
+    }
+
+    fn visit_str<E: Error>(self, id: &str) -> Result<String, E> {
+        Ok(id.to_owned())
+    }
+}
+
+/// Events per second, without the unit.
+pub(super) struct Rate;
+
+impl Visitor<'_> for Rate {
+    type Value = EventRate;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of events per second, without quotation marks and unit: rate = 100.0")
+    }
+
+    fn visit_f64<E: Error>(self, hertz: f64) -> Result<EventRate, E> {
+        hertz.try_into().map_err(E::custom)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a rate is no more precise than that")]
+    fn visit_u64<E: Error>(self, hertz: u64) -> Result<EventRate, E> {
+        self.visit_f64(hertz as f64)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a rate is no more precise than that")]
+    fn visit_i64<E: Error>(self, hertz: i64) -> Result<EventRate, E> {
+        self.visit_f64(hertz as f64)
+    }
+}

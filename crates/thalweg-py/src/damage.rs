@@ -1,0 +1,86 @@
+//! What reading does where a run is damaged: it goes on behind that place and warns, or it stops.
+
+use crate::{DamageWarning, run_error};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::ffi::CString;
+use thalweg_store::StoreError;
+use thalweg_wire::EventId;
+
+/// What to do about events that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Errors {
+    Warn,
+    Raise,
+}
+
+impl Errors {
+    /// What the argument `errors` says.
+    pub(crate) fn named(name: &str) -> PyResult<Self> {
+        match name {
+            "warn" => Ok(Self::Warn),
+            "raise" => Ok(Self::Raise),
+            _ => Err(PyValueError::new_err(format!(
+                "errors={name:?}: 'warn' goes on behind events that cannot be read, 'raise' stops at them"
+            ))),
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Warn => "warn",
+            Self::Raise => "raise",
+        }
+    }
+}
+
+/// What could not be read since the last event that could: one warning tells of all of it.
+#[derive(Debug, Default)]
+pub(crate) struct Unreadable(Option<Stretch>);
+
+#[derive(Debug)]
+struct Stretch {
+    /// The first and last event, where they are known.
+    events: Option<(EventId, EventId)>,
+    count: u64,
+    /// What the first of them met.
+    error: StoreError,
+}
+
+impl Unreadable {
+    /// Notes what an event, or a block, met; gives it back as an exception where reading does not go on behind it.
+    pub(crate) fn note(&mut self, event: Option<EventId>, error: StoreError, errors: Errors) -> PyResult<()> {
+        if errors == Errors::Raise || !error.is_damage() {
+            return Err(run_error(error));
+        }
+        match &mut self.0 {
+            None => self.0 = Some(Stretch { events: event.map(|event| (event, event)), count: 1, error }),
+            Some(stretch) => {
+                stretch.count += 1;
+                stretch.events = stretch.events.zip(event).map(|((first, _), last)| (first, last));
+            }
+        }
+        Ok(())
+    }
+
+    /// Warns, where something was noted since the last time.
+    pub(crate) fn warn(&mut self, py: Python<'_>, run: &str) -> PyResult<()> {
+        let Some(Stretch { events, count, error }) = self.0.take() else { return Ok(()) };
+        let what = match (events, count) {
+            (Some((first, last)), 2..) => format!("{count} events, {} to {}, cannot be read", first.0, last.0),
+            (Some((event, _)), _) => format!("event {} cannot be read", event.0),
+            (None, 1) => "a part cannot be read".to_owned(),
+            (None, _) => format!("{count} parts cannot be read"),
+        };
+        let error = error.to_string();
+        let more = if error.contains("thalweg verify") { "" } else { "; `thalweg verify` says what is lost" };
+        warn(py, &format!("{run}: {what}: {error}{more}"))
+    }
+}
+
+/// Warns of damage.
+pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
+    // What it quotes from a file is nothing for a terminal.
+    let text = CString::new(text.replace(char::is_control, "\u{fffd}"))?;
+    PyErr::warn(py, &py.get_type::<DamageWarning>(), &text, 1)
+}

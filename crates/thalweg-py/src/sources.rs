@@ -1,0 +1,80 @@
+//! What all events of a run share: its number, and its sources.
+
+use crate::array::Shape;
+use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::prelude::*;
+use thalweg_store::RunInfo;
+use thalweg_wire::SourceId;
+
+/// A run's number, and its sources in ascending order.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) run: u32,
+    known: Vec<Known>,
+}
+
+/// A source as far as reading goes.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) id: SourceId,
+    pub(crate) name: String,
+    pub(crate) shape: Shape,
+}
+
+impl Sources {
+    pub(crate) fn of(info: &RunInfo) -> Self {
+        let known = info.sources.iter().map(|source| Known {
+            id: source.id,
+            name: source.name.clone(),
+            shape: Shape::of(&source.description),
+        });
+        Self::new(info.run, known.collect())
+    }
+
+    pub(crate) fn new(run: u32, mut known: Vec<Known>) -> Self {
+        known.sort_by_key(|source| source.id);
+        Self { run, known }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Known> {
+        self.known.iter()
+    }
+
+    /// The source of this number.
+    pub(crate) fn get(&self, id: SourceId) -> Option<&Known> {
+        let at = self.known.binary_search_by_key(&id, |source| source.id).ok()?;
+        self.known.get(at)
+    }
+
+    /// The source of this id or name. An id wins over another source's name that looks like it.
+    pub(crate) fn find(&self, key: &Bound<'_, PyAny>) -> PyResult<&Known> {
+        let key: String = key.extract().map_err(|_| {
+            let kind = key.get_type().name().map(|name| name.to_string()).unwrap_or_default();
+            PyTypeError::new_err(format!("a source is named by its id or name, a string such as '1.0', not by {kind}"))
+        })?;
+        let by_id = key.parse().ok().and_then(|id| self.get(id));
+        by_id.or_else(|| self.known.iter().find(|source| source.name == key)).ok_or_else(|| {
+            PyKeyError::new_err(format!("run {} has no source {key:?}; it has {}", self.run, self.listed()))
+        })
+    }
+
+    /// The first few, for a message.
+    fn listed(&self) -> String {
+        const FEW: usize = 8;
+        let mut listed: Vec<String> = self.known.iter().take(FEW).map(ToString::to_string).collect();
+        match self.known.len() {
+            0 => return "none".to_owned(),
+            all if all > FEW => listed.push(format!("{} more", all - FEW)),
+            _ => {}
+        }
+        listed.join(", ")
+    }
+}
+
+impl std::fmt::Display for Known {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { id, name, .. } = self;
+        // What it quotes from a file is nothing for a terminal.
+        if name.is_empty() || *name == id.to_string() { write!(f, "{id}") } else { write!(f, "{id} ({name:?})") }
+    }
+}

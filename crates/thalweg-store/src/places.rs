@@ -1,0 +1,124 @@
+//! Which event stands at which place in a run's order.
+
+use crate::format::Closing;
+use thalweg_wire::EventId;
+
+/// Finds events by their place among all of a run, and places by events. It knows of closings only, so it takes no
+/// memory for single events. An event that was closed twice, which only a damaged run has, has two places.
+#[derive(Debug)]
+pub(crate) struct Places(Vec<Group>);
+
+/// Closings whose ranges of events overlap; as a rule one alone.
+#[derive(Debug)]
+struct Group {
+    first: EventId,
+    /// Events of all groups in front of this one.
+    before: u64,
+    /// Where its closings begin.
+    begin: usize,
+}
+
+impl Places {
+    /// `closings` are in ascending order of their first events.
+    pub(crate) fn new(closings: &[Closing]) -> Self {
+        let mut groups = Vec::new();
+        let (mut before, mut highest) = (0_u64, None);
+        for (begin, closing) in closings.iter().enumerate() {
+            if highest.is_none_or(|highest| closing.first > highest) {
+                groups.push(Group { first: closing.first, before, begin });
+            }
+            highest = highest.max(Some(closing.last()));
+            before = before.saturating_add(closing.count.into());
+        }
+        Self(groups)
+    }
+
+    /// How many events there are up to `id`, itself included.
+    pub(crate) fn through(&self, closings: &[Closing], id: EventId) -> u64 {
+        let Some(at) = self.0.partition_point(|group| group.first <= id).checked_sub(1) else { return 0 };
+        self.0[at].before.saturating_add(through(self.members(closings, at), id))
+    }
+
+    /// The event with so many in front of it.
+    pub(crate) fn nth(&self, closings: &[Closing], place: u64) -> Option<EventId> {
+        let at = self.0.partition_point(|group| group.before <= place).checked_sub(1)?;
+        let members = self.members(closings, at);
+        let place = place - self.0[at].before;
+        // The lowest event that more than `place` of the group reach up to.
+        let (mut low, mut high) = (self.0[at].first.0, members.iter().map(|closing| closing.last().0).max()?);
+        if through(members, EventId(high)) <= place {
+            return None;
+        }
+        if let [closing] = members {
+            return Some(EventId(closing.first.0 + closing.stride * place));
+        }
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match through(members, EventId(middle)) > place {
+                true => high = middle,
+                false => low = middle + 1,
+            }
+        }
+        Some(EventId(low))
+    }
+
+    fn members<'a>(&self, closings: &'a [Closing], at: usize) -> &'a [Closing] {
+        let end = self.0.get(at + 1).map_or(closings.len(), |next| next.begin);
+        &closings[self.0[at].begin..end]
+    }
+}
+
+/// How many events of these closings there are up to `id`.
+fn through(closings: &[Closing], id: EventId) -> u64 {
+    let of = |closing: &Closing| {
+        let steps = id.0.checked_sub(closing.first.0).map(|ahead| ahead / closing.stride);
+        steps.map_or(0, |steps| u64::from(closing.count).min(steps.saturating_add(1)))
+    };
+    closings.iter().map(of).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EventStatus;
+    use proptest::prelude::*;
+
+    fn closings() -> impl Strategy<Value = Vec<Closing>> {
+        let closing = (0..500_u64, 1..9_u64, 1..40_u32).prop_map(|(first, stride, count)| Closing {
+            first: EventId(first),
+            stride,
+            count,
+            status: EventStatus::Complete,
+        });
+        proptest::collection::vec(closing, 0..12).prop_map(|mut all| {
+            all.sort_by_key(|closing| closing.first);
+            all
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn events_stand_where_counting_them_puts_them(closings in closings()) {
+            let mut events: Vec<EventId> = closings.iter().copied().flat_map(Closing::events).collect();
+            events.sort_unstable();
+            let places = Places::new(&closings);
+            for (place, event) in (0..).zip(&events) {
+                prop_assert_eq!(places.nth(&closings, place), Some(*event));
+            }
+            prop_assert_eq!(places.nth(&closings, events.len() as u64), None);
+            for id in (0..900).map(EventId) {
+                let counted = events.iter().filter(|event| **event <= id).count() as u64;
+                prop_assert_eq!(places.through(&closings, id), counted);
+            }
+        }
+    }
+
+    #[test]
+    fn the_highest_numbers_there_are_have_their_places() {
+        let last = Closing { first: EventId(u64::MAX - 2), stride: 2, count: 2, status: EventStatus::Complete };
+        let places = Places::new(&[last]);
+        assert_eq!(places.nth(&[last], 1), Some(EventId(u64::MAX)));
+        assert_eq!(places.nth(&[last], u64::MAX), None);
+        assert_eq!(places.through(&[last], EventId(u64::MAX)), 2);
+    }
+}

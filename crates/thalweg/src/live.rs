@@ -1,0 +1,352 @@
+//! What a terminal shows while something goes on: one line on standard error, drawn again and again. Several processes
+//! may share a terminal; only one at a time draws, and only while it is in the foreground.
+
+use crate::outlet;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::{FlockOperation, flock, statvfs};
+use rustix::process::getpgrp;
+use rustix::termios::{isatty, tcgetpgrp, ttyname};
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use thalweg_node::{RunConfig, Snapshot, State};
+use thalweg_page::text::{count, many, plain_lines, seconds, volume, wrapped};
+use thalweg_page::tone;
+
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Heeds `--color` and `--quiet`.
+pub(crate) fn set_up(color: colorchoice_clap::Color, quiet: bool) {
+    color.write_global();
+    tone::colour(is_coloured(&io::stdout()));
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+/// Whether nobody wants to know how far it is.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+pub(crate) fn stderr_is_coloured() -> bool {
+    is_coloured(&io::stderr())
+}
+
+/// As `--color` says, else `NO_COLOR` and its like, else whether it is a terminal.
+fn is_coloured(stream: &impl anstream::stream::RawStream) -> bool {
+    anstream::AutoStream::choice(stream) != anstream::ColorChoice::Never
+}
+
+/// An error, as standard error shows it: on a terminal in lines that fit, elsewhere in one, for `grep`. What it quotes
+/// cannot move the cursor, and several lines stay several: they show a place in a file.
+pub(crate) fn said(error: &str) -> String {
+    let text = plain_lines(error);
+    match text.contains('\n') || !io::stderr().is_terminal() {
+        true => format!("thalweg: {}\n", text.trim_end()),
+        false => wrapped("thalweg: ", &text),
+    }
+}
+
+/// Whether this process may draw on the terminal that standard error is: nobody asked for quiet, it is in the
+/// foreground, and no other process of Thalweg draws there.
+fn may_draw() -> bool {
+    static TERMINAL: OnceLock<Option<File>> = OnceLock::new();
+    let stderr = io::stderr();
+    if is_quiet() || !isatty(&stderr) {
+        return false;
+    }
+    let terminal = TERMINAL.get_or_init(|| {
+        let name = ttyname(&stderr, Vec::new()).ok()?;
+        OpenOptions::new().read(true).open(OsStr::from_bytes(name.as_bytes())).ok()
+    });
+    // A terminal that is not this session's has no foreground.
+    let in_front = tcgetpgrp(&stderr).map_or(true, |group| group == getpgrp());
+    let Some(terminal) = terminal else { return in_front };
+    if !in_front {
+        let _ = flock(terminal, FlockOperation::Unlock);
+        return false;
+    }
+    // It is the process that has it until it ends: asking again costs nothing.
+    flock(terminal, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+/// A bar or a line that follows indicatif's template. It is not seen where this process may not draw.
+pub(crate) fn bar(template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(0), target());
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn target() -> ProgressDrawTarget {
+    if may_draw() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+}
+
+/// Bytes that are worked through: how many, how fast, and how long the rest takes.
+pub(crate) const BYTES: &str =
+    "{msg} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left {wide_bar}";
+
+/// Something that takes long, and of which nobody knows how long.
+#[derive(Debug)]
+pub(crate) struct Busy(ProgressBar);
+
+impl Busy {
+    pub(crate) fn new(doing: String) -> Self {
+        let bar = bar("{spinner} {wide_msg} {elapsed}");
+        bar.set_message(doing);
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self(bar)
+    }
+
+    pub(crate) fn now(&self, doing: String) {
+        self.0.set_message(doing);
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// What a run is to come to, as far as its topology says: how much of it is left.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Goal {
+    duration: Option<Duration>,
+    events: Option<u64>,
+    /// Where it is recorded.
+    directory: Option<PathBuf>,
+}
+
+impl From<&RunConfig> for Goal {
+    fn from(run: &RunConfig) -> Self {
+        Self { duration: run.duration, events: run.events, directory: run.record.then(|| run.directory.clone()) }
+    }
+}
+
+/// The line of a run. A thread of its own draws it: a terminal that was stopped (Ctrl-S) stops nothing else.
+#[derive(Debug)]
+pub(crate) struct Line {
+    over: Sender<()>,
+    cleared: Receiver<()>,
+}
+
+impl Line {
+    /// How often it is drawn.
+    const EVERY: Duration = Duration::from_millis(200);
+
+    /// Shows what is seen in a look at the run. `name` goes in front.
+    pub(crate) fn new(name: &str, goal: Goal, look: impl Fn() -> Snapshot + Send + 'static) -> Self {
+        let (over, is_over) = channel();
+        let (clears, cleared) = channel();
+        let name = name.to_owned();
+        thread::spawn(move || {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+            if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
+                bar.set_style(style);
+            }
+            let mut seen = Seen { name, goal, began: None, last: None, rate: 0.0, full: None };
+            while is_over.recv_timeout(Self::EVERY) == Err(RecvTimeoutError::Timeout) {
+                let parts = seen.parts(&look());
+                if may_draw() {
+                    if bar.is_hidden() {
+                        bar.set_draw_target(ProgressDrawTarget::stderr());
+                    }
+                    let columns = console_width();
+                    bar.set_message(fitted(parts, columns));
+                } else {
+                    bar.set_draw_target(ProgressDrawTarget::hidden());
+                }
+            }
+            bar.finish_and_clear();
+            drop(clears);
+        });
+        Self { over, cleared }
+    }
+
+    /// Takes it away, for what is said next.
+    pub(crate) fn clear(self) {
+        drop(self.over);
+        let _ = self.cleared.recv_timeout(outlet::LOG_TIME);
+    }
+}
+
+fn console_width() -> usize {
+    rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col.into())
+}
+
+/// What has been seen of a run.
+#[derive(Debug)]
+struct Seen {
+    name: String,
+    goal: Goal,
+    /// When it was first seen running, and how many events it had then.
+    began: Option<(Instant, u64)>,
+    /// When the rate was taken last, and how many bytes there were.
+    last: Option<(Instant, u64)>,
+    /// Bytes per second.
+    rate: f64,
+    /// The part of the disk that is used, and what is free on it.
+    full: Option<(f64, f64)>,
+}
+
+/// How much is dropped first where a line is too narrow; 0 never.
+type Part = (u8, String);
+
+impl Seen {
+    /// What there is to say, in the order in which it stands.
+    fn parts(&mut self, now: &Snapshot) -> Vec<Part> {
+        let state = match now.state {
+            State::Idle | State::Configured => format!("{}, {} here", now.state, many(now.connected, "source")),
+            state => state.to_string(),
+        };
+        let mut parts = vec![(0, format!("{}: {state}", self.name))];
+        if !now.state.has_begun() {
+            if !now.waits.is_empty() {
+                parts.push((1, now.waits.clone()));
+            }
+            return parts;
+        }
+        let (began, before) = *self.began.get_or_insert((Instant::now(), now.events));
+        let ran = began.elapsed();
+        let (at, bytes) = *self.last.get_or_insert((Instant::now(), now.bytes));
+        if at.elapsed() >= LEAST {
+            #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+            let rate = now.bytes.saturating_sub(bytes) as f64 / at.elapsed().as_secs_f64();
+            self.rate = rate;
+        }
+        if at.elapsed() >= RATE_OVER {
+            self.last = Some((Instant::now(), now.bytes));
+        }
+        let left = self.left(ran, now.events - before.min(now.events));
+        parts.push((0, seconds(ran.as_secs_f64())));
+        parts.extend(left.map(|left| (1, format!("{} left", seconds(left)))));
+        parts.push((0, format!("{:.2} Gbit/s", self.rate * 8e-9)));
+        parts.push((2, volume(now.bytes)));
+        parts.extend(self.disk(left).map(|disk| (3, disk)));
+        if now.incomplete > 0 {
+            parts.push((2, format!("{} incomplete", count(now.incomplete))));
+        }
+        parts.push((5, many(now.events, "event")));
+        if now.stalls > 0 {
+            parts.push((4, format!("disk behind {}", seconds(Duration::from_nanos(now.stalled_nanos).as_secs_f64()))));
+        }
+        parts
+    }
+
+    /// How long the run still takes, in seconds.
+    fn left(&self, ran: Duration, events: u64) -> Option<f64> {
+        let by_time = self.goal.duration.map(|duration| duration.saturating_sub(ran).as_secs_f64());
+        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+        let by_events = self
+            .goal
+            .events
+            .filter(|_| events > 0)
+            .map(|goal| goal.saturating_sub(events) as f64 * ran.as_secs_f64() / events as f64);
+        by_time.into_iter().chain(by_events).min_by(f64::total_cmp)
+    }
+
+    /// How full the disk is; how soon it will be, where that is before the end of the run, or soon.
+    fn disk(&mut self, left: Option<f64>) -> Option<String> {
+        let directory = self.goal.directory.as_ref()?;
+        if let Ok(disk) = statvfs(directory) {
+            #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+            let [used, free] = [disk.f_blocks.saturating_sub(disk.f_bfree), disk.f_bavail]
+                .map(|blocks| blocks as f64 * disk.f_frsize as f64);
+            // As df(1) has it: what is kept for root is nobody's here.
+            self.full = (used + free > 0.0).then_some((used / (used + free), free));
+        }
+        let (used, free) = self.full?;
+        Some(match free / self.rate {
+            soon if soon < left.unwrap_or(SOON.as_secs_f64()) => format!("disk full in {}", seconds(soon)),
+            _ => format!("disk {:.0} % full", 100.0 * used),
+        })
+    }
+}
+
+/// Of a run without an end: a disk that is full by then is worth a word.
+const SOON: Duration = Duration::from_secs(3600);
+/// What a rate is a mean over: at least, and at most.
+const LEAST: Duration = Duration::from_millis(150);
+const RATE_OVER: Duration = Duration::from_secs(1);
+
+/// As many of the parts as fit, the least important left out first.
+fn fitted(mut parts: Vec<Part>, columns: usize) -> String {
+    let joined = |parts: &[Part]| parts.iter().map(|(_, text)| &text[..]).collect::<Vec<_>>().join("  ");
+    while joined(&parts).chars().count() > columns {
+        let least = parts.iter().enumerate().max_by_key(|(_, (importance, _))| *importance);
+        match least {
+            Some((at, (1.., _))) => parts.remove(at),
+            _ => break,
+        };
+    }
+    joined(&parts)
+}
+
+/// What goes in front of text on a terminal: whoever drew a line there has it taken away, and draws it again below.
+pub(crate) fn clears_line(stream: &impl IsTerminal) -> &'static str {
+    if stream.is_terminal() { "\r\u{1b}[K" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(goal: Goal) -> Seen {
+        let began = Instant::now().checked_sub(Duration::from_secs(3_723));
+        Seen { name: "builder".into(), goal, began: began.map(|began| (began, 0)), last: None, rate: 0.0, full: None }
+    }
+
+    #[test]
+    fn a_line_has_what_fits_and_keeps_what_matters() {
+        let goal = Goal { duration: Some(Duration::from_secs(7_500)), ..Goal::default() };
+        let now = Snapshot {
+            state: State::Running,
+            bytes: 31_234_567_890_123,
+            events: 123_456_789,
+            incomplete: 12,
+            stalls: 3,
+            stalled_nanos: 2_000_000_000,
+            ..Snapshot::default()
+        };
+        let mut parts = seen(goal).parts(&now);
+        // As it comes out depends on the time between two looks.
+        parts[3].1 = "20.00 Gbit/s".into();
+        parts.insert(5, (3, "disk 43 % full".into()));
+        let wide = fitted(parts.clone(), 200);
+        assert_eq!(
+            wide,
+            "builder: running  1h 2m 3s  1h 2m 57s left  20.00 Gbit/s  31.2 TB  disk 43 % full  12 incomplete  \
+             123,456,789 events  disk behind 2.0 s"
+        );
+        assert_eq!(
+            fitted(parts.clone(), 80),
+            "builder: running  1h 2m 3s  1h 2m 57s left  20.00 Gbit/s  31.2 TB  12 incomplete"
+        );
+        assert_eq!(fitted(parts, 20), "builder: running  1h 2m 3s  20.00 Gbit/s");
+    }
+
+    #[test]
+    fn the_rest_is_what_ends_first() {
+        let goal = Goal { duration: Some(Duration::from_secs(4_000)), events: Some(2_000), directory: None };
+        let left = |events| seen(goal.clone()).left(Duration::from_secs(1_000), events);
+        assert_eq!(left(1_000), Some(1_000.0));
+        assert_eq!(left(10), Some(3_000.0));
+        assert_eq!(seen(Goal::default()).left(Duration::ZERO, 5), None);
+    }
+
+    #[test]
+    fn before_a_run_begins_it_says_what_it_waits_for() {
+        let now =
+            Snapshot { state: State::Configured, connected: 1, waits: "waits for adc-1".into(), ..Snapshot::default() };
+        let parts = seen(Goal::default()).parts(&now);
+        assert_eq!(fitted(parts, 80), "builder: configured, 1 source here  waits for adc-1");
+    }
+}

@@ -1,0 +1,153 @@
+"""Each package is installed into an empty place, records a run there, and goes again without a trace.
+
+`make test-dist` makes the packages of the program as tests build it, and runs this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DIST = ROOT / "dist"
+# What every package must be able to do.
+DEMO = "thalweg demo --size 64KiB --rate 100 --duration 1s && thalweg verify runs/run-000001"
+
+
+def package(pattern: str) -> Path:
+    """The one package of a kind."""
+    (found,) = DIST.glob(pattern)
+    return found
+
+
+def said(*command: str | Path, **options: object) -> str:
+    """What a command prints; where it fails, the test does, with what it said."""
+    ended = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options)
+    assert ended.returncode == 0, f"{command}: {ended.stdout}"
+    return ended.stdout
+
+
+def test_the_checksums_are_those_of_the_packages() -> None:
+    lines = [line.split("  ") for line in (DIST / "SHA256SUMS").read_text().splitlines()]
+    assert {name for _, name in lines} == {file.name for file in DIST.iterdir()} - {"SHA256SUMS"}
+    assert all(hashlib.sha256((DIST / name).read_bytes()).hexdigest() == digest for digest, name in lines)
+
+
+def test_a_wheel_in_an_empty_venv_is_the_program_and_the_package(tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    bin = tmp_path / "venv/bin"
+    said(bin / "pip", "install", "--quiet", package("*.whl"))
+    # Nothing else of this machine: neither a compiler nor another thalweg.
+    alone = {"PATH": f"{bin}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    told = said("bash", "-c", DEMO, cwd=tmp_path, env=alone)
+    assert "run 1: COMPLETE" in told
+    assert "COMPLETE, intact" in told
+    read = "import thalweg; print(thalweg.__version__, sum(1 for _ in thalweg.open('runs/run-000001')))"
+    version, events = said(bin / "python", "-c", read, cwd=tmp_path, env=alone).split()
+    assert int(events) > 90
+    assert said(bin / "thalweg", "--version", env=alone).startswith(f"thalweg {version} (")
+
+
+class System:
+    """A Debian system of its own, in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def run(self, commands: str) -> str:
+        """What these print in it, with mounts that go when they have ended."""
+        mounts = "".join(f"mount --rbind /{name} {self.root}/{name} && " for name in ("dev", "proc", "sys"))
+        # Packages of PyPI and Debian are fetched from where this machine fetches them.
+        shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
+        inside = ["chroot", self.root, "bash", "-ec", f"cd /root; export DEBIAN_FRONTEND=noninteractive; {commands}"]
+        mounted = ["unshare", "--mount", "--propagation", "private", "bash", "-c", f'{mounts}exec "$@"', "-", *inside]
+        clean = {key: os.environ[key] for key in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY") if key in os.environ}
+        return said(
+            *mounted, env={**clean, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+        )
+
+    def files(self) -> set[str]:
+        """Everything in it that a package could have left."""
+        passing = ("var/cache", "var/lib/apt", "var/log", "root", "tmp", "run", "proc", "sys", "dev", "etc/resolv.conf")
+        all = (str(path.relative_to(self.root)) for path in self.root.rglob("*"))
+        return {name for name in all if not name.startswith(passing) and "__pycache__" not in name}
+
+
+@pytest.fixture(params=["bookworm", "trixie"])
+def system(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[System]:
+    """Debian 12 and 13 with nothing in them."""
+    if os.geteuid() != 0 or not shutil.which("mmdebstrap"):
+        pytest.skip("an empty Debian is made with mmdebstrap, by root")
+    root = tmp_path / "root"
+    # `man` and systemd are there to be asked what they think of pages and units.
+    said(
+        "mmdebstrap",
+        "--variant=apt",
+        "--include=systemd,man-db,passwd",
+        "--skip=cleanup/apt/lists",
+        request.param,
+        root,
+    )
+    yield System(root)
+    shutil.rmtree(root)
+
+
+def test_a_deb_on_a_bare_system_records_a_run_and_goes_without_a_trace(system: System) -> None:
+    before = system.files()
+    shutil.copy(package("*.deb"), system.root / "root/thalweg.deb")
+    system.run("apt-get install -y --no-install-recommends ./thalweg.deb")
+    told = system.run(f"thalweg --version; {DEMO}")
+    assert re.match(r"thalweg \d+\.\d+\.\d+ \(", told)
+    assert "COMPLETE, intact" in told
+    assert "thalweg" in system.run("man -w thalweg-verify; man thalweg > /root/page; head -n 5 /root/page")
+    assert "-F _thalweg thalweg" in system.run(
+        "source /usr/share/bash-completion/completions/thalweg; complete -p thalweg"
+    )
+    system.run("cd /usr/lib/systemd/system && systemd-analyze verify ./thalweg-serve.service ./thalweg-node@.service")
+    system.run("getent passwd thalweg")
+    # What came with it goes, too, even where something else could use it.
+    unused = "-o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false"
+    system.run(f"apt-get purge -y thalweg && apt-get autoremove -y --purge {unused}")
+    left = {
+        name for name in system.files() - before if not re.match(r"etc/.*-$|var/cache|var/lib/(dpkg|systemd)", name)
+    }
+    assert left == set()
+    assert system.run("getent passwd thalweg || echo gone").strip() == "gone"
+
+
+def test_make_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
+    program = Path(os.environ["THALWEG_BIN"])
+    install = ROOT / "scripts/install.sh"
+    said(install, program, tmp_path, "/opt/thalweg")
+    installed = tmp_path / "opt/thalweg"
+    assert said(installed / "bin/thalweg", "--version").startswith("thalweg ")
+    assert "/opt/thalweg/bin/thalweg serve" in (installed / "lib/systemd/system/thalweg-serve.service").read_text()
+    assert (installed / "share/man/man1/thalweg-verify.1").exists()
+    said(install, "--remove", program, tmp_path, "/opt/thalweg")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_the_container_is_made_of_what_there_is(tmp_path: Path) -> None:
+    # Without an engine: that the recipe's words are those of the packages, which are tried above on the same Debian.
+    recipe = (ROOT / "packaging/Containerfile").read_text()
+    (copied,) = re.findall(r"^COPY (\S+) ", recipe, re.M)
+    assert len(list(DIST.glob(copied))) == 1
+    assert "debian:12" in recipe
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is newer")
+def test_versions_agree() -> None:
+    import tomllib
+
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    assert f"version: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert version in (ROOT / "CHANGELOG.md").read_text()

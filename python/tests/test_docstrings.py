@@ -1,0 +1,81 @@
+"""`help(thalweg)` teaches: every public name has a docstring, and what the examples in them show is what happens."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy
+import pytest
+
+import thalweg
+
+if TYPE_CHECKING:
+    from conftest import Written
+
+# What Python itself asks for, and explains.
+PYTHONS = {"__new__", "__repr__", "__reduce__", "__module__", "__doc__", "__weakref__"}
+
+
+def documented() -> Iterator[tuple[str, object]]:
+    """The package, its public names, and their public members."""
+    yield "thalweg", thalweg
+    for name in thalweg.__all__:
+        item = getattr(thalweg, name)
+        if isinstance(item, str):
+            continue
+        yield f"thalweg.{name}", item
+        if inspect.isclass(item) and not issubclass(item, BaseException):
+            for member, value in vars(item).items():
+                if member not in PYTHONS and (not member.startswith("_") or callable(value)):
+                    yield f"thalweg.{name}.{member}", value
+
+
+MEMBERS = dict(documented())
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    text = inspect.getdoc(MEMBERS[name])
+    assert text
+    # Markup of another language would stand there as it is.
+    assert "```" not in text
+    assert "[`" not in text
+
+
+def test_dask_has_docstrings() -> None:
+    pytest.importorskip("dask", reason="Dask is not installed")
+    import thalweg.dask
+
+    for item in (thalweg.dask, thalweg.dask.events, thalweg.dask.array):
+        assert inspect.getdoc(item)
+
+
+@pytest.fixture(scope="module")
+def demo(record: Callable[..., Written], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which `demo/run-000001` is what the first docstring says how to record."""
+    folder = tmp_path_factory.mktemp("docstrings")
+    record("--sources", 2, "--size", "10KiB", "--rate", 1000, "--duration", "1s", out=folder / "demo")
+    return folder
+
+
+EXAMPLES = [name for name, item in MEMBERS.items() if ">>> " in (inspect.getdoc(item) or "")]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_shows_what_happens(name: str, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("xarray", reason="xarray is not installed")
+    monkeypatch.chdir(demo)
+    text = inspect.getdoc(MEMBERS[name]) or ""
+    test = doctest.DocTestParser().get_doctest(text, {"thalweg": thalweg, "numpy": numpy}, name, None, None)
+    said: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(test, out=said.append)
+    assert not said, "".join(said)
+
+
+def test_the_examples_are_found() -> None:
+    assert {"thalweg", "thalweg.open", "thalweg.Run", "thalweg.Event", "thalweg.Fragment"} <= set(EXAMPLES)

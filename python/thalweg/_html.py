@@ -1,0 +1,55 @@
+"""A run as a notebook shows it."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from thalweg import Run
+
+_ALWAYS = ("accepted", "recorded", "unaccounted")
+_NO_COUNTS = ("source", "name", "bytes", "final_counters")
+
+
+def run(run: Run) -> str:
+    """Its state, times and reasons, and the ledger. Of the ledger's columns, those that are 0 for every source are left
+    out, but for accepted, recorded and unaccounted."""
+    info = run.info
+    events = info["events"]
+    writing = {True: ", being written", False: ", its writer died", None: ""}[run.writing]
+    state = f"<b>{escape(run.state)}</b>{writing if run.state == 'OPEN' else ''}"
+    counts = f"{len(run):,} events ({events['incomplete']:,} incomplete), {run.nbytes / 1e6:,.1f} MB"
+    began = np.datetime_as_string(run.began_utc, unit="s").replace("T", " ")
+    lines = [f"run {run.number}: {state}", f"{counts}, began {began} UTC", f"<code>{escape(run.path)}</code>"]
+    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in run.reasons)
+    return (
+        f"<div><p>{'<br>'.join(lines)}</p>"
+        + (f"<ul>{reasons}</ul>" if reasons else "")
+        + _ledger(info["ledger"] or [], run.names)
+        + "</div>"
+    )
+
+
+def _ledger(ledger: list[dict[str, Any]], names: dict[str, str]) -> str:
+    if not ledger:
+        listed = "".join(f"<li>{escape(source)} {escape(name)}</li>" for source, name in names.items())
+        return f"<p>The ledger is written when the run ends. Its sources:</p><ul>{listed}</ul>"
+    counts = [key for key in ledger[0] if key not in _NO_COUNTS]
+    columns = [key for key in counts if key in _ALWAYS or any(line.get(key) for line in ledger)]
+    # In the order of a reader's questions: what came, what is here, what became of the rest.
+    columns.sort(key=lambda key: (_ALWAYS.index(key) if key in _ALWAYS[:2] else 2, key == "unaccounted"))
+    head = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in ("source", "name", *columns))
+    rows = []
+    for line in ledger:
+        cells = "".join(f"<td>{escape(str(line.get(key, '')))}</td>" for key in ("source", "name"))
+        # What a source whose last counters never came accepted is not known to the end.
+        least = "" if line.get("final_counters", True) else "≥ "
+        for key in columns:
+            count = line.get(key, 0)
+            shown = f"{least if key == 'accepted' else ''}{count:,}" if isinstance(count, int) else escape(str(count))
+            cells += f'<td style="text-align: right">{shown}</td>'
+        rows.append(f"<tr>{cells}</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

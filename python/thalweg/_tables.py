@@ -1,0 +1,132 @@
+"""Events as tables: what `to_dataframe` and `to_xarray` do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pandas as pd
+    import xarray as xr
+    from numpy.typing import NDArray
+
+    from thalweg import Event, Events, Fragment, Run
+
+
+_COLUMNS = ("event", "source", "name", "time_tai", "sequence", "window", "nbytes", "payload_type", "status")
+_TYPES: dict[str, Any] = {"event": np.uint64, "time_tai": "datetime64[ns]", "sequence": np.uint32, "window": np.uint32}
+
+
+def dataframe(events: Events, run: Run, /, **columns: Callable[[NDArray[Any]], Any]) -> pd.DataFrame:
+    """See `thalweg.Events.to_dataframe`."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        msg = "to_dataframe needs pandas: pip install thalweg[pandas]"
+        raise ImportError(msg) from error
+
+    names = run.names
+    table: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    if taken := [name for name in columns if name in table]:
+        msg = f"{', '.join(taken)}: there is a column of that name already"
+        raise ValueError(msg)
+    if wrong := [name for name, function in columns.items() if not callable(function)]:
+        msg = f"{', '.join(wrong)}: a column is a function of a fragment's array, such as numpy.mean"
+        raise TypeError(msg)
+    table |= {name: [] for name in columns}
+    for event in events:
+        for source, fragment in event.items():
+            about: list[Any] = [event.id, source, names[source], fragment.time_tai, fragment.sequence, fragment.window]
+            about += [fragment.nbytes, fragment.payload_type, " ".join(fragment.status)]
+            for name, value in zip(_COLUMNS, about, strict=True):
+                table[name].append(value)
+            for name, function in columns.items():
+                table[name].append(function(fragment.array))
+    typed = {name: np.array(column, _TYPES[name]) if name in _TYPES else column for name, column in table.items()}
+    frame: pd.DataFrame = pd.DataFrame(typed)
+    return frame
+
+
+def dataset(events: Events, run: Run, missing: str) -> xr.Dataset:
+    """See `thalweg.Events.to_xarray`."""
+    if missing not in ("raise", "drop"):
+        msg = f"missing={missing!r}: 'raise' where a fragment is missing, or 'drop' events that lack one"
+        raise ValueError(msg)
+    try:
+        import xarray as xr
+    except ImportError as error:
+        msg = "to_xarray needs xarray: pip install thalweg[xarray]"
+        raise ImportError(msg) from error
+
+    sources, names = events.sources, run.names
+    arrays: dict[str, NDArray[Any]] = {}
+    dims: dict[str, tuple[str, ...]] = {}
+    ids: list[int] = []
+    times: list[np.datetime64 | None] = []
+    for event in _whole(events, missing):
+        for source, fragment in event.items():
+            array = fragment.array
+            if source not in arrays:
+                arrays[source] = np.empty((len(events), *array.shape), array.dtype)
+                dims[source] = _dims(fragment)
+            _check(arrays[source][0], array, event, source)
+            arrays[source][len(ids)] = array
+        ids.append(event.id)
+        times.append(event.time_tai)
+    sizes: dict[str, tuple[int, str]] = {}
+    variables = {}
+    for source in sources if ids else []:
+        for dim, size in zip(dims[source], arrays[source].shape[1:], strict=True):
+            other_size, other = sizes.setdefault(dim, (size, source))
+            if size != other_size:
+                msg = (
+                    f"source {source} has {size} along {dim!r}, source {other} has {other_size}: choose sources that "
+                    f"fit, as in run.events(sources=[{source!r}]).to_xarray()"
+                )
+                raise ValueError(msg)
+        array = arrays[source][: len(ids)]
+        variables[_name(source, names)] = (("event", *dims[source]), array, {"source": source})
+    coordinates = {
+        "event": np.array(ids, np.uint64),
+        "time_tai": ("event", np.array(times, "datetime64[ns]"), {"scale": "TAI"}),
+    }
+    attributes = {"run": run.number, "path": run.path, "state": run.state}
+    return xr.Dataset(variables, coordinates, attributes)
+
+
+def _whole(events: Events, missing: str) -> Iterator[Event]:
+    """The events from which nothing is missing."""
+    for event in events:
+        if not event.missing:
+            yield event
+        elif missing == "raise":
+            lacks = ", ".join(f"{source} ({why})" for source, why in event.missing.items())
+            msg = f"event {event.id} has nothing of {lacks}: to_xarray(missing='drop') leaves such events out"
+            raise ValueError(msg)
+
+
+def _dims(fragment: Fragment) -> tuple[str, ...]:
+    """What the axes of a fragment's array are."""
+    kind, axes = fragment.payload_type.partition("-")[0], fragment.array.ndim
+    named = {("samples", 2): ("sample", "channel"), ("image", 2): ("row", "column")}
+    if fragment.array.ndim == 1:
+        return ("byte",) if fragment.array.dtype == np.uint8 else ("sample",)
+    return named.get((kind, axes)) or tuple(f"axis_{axis}" for axis in range(axes))
+
+
+def _check(first: NDArray[Any], array: NDArray[Any], event: Event, source: str) -> None:
+    if (array.shape, array.dtype) != (first.shape, first.dtype):
+        msg = (
+            f"event {event.id}: source {source} has {array.shape} of {array.dtype}, not {first.shape} of {first.dtype} "
+            "as before: an array needs one shape; choose events or sources that have one, or use to_dataframe"
+        )
+        raise ValueError(msg)
+
+
+def _name(source: str, names: dict[str, str]) -> str:
+    """A source's name, or its id where it has none of its own."""
+    name = names[source]
+    return name if name and list(names.values()).count(name) == 1 and name not in ("event", "time_tai") else source
