@@ -1,5 +1,6 @@
 //! How a device is asked for: the `device = { kind = "…", … }` table of the topology file.
 
+use crate::{Rate, StoredType};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,10 @@ pub enum DeviceConfig {
     Vdif(VdifConfig),
     /// PGM images, one after the other; replayed.
     Pgm(PgmConfig),
+    /// TIFF images, page by page; replayed.
+    Tiff(TiffConfig),
+    /// The rows of a NumPy array; replayed.
+    Npy(NpyConfig),
     /// Records of one size from a file; replayed.
     Raw(RawConfig),
 }
@@ -31,6 +36,8 @@ impl DeviceConfig {
             Self::Sigmf(_) => "sigmf",
             Self::Vdif(_) => "vdif",
             Self::Pgm(_) => "pgm",
+            Self::Tiff(_) => "tiff",
+            Self::Npy(_) => "npy",
             Self::Raw(_) => "raw",
         }
     }
@@ -49,6 +56,8 @@ impl DeviceConfig {
             Self::Sigmf(config) => std::slice::from_ref(&config.file),
             Self::Vdif(config) => std::slice::from_ref(&config.file),
             Self::Pgm(config) => &config.files,
+            Self::Tiff(config) => &config.files,
+            Self::Npy(config) => std::slice::from_ref(&config.file),
             Self::Raw(config) => std::slice::from_ref(&config.file),
         }
     }
@@ -60,6 +69,8 @@ impl DeviceConfig {
             Self::Sigmf(config) => std::slice::from_mut(&mut config.file),
             Self::Vdif(config) => std::slice::from_mut(&mut config.file),
             Self::Pgm(config) => &mut config.files,
+            Self::Tiff(config) => &mut config.files,
+            Self::Npy(config) => std::slice::from_mut(&mut config.file),
             Self::Raw(config) => std::slice::from_mut(&mut config.file),
         };
         for file in files {
@@ -88,12 +99,16 @@ pub struct ModelAdcConfig {
     pub period: u64,
 }
 
-/// A SigMF recording (`.sigmf-meta` beside `.sigmf-data`) of type `ri16_le`.
+/// A SigMF recording: `.sigmf-meta` beside `.sigmf-data`, or one of an archive (`.sigmf`) or collection
+/// (`.sigmf-collection`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SigmfConfig {
-    /// Either of the two files, or their common name without ending.
+    /// Either of the two files, or their common name without ending; or an archive, or a collection.
     pub file: PathBuf,
+    /// The recording of an archive or collection; may be left out where there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recording: Option<String>,
     /// Samples of each channel in one fragment; as many as make about 64 KiB where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples_per_fragment: Option<u64>,
@@ -114,6 +129,9 @@ pub struct VdifConfig {
     /// Samples per second and channel, where its headers do not say it, or say it wrongly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_rate: Option<u64>,
+    /// Data frames per second of each thread, where the recording does not tell, or tells it wrongly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// Begin again when the recording is over.
     #[serde(default, rename = "loop")]
     pub looped: bool,
@@ -125,26 +143,83 @@ pub struct VdifConfig {
 pub struct PgmConfig {
     /// Image files; a directory stands for its `*.pgm`, by name.
     pub files: Vec<PathBuf>,
+    /// Images per second, for their times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// Begin again when the sequence is over.
     #[serde(default, rename = "loop")]
     pub looped: bool,
 }
 
-/// A file of records of one size without a header.
+/// TIFF images of one size and type, played in the order given, page by page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TiffConfig {
+    /// Image files; a directory stands for its `*.tif` and `*.tiff`, by name.
+    pub files: Vec<PathBuf>,
+    /// Images per second, for their times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Begin again when the sequence is over.
+    #[serde(default, rename = "loop")]
+    pub looped: bool,
+}
+
+/// A NumPy array (`.npy`), whose first axis counts fragments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NpyConfig {
+    /// The file.
+    pub file: PathBuf,
+    /// Fragments per second, for their times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Begin again when the array is over.
+    #[serde(default, rename = "loop")]
+    pub looped: bool,
+}
+
+/// A file of records of one size, with or without a header in front.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawConfig {
     /// The file.
     pub file: PathBuf,
-    /// Bytes in each record.
-    pub record: ByteSize,
+    /// Bytes of a header in front of the first record, which are not played.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skip: ByteSize,
+    /// Bytes in each record; may be left out where `type` and `shape` say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<ByteSize>,
+    /// What a record is made of; bytes without a stated meaning where left out.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredType>,
+    /// A record's axes, the last one without gaps; one axis where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<u64>>,
+    /// Records per second, for their times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// Begin again when the recording is over.
     #[serde(default, rename = "loop")]
     pub looped: bool,
 }
 
+impl RawConfig {
+    /// Bytes in each record, where the options say it.
+    pub fn record_bytes(&self) -> Option<u64> {
+        let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
+        self.record.map(|record| record.0).or_else(of_shape)
+    }
+}
+
 fn one() -> u64 {
     1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(size: &ByteSize) -> bool {
+    size.0 == 0
 }
 
 /// A number of bytes; written as a number, or as text with a unit: `4096`, `"64KiB"`, `"1MiB"`, `"1.5 MB"`.
@@ -282,6 +357,7 @@ mod tests {
                 file: "a.vdif".into(),
                 thread: Some(3),
                 sample_rate: None,
+                rate: None,
                 looped: true
             }))
         );
@@ -296,7 +372,12 @@ mod tests {
             r#"device = { kind = "sigmf", file = "x", samples_per_fragment = 10 }"#,
             r#"device = { kind = "vdif", file = "x" }"#,
             r#"device = { kind = "pgm", files = ["a", "b"], loop = true }"#,
+            r#"device = { kind = "sigmf", file = "x.sigmf", recording = "y" }"#,
+            r#"device = { kind = "vdif", file = "x", rate = 1600 }"#,
+            r#"device = { kind = "tiff", files = ["a"], rate = 12.5 }"#,
+            r#"device = { kind = "npy", file = "x" }"#,
             r#"device = { kind = "raw", file = "x", record = "2KiB" }"#,
+            r#"device = { kind = "raw", file = "x", skip = 512, type = "ci16_be", shape = [64, 2], rate = 1e-3 }"#,
         ] {
             let config = device(text).unwrap();
             assert!(text.contains(&format!("\"{}\"", config.kind())));
@@ -314,6 +395,12 @@ mod tests {
         assert!(error.contains("tape") && error.contains("model-adc"), "{error}");
         let error = device(r#"device = { kind = "raw", file = "x", record = "8 bits" }"#).unwrap_err();
         assert!(error.contains("8 bits"), "{error}");
+        let error = device(r#"device = { kind = "npy", file = "x", rate = "100 Hz" }"#).unwrap_err();
+        assert!(error.contains("\"100 Hz\"") && error.contains("without a unit, such as 100.0"), "{error}");
+        let error = device(r#"device = { kind = "npy", file = "x", rate = 0 }"#).unwrap_err();
+        assert!(error.contains("0.0") && error.contains("from 1e-6"), "{error}");
+        let error = device(r#"device = { kind = "raw", file = "x", type = "float32" }"#).unwrap_err();
+        assert!(error.contains("'float32' is not a type: write one of u8") && error.contains("_be"), "{error}");
     }
 
     #[test]

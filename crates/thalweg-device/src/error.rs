@@ -40,6 +40,14 @@ pub enum DeviceError {
         /// What would be accepted.
         expected: &'static str,
     },
+    /// Options of the device that do not go together, or that make no payload.
+    #[error("device option {option}: {problem}")]
+    Option {
+        /// The option to look at first.
+        option: &'static str,
+        /// What is wrong, and what to write.
+        problem: String,
+    },
     /// There is nothing to play.
     #[error("{} holds no data to play", file.display())]
     Empty {
@@ -48,13 +56,14 @@ pub enum DeviceError {
     },
     /// The file's length is not a whole number of records.
     #[error(
-        "{} is {length} bytes long: {} records of {record} bytes and {} bytes left over; the recording was cut off, or \
-         its records have another size", file.display(), length / record, length % record
+        "{} has {length} bytes of data: {} records of {record} bytes and {} bytes left over; the recording was cut off, \
+         its records have another size, or other bytes stand in front of them (in raw files, skip passes over these)",
+        file.display(), length / record, length % record
     )]
     Leftover {
         /// The file.
         file: PathBuf,
-        /// Its length in bytes.
+        /// Its length in bytes, without what is passed over.
         length: u64,
         /// Bytes in a record.
         record: u64,
@@ -111,19 +120,38 @@ pub enum DeviceError {
         expected: &'static str,
     },
     /// An image that is unlike the first of its sequence.
-    #[error(
-        "{} is {} x {} with white {}, but {} is {} x {} with white {}: the images of one device must be alike",
-        file.display(), shape.0, shape.1, shape.2, first.display(), first_shape.0, first_shape.1, first_shape.2
-    )]
+    #[error("{} is {shape}, but {} is {first_shape}: the images of one device must be alike", file.display(), first.display())]
     Shape {
         /// The file.
         file: PathBuf,
-        /// Its width, height, and value of white.
-        shape: (u32, u32, u32),
+        /// What it is.
+        shape: String,
         /// The sequence's first file.
         first: PathBuf,
-        /// Its width, height, and value of white.
-        first_shape: (u32, u32, u32),
+        /// What that is.
+        first_shape: String,
+    },
+    /// A TIFF file that cannot be read.
+    #[error("page {page} of {}: {error}", file.display())]
+    Tiff {
+        /// The file.
+        file: PathBuf,
+        /// The page, from 0.
+        page: usize,
+        /// What the decoder says.
+        error: tiff::TiffError,
+    },
+    /// The recording asked for is not in the archive or collection, or none was asked for where there are several.
+    #[error("{}: {}; it has {}: set the option recording to one of these", file.display(),
+        match wanted { Some(wanted) => format!("no recording '{wanted}'"), None => "more than one recording".to_owned() },
+        listed(recordings))]
+    Recording {
+        /// The file.
+        file: PathBuf,
+        /// The recording asked for.
+        wanted: Option<String>,
+        /// The recordings it has.
+        recordings: Vec<String>,
     },
     /// The VDIF thread asked for is not there, or none was asked for where there are several.
     #[error("{}: {}; it has threads {threads:?}: set the option thread to one of these", file.display(),
@@ -146,9 +174,10 @@ pub enum DeviceError {
     },
     /// None of the formats that are known by looking.
     #[error(
-        "{} is not a recording that can be recognised: give a SigMF recording (.sigmf-meta and .sigmf-data), a VDIF file \
-         (.vdif), PGM images (.pgm) or a directory of them; a file of raw records needs a topology file that states their \
-         size, device = {{ kind = \"raw\", file = \"…\", record = … }}", file.display()
+        "{} is not a recording that can be recognised: give a SigMF recording (.sigmf-meta and .sigmf-data, .sigmf, \
+         .sigmf-collection), a VDIF file (.vdif), a NumPy array (.npy), PGM or TIFF images (.pgm, .tif) or a directory of \
+         them; a file of raw records needs a topology file that states their size, device = {{ kind = \"raw\", \
+         file = \"…\", record = … }}", file.display()
     )]
     NotRecognised {
         /// The file.
@@ -172,4 +201,17 @@ pub enum DeviceError {
         /// Records in the recording.
         records: u64,
     },
+}
+
+/// Names, but not more than a person reads.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 10;
+    let mut text = names.iter().take(SHOWN).map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+    if names.is_empty() {
+        text.push_str("none");
+    }
+    if names.len() > SHOWN {
+        text.push_str(&format!(", and {} more", names.len() - SHOWN));
+    }
+    text
 }

@@ -6,11 +6,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// An open file, its name and its length.
+/// An open file, or part of one, its name and its length.
 #[derive(Debug)]
 pub(crate) struct InputFile {
     file: File,
     path: PathBuf,
+    /// Where the part begins.
+    start: u64,
     len: u64,
 }
 
@@ -24,11 +26,22 @@ impl InputFile {
         }
         let file = File::open(path).map_err(wrap("opening"))?;
         let len = file.metadata().map_err(wrap("looking at"))?.len();
-        Ok(Self { file, path: path.to_owned(), len })
+        Ok(Self { file, path: path.to_owned(), start: 0, len })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// So many of its bytes, from byte `at` on; nothing where it does not have them.
+    pub(crate) fn part(self, at: u64, len: u64) -> Option<Self> {
+        let within = at.checked_add(len).is_some_and(|end| end <= self.len);
+        within.then(|| Self { start: self.start + at, len, ..self })
+    }
+
+    /// The whole file, for a library that reads by itself.
+    pub(crate) fn into_inner(self) -> File {
+        self.file
     }
 
     /// Bytes in the file when it was opened.
@@ -38,6 +51,7 @@ impl InputFile {
 
     /// Fills `bytes` from byte `at` of the file.
     pub(crate) fn read_at(&self, at: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let at = self.start.saturating_add(at);
         self.file.read_exact_at(bytes, at).map_err(|error| DeviceError::Read {
             file: self.path.clone(),
             at,

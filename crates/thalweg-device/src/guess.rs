@@ -1,14 +1,16 @@
 //! Which devices a file makes, by its name and its first bytes: for `thalweg demo --input FILE…`.
 
 use crate::file::InputFile;
-use crate::{DeviceConfig, DeviceError, PgmConfig, SigmfConfig, VdifConfig, sigmf, vdif};
+use crate::pgm::has_ending;
+use crate::sigmf_files::{Container, file_names};
+use crate::{DeviceConfig, DeviceError, NpyConfig, PgmConfig, SigmfConfig, TiffConfig, VdifConfig, npy, tiff, vdif};
 use std::path::{Path, PathBuf};
 
 /// The devices that play `inputs`, in that order; again and again where `looped`.
 ///
-/// A SigMF recording makes one device, named by either of its files or both. A VDIF file makes one for each of its
-/// threads, since one event is one frame time across threads. All PGM images, and those of directories, make one
-/// sequence.
+/// A SigMF recording makes one device, named by either of its files or both; an archive or collection makes one for
+/// each of its recordings. A VDIF file makes one for each of its threads, since one event is one frame time across
+/// threads. All PGM images, and those of directories, make one sequence, and so do all TIFF images.
 ///
 /// # Errors
 /// Where one of `inputs` cannot be read, or is of no format that is known here.
@@ -17,10 +19,23 @@ pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>
     for input in inputs {
         match format_of(input)? {
             Format::Sigmf => {
-                let (file, _) = sigmf::file_names(input);
-                let device = DeviceConfig::Sigmf(SigmfConfig { file, samples_per_fragment: None, looped });
-                if !devices.contains(&device) {
-                    devices.push(device);
+                let device = |file, recording| {
+                    DeviceConfig::Sigmf(SigmfConfig { file, recording, samples_per_fragment: None, looped })
+                };
+                let made = match Container::of(input) {
+                    None => vec![device(file_names(input).0, None)],
+                    Some(container) => {
+                        let names = container.recordings(input)?.into_iter();
+                        names.map(|name| device(input.clone(), Some(name))).collect()
+                    }
+                };
+                if made.is_empty() {
+                    return Err(DeviceError::Empty { file: input.clone() });
+                }
+                for device in made {
+                    if !devices.contains(&device) {
+                        devices.push(device);
+                    }
                 }
             }
             Format::Vdif => {
@@ -30,6 +45,7 @@ pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>
                         file: input.clone(),
                         thread: Some(thread),
                         sample_rate: None,
+                        rate: None,
                         looped,
                     })
                 }));
@@ -41,9 +57,25 @@ pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>
                 });
                 match sequence {
                     Some(sequence) => sequence.files.push(input.clone()),
-                    None => devices.push(DeviceConfig::Pgm(PgmConfig { files: vec![input.clone()], looped })),
+                    None => {
+                        devices.push(DeviceConfig::Pgm(PgmConfig { files: vec![input.clone()], rate: None, looped }))
+                    }
                 }
             }
+            Format::Tiff => {
+                let sequence = devices.iter_mut().find_map(|device| match device {
+                    DeviceConfig::Tiff(sequence) => Some(sequence),
+                    _ => None,
+                });
+                match sequence {
+                    Some(sequence) => sequence.files.push(input.clone()),
+                    None => {
+                        let files = vec![input.clone()];
+                        devices.push(DeviceConfig::Tiff(TiffConfig { files, rate: None, looped }));
+                    }
+                }
+            }
+            Format::Npy => devices.push(DeviceConfig::Npy(NpyConfig { file: input.clone(), rate: None, looped })),
         }
     }
     Ok(devices)
@@ -53,29 +85,40 @@ enum Format {
     Sigmf,
     Vdif,
     Pgm,
+    Tiff,
+    Npy,
 }
 
 fn format_of(path: &Path) -> Result<Format, DeviceError> {
     let wrap = |error| DeviceError::File { doing: "looking at", file: path.to_owned(), error };
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
     match ending.as_str() {
-        "sigmf-meta" | "sigmf-data" => return Ok(Format::Sigmf),
+        "sigmf-meta" | "sigmf-data" | "sigmf" | "sigmf-collection" => return Ok(Format::Sigmf),
         "vdif" => return Ok(Format::Vdif),
         "pgm" => return Ok(Format::Pgm),
+        "tif" | "tiff" => return Ok(Format::Tiff),
+        "npy" => return Ok(Format::Npy),
         _ => {}
     }
     let unknown = || DeviceError::NotRecognised { file: path.to_owned() };
-    if !path.exists() && sigmf::file_names(path).0.exists() {
+    if !path.exists() && file_names(path).0.exists() {
         return Ok(Format::Sigmf);
     }
     if std::fs::metadata(path).map_err(wrap)?.is_dir() {
-        let mut entries = std::fs::read_dir(path).map_err(wrap)?.filter_map(Result::ok);
-        let has_images = entries.any(|entry| entry.path().extension().is_some_and(|e| e.eq_ignore_ascii_case("pgm")));
-        return if has_images { Ok(Format::Pgm) } else { Err(unknown()) };
+        let entries: Vec<PathBuf> =
+            std::fs::read_dir(path).map_err(wrap)?.filter_map(Result::ok).map(|entry| entry.path()).collect();
+        let has = |endings: &[&str]| entries.iter().any(|entry| has_ending(entry, endings));
+        return match (has(&["pgm"]), has(&tiff::ENDINGS)) {
+            (true, _) => Ok(Format::Pgm),
+            (false, true) => Ok(Format::Tiff),
+            (false, false) => Err(unknown()),
+        };
     }
     let file = InputFile::open(path)?;
-    match file.head(3)?[..] {
-        [b'P', b'5', behind] if behind.is_ascii_whitespace() => Ok(Format::Pgm),
+    match file.head(6)?[..] {
+        [b'P', b'5', behind, ..] if behind.is_ascii_whitespace() => Ok(Format::Pgm),
+        [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Ok(Format::Tiff),
+        ref head if head == npy::MAGIC => Ok(Format::Npy),
         _ if vdif::looks_like_vdif(&file) => Ok(Format::Vdif),
         _ => Err(unknown()),
     }
@@ -105,6 +148,7 @@ mod tests {
                     file: file.clone(),
                     thread: Some(thread),
                     sample_rate: None,
+                    rate: None,
                     looped: true,
                 })
             };
@@ -122,7 +166,46 @@ mod tests {
         assert_eq!(images.files, [names[0].clone(), names[2].clone()]);
         assert_eq!(samples.file, names[3]);
         let whole = devices_for(&[dir.path().to_owned()], false).unwrap();
-        assert_eq!(whole, [DeviceConfig::Pgm(PgmConfig { files: vec![dir.path().to_owned()], looped: false })]);
+        assert_eq!(
+            whole,
+            [DeviceConfig::Pgm(PgmConfig { files: vec![dir.path().to_owned()], rate: None, looped: false })]
+        );
+    }
+
+    #[test]
+    fn arrays_and_image_stacks_are_known_by_name_and_by_their_first_bytes() {
+        let dir = directory(&[
+            ("a.npy", b"".as_slice()),
+            ("array", b"\x93NUMPY\x01\0"),
+            ("b.TIFF", b""),
+            ("little", b"II*\0\x08\0\0\0"),
+            ("big", b"MM\0+\0\x08\0\0"),
+        ]);
+        let names = ["a.npy", "array", "b.TIFF", "little", "big"].map(|name| dir.path().join(name));
+        let devices = devices_for(&names, true).unwrap();
+        let [DeviceConfig::Npy(named), DeviceConfig::Npy(unnamed), DeviceConfig::Tiff(images)] = &devices[..] else {
+            panic!("{devices:?}")
+        };
+        assert_eq!((&named.file, &unnamed.file), (&names[0], &names[1]));
+        assert_eq!(images.files, names[2..]);
+    }
+
+    #[test]
+    fn each_recording_of_a_collection_makes_a_device() {
+        let collection = br#"{"collection": {"core:streams": [{"name": "x"}, {"name": "y"}]}}"#;
+        let dir =
+            directory(&[("all.sigmf-collection", collection), ("none.sigmf-collection", b"{}"), ("a.sigmf", b"")]);
+        let path = dir.path().join("all.sigmf-collection");
+        let devices = devices_for(std::slice::from_ref(&path), true).unwrap();
+        let recordings = devices.iter().map(|device| match device {
+            DeviceConfig::Sigmf(SigmfConfig { file, recording, .. }) if *file == path => recording.as_deref(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(recordings.collect::<Vec<_>>(), [Some("x"), Some("y")]);
+        for empty in ["none.sigmf-collection", "a.sigmf"] {
+            let error = devices_for(&[dir.path().join(empty)], true).unwrap_err().to_string();
+            assert!(error.contains(empty), "{error}");
+        }
     }
 
     #[test]

@@ -10,9 +10,11 @@
 //! | kind | what it is | one fragment is |
 //! | --- | --- | --- |
 //! | `model-adc` | a 12-bit digitizer computed from a seed ([`model_adc`]) | `size` bytes of samples |
-//! | `sigmf` | a SigMF recording of 16-bit samples | `samples_per_fragment` samples of every channel |
+//! | `sigmf` | a SigMF recording | `samples_per_fragment` samples of every channel |
 //! | `vdif` | one thread of a VDIF recording | one data frame with its header |
 //! | `pgm` | PGM images, one after the other | one image |
+//! | `tiff` | TIFF images, page by page | one image |
+//! | `npy` | a NumPy array | what one index of its first axis holds |
 //! | `raw` | a file of records of one size | one record |
 //!
 //! How fast fragments are taken is not the device's business: the source node paces. Files are input from a stranger:
@@ -27,13 +29,17 @@
 //! | `adc` | The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again |
 //! | `replay` | What all recordings have in common: records in a row, played once or again and again |
 //! | `vdif` | Replay of one thread of a VDIF recording (*VLBI Data Interchange Format Specification*, release 1.1.1, 2014, <https://vlbi.org/vlbi-standards/vdif/>) |
-//! | `sigmf` | Replay of a SigMF recording of 16-bit samples (the Signal Metadata Format, <https://sigmf.org>, version 1.2) |
+//! | `sigmf` | Replay of a SigMF recording (the Signal Metadata Format, <https://sigmf.org>, version 1.2) |
+//! | `sigmf_files` | Where a SigMF recording's metadata and samples are: in two files, in an archive, or named by a collection |
 //! | `pgm` | Replay of camera images stored as binary PGM files (Netpbm `P5`, <https://netpbm.sourceforge.net/doc/pgm.html>) |
+//! | `tiff` | Replay of images stored as TIFF (*TIFF Revision 6.0*, 1992, and BigTIFF), page by page |
+//! | `npy` | Replay of a NumPy array, fragment by fragment along its first axis (`.npy`, versions 1 to 3, <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>) |
 //! | `raw` | Replay of a file of records of one size, such as a front end's packets or frames without a header |
 //! | `guess` | Which devices a file makes, by its name and its first bytes: for `thalweg demo --input FILE…` |
 //! | `file` | A recording's file: opened once, read at stated places straight into the slot, each failure named |
+//! | `stored` | Array elements as a file has them, in its byte order: each fragment has them little-endian |
 //! | `time` | From the UTC that recordings carry to the TAI of the fragment header |
-//! | `rate` | Rates of links |
+//! | `rate` | Rates: of links in bits, of recordings in samples or fragments |
 //! | `error` | What can be wrong with a device: the file, the place in it, and what to do |
 #![forbid(unsafe_code)]
 
@@ -43,22 +49,28 @@ mod config;
 mod error;
 mod file;
 mod guess;
+mod npy;
 mod pgm;
 mod rate;
 mod raw;
 mod replay;
 mod sigmf;
+mod sigmf_files;
+mod stored;
+mod tiff;
 mod time;
 mod vdif;
 
 pub use acquisition::{Acquired, Acquisition, AsAcquisition, Buffer, Frame, FrameOrder, InTurn};
 pub use adc::{model_adc, payload_len};
 pub use config::{
-    ByteSize, ByteSizeError, DeviceConfig, ModelAdcConfig, PgmConfig, RawConfig, SigmfConfig, VdifConfig,
+    ByteSize, ByteSizeError, DeviceConfig, ModelAdcConfig, NpyConfig, PgmConfig, RawConfig, SigmfConfig, TiffConfig,
+    VdifConfig,
 };
 pub use error::DeviceError;
 pub use guess::devices_for;
-pub use rate::{BitRate, BitRateError};
+pub use rate::{BitRate, BitRateError, Rate};
+pub use stored::StoredType;
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
@@ -67,6 +79,9 @@ use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
 /// The longest payload any device here produces, in bytes. A fragment's length is a 32-bit number on the wire, and a
 /// header in a file must not be able to ask for all memory there is.
 pub const MAX_PAYLOAD: usize = 1 << 30;
+
+/// The most axes that a payload has: enough for a detector's panels of pixels of samples in colours.
+pub const MAX_AXES: usize = 8;
 
 /// Where fragments come from. One device belongs to one source node's hot thread.
 ///
@@ -121,7 +136,7 @@ pub struct Filled {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Description {
-    /// `model-adc`, `sigmf`, `vdif`, `pgm` or `raw`.
+    /// `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy` or `raw`.
     pub kind: String,
     /// Name of the payload type, as [`PayloadType::name`].
     pub payload_type: String,
@@ -132,6 +147,12 @@ pub struct Description {
     /// Played again from the beginning when it is over.
     #[serde(rename = "loop")]
     pub looped: bool,
+    /// Lengths of the axes of a full fragment's payload, where it is an array: the last one without gaps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<u64>>,
+    /// Fragments per second, where that was stated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
     /// Channels, interleaved sample by sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<u32>,
@@ -189,6 +210,12 @@ pub struct Description {
     /// Frames of this thread that the recording lacks, though other threads have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<u64>,
+    /// Frames of this thread that come a second time, and are not played.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<u64>,
+    /// Bytes at the recording's end that are no whole frame, and are not played.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_off_bytes: Option<u64>,
     /// What a person should know of the recording before it is played.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -207,6 +234,8 @@ pub fn open(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError> {
         DeviceConfig::Sigmf(config) => Box::new(sigmf::open(config)?),
         DeviceConfig::Vdif(config) => Box::new(vdif::open(config)?),
         DeviceConfig::Pgm(config) => Box::new(pgm::open(config)?),
+        DeviceConfig::Tiff(config) => Box::new(tiff::open(config)?),
+        DeviceConfig::Npy(config) => Box::new(npy::open(config)?),
         DeviceConfig::Raw(config) => Box::new(raw::open(config)?),
     })
 }

@@ -4,10 +4,10 @@
 //! the more significant byte first; the fragment has them little-endian.
 
 use crate::file::InputFile;
-use crate::replay::{Recording, Replay};
-use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, PgmConfig};
+use crate::replay::{Clock, Recording, Replay};
+use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, PgmConfig, StoredType};
 use std::path::{Path, PathBuf};
-use thalweg_wire::{PayloadType, Status};
+use thalweg_wire::{Element, PayloadType};
 
 /// A header with comments longer than this is refused.
 const MAX_HEADER: usize = 4096;
@@ -20,16 +20,16 @@ pub(crate) fn open(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceError> {
     let mut images: Vec<(PathBuf, u64)> = Vec::new();
     let mut first: Option<Shape> = None;
     for path in &config.files {
-        for path in images_in(path)? {
+        for path in images_in(path, &["pgm"])? {
             let (shape, pixels_at) = check(&InputFile::open(&path)?)?;
             let first_shape = *first.get_or_insert(shape);
             if shape != first_shape {
                 let first = images[0].0.clone();
                 return Err(DeviceError::Shape {
                     file: path,
-                    shape: shape.numbers(),
+                    shape: shape.text(),
                     first,
-                    first_shape: first_shape.numbers(),
+                    first_shape: first_shape.text(),
                 });
             }
             images.push((path, pixels_at));
@@ -39,6 +39,8 @@ pub(crate) fn open(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceError> {
     let description = Description {
         kind: "pgm".to_owned(),
         payload_type: shape.payload_type().name().to_owned(),
+        shape: Some(vec![shape.height.into(), shape.width.into()]),
+        rate: config.rate.map(|rate| rate.hertz()),
         bits: Some(u32::BITS - shape.white.leading_zeros()),
         width: Some(shape.width),
         height: Some(shape.height),
@@ -47,11 +49,11 @@ pub(crate) fn open(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceError> {
         file: Some(images[0].0.display().to_string()),
         ..Default::default()
     };
-    Ok(Replay::new(Pgm { images, shape }, description, shape.bytes(), config.looped))
+    Ok(Replay::new(Pgm { images, shape, clock: Clock(config.rate) }, description, shape.bytes(), config.looped))
 }
 
-/// The image itself, or the `*.pgm` of a directory by name.
-fn images_in(path: &Path) -> Result<Vec<PathBuf>, DeviceError> {
+/// The image itself, or those of a directory with one of these endings, by name.
+pub(crate) fn images_in(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, DeviceError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -59,12 +61,17 @@ fn images_in(path: &Path) -> Result<Vec<PathBuf>, DeviceError> {
     let mut images = Vec::new();
     for entry in std::fs::read_dir(path).map_err(wrap)? {
         let file = entry.map_err(wrap)?.path();
-        if file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("pgm")) && file.is_file() {
+        if has_ending(&file, endings) && file.is_file() {
             images.push(file);
         }
     }
     images.sort();
     if images.is_empty() { Err(DeviceError::Empty { file: path.to_owned() }) } else { Ok(images) }
+}
+
+/// Whether a file's name ends in one of these, in whatever case.
+pub(crate) fn has_ending(file: &Path, endings: &[&str]) -> bool {
+    file.extension().is_some_and(|own| endings.iter().any(|ending| own.eq_ignore_ascii_case(ending)))
 }
 
 /// The images, each with the place where its pixels begin. They are opened one at a time: a sequence may have more than
@@ -73,6 +80,7 @@ fn images_in(path: &Path) -> Result<Vec<PathBuf>, DeviceError> {
 pub(crate) struct Pgm {
     images: Vec<(PathBuf, u64)>,
     shape: Shape,
+    clock: Clock,
 }
 
 impl Recording for Pgm {
@@ -84,23 +92,21 @@ impl Recording for Pgm {
         self.shape.bytes()
     }
 
-    fn filled(&self, _record: u64) -> Filled {
-        Filled { payload_type: self.shape.payload_type(), status: Status::REPLAYED, window: 0, timestamp: None }
+    fn filled(&self, record: u64) -> Filled {
+        self.clock.filled(record, self.shape.payload_type())
     }
 
     fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
         let (path, pixels_at) = &self.images[record as usize];
         InputFile::open(path)?.read_at(*pixels_at, payload)?;
         if self.shape.white > 255 {
-            for pixel in payload.chunks_exact_mut(2) {
-                pixel.swap(0, 1);
-            }
+            StoredType { element: Element::U16, big_endian: true }.to_little_endian(payload);
         }
         Ok(())
     }
 
     fn pass_nanos(&self) -> u64 {
-        0
+        self.clock.nanos(self.records())
     }
 }
 
@@ -126,8 +132,8 @@ impl Shape {
         if self.white > 255 { PayloadType::IMAGE_U16 } else { PayloadType::IMAGE_U8 }
     }
 
-    fn numbers(self) -> (u32, u32, u32) {
-        (self.width, self.height, self.white)
+    fn text(self) -> String {
+        format!("{} x {} with white {}", self.width, self.height, self.white)
     }
 }
 
@@ -239,7 +245,7 @@ mod tests {
             std::fs::write(dir.path().join(format!("frame-{i}.pgm")), bytes).unwrap();
         }
         let files = vec![dir.path().to_owned()];
-        (dir, PgmConfig { files, looped: false })
+        (dir, PgmConfig { files, rate: None, looped: false })
     }
 
     fn refused(file: &[u8]) -> String {
@@ -300,13 +306,13 @@ mod tests {
         assert!(error.contains("frame-1.pgm is 1 x 2") && error.contains("frame-0.pgm is 2 x 1"), "{error}");
         let (_dir, config) = sequence(&[]);
         assert!(matches!(open(&config), Err(DeviceError::Empty { .. })));
-        assert!(open(&PgmConfig { files: vec![], looped: true }).is_err());
+        assert!(open(&PgmConfig { files: vec![], rate: None, looped: true }).is_err());
     }
 
     #[test]
     fn real_images_are_played_whole() {
         let directory = crate::file::recording("beam");
-        let mut device = open(&PgmConfig { files: vec![directory.clone()], looped: true }).unwrap();
+        let mut device = open(&PgmConfig { files: vec![directory.clone()], rate: None, looped: true }).unwrap();
         assert_eq!(device.description().records, Some(2));
         assert_eq!((device.description().width, device.description().height), (Some(200), Some(200)));
         let mut payload = vec![0; 40_000];

@@ -1,38 +1,89 @@
 //! Replay of a file of records of one size, such as a front end's packets or frames without a header.
+//!
+//! A header in front of all records is passed over. What a record is made of can be stated: the fragments are arrays
+//! then, little-endian whatever the file is.
 
 use crate::file::InputFile;
-use crate::replay::{Recording, Replay};
-use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, RawConfig};
-use thalweg_wire::{PayloadType, Status};
+use crate::replay::{Clock, Recording, Replay};
+use crate::{ByteSize, Description, DeviceError, Filled, MAX_AXES, MAX_PAYLOAD, RawConfig, StoredType};
+use thalweg_wire::PayloadType;
 
 /// Opens the file and checks that it holds whole records.
 pub(crate) fn open(config: &RawConfig) -> Result<Replay<Raw>, DeviceError> {
-    let record = config.record.0;
+    let (record, shape) = record_of(config)?;
     let size = usize::try_from(record)
         .ok()
         .filter(|size| (1..=MAX_PAYLOAD).contains(size))
         .ok_or(DeviceError::Setting { option: "record", value: record, expected: "from 1 byte to 1 GiB" })?;
-    let file = InputFile::open(&config.file)?;
+    let (file, ByteSize(skip)) = (InputFile::open(&config.file)?, config.skip);
+    let length = file.len();
+    let file = length.checked_sub(skip).and_then(|left| file.part(skip, left)).ok_or_else(|| {
+        let problem = format!("{skip} bytes, and {} has {length}", config.file.display());
+        DeviceError::Option { option: "skip", problem }
+    })?;
     if file.len() == 0 {
         return Err(DeviceError::Empty { file: config.file.clone() });
     }
     if !file.len().is_multiple_of(record) {
         return Err(DeviceError::Leftover { file: config.file.clone(), length: file.len(), record });
     }
+    let axes = shape.as_ref().map_or(0, Vec::len);
+    let payload_type = config.stored.map_or(PayloadType::RAW, |stored| PayloadType::of_array(stored.element, axes));
     let description = Description {
         kind: "raw".to_owned(),
-        payload_type: PayloadType::RAW.name().to_owned(),
+        payload_type: payload_type.name().to_owned(),
+        shape,
+        rate: config.rate.map(|rate| rate.hertz()),
         record_bytes: Some(record),
         file: Some(config.file.display().to_string()),
+        notes: config.stored.and_then(|stored| stored.note(&config.file)).into_iter().collect(),
         ..Default::default()
     };
-    Ok(Replay::new(Raw { file, size }, description, size, config.looped))
+    let raw = Raw { file, size, payload_type, stored: config.stored, clock: Clock(config.rate) };
+    Ok(Replay::new(raw, description, size, config.looped))
+}
+
+/// Bytes in a record, and its axes where it is an array.
+fn record_of(config: &RawConfig) -> Result<(u64, Option<Vec<u64>>), DeviceError> {
+    let wrong = |option, problem| Err(DeviceError::Option { option, problem });
+    let record = config.record.map(|record| record.0);
+    match (config.stored, &config.shape, record) {
+        (None, None, Some(record)) => Ok((record, None)),
+        (_, None, None) => {
+            let problem = "missing: write the bytes of a record, such as record = 4096, or what it is made of, such as \
+                           type = \"i16\", shape = [1024, 2]";
+            wrong("record", problem.to_owned())
+        }
+        (None, Some(_), _) => {
+            wrong("shape", "what the elements are is not said: add type, such as type = \"i16\"".into())
+        }
+        (Some(StoredType { element, .. }), None, Some(record)) => match record.is_multiple_of(element.size() as u64) {
+            true => Ok((record, Some(vec![record / element.size() as u64]))),
+            false => wrong("record", format!("{record} bytes are not a whole number of {element}")),
+        },
+        (Some(StoredType { element, .. }), Some(shape), record) => {
+            if shape.is_empty() || shape.len() > MAX_AXES || shape.contains(&0) {
+                return wrong("shape", format!("{shape:?}: it must have 1 to {MAX_AXES} lengths, each at least 1"));
+            }
+            match (element.bytes_of(shape), record) {
+                (Some(bytes), None) => Ok((bytes, Some(shape.clone()))),
+                (Some(bytes), Some(record)) if bytes == record => Ok((bytes, Some(shape.clone()))),
+                (Some(bytes), Some(record)) => {
+                    wrong("shape", format!("{shape:?} of {element} takes {bytes} bytes, and record says {record}"))
+                }
+                (None, _) => wrong("shape", format!("{shape:?} of {element} takes more bytes than there can be")),
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Raw {
     file: InputFile,
     size: usize,
+    payload_type: PayloadType,
+    stored: Option<StoredType>,
+    clock: Clock,
 }
 
 impl Recording for Raw {
@@ -44,30 +95,89 @@ impl Recording for Raw {
         self.size
     }
 
-    fn filled(&self, _record: u64) -> Filled {
-        Filled { payload_type: PayloadType::RAW, status: Status::REPLAYED, window: 0, timestamp: None }
+    fn filled(&self, record: u64) -> Filled {
+        self.clock.filled(record, self.payload_type)
     }
 
     fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
-        self.file.read_at(record * self.size as u64, payload)
+        self.file.read_at(record * self.size as u64, payload)?;
+        if let Some(stored) = self.stored {
+            stored.to_little_endian(payload);
+        }
+        Ok(())
     }
 
     fn pass_nanos(&self) -> u64 {
-        0
+        self.clock.nanos(self.records())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ByteSize, Device};
-    use thalweg_wire::EventId;
+    use crate::{Device, Rate};
+    use std::path::PathBuf;
+    use thalweg_wire::{EventId, Status, TaiNanos};
 
     fn recording(bytes: &[u8]) -> (tempfile::TempDir, RawConfig) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("packets.bin");
         std::fs::write(&file, bytes).unwrap();
-        (dir, RawConfig { file, record: ByteSize(4), looped: false })
+        (dir, of_records(file))
+    }
+
+    fn of_records(file: PathBuf) -> RawConfig {
+        let record = Some(ByteSize(4));
+        RawConfig { file, skip: ByteSize(0), record, stored: None, shape: None, rate: None, looped: false }
+    }
+
+    #[test]
+    fn a_header_is_passed_over_and_numbers_are_turned_and_timed() {
+        let (_dir, config) = recording(&[b"head".as_slice(), &[1, 2, 3, 4, 5, 6, 7, 8]].concat());
+        let config = RawConfig {
+            skip: ByteSize(4),
+            record: None,
+            stored: Some("i16_be".parse().unwrap()),
+            shape: Some(vec![2, 1]),
+            rate: Rate::new(2.0),
+            looped: true,
+            ..config
+        };
+        let mut device = open(&config).unwrap();
+        let description = device.description();
+        assert_eq!((description.payload_type.as_str(), &description.shape), ("samples-i16", &Some(vec![2, 1])));
+        assert!(description.notes[0].contains("packets.bin: i16 is big-endian"), "{:?}", description.notes);
+        let mut payload = [0; 4];
+        let half = 500_000_000;
+        for (event, (bytes, time)) in (0..).zip([([2, 1, 4, 3], 0), ([6, 5, 8, 7], half), ([2, 1, 4, 3], 2 * half)]) {
+            let filled = device.fill(EventId(event), &mut payload).unwrap();
+            assert_eq!((payload, filled.timestamp), (bytes, Some(TaiNanos(time))));
+            assert_eq!((filled.payload_type, filled.window), (PayloadType::SAMPLES_I16, 500_000_000));
+        }
+    }
+
+    #[test]
+    fn options_that_make_no_record_are_named() {
+        let (_dir, config) = recording(b"aaaabbbbcccc");
+        let refused = |change: &dyn Fn(&mut RawConfig)| {
+            let mut config = config.clone();
+            change(&mut config);
+            open(&config).unwrap_err().to_string()
+        };
+        let typed = |name: &str| Some(name.parse().unwrap());
+        for (error, expected) in [
+            (refused(&|c| c.record = None), "option record: missing: write the bytes of a record"),
+            (refused(&|c| c.shape = Some(vec![4])), "option shape: what the elements are is not said: add type"),
+            (refused(&|c| c.stored = typed("f64")), "option record: 4 bytes are not a whole number of f64"),
+            (refused(&|c| c.skip = ByteSize(13)), "option skip: 13 bytes, and"),
+            (refused(&|c| c.skip = ByteSize(2)), "2 records of 4 bytes and 2 bytes left over"),
+            (refused(&|c| (c.stored, c.shape) = (typed("u8"), Some(vec![2, 3]))), "takes 6 bytes, and record says 4"),
+            (refused(&|c| (c.stored, c.shape) = (typed("u8"), Some(vec![]))), "it must have 1 to 8 lengths"),
+            (refused(&|c| (c.stored, c.shape) = (typed("u8"), Some(vec![4, 0]))), "each at least 1"),
+            (refused(&|c| (c.stored, c.shape) = (typed("u16"), Some(vec![1 << 40, 1 << 40]))), "than there can be"),
+        ] {
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]
@@ -111,7 +221,7 @@ mod tests {
             error.contains("packets.bin") && error.contains("2 records of 4 bytes and 2 bytes left over"),
             "{error}"
         );
-        config.record = ByteSize(0);
+        config.record = Some(ByteSize(0));
         assert!(matches!(open(&config), Err(DeviceError::Setting { option: "record", .. })));
         let (_dir, config) = recording(b"");
         assert!(matches!(open(&config), Err(DeviceError::Empty { .. })));
@@ -133,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_file_is_refused_at_once() {
-        let config = RawConfig { file: "/dev/zero".into(), record: ByteSize(4), looped: false };
+        let config = of_records("/dev/zero".into());
         assert!(open(&config).unwrap_err().to_string().contains("not a regular file"));
         let config = RawConfig { file: "/no/such/file".into(), ..config };
         assert!(open(&config).unwrap_err().to_string().contains("/no/such/file"));

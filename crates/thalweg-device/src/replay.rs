@@ -1,8 +1,8 @@
 //! What all recordings have in common: records in a row, played once or again and again.
 
-use crate::{Description, Device, DeviceError, Filled};
+use crate::{Description, Device, DeviceError, Filled, Rate};
 use std::fmt::Debug;
-use thalweg_wire::{EventId, TaiNanos};
+use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
 
 /// A recording cut into records, counted from 0; there is at least one.
 pub(crate) trait Recording: Debug + Send {
@@ -16,6 +16,27 @@ pub(crate) trait Recording: Debug + Send {
     fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError>;
     /// Time from the first record to the end of the last, in nanoseconds; 0 where unknown.
     fn pass_nanos(&self) -> u64;
+}
+
+/// The times of records that come at one rate, counted from 0; no times where nobody says the rate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock(pub(crate) Option<Rate>);
+
+impl Clock {
+    /// What the header says of a record without more to say.
+    pub(crate) fn filled(self, record: u64, payload_type: PayloadType) -> Filled {
+        Filled {
+            payload_type,
+            status: Status::REPLAYED,
+            window: u32::try_from(self.nanos(1)).unwrap_or(u32::MAX),
+            timestamp: Some(TaiNanos(self.nanos(record))),
+        }
+    }
+
+    /// How long so many records take.
+    pub(crate) fn nanos(self, records: u64) -> u64 {
+        self.0.map_or(0, |rate| rate.nanos(records))
+    }
 }
 
 /// Plays a recording.

@@ -1,52 +1,34 @@
-//! Replay of a SigMF recording of 16-bit samples (the Signal Metadata Format, <https://sigmf.org>, version 1.2).
+//! Replay of a SigMF recording (the Signal Metadata Format, <https://sigmf.org>, version 1.2).
 //!
 //! One fragment is `samples_per_fragment` samples of every channel, interleaved as in the file. A fragment never
 //! reaches from one capture segment into the next, since time may jump between them; the last one of each is sent
-//! short.
+//! short. Samples are of any of the standard's types; a fragment has them little-endian.
+//!
+//! Of a dataset in another program's format (`core:dataset`, `core:header_bytes`, `core:trailing_bytes`) the samples are
+//! played, and what stands in front of a capture's samples and behind the last is not.
 
 use crate::file::InputFile;
 use crate::replay::{Recording, Replay};
+use crate::sigmf_files::{MAX_METADATA, Parts, is_file_name};
 use crate::time::parse_utc;
-use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, SigmfConfig};
+use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, Rate, SigmfConfig, StoredType};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
-use thalweg_wire::{PayloadType, Status, TaiNanos};
+use thalweg_wire::{Meaning, PayloadType, Status, TaiNanos};
 
-/// Metadata longer than this are refused. Real ones are a few KiB; annotations can make them some MiB.
-const MAX_METADATA: usize = 16 << 20;
 /// A `global` object longer than this, as JSON, is left out of the device's description, which has to travel in one
 /// message.
 const MAX_DESCRIBED: usize = 8 << 10;
 /// Bytes of a fragment, about, where its length is not stated.
 const DEFAULT_FRAGMENT: u64 = 64 << 10;
-/// Bytes in one sample of one channel.
-const SAMPLE: u64 = 2;
-
-/// The two files of the recording that `path` names: by either of them, or by their name without ending.
-pub(crate) fn file_names(path: &Path) -> (PathBuf, PathBuf) {
-    let known = path.extension().is_some_and(|ending| ending == "sigmf-meta" || ending == "sigmf-data");
-    let stem = if known { path.with_extension("") } else { path.to_owned() };
-    let with = |ending: &str| {
-        let mut name = stem.clone().into_os_string();
-        name.push(ending);
-        PathBuf::from(name)
-    };
-    (with(".sigmf-meta"), with(".sigmf-data"))
-}
 
 /// Opens the recording and checks its metadata against its data.
 pub(crate) fn open(config: &SigmfConfig) -> Result<Replay<Sigmf>, DeviceError> {
-    let (meta, data) = file_names(&config.file);
-    let metadata = Metadata::read(&meta)?;
-    let file = InputFile::open(&data)?;
-    let frame = metadata.channels * SAMPLE;
-    if file.len() == 0 {
-        return Err(DeviceError::Empty { file: data });
-    }
-    if !file.len().is_multiple_of(frame) {
-        return Err(DeviceError::Leftover { file: data, length: file.len(), record: frame });
-    }
-    let samples = file.len() / frame;
+    let parts = Parts::of(config)?;
+    let metadata = Metadata::parse(&parts.meta, &parts.meta_bytes)?;
+    let file = parts.data(metadata.dataset.as_deref())?;
+    let frame = metadata.channels * metadata.stored.element.size() as u64;
+    let samples = metadata.samples(&file, frame)?;
     let limit = MAX_PAYLOAD as u64 / frame;
     let per_fragment = match config.samples_per_fragment {
         None => (DEFAULT_FRAGMENT / frame).max(1).min(samples),
@@ -57,21 +39,26 @@ pub(crate) fn open(config: &SigmfConfig) -> Result<Replay<Sigmf>, DeviceError> {
         }
     };
     let segments = metadata.segments(samples, per_fragment)?;
+    let payload_type = PayloadType::new(Meaning::Samples, metadata.stored.element);
     let description = Description {
         kind: "sigmf".to_owned(),
-        payload_type: PayloadType::SAMPLES_I16.name().to_owned(),
+        payload_type: payload_type.name().to_owned(),
+        shape: Some(vec![per_fragment, metadata.channels]),
         channels: u32::try_from(metadata.channels).ok(),
-        sample_rate: metadata.rate.map(|rate| rate.hertz),
-        bits: Some(16),
+        sample_rate: metadata.rate.map(Rate::hertz),
+        bits: u32::try_from(metadata.stored.element.number_size() * 8).ok(),
+        complex: metadata.stored.element.is_complex().then_some(true),
         record_bytes: Some(per_fragment * frame),
         samples: Some(per_fragment),
-        file: Some(data.display().to_string()),
+        file: Some(file.path().display().to_string()),
+        notes: metadata.stored.note(file.path()).into_iter().collect(),
         metadata: Some(metadata.described()),
         ..Default::default()
     };
     // At most MAX_PAYLOAD, so it is a length in memory.
     let longest = (per_fragment * frame) as usize;
-    let recording = Sigmf { file, frame, samples, per_fragment, rate: metadata.rate, segments };
+    let Metadata { rate, stored, .. } = metadata;
+    let recording = Sigmf { file, stored, payload_type, frame, samples, per_fragment, rate, segments };
     Ok(Replay::new(recording, description, longest, config.looped))
 }
 
@@ -79,6 +66,8 @@ pub(crate) fn open(config: &SigmfConfig) -> Result<Replay<Sigmf>, DeviceError> {
 #[derive(Debug)]
 pub(crate) struct Sigmf {
     file: InputFile,
+    stored: StoredType,
+    payload_type: PayloadType,
     /// Bytes in one sample of all channels.
     frame: u64,
     /// Samples per channel in the file.
@@ -96,6 +85,8 @@ struct Segment {
     first_sample: u64,
     samples: u64,
     first_record: u64,
+    /// Bytes of the file up to it that are no samples.
+    skipped: u64,
     began: TaiNanos,
 }
 
@@ -121,7 +112,7 @@ impl Recording for Sigmf {
         let (segment, begin, samples) = self.locate(record);
         let nanos = |samples| self.rate.map_or(0, |rate| rate.nanos(samples));
         Filled {
-            payload_type: PayloadType::SAMPLES_I16,
+            payload_type: self.payload_type,
             status: Status::REPLAYED,
             window: u32::try_from(nanos(samples)).unwrap_or(u32::MAX),
             timestamp: Some(TaiNanos(segment.began.0.saturating_add(nanos(begin)))),
@@ -130,7 +121,9 @@ impl Recording for Sigmf {
 
     fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
         let (segment, begin, _) = self.locate(record);
-        self.file.read_at((segment.first_sample + begin) * self.frame, payload)
+        self.file.read_at(segment.skipped + (segment.first_sample + begin) * self.frame, payload)?;
+        self.stored.to_little_endian(payload);
+        Ok(())
     }
 
     fn pass_nanos(&self) -> u64 {
@@ -141,40 +134,26 @@ impl Recording for Sigmf {
     }
 }
 
-/// Samples per second, as the exact number of millionths that nanoseconds are computed from.
-#[derive(Debug, Clone, Copy)]
-struct Rate {
-    hertz: f64,
-    micro: u64,
-}
-
-impl Rate {
-    /// Nothing where a clock of that rate could not be counted: below a millionth or above 10¹² per second.
-    fn new(hertz: f64) -> Option<Self> {
-        let micro = (hertz * 1e6).round();
-        (1.0..=1e18).contains(&micro).then_some(Self { hertz, micro: micro as u64 })
-    }
-
-    /// How long so many samples take, rounded down.
-    fn nanos(self, samples: u64) -> u64 {
-        let nanos = u128::from(samples) * 1_000_000_000_000_000 / u128::from(self.micro);
-        u64::try_from(nanos).unwrap_or(u64::MAX)
-    }
-}
-
 /// What is used of the metadata.
 #[derive(Debug)]
 struct Metadata {
     file: PathBuf,
     global: Map<String, Value>,
     captures: Vec<Capture>,
+    stored: StoredType,
     channels: u64,
     rate: Option<Rate>,
+    /// The file with the samples, where it has a name of its own.
+    dataset: Option<String>,
+    /// Bytes behind the last sample.
+    trailing: u64,
 }
 
 #[derive(Debug)]
 struct Capture {
     sample_start: u64,
+    /// Bytes in front of its samples that are none.
+    header: u64,
     began: Option<TaiNanos>,
 }
 
@@ -192,9 +171,10 @@ impl Capture {
             .as_u64()
             .and_then(|start| start.checked_sub(offset))
             .ok_or_else(|| wrong("core:sample_start", "a sample number, not below global core:offset"))?;
-        if !(field("core:header_bytes").is_null() || field("core:header_bytes") == &Value::from(0)) {
-            return Err(wrong("core:header_bytes", "absent: only recordings without gaps can be replayed"));
-        }
+        let header = match field("core:header_bytes") {
+            Value::Null => 0,
+            value => value.as_u64().ok_or_else(|| wrong("core:header_bytes", "a number of bytes"))?,
+        };
         let began =
             match field("core:datetime") {
                 Value::Null => None,
@@ -202,16 +182,11 @@ impl Capture {
                     wrong("core:datetime", "a time in UTC since 1972, such as \"2020-03-01T12:00:00Z\"")
                 })?),
             };
-        Ok(Self { sample_start, began })
+        Ok(Self { sample_start, header, began })
     }
 }
 
 impl Metadata {
-    fn read(path: &Path) -> Result<Self, DeviceError> {
-        let bytes = InputFile::open(path)?.head(MAX_METADATA + 1)?;
-        Self::parse(path, &bytes)
-    }
-
     fn parse(path: &Path, bytes: &[u8]) -> Result<Self, DeviceError> {
         let bad = |field: &str, found: &Value, expected| {
             // A stranger's value is shown, but not all of it.
@@ -234,18 +209,29 @@ impl Metadata {
         };
         let global_field = |name: &str| global.get(name).unwrap_or(&Value::Null);
 
-        if global_field("core:datatype") != "ri16_le" {
-            let expected = "\"ri16_le\" (real signed 16-bit little-endian samples), the one type this program replays; \
-                            convert the recording, or replay it as raw records";
-            return Err(bad("global core:datatype", global_field("core:datatype"), expected));
+        let stored = global_field("core:datatype").as_str().and_then(stored_type).ok_or_else(|| {
+            let expected = "r or c (real, complex), then f32, f64, i32, i16, u32 or u16 and _le or _be, or i8 or u8, such \
+                            as \"cf32_le\"";
+            bad("global core:datatype", global_field("core:datatype"), expected)
+        })?;
+        if !matches!(global_field("core:metadata_only"), Value::Null | Value::Bool(false)) {
+            let expected = "absent: a recording without samples cannot be played";
+            return Err(bad("global core:metadata_only", global_field("core:metadata_only"), expected));
         }
-        for name in ["core:dataset", "core:metadata_only", "core:trailing_bytes"] {
-            let value = global_field(name);
-            if !(value.is_null() || value == &Value::Bool(false) || value == &Value::from(0)) {
-                let expected = "absent: only recordings whose samples fill a .sigmf-data file can be replayed";
-                return Err(bad(&format!("global {name}"), value, expected));
-            }
-        }
+        let dataset = match global_field("core:dataset") {
+            Value::Null => None,
+            value => Some(
+                value
+                    .as_str()
+                    .filter(|name| is_file_name(name))
+                    .map(str::to_owned)
+                    .ok_or_else(|| bad("global core:dataset", value, "the name of a file beside the metadata"))?,
+            ),
+        };
+        let trailing = match global_field("core:trailing_bytes") {
+            Value::Null => 0,
+            value => value.as_u64().ok_or_else(|| bad("global core:trailing_bytes", value, "a number of bytes"))?,
+        };
         // Absent means one channel (SigMF 1.2, core:num_channels).
         let channels = match global_field("core:num_channels") {
             Value::Null => 1,
@@ -277,15 +263,35 @@ impl Metadata {
             .enumerate()
             .map(|(i, capture)| Capture::read(i, capture, offset, bad))
             .collect::<Result<_, DeviceError>>()?;
-        Ok(Self { file: path.to_owned(), global, captures, channels, rate })
+        Ok(Self { file: path.to_owned(), global, captures, stored, channels, rate, dataset, trailing })
+    }
+
+    /// Samples per channel in the file, where it is a whole number of them, each of `frame` bytes.
+    fn samples(&self, file: &InputFile, frame: u64) -> Result<u64, DeviceError> {
+        let headers = self.captures.iter().fold(self.trailing, |sum, capture| sum.saturating_add(capture.header));
+        let Some(length) = file.len().checked_sub(headers) else {
+            return Err(DeviceError::Metadata {
+                file: self.file.clone(),
+                field: "the sum of core:header_bytes and core:trailing_bytes".to_owned(),
+                found: headers.to_string(),
+                expected: "no more than the data file has",
+            });
+        };
+        if length == 0 {
+            return Err(DeviceError::Empty { file: file.path().to_owned() });
+        }
+        if !length.is_multiple_of(frame) {
+            return Err(DeviceError::Leftover { file: file.path().to_owned(), length, record: frame });
+        }
+        Ok(length / frame)
     }
 
     /// The capture segments of a data file with so many samples per channel.
     fn segments(&self, samples: u64, per_fragment: u64) -> Result<Vec<Segment>, DeviceError> {
         // Samples in front of the first capture, or all where there is none, are played too.
-        let mut starts = vec![(0, None)];
+        let mut starts = vec![(0, None, 0)];
         for (i, capture) in self.captures.iter().enumerate() {
-            let (previous, _) = starts[starts.len() - 1];
+            let (previous, _, skipped) = starts[starts.len() - 1];
             if capture.sample_start < previous || capture.sample_start > samples {
                 return Err(DeviceError::Metadata {
                     file: self.file.clone(),
@@ -294,24 +300,24 @@ impl Metadata {
                     expected: "not below that of the capture before it, and within the data file",
                 });
             }
-            starts.push((capture.sample_start, capture.began));
+            starts.push((capture.sample_start, capture.began, capture.header.saturating_add(skipped)));
         }
         // A capture without a date follows the one before it at once, as its samples do; what lies in front of the
         // first that has one ends there. Where none has one, time begins at 0.
         let nanos = |samples| self.rate.map_or(0, |rate| rate.nanos(samples));
-        let dated = starts.iter().find_map(|&(start, began)| Some((start, began?)));
+        let dated = starts.iter().find_map(|&(start, began, _)| Some((start, began?)));
         let (start, began) = dated.unwrap_or_default();
         let mut known = (0, TaiNanos(began.0.saturating_sub(nanos(start))));
         let mut segments: Vec<Segment> = Vec::new();
-        for (i, &(first_sample, began)) in starts.iter().enumerate() {
+        for (i, &(first_sample, began, skipped)) in starts.iter().enumerate() {
             let follows = || TaiNanos(known.1.0.saturating_add(nanos(first_sample - known.0)));
             let began = began.unwrap_or_else(follows);
             known = (first_sample, began);
-            let end = starts.get(i + 1).map_or(samples, |(next, _)| *next);
+            let end = starts.get(i + 1).map_or(samples, |(next, ..)| *next);
             if end > first_sample {
                 let first_record =
                     segments.last().map_or(0, |last| last.first_record + last.samples.div_ceil(per_fragment));
-                segments.push(Segment { first_sample, samples: end - first_sample, first_record, began });
+                segments.push(Segment { first_sample, samples: end - first_sample, first_record, skipped, began });
             }
         }
         Ok(segments)
@@ -328,6 +334,20 @@ impl Metadata {
     }
 }
 
+/// A type by the standard's grammar (SigMF 1.2, *Dataset Format*).
+fn stored_type(datatype: &str) -> Option<StoredType> {
+    let ours = match datatype.split_at_checked(1)? {
+        ("r", stored) => stored.to_owned(),
+        ("c", _) => datatype.to_owned(),
+        _ => return None,
+    };
+    let stored: StoredType = ours.parse().ok()?;
+    // `rci16_le` would be read too, and the byte order may be left out of bytes only, where it must be.
+    let complex = stored.element.is_complex() == datatype.starts_with('c');
+    let ordered = datatype.ends_with("_le") || datatype.ends_with("_be");
+    (complex && ordered == (stored.element.number_size() > 1)).then_some(stored)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -342,7 +362,7 @@ mod tests {
         let bytes: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
         std::fs::write(dir.path().join("pulse.1.sigmf-meta"), meta.to_string()).unwrap();
         std::fs::write(dir.path().join("pulse.1.sigmf-data"), bytes).unwrap();
-        (dir, SigmfConfig { file, samples_per_fragment: Some(4), looped: false })
+        (dir, SigmfConfig { file, recording: None, samples_per_fragment: Some(4), looped: false })
     }
 
     fn two_channels() -> Value {
@@ -373,6 +393,64 @@ mod tests {
         }
         assert_eq!(played, samples);
         assert_eq!(device.next_len(), None);
+    }
+
+    #[test]
+    fn all_types_of_the_standard_are_known_and_no_others() {
+        let mut names = vec!["ri8".to_owned(), "ru8".to_owned(), "ci8".to_owned(), "cu8".to_owned()];
+        for domain in ["r", "c"] {
+            for number in ["f32", "f64", "i32", "i16", "u32", "u16"] {
+                names.extend(["le", "be"].map(|order| format!("{domain}{number}_{order}")));
+            }
+        }
+        assert_eq!(names.len(), 28);
+        for name in names {
+            let stored = stored_type(&name).unwrap_or_else(|| panic!("{name}"));
+            assert_eq!(
+                (stored.element.is_complex(), stored.big_endian),
+                (name.starts_with('c'), name.ends_with("_be"))
+            );
+        }
+        for name in ["", "r", "i16_le", "rci16_le", "ccf32_le", "rf32", "ri8_le", "rf16_le", "ré"] {
+            assert_eq!(stored_type(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn big_endian_complex_samples_become_little_endian_and_it_is_said() {
+        let mut meta = two_channels();
+        meta["global"]["core:datatype"] = json!("ci16_be");
+        let (_dir, config) = recording(&meta, &[1, 2, 3, 4, 5, 6, 7, 8].map(i16::swap_bytes));
+        let mut device = open(&config).unwrap();
+        let description = device.description();
+        assert_eq!((description.payload_type.as_str(), description.complex), ("samples-ci16", Some(true)));
+        assert_eq!(description.shape, Some(vec![2, 2]));
+        assert!(description.notes[0].contains("ci16 is big-endian; fragments have it"), "{:?}", description.notes);
+        let mut payload = [0; 16];
+        device.fill(EventId(0), &mut payload).unwrap();
+        let numbers: Vec<i16> = payload.chunks(2).map(|b| i16::from_le_bytes([b[0], b[1]])).collect();
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn what_another_programs_format_has_around_the_samples_is_not_played() {
+        let mut meta = two_channels();
+        meta["global"]["core:dataset"] = json!("theirs.dat");
+        meta["global"]["core:trailing_bytes"] = json!(3);
+        meta["captures"] = json!([
+            { "core:sample_start": 0, "core:header_bytes": 5 },
+            { "core:sample_start": 1, "core:header_bytes": 2 },
+        ]);
+        let (dir, config) = recording(&meta, &[]);
+        std::fs::write(dir.path().join("theirs.dat"), b"introABCDheEFGHIJKLend").unwrap();
+        let mut device = open(&config).unwrap();
+        let mut played = Vec::new();
+        while let Some(len) = device.next_len() {
+            let mut payload = vec![0; len];
+            device.fill(EventId(played.len() as u64), &mut payload).unwrap();
+            played.push(payload);
+        }
+        assert_eq!(played, [b"ABCD".to_vec(), b"EFGHIJKL".to_vec()]);
     }
 
     #[test]
@@ -447,7 +525,12 @@ mod tests {
     #[test]
     fn errors_name_the_file_and_the_field() {
         let cases = [
-            ("/global/core:datatype", json!("cf32_le"), "core:datatype is \"cf32_le\""),
+            ("/global/core:datatype", json!("cf16_le"), "core:datatype is \"cf16_le\""),
+            ("/global/core:dataset", json!("../x"), "core:dataset is \"../x\""),
+            ("/global/core:metadata_only", json!(true), "core:metadata_only is true"),
+            ("/global/core:trailing_bytes", json!(1000), "core:trailing_bytes is 1000"),
+            ("/captures/0/core:header_bytes", json!(u64::MAX), "core:trailing_bytes is 18446744073709551615"),
+            ("/captures/0/core:header_bytes", json!(-1), "core:header_bytes is -1"),
             ("/global/core:datatype", Value::Null, "core:datatype is missing"),
             ("/global/core:num_channels", json!(0), "core:num_channels is 0"),
             ("/global/core:num_channels", json!(1u64 << 63), "core:num_channels is 9223372036854775808"),
@@ -460,7 +543,11 @@ mod tests {
         ];
         for (place, value, expected) in cases {
             let mut meta = two_channels();
-            *meta.pointer_mut(place).unwrap() = value;
+            let (object, field) = place.rsplit_once('/').unwrap();
+            match meta.pointer_mut(object).filter(|_| !object.is_empty()) {
+                Some(object) => object[field] = value,
+                None => meta[field] = value,
+            }
             let (_dir, config) = recording(&meta, &[0; 20]);
             let error = open(&config).unwrap_err().to_string();
             assert!(error.contains("pulse.1.sigmf-meta") && error.contains(expected), "{error}");
@@ -468,7 +555,7 @@ mod tests {
         let (_dir, config) = recording(&two_channels(), &[0; 19]);
         let error = open(&config).unwrap_err().to_string();
         assert!(
-            error.contains("pulse.1.sigmf-data is 38 bytes long") && error.contains("2 bytes left over"),
+            error.contains("pulse.1.sigmf-data has 38 bytes of data") && error.contains("2 bytes left over"),
             "{error}"
         );
         let (_dir, config) = recording(&two_channels(), &[]);
@@ -494,7 +581,8 @@ mod tests {
         for (name, channels, rate) in [("scope-2ch", 2, 250e6), ("scope-4ch", 4, 2.5e6)] {
             let file = crate::file::recording(&format!("{name}.sigmf-meta"));
             let expected = std::fs::read(file.with_extension("sigmf-data")).unwrap();
-            let mut device = open(&SigmfConfig { file, samples_per_fragment: None, looped: false }).unwrap();
+            let mut device =
+                open(&SigmfConfig { file, recording: None, samples_per_fragment: None, looped: false }).unwrap();
             assert_eq!((device.description().channels, device.description().sample_rate), (Some(channels), Some(rate)));
             assert_eq!(device.description().metadata.as_ref().unwrap()["core:datatype"], "ri16_le");
             let mut played = Vec::new();

@@ -9,7 +9,7 @@
 //! were.
 //!
 //! A frame's time is that of its second and number, the same in all threads. How many frames a second has follows from
-//! the sample rate (of the configuration, or else of the headers' extension), or is seen where one second goes over
+//! the configuration (`rate`, or `sample_rate`), or else from the headers' extension, or is seen where one second goes over
 //! into the next. Where it is not known a frame's time is that of its second.
 
 use crate::file::InputFile;
@@ -45,13 +45,13 @@ pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
         let threads = index.spans.into_keys().collect();
         return Err(DeviceError::Thread { file: config.file.clone(), wanted: Some(thread), threads });
     };
-    let rate = index.frame_rate(&header, config.sample_rate)?;
+    let rate = index.frame_rate(&header, config)?;
     let missing = index.frames.iter().filter(|frame| frame.place == Frame::MISSING).count();
     let description = Description {
         kind: "vdif".to_owned(),
         payload_type: PayloadType::VDIF.name().to_owned(),
         channels: Some(1 << header.channels_log2),
-        sample_rate: config.sample_rate.map(|rate| rate as f64).or(header.sample_rate()),
+        sample_rate: sample_rate(config, &header),
         bits: Some(header.bits),
         complex: Some(header.complex),
         record_bytes: Some(header.length as u64),
@@ -61,11 +61,19 @@ pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
         station: Some(header.station_name()),
         frame_rate: rate,
         missing: Some(missing as u64),
+        repeated: Some(index.repeated as u64).filter(|repeated| *repeated > 0),
+        cut_off_bytes: index.cut_of(thread).map(|cut| cut.left),
         notes: index.notes(thread, rate),
         ..Default::default()
     };
     let recording = Vdif { file, frames: index.frames, length: header.length, rate };
     Ok(Replay::new(recording, description, header.length, config.looped))
+}
+
+/// Samples per second and channel: those that are stated, or follow from the frames that are.
+fn sample_rate(config: &VdifConfig, header: &Header) -> Option<f64> {
+    let of_frames = || Some(config.rate?.hertz() * header.samples()? as f64);
+    config.sample_rate.map(|rate| rate as f64).or_else(of_frames).or(header.sample_rate())
 }
 
 /// The threads of a recording, in order. All of it is looked through.
@@ -243,17 +251,40 @@ impl Index {
     }
 
     /// Frames per second. Nothing where nobody says it, or a frame number contradicts what the headers say.
-    fn frame_rate(&self, header: &Header, sample_rate: Option<u64>) -> Result<Option<u32>, DeviceError> {
+    fn frame_rate(&self, header: &Header, config: &VdifConfig) -> Result<Option<u32>, DeviceError> {
         // By the specification each second has a whole number of frames.
         let can_be = |rate: &f64| rate.fract() == 0.0 && (f64::from(self.highest) + 1.0..16_777_216.0).contains(rate);
-        let Some(value) = sample_rate else {
-            let seen = || self.seen.filter(|rate| *rate > self.highest);
-            return Ok(self.stated.map_or_else(seen, |rate| can_be(&rate).then_some(rate as u32)));
-        };
-        let frames = header.samples().map(|samples| value as f64 / samples as f64).filter(can_be);
-        let expected =
-            "such that a second has a whole number of the recording's frames, and no frame has a higher number";
-        frames.map(|rate| Some(rate as u32)).ok_or(DeviceError::Setting { option: "sample_rate", value, expected })
+        match (config.rate, config.sample_rate) {
+            (None, None) => {
+                let seen = || self.seen.filter(|rate| *rate > self.highest);
+                Ok(self.stated.map_or_else(seen, |rate| can_be(&rate).then_some(rate as u32)))
+            }
+            (None, Some(value)) => {
+                let frames = header.samples().map(|samples| value as f64 / samples as f64).filter(can_be);
+                let expected =
+                    "such that a second has a whole number of the recording's frames, and no frame has a higher number";
+                frames.map(|rate| Some(rate as u32)).ok_or(DeviceError::Setting { option: "sample_rate", value, expected })
+            }
+            (Some(rate), None) => Some(rate.hertz()).filter(can_be).map(|rate| Some(rate as u32)).ok_or_else(|| {
+                let problem = format!(
+                    "{}: it must be the whole number of frames that a second of one thread has; the recording has frame \
+                     number {}, so that it is at least {}",
+                    rate.hertz(),
+                    self.highest,
+                    u64::from(self.highest) + 1
+                );
+                DeviceError::Option { option: "rate", problem }
+            }),
+            (Some(_), Some(_)) => {
+                let problem = "goes with sample_rate, which says the same: write one of them".to_owned();
+                Err(DeviceError::Option { option: "rate", problem })
+            }
+        }
+    }
+
+    /// The frame of this thread that the file's end cuts off.
+    fn cut_of(&self, thread: u16) -> Option<Cut> {
+        self.cut.filter(|cut| cut.is_of(thread, &self.spans))
     }
 
     fn notes(&self, thread: u16, rate: Option<u32>) -> Vec<String> {
@@ -265,7 +296,7 @@ impl Index {
                 self.repeated
             ));
         }
-        if let Some(Cut { at, left, .. }) = self.cut.filter(|cut| cut.is_of(thread, &self.spans)) {
+        if let Some(Cut { at, left, .. }) = self.cut_of(thread) {
             notes.push(format!(
                 "{file} ends in the midst of a frame: its last {left} bytes, from byte {at}, are not played"
             ));
@@ -273,7 +304,7 @@ impl Index {
         if rate.is_none() {
             notes.push(format!(
                 "{file} does not say how many frames a second has: a frame's time is that of its second; set the option \
-                 sample_rate to have it exactly"
+                 rate (frames per second of one thread) or sample_rate to have it exactly"
             ));
         }
         let mut spans = self.spans.iter();
@@ -477,7 +508,7 @@ impl Header {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::Device;
+    use crate::{Device, Rate};
     use proptest::prelude::*;
     use std::path::PathBuf;
     use thalweg_wire::EventId;
@@ -524,7 +555,7 @@ pub(crate) mod tests {
     }
 
     fn config(file: &Path, thread: u16) -> VdifConfig {
-        VdifConfig { file: file.to_owned(), thread: Some(thread), sample_rate: None, looped: false }
+        VdifConfig { file: file.to_owned(), thread: Some(thread), sample_rate: None, rate: None, looped: false }
     }
 
     fn play(device: &mut Replay<Vdif>) -> Vec<(Vec<u8>, Filled)> {
@@ -592,7 +623,7 @@ pub(crate) mod tests {
         for thread in [0, 1] {
             let mut device = open(&VdifConfig { looped: true, ..config(&file, thread) }).unwrap();
             let [note] = &device.description().notes[..] else { panic!("{:?}", device.description().notes) };
-            assert!(note.contains("set the option sample_rate"), "{note}");
+            assert!(note.contains("set the option rate (frames per second"), "{note}");
             let filled: Vec<Filled> = (0..4).map(|event| device.skip(EventId(event))).collect();
             assert!(filled[..3].iter().all(|filled| (filled.timestamp, filled.window) == (Some(second), 0)));
             // The next pass is later, by as many seconds as there are.
@@ -614,6 +645,18 @@ pub(crate) mod tests {
         for (filled, i) in play(&mut device).iter().map(|(_, filled)| filled).zip(0..) {
             assert_eq!(filled.timestamp, Some(TaiNanos(began.0 + i * 250_000_000)));
         }
+        let frames = |rate| VdifConfig { rate: Rate::new(rate), ..config(&file, 1) };
+        let device = open(&frames(4.0)).unwrap();
+        assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(1024.0), Some(4)));
+        for rate in [2.0, 4.5, 1e9] {
+            let error = open(&frames(rate)).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("option rate: {rate}: it must be")) && error.contains("at least 3"),
+                "{error}"
+            );
+        }
+        let both = VdifConfig { sample_rate: Some(256 * 4), ..frames(4.0) };
+        assert!(open(&both).unwrap_err().to_string().contains("write one of them"));
         for rate in [0, 1, 1000, 256 * 2, u64::MAX] {
             let error = open(&stated(rate)).unwrap_err().to_string();
             assert!(error.contains(&format!("sample_rate = {rate}: it must be")), "{error}");
@@ -652,11 +695,13 @@ pub(crate) mod tests {
                 && !notes.contains("ends in the midst"),
             "{notes}"
         );
+        assert_eq!((device.description().repeated, device.description().cut_off_bytes), (Some(2), None));
         let status: Vec<Status> = play(&mut device).iter().map(|(_, filled)| filled.status).collect();
         assert_eq!(status, [Status::REPLAYED; 2], "of two the valid one");
         let mut device = opened(1);
         let notes = device.description().notes.join("\n");
         assert!(notes.contains("its last 95 bytes, from byte 480, are not played"), "{notes}");
+        assert_eq!((device.description().repeated, device.description().cut_off_bytes), (None, Some(95)));
         assert_eq!(play(&mut device).last().unwrap().1.status, Status::REPLAYED | Status::MISSING);
         // Of a header that is cut off nobody knows whose it is.
         std::fs::write(&file, &whole[..whole.len() - 90]).unwrap();

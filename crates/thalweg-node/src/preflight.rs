@@ -201,7 +201,7 @@ impl Flow {
         let (payload, exact) = match &source.device {
             None => (None, false),
             Some(DeviceConfig::ModelAdc(model)) => (size(model.size.0), model.size_from.is_none()),
-            Some(DeviceConfig::Raw(raw)) => (size(raw.record.0), raw.looped),
+            Some(DeviceConfig::Raw(raw)) => (raw.record_bytes().and_then(size), raw.looped),
             Some(_) if recordings == Recordings::Unopened => (None, false),
             // Why it cannot be opened is its node's to say.
             Some(other) => (thalweg_device::open(other).ok().map(|device| device.max_payload()), false),

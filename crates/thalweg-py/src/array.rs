@@ -1,40 +1,62 @@
 //! NumPy arrays over bytes that something else owns.
 
 use crate::RunError;
-use numpy::ndarray::{ArrayView, Dimension, IntoDimension};
-use numpy::{Element, PyArray, PyArrayMethods};
+use numpy::ndarray::ArrayView1;
+use numpy::{PyArray1, PyArrayDescr, PyArrayMethods};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
 use serde_json::Value;
-use thalweg_wire::PayloadType;
+use thalweg_wire::{Element, Meaning, NumberKind, PayloadType};
 
-/// The dimensions that a source states for its payloads, as far as it states any.
+/// More axes than any source has (`docs/wire.md`).
+pub(crate) const MAX_AXES: usize = 8;
+
+/// The lengths of the axes that a source states for its payloads, as far as it states any.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shape {
-    channels: Option<usize>,
-    width: Option<usize>,
-    height: Option<usize>,
+    lengths: [usize; MAX_AXES],
+    axes: usize,
 }
 
 impl Shape {
-    /// Takes them out of a source's description in `run.json`.
+    /// Takes them out of a source's description in `run.json`: from `shape`, or from what was written before there was
+    /// one, `channels` or `width` and `height`.
     pub(crate) fn of(description: &Value) -> Self {
-        let number = |key: &str| description.get(key)?.as_u64().and_then(|n| usize::try_from(n).ok());
-        Self { channels: number("channels"), width: number("width"), height: number("height") }
+        let length = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
+        let number = |key: &str| description.get(key).and_then(length);
+        let stated = || description.get("shape")?.as_array()?.iter().map(length).collect::<Option<Vec<usize>>>();
+        let older = || match (number("width"), number("height"), number("channels")) {
+            (Some(width), Some(height), _) => vec![height, width],
+            (_, _, Some(channels)) => vec![usize::MAX, channels],
+            _ => Vec::new(),
+        };
+        Self::from(stated().unwrap_or_else(older))
+    }
+
+    fn lengths(&self) -> &[usize] {
+        &self.lengths[..self.axes]
     }
 }
 
-/// A [`Shape`] as Python keeps it: channels, width, height.
-pub(crate) type Dimensions = (Option<usize>, Option<usize>, Option<usize>);
+/// A [`Shape`] as Python keeps it.
+pub(crate) type Dimensions = Vec<usize>;
 
 impl From<Dimensions> for Shape {
-    fn from((channels, width, height): Dimensions) -> Self {
-        Self { channels, width, height }
+    /// No shape where it has more axes than there can be.
+    fn from(dimensions: Dimensions) -> Self {
+        let (mut lengths, axes) = ([0; MAX_AXES], dimensions.len());
+        match lengths.get_mut(..axes) {
+            Some(ours) => ours.copy_from_slice(&dimensions),
+            None => return Self::default(),
+        }
+        Self { lengths, axes }
     }
 }
 
 impl From<Shape> for Dimensions {
     fn from(shape: Shape) -> Self {
-        (shape.channels, shape.width, shape.height)
+        shape.lengths().to_vec()
     }
 }
 
@@ -48,35 +70,53 @@ pub(crate) unsafe fn typed<'py>(
     shape: Shape,
     owner: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    match payload_type {
-        PayloadType::SAMPLES_I16 => {
-            let channels = shape.channels.unwrap_or(1);
-            let samples = rows(payload.len(), 2, channels)
-                .ok_or_else(|| misfit(payload, format_args!("16-bit samples of {channels} channels")))?;
-            // SAFETY: the caller's promise; `samples * channels` numbers are there.
-            unsafe { view::<i16, _>(payload, [samples, channels], owner) }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { bytes(payload, owner) }?;
+    let Some((meaning, element)) = payload_type.parts() else { return Ok(bytes) };
+    let lengths = lengths(payload.len(), meaning, element, shape)?;
+    // Views of the bytes, which stay their base and cannot be written to: neither can these.
+    let typed = bytes.call_method1("view", (descr(owner.py(), element)?,))?;
+    typed.call_method1("reshape", (PyTuple::new(owner.py(), lengths)?,))
+}
+
+/// The lengths of the axes of a payload of so many bytes.
+fn lengths(bytes: usize, meaning: Meaning, element: Element, shape: Shape) -> PyResult<Vec<usize>> {
+    let stated: &[usize] = match (meaning, shape.lengths()) {
+        (Meaning::Image, []) => {
+            return Err(RunError::new_err("the run does not state width and height of this source's images"));
         }
-        PayloadType::IMAGE_U8 | PayloadType::IMAGE_U16 => {
-            let bytes = if payload_type == PayloadType::IMAGE_U8 { 1 } else { 2 };
-            let (Some(width), Some(height)) = (shape.width, shape.height) else {
-                return Err(RunError::new_err("the run does not state width and height of this source's images"));
-            };
-            // A source that has nothing to say sends an image without rows.
-            let rows =
-                rows(payload.len(), bytes, width).filter(|rows| [0, height].contains(rows)).ok_or_else(|| {
-                    misfit(payload, format_args!("an image of {width} x {height} pixels of {bytes} bytes"))
-                })?;
-            if bytes == 1 {
-                // SAFETY: the caller's promise; `rows * width` bytes are there.
-                unsafe { view::<u8, _>(payload, [rows, width], owner) }
-            } else {
-                // SAFETY: the caller's promise; `rows * width` numbers are there.
-                unsafe { view::<u16, _>(payload, [rows, width], owner) }
-            }
-        }
-        // SAFETY: the caller's promise.
-        _ => unsafe { bytes(payload, owner) },
+        // One channel, where nobody says how many there are.
+        (Meaning::Samples, []) => &[usize::MAX, 1],
+        // Written by its type alone.
+        (Meaning::Array, []) => &[usize::MAX],
+        (_, stated) => stated,
+    };
+    let row = stated[1..].iter().try_fold(element.size(), |row, length| row.checked_mul(*length));
+    let first = row.filter(|row| *row > 0 && bytes.is_multiple_of(*row)).map(|row| bytes / row);
+    // Samples, and arrays whose axes have no meaning, may be fewer than there can be. A source that has nothing to say
+    // sends an image without rows.
+    let fits = |first: &usize| match meaning {
+        Meaning::Image => [0, stated[0]].contains(first),
+        Meaning::Samples | Meaning::Array => *first <= stated[0],
+    };
+    match first.filter(fits) {
+        Some(first) => Ok([&[first], &stated[1..]].concat()),
+        None => Err(misfit(bytes, meaning, element, stated)),
     }
+}
+
+fn misfit(bytes: usize, meaning: Meaning, element: Element, stated: &[usize]) -> PyErr {
+    let text = |lengths: &[usize]| lengths.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+    let bits = element.number_size() * 8;
+    let expected = match (meaning, stated) {
+        (Meaning::Samples, &[_, channels]) => format!("{bits}-bit samples of {channels} channels ({element})"),
+        (Meaning::Image, &[height, width]) => format!("an image of {width} x {height} pixels of {element}"),
+        (_, &[usize::MAX, ..]) => format!("an array of {element}"),
+        (_, stated) => format!("an array of up to {} of {element}", text(stated)),
+    };
+    RunError::new_err(format!(
+        "a payload of {bytes} bytes is not {expected}, as run.json states for its source; .payload has the bytes",
+    ))
 }
 
 /// `payload` as it is: a read-only array of bytes whose base is `owner`.
@@ -84,43 +124,36 @@ pub(crate) unsafe fn typed<'py>(
 /// # Safety
 /// As for [`typed`].
 pub(crate) unsafe fn bytes<'py>(payload: &[u8], owner: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the caller's promise; the dimension is the slice's own.
-    unsafe { view::<u8, _>(payload, [payload.len()], owner) }
-}
-
-/// How many rows of `columns` elements of `size` bytes make `length` bytes, where they make it without a rest.
-fn rows(length: usize, size: usize, columns: usize) -> Option<usize> {
-    let row = size.checked_mul(columns).filter(|row| *row > 0)?;
-    length.is_multiple_of(row).then(|| length / row)
-}
-
-fn misfit(payload: &[u8], expected: std::fmt::Arguments<'_>) -> PyErr {
-    RunError::new_err(format!(
-        "a payload of {} bytes is not {expected}, as run.json states for its source; .payload has the bytes",
-        payload.len()
-    ))
-}
-
-/// # Safety
-/// As for [`typed`], and `shape` has no more elements than `payload` holds.
-unsafe fn view<'py, T: Element, D: IntoDimension>(
-    payload: &[u8],
-    shape: D,
-    owner: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let shape = shape.into_dimension();
-    debug_assert!(shape.size() * size_of::<T>() <= payload.len());
-    // ndarray asks for aligned elements; records lie at multiples of 64 bytes in a mapping, so this does not fail.
-    let start = payload.as_ptr().cast::<T>();
-    if !start.is_aligned() {
-        return Err(RunError::new_err("the payload does not begin at a multiple of its element's size"));
-    }
-    // SAFETY: aligned, inside the payload, and any bits are a number of the types used here; `payload` outlives the
-    // view.
-    let array = unsafe { ArrayView::from_shape_ptr(shape, start) };
     // SAFETY: the caller promises that the memory stays for as long as `owner`, which becomes the array's base.
-    let array = unsafe { PyArray::borrow_from_array(&array, owner.clone()) };
+    let array = unsafe { PyArray1::borrow_from_array(&ArrayView1::from(payload), owner.clone()) };
     // The mapping is read-only: a write would end the process. The base exports no buffer, so NumPy lets nobody
     // set the flag again.
     Ok(array.readwrite().make_nonwriteable().as_any().clone())
+}
+
+/// NumPy's type of an element. Complex whole numbers, which it has none for, are pairs with the names `r` and `i`, as
+/// h5py and Digital RF have them.
+pub(crate) fn descr<'py>(py: Python<'py>, element: Element) -> PyResult<Bound<'py, PyArrayDescr>> {
+    static KNOWN: PyOnceLock<Vec<(Element, Py<PyArrayDescr>)>> = PyOnceLock::new();
+    let known = KNOWN.get_or_try_init(py, || {
+        Element::ALL.into_iter().map(|element| Ok((element, new_descr(py, element)?.unbind()))).collect::<PyResult<_>>()
+    })?;
+    match known.iter().find(|(known, _)| *known == element) {
+        Some((_, descr)) => Ok(descr.bind(py).clone()),
+        None => new_descr(py, element),
+    }
+}
+
+fn new_descr(py: Python<'_>, element: Element) -> PyResult<Bound<'_, PyArrayDescr>> {
+    let kind = match (element.number_kind(), element.is_complex()) {
+        (NumberKind::Unsigned, _) => 'u',
+        (NumberKind::Signed, _) => 'i',
+        (NumberKind::Float, false) => 'f',
+        (NumberKind::Float, true) => return PyArrayDescr::new(py, format!("<c{}", element.size())),
+    };
+    let number = format!("<{kind}{}", element.number_size());
+    match element.is_complex() {
+        false => PyArrayDescr::new(py, number),
+        true => PyArrayDescr::new(py, vec![("r", number.clone()), ("i", number)]),
+    }
 }

@@ -1,26 +1,25 @@
 //! What a Python program pushes: what it said it would, and what it has in hand.
 
 use crate::RunError;
-use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, dtype};
+use crate::array::{self, MAX_AXES};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde_json::{Value, json};
 use std::fmt;
-use thalweg_wire::PayloadType;
+use thalweg_wire::{Element, Meaning, NumberKind, PayloadType};
 
 /// The longest payload: what a slot of 1 GiB has room for, with a header in front and padding behind.
 const MOST: usize = (1 << 30) - 128;
 
 /// What all fragments of a source are made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Bytes of this type, at most so many.
     Bytes { payload_type: PayloadType, most: usize },
-    /// 16-bit samples, `(samples, channels)`, at most so many samples.
-    Samples { samples: usize, channels: usize },
-    /// Images of one size, with pixels of this type.
-    Images { payload_type: PayloadType, height: usize, width: usize },
+    /// Arrays of this type; the first axis of one may be shorter, unless they are images.
+    Arrays { meaning: Meaning, element: Element, shape: Vec<usize> },
 }
 
 impl Content {
@@ -54,95 +53,103 @@ impl Content {
     }
 
     fn of_array(asked: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let element = Element::of(&PyArrayDescr::new(asked.py(), asked.clone())?);
-        let shape: Vec<usize> = match shape.extract::<usize>() {
+        let element = match complex_by_name(asked) {
+            Some(element) => Some(element),
+            None => element_of(&PyArrayDescr::new(asked.py(), asked.clone())?)?,
+        };
+        let mut shape: Vec<usize> = match shape.extract::<usize>() {
             Ok(one) => vec![one],
             Err(_) => shape.extract().map_err(|_| PyTypeError::new_err("shape: a whole number, or a tuple of them"))?,
         };
         match (element, &shape[..]) {
-            (Some(Element::I16), &[samples]) => Ok(Self::Samples { samples, channels: 1 }),
-            (Some(Element::I16), &[samples, channels]) => Ok(Self::Samples { samples, channels }),
             (Some(Element::U8), &[most]) => Ok(Self::Bytes { payload_type: PayloadType::RAW, most }),
-            (Some(Element::U8), &[height, width]) => {
-                Ok(Self::Images { payload_type: PayloadType::IMAGE_U8, height, width })
+            (Some(element), [_, ..]) if shape.len() <= MAX_AXES => {
+                let meaning =
+                    PayloadType::of_array(element, shape.len()).parts().map_or(Meaning::Array, |parts| parts.0);
+                if meaning == Meaning::Samples && shape.len() == 1 {
+                    shape.push(1);
+                }
+                Ok(Self::Arrays { meaning, element, shape })
             }
-            (Some(Element::U16), &[height, width]) => {
-                Ok(Self::Images { payload_type: PayloadType::IMAGE_U16, height, width })
-            }
-            _ => Err(PyTypeError::new_err(format!("arrays of {} with shape {shape:?}: {POSSIBLE}", asked.str()?))),
+            _ => Err(PyTypeError::new_err(format!("arrays of {asked} with shape {shape:?}: {POSSIBLE}"))),
         }
     }
 
     /// The longest payload.
-    pub(crate) fn max_bytes(self) -> usize {
+    pub(crate) fn max_bytes(&self) -> usize {
         self.checked_bytes().unwrap_or(usize::MAX)
     }
 
-    fn checked_bytes(self) -> Option<usize> {
+    fn checked_bytes(&self) -> Option<usize> {
         match self {
-            Self::Bytes { most, .. } => Some(most),
-            Self::Samples { samples, channels } => samples.checked_mul(channels)?.checked_mul(2),
-            Self::Images { payload_type, height, width } => {
-                height.checked_mul(width)?.checked_mul(if payload_type == PayloadType::IMAGE_U8 { 1 } else { 2 })
+            Self::Bytes { most, .. } => Some(*most),
+            Self::Arrays { element, shape, .. } => {
+                shape.iter().try_fold(element.size(), |bytes, length| bytes.checked_mul(*length))
             }
         }
     }
 
     /// The payload's type, where it is what was declared.
-    pub(crate) fn check(self, payload: &Payload<'_>) -> PyResult<PayloadType> {
+    pub(crate) fn check(&self, payload: &Payload<'_>) -> PyResult<PayloadType> {
         let bytes = payload.bytes().len();
-        match (self, payload.element, &payload.shape[..]) {
-            // Whatever a source sends, it may have nothing to say.
-            _ if bytes == 0 => Ok(self.payload_type()),
-            (Self::Bytes { payload_type, most }, Element::U8, [_]) => {
-                if bytes > most {
+        // Whatever a source sends, it may have nothing to say.
+        if bytes == 0 {
+            return Ok(self.payload_type());
+        }
+        match (self, &payload.shape[..]) {
+            (Self::Bytes { most, .. }, [_]) if payload.element == Element::U8 => {
+                if bytes > *most {
                     return Err(RunError::new_err(format!(
                         "a payload of {bytes} bytes is too long: this source was made for at most {most}"
                     )));
                 }
-                Ok(payload_type)
             }
-            (Self::Samples { samples, channels }, Element::I16, &[pushed, ref rest @ ..])
-                if rest == [channels] || (rest.is_empty() && channels == 1) =>
+            (Self::Arrays { meaning, element, shape }, &[first, ref rest @ ..])
+                if payload.element == *element
+                    && (*rest == shape[1..] || (rest.is_empty() && *meaning == Meaning::Samples && shape[1] == 1))
+                    && (*meaning != Meaning::Image || first == shape[0]) =>
             {
-                if pushed > samples {
+                if first > shape[0] {
+                    let what = if *meaning == Meaning::Samples { "samples" } else { "rows" };
                     return Err(RunError::new_err(format!(
-                        "{pushed} samples are too many: this source was made for at most {samples}"
+                        "{first} {what} are too many: this source was made for at most {}",
+                        shape[0]
                     )));
                 }
-                Ok(PayloadType::SAMPLES_I16)
             }
-            (Self::Images { payload_type, height, width }, element, shape)
-                if shape == [height, width]
-                    && element == if payload_type == PayloadType::IMAGE_U8 { Element::U8 } else { Element::U16 } =>
-            {
-                Ok(payload_type)
-            }
-            (_, element, shape) => {
-                Err(PyTypeError::new_err(format!("pushed {element} of shape {shape:?} into a source of {self}")))
+            (_, pushed) => {
+                let element = numpy_name(payload.owner.py(), payload.element);
+                return Err(PyTypeError::new_err(format!(
+                    "pushed {element} of shape {pushed:?} into a source of {self}"
+                )));
             }
         }
+        Ok(self.payload_type())
     }
 
-    fn payload_type(self) -> PayloadType {
+    fn payload_type(&self) -> PayloadType {
         match self {
-            Self::Bytes { payload_type, .. } | Self::Images { payload_type, .. } => payload_type,
-            Self::Samples { .. } => PayloadType::SAMPLES_I16,
+            Self::Bytes { payload_type, .. } => *payload_type,
+            Self::Arrays { meaning, element, .. } => PayloadType::new(*meaning, *element),
         }
     }
 
     /// What readers go by.
-    pub(crate) fn description(self) -> Value {
-        let (payload_type, bytes) = (self.payload_type().name(), self.max_bytes());
-        match self {
-            Self::Bytes { .. } => json!({ "payload_type": payload_type, "record_bytes": bytes }),
-            Self::Samples { samples, channels } => json!({
-                "payload_type": payload_type, "record_bytes": bytes, "samples": samples, "channels": channels,
-            }),
-            Self::Images { height, width, .. } => json!({
-                "payload_type": payload_type, "record_bytes": bytes, "width": width, "height": height,
-            }),
+    pub(crate) fn description(&self) -> Value {
+        let mut described = json!({ "payload_type": self.payload_type().name(), "record_bytes": self.max_bytes() });
+        if let Self::Arrays { meaning, shape, .. } = self {
+            described["shape"] = json!(shape);
+            match (meaning, &shape[..]) {
+                (Meaning::Samples, &[samples, channels]) => {
+                    (described["samples"], described["channels"]) = (json!(samples), json!(channels));
+                }
+                (Meaning::Image, &[height, width]) => {
+                    (described["width"], described["height"]) = (json!(width), json!(height));
+                }
+                _ => {}
+            }
         }
+        described
     }
 }
 
@@ -151,8 +158,13 @@ impl fmt::Display for Content {
         let name = self.payload_type().name();
         match self {
             Self::Bytes { most, .. } => write!(f, "{name}, up to {most} bytes"),
-            Self::Samples { samples, channels } => write!(f, "{name}, up to {samples} samples of {channels} channels"),
-            Self::Images { height, width, .. } => write!(f, "{name}, {height} rows of {width} pixels"),
+            Self::Arrays { meaning, shape, .. } => match (meaning, &shape[..]) {
+                (Meaning::Samples, [samples, channels]) => {
+                    write!(f, "{name}, up to {samples} samples of {channels} channels")
+                }
+                (Meaning::Image, [height, width]) => write!(f, "{name}, {height} rows of {width} pixels"),
+                _ => write!(f, "{name}, up to {shape:?}"),
+            },
         }
     }
 }
@@ -187,8 +199,11 @@ impl<'py> Payload<'py> {
             }
         };
         let descr = array.dtype();
-        let element = Element::of(&descr)
-            .ok_or_else(|| PyTypeError::new_err(format!("arrays of {descr} cannot be pushed: {POSSIBLE}")))?;
+        let element = element_of(&descr)?.ok_or_else(|| {
+            let order = descr.byteorder() == b'>';
+            let hint = if order { "; array.astype(array.dtype.newbyteorder('<')) turns its bytes" } else { "" };
+            PyTypeError::new_err(format!("arrays of {descr} cannot be pushed: {POSSIBLE}{hint}"))
+        })?;
         if !array.is_c_contiguous() {
             return Err(PyValueError::new_err(
                 "the array's elements do not lie one behind the other (C order): push numpy.ascontiguousarray(array)",
@@ -213,36 +228,43 @@ impl<'py> Payload<'py> {
     }
 }
 
-/// What arrays may be made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Element {
-    U8,
-    I16,
-    U16,
-}
-
-impl Element {
-    /// Nothing for any other type, or another byte order than this machine's.
-    fn of(descr: &Bound<'_, PyArrayDescr>) -> Option<Self> {
-        let py = descr.py();
-        [(dtype::<u8>(py), Self::U8), (dtype::<i16>(py), Self::I16), (dtype::<u16>(py), Self::U16)]
-            .into_iter()
-            .find_map(|(known, element)| descr.is_equiv_to(&known).then_some(element))
+/// What arrays of this type are made of; nothing for a type that payloads do not have. A type of another byte order than
+/// the payload's is refused by what to do.
+fn element_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Element>> {
+    let py = descr.py();
+    for element in Element::ALL {
+        if descr.is_equiv_to(&array::descr(py, element)?) {
+            return Ok(Some(element));
+        }
     }
-}
-
-impl fmt::Display for Element {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::U8 => "uint8",
-            Self::I16 => "int16",
-            Self::U16 => "uint16",
-        })
+    // Complex whole numbers with other names for their parts.
+    let Ok(fields) = descr.getattr("descr")?.extract::<Vec<(String, String)>>() else { return Ok(None) };
+    let [(_, real), (_, imaginary)] = &fields[..] else { return Ok(None) };
+    for element in Element::ALL.into_iter().filter(|element| element.is_complex()) {
+        let ours = array::descr(py, element)?.getattr("descr")?.extract::<Vec<(String, String)>>()?;
+        if ours.iter().map(|(_, number)| number).eq([real, imaginary]) {
+            return Ok(Some(element));
+        }
     }
+    Ok(None)
 }
 
-const POSSIBLE: &str = "possible are int16 with shape (samples,) or (samples, channels), uint8 or uint16 with shape \
-                        (height, width), and bytes or uint8 with shape (bytes,)";
+/// The complex whole numbers, which NumPy has no name for, by ours: `ci16`.
+fn complex_by_name(asked: &Bound<'_, PyAny>) -> Option<Element> {
+    let element: Element = asked.extract::<&str>().ok()?.parse().ok()?;
+    (element.is_complex() && element.number_kind() != NumberKind::Float).then_some(element)
+}
+
+/// As messages have it: NumPy's name, or ours where it has none.
+fn numpy_name(py: Python<'_>, element: Element) -> String {
+    let whole = element.is_complex() && element.number_kind() != NumberKind::Float;
+    let numpys = || array::descr(py, element).ok().filter(|_| !whole).map(|descr| descr.to_string());
+    numpys().unwrap_or_else(|| element.to_string())
+}
+
+const POSSIBLE: &str = "possible are arrays of 1 to 8 axes of int8 to int64, uint8 to uint64, float32, float64, \
+                        complex64, complex128, or of complex whole numbers, dtype='ci16' or [('r', '<i2'), ('i', '<i2')], \
+                        little-endian; and bytes";
 
 fn named(name: &str) -> PyResult<PayloadType> {
     // Others have dimensions, which only dtype and shape say.

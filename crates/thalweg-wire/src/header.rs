@@ -1,6 +1,6 @@
 //! The 64-byte fragment header that stands directly in front of each payload, on the wire and on disk alike.
 
-use crate::crc32c;
+use crate::{PayloadType, crc32c};
 use thiserror::Error;
 
 /// Bytes in a fragment header: one cache line.
@@ -60,35 +60,6 @@ impl std::str::FromStr for SourceId {
         parse().ok_or_else(|| {
             format!("'{text}' is not a source id: write SUBSYSTEM.ELEMENT, each 0 to 65535, for example 1.0")
         })
-    }
-}
-
-/// What the payload is made of. A number this version does not know is carried through unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct PayloadType(pub u16);
-
-impl PayloadType {
-    /// Bytes without a stated meaning.
-    pub const RAW: Self = Self(0);
-    /// Signed 16-bit little-endian samples; several channels are interleaved sample by sample.
-    pub const SAMPLES_I16: Self = Self(1);
-    /// Unsigned 8-bit pixels, row by row.
-    pub const IMAGE_U8: Self = Self(2);
-    /// Unsigned 16-bit little-endian pixels, row by row.
-    pub const IMAGE_U16: Self = Self(3);
-    /// One VDIF data frame with its header (VDIF specification 1.1.1).
-    pub const VDIF: Self = Self(4);
-
-    /// The name used on the command line and in `run.json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::RAW => "raw",
-            Self::SAMPLES_I16 => "samples-i16",
-            Self::IMAGE_U8 => "image-u8",
-            Self::IMAGE_U16 => "image-u16",
-            Self::VDIF => "vdif",
-            _ => "unknown",
-        }
     }
 }
 

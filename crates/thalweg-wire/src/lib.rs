@@ -10,6 +10,7 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `header` | The 64-byte fragment header that stands directly in front of each payload, on the wire and on disk alike |
+//! | `payload` | What a payload is made of: the type of its elements, and what its axes mean |
 //! | `record` | Fragments laid one behind the other, each header in place in front of its payload: how a slot is filled, what a fetch moves, and how a block on disk is made |
 //! | `crc` | CRC32C (Castagnoli, RFC 3720 appendix B.4), as used by iSCSI, SCTP and iWARP |
 //! | `message` | Control messages: what a source and a builder say to each other, whatever carries it |
@@ -26,6 +27,7 @@ mod digest;
 mod header;
 mod interval;
 mod message;
+mod payload;
 mod random;
 mod range;
 mod record;
@@ -35,14 +37,15 @@ mod tai;
 pub use crc::{Crc32c, crc32c, crc32c_combine};
 pub use digest::{ReprDigestError, parse_repr_digest, repr_digest};
 pub use header::{
-    EventId, FragmentHeader, HEADER_LEN, HEADER_MAGIC, HEADER_VERSION, HeaderError, PayloadType, RunNumber, SourceId,
-    Status, TaiNanos,
+    EventId, FragmentHeader, HEADER_LEN, HEADER_MAGIC, HEADER_VERSION, HeaderError, RunNumber, SourceId, Status,
+    TaiNanos,
 };
 pub use interval::IntervalMap;
 pub use message::{
     Accounts, Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, MESSAGE_MAGIC, Message,
     MessageError, PROTOCOL_VERSION, Refusal, Welcome,
 };
+pub use payload::{Element, ElementError, Meaning, NumberKind, PayloadType};
 pub use random::{GAMMA, mix};
 pub use range::{EventRange, EventRangeError};
 pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordBytes, RecordError, Records, record_len};

@@ -4,7 +4,7 @@ use super::place::{explain, open};
 use crate::Failure;
 use crate::print::{self, Output};
 use serde::Serialize;
-use std::fmt::Write;
+use std::fmt::{Display, Formatter, Write};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use thalweg_page::text::{count, many, plain, size, tai, wrapped};
 use thalweg_store::{
     End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, SourceInfo, StoreError, WriterLife,
 };
-use thalweg_wire::{EventId, EventRange, FragmentHeader, PayloadType, SourceId, Status};
+use thalweg_wire::{EventId, EventRange, FragmentHeader, Meaning, NumberKind, PayloadType, SourceId, Status};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -323,10 +323,7 @@ fn fragment_text(header: &FragmentHeader, payload: &[u8], data: Option<usize>) -
     let _ = writeln!(out, " {status}");
     if let Some(data) = data.filter(|_| !payload.is_empty()) {
         let Data { values, unit, left } = Data::decode(*payload_type, payload, data);
-        let mut words: Vec<String> = match values {
-            Values::Numbers(numbers) => numbers.iter().map(ToString::to_string).collect(),
-            Values::Hex(hex) => hex.as_bytes().chunks(2).map(|byte| String::from_utf8_lossy(byte).into()).collect(),
-        };
+        let mut words = values.words();
         if left > 0 {
             words.push(format!("... {} more", many(left, unit)));
         }
@@ -388,29 +385,84 @@ struct Data {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Values {
-    Numbers(Vec<i32>),
+    Numbers(Vec<Number>),
+    /// Real and imaginary part.
+    Complex(Vec<[Number; 2]>),
     Hex(String),
+}
+
+/// One number of a payload. In JSON, what is no number there (NaN, infinity) is null.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(untagged)]
+enum Number {
+    Unsigned(u64),
+    Signed(i64),
+    Single(f32),
+    Double(f64),
+}
+
+impl Number {
+    /// The little-endian number in `bytes`, at most 8 of them.
+    fn read(kind: NumberKind, bytes: &[u8]) -> Self {
+        let sign = kind == NumberKind::Signed && bytes.last().is_some_and(|last| *last >= 128);
+        let mut wide = [if sign { 0xff } else { 0 }; 8];
+        wide[..bytes.len()].copy_from_slice(bytes);
+        match kind {
+            NumberKind::Unsigned => Self::Unsigned(u64::from_le_bytes(wide)),
+            NumberKind::Signed => Self::Signed(i64::from_le_bytes(wide)),
+            NumberKind::Float if bytes.len() == 4 => {
+                Self::Single(f32::from_le_bytes([wide[0], wide[1], wide[2], wide[3]]))
+            }
+            NumberKind::Float => Self::Double(f64::from_le_bytes(wide)),
+        }
+    }
+}
+
+impl Display for Number {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unsigned(number) => Display::fmt(number, f),
+            Self::Signed(number) => Display::fmt(number, f),
+            Self::Single(number) => Display::fmt(number, f),
+            Self::Double(number) => Display::fmt(number, f),
+        }
+    }
+}
+
+impl Values {
+    /// As words of text.
+    fn words(&self) -> Vec<String> {
+        match self {
+            Self::Numbers(numbers) => numbers.iter().map(ToString::to_string).collect(),
+            Self::Complex(pairs) => pairs.iter().map(|[real, imaginary]| format!("{real}{imaginary:+}j")).collect(),
+            Self::Hex(hex) => hex.as_bytes().chunks(2).map(|byte| String::from_utf8_lossy(byte).into()).collect(),
+        }
+    }
 }
 
 impl Data {
     fn decode(kind: PayloadType, payload: &[u8], limit: usize) -> Self {
-        let bytes = || payload.iter().take(limit);
-        let pairs = || payload.chunks_exact(2).take(limit).map(|pair| [pair[0], pair[1]]);
-        let (values, unit, all) = match kind {
-            PayloadType::SAMPLES_I16 => {
-                let samples = pairs().map(|pair| i16::from_le_bytes(pair).into());
-                (Values::Numbers(samples.collect()), "sample", payload.len() / 2)
-            }
-            PayloadType::IMAGE_U16 => {
-                let pixels = pairs().map(|pair| u16::from_le_bytes(pair).into());
-                (Values::Numbers(pixels.collect()), "pixel", payload.len() / 2)
-            }
-            PayloadType::IMAGE_U8 => {
-                (Values::Numbers(bytes().copied().map(i32::from).collect()), "pixel", payload.len())
-            }
-            _ => (Values::Hex(bytes().map(|byte| format!("{byte:02x}")).collect()), "byte", payload.len()),
+        let Some((meaning, element)) = kind.parts() else {
+            let hex = payload.iter().take(limit).map(|byte| format!("{byte:02x}")).collect();
+            return Self { values: Values::Hex(hex), unit: "byte", left: payload.len().saturating_sub(limit) as u64 };
         };
-        Self { values, unit, left: all.saturating_sub(limit) as u64 }
+        let unit = match meaning {
+            Meaning::Samples => "sample",
+            Meaning::Image => "pixel",
+            Meaning::Array => "value",
+        };
+        let read = |bytes| Number::read(element.number_kind(), bytes);
+        let elements = payload.chunks_exact(element.size());
+        let left = elements.len().saturating_sub(limit) as u64;
+        let elements = elements.take(limit);
+        let values = match element.is_complex() {
+            false => Values::Numbers(elements.map(read).collect()),
+            true => {
+                let parts = elements.map(|pair| pair.split_at(element.number_size()));
+                Values::Complex(parts.map(|(real, imaginary)| [read(real), read(imaginary)]).collect())
+            }
+        };
+        Self { values, unit, left }
     }
 }
 
@@ -427,7 +479,7 @@ const TROUBLES: u64 = 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_wire::{RunNumber, TaiNanos};
+    use thalweg_wire::{Element, RunNumber, TaiNanos};
 
     fn header(payload_type: PayloadType, status: Status, length: usize) -> FragmentHeader {
         FragmentHeader {
@@ -451,6 +503,12 @@ mod tests {
             (PayloadType::SAMPLES_I16, &samples[..]),
             (PayloadType::IMAGE_U16, &[0xff, 0xff, 1, 0, 2][..]),
             (PayloadType::IMAGE_U8, &[0, 255, 7, 8][..]),
+            (PayloadType::new(Meaning::Samples, Element::CI16), &[1, 0, 0xfe, 0xff, 3, 0, 4, 0][..]),
+            (
+                PayloadType::new(Meaning::Array, Element::F32),
+                &[0, 0, 0xc0, 0x3f, 0, 0, 0xc0, 0x7f, 0x0a, 0xd7, 0x23, 0x3c][..],
+            ),
+            (PayloadType::new(Meaning::Array, Element::U64), &[0xff; 8][..]),
             (PayloadType::RAW, b"Thalweg"),
             (PayloadType(77), b"?"),
             (PayloadType::RAW, b""),
@@ -466,6 +524,12 @@ mod tests {
           65535 1
         1.0 #7 2026-11-21T20:19:55.285473552 TAI 4 B image-u8 simulated
           0 255 7 ... 1 pixel more
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 8 B samples-ci16 simulated
+          1-2j 3+4j
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 12 B array-f32 simulated
+          1.5 NaN 0.01
+        1.0 #7 2026-11-21T20:19:55.285473552 TAI 8 B array-u64 simulated
+          18446744073709551615
         1.0 #7 2026-11-21T20:19:55.285473552 TAI 7 B raw simulated
           54 68 61 ... 4 bytes more
         1.0 #7 2026-11-21T20:19:55.285473552 TAI 1 B unknown(77) simulated
@@ -493,12 +557,14 @@ mod tests {
         let line = |kind, data| FragmentLine::new(&header(kind, Status::SIMULATED, 4), &payload, data);
         let fragments = vec![
             line(PayloadType::SAMPLES_I16, Some(1)),
+            line(PayloadType::new(Meaning::Samples, Element::CI8), Some(1)),
             line(PayloadType::RAW, Some(9)),
             line(PayloadType::RAW, None),
         ];
         let event = EventLine { event: 7, complete: true, fragments };
         insta::assert_snapshot!(serde_json::to_string(&event).unwrap().replace("},{", "},\n{"), @r#"
         {"event":7,"complete":true,"fragments":[{"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"samples-i16","status":["simulated"],"data":[1]},
+        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"samples-ci8","status":["simulated"],"data":[[1,0]]},
         {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"],"data":"01000200"},
         {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"]}]}
         "#);

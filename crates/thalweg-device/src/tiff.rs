@@ -1,0 +1,300 @@
+//! Replay of images stored as TIFF (*TIFF Revision 6.0*, 1992, and BigTIFF), page by page.
+//!
+//! One fragment is one page: its pixels row by row, grey or in colours, of 8 to 64 bits or floating-point,
+//! little-endian whatever the file is. Pages may be packed (LZW, Deflate, PackBits); they are unpacked as they are
+//! played. A page whose white is 0 is inverted, so that more is brighter.
+
+use crate::file::InputFile;
+use crate::pgm::images_in;
+use crate::replay::{Clock, Recording, Replay};
+use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, TiffConfig};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use thalweg_wire::{Element, Meaning, PayloadType};
+use tiff::decoder::{Decoder, DecodingSampleType};
+use tiff::{ColorType, TiffError};
+
+/// The files' endings.
+pub(crate) const ENDINGS: [&str; 2] = ["tif", "tiff"];
+/// More pages than this are not indexed. A page takes some hundred bytes, so that they are files of many GiB.
+const MAX_PAGES: usize = 1 << 22;
+
+/// Opens the sequence: each page's directory is read, and compared with the first page.
+pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
+    if config.files.is_empty() {
+        return Err(DeviceError::Setting { option: "files", value: 0, expected: "a list of at least one image" });
+    }
+    let mut files: Vec<PathBuf> = Vec::new();
+    let mut pages: Vec<(u32, u32)> = Vec::new();
+    let mut first: Option<Page> = None;
+    for path in &config.files {
+        for path in images_in(path, &ENDINGS)? {
+            let mut decoder = decoder(&path)?;
+            for number in 0.. {
+                let page = Page::of(&mut decoder).map_err(|error| page_error(&path, number, error))?;
+                let like = first.get_or_insert_with(|| page.clone());
+                if page != *like {
+                    let (file, first) = (path.clone(), files.first().unwrap_or(&path).clone());
+                    let (shape, first_shape) = (format!("{} on page {number}", page.text()), like.text());
+                    return Err(DeviceError::Shape { file, shape, first, first_shape });
+                }
+                if pages.len() == MAX_PAGES {
+                    return Err(DeviceError::TooMany { file: path, limit: MAX_PAGES });
+                }
+                pages.push((files.len() as u32, number as u32));
+                if !decoder.more_images() {
+                    break;
+                }
+                decoder.next_image().map_err(|error| page_error(&path, number + 1, error))?;
+            }
+            files.push(path);
+        }
+    }
+    let Some(page) = first else { return Err(DeviceError::Empty { file: config.files[0].clone() }) };
+    let payload_type = PayloadType::new(Meaning::Image, page.element);
+    let description = Description {
+        kind: "tiff".to_owned(),
+        payload_type: payload_type.name().to_owned(),
+        shape: Some(page.shape.clone()),
+        rate: config.rate.map(|rate| rate.hertz()),
+        width: u32::try_from(page.shape[1]).ok(),
+        height: u32::try_from(page.shape[0]).ok(),
+        record_bytes: Some(page.bytes as u64),
+        file: Some(files[0].display().to_string()),
+        ..Default::default()
+    };
+    let bytes = page.bytes;
+    let tiff = Tiff { files, pages, bytes, payload_type, clock: Clock(config.rate), open: None };
+    Ok(Replay::new(tiff, description, bytes, config.looped))
+}
+
+fn decoder(path: &Path) -> Result<Decoder<BufReader<File>>, DeviceError> {
+    let file = InputFile::open(path)?.into_inner();
+    Decoder::new(BufReader::new(file)).map_err(|error| page_error(path, 0, error))
+}
+
+fn page_error(path: &Path, page: usize, error: TiffError) -> DeviceError {
+    DeviceError::Tiff { file: path.to_owned(), page, error }
+}
+
+/// The pages, as numbers of a file and of a page in it. One file is open at a time: a sequence may have more than a
+/// process may have files.
+#[derive(Debug)]
+pub(crate) struct Tiff {
+    files: Vec<PathBuf>,
+    pages: Vec<(u32, u32)>,
+    bytes: usize,
+    payload_type: PayloadType,
+    clock: Clock,
+    open: Option<(u32, Decoder<BufReader<File>>)>,
+}
+
+impl Recording for Tiff {
+    fn records(&self) -> u64 {
+        self.pages.len() as u64
+    }
+
+    fn payload_len(&self, _record: u64) -> usize {
+        self.bytes
+    }
+
+    fn filled(&self, record: u64) -> Filled {
+        self.clock.filled(record, self.payload_type)
+    }
+
+    fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
+        let (file, page) = self.pages[record as usize];
+        let path = &self.files[file as usize];
+        // After an error the decoder stands anywhere.
+        let mut open = match self.open.take() {
+            Some((open, decoder)) if open == file => decoder,
+            _ => decoder(path)?,
+        };
+        let wrap = |error| page_error(path, page as usize, error);
+        open.seek_to_image(page as usize).map_err(wrap)?;
+        // The file may have changed.
+        if Page::of(&mut open).map_err(wrap)?.bytes != payload.len() {
+            let what = "the page has another size than when the recording was opened";
+            return Err(wrap(std::io::Error::other(what).into()));
+        }
+        // In the byte order of this machine, which is little-endian.
+        const { assert!(cfg!(target_endian = "little")) };
+        open.read_image_bytes(payload).map_err(wrap)?;
+        self.open = Some((file, open));
+        Ok(())
+    }
+
+    fn pass_nanos(&self) -> u64 {
+        self.clock.nanos(self.records())
+    }
+}
+
+/// What a page's directory says of its pixels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Page {
+    element: Element,
+    /// Rows, columns, and colours where there are several.
+    shape: Vec<u64>,
+    /// At most [`MAX_PAYLOAD`].
+    bytes: usize,
+}
+
+impl Page {
+    fn of(decoder: &mut Decoder<BufReader<File>>) -> Result<Self, TiffError> {
+        let refused = |what: String| Err(TiffError::IoError(std::io::Error::other(what)));
+        let (width, height) = decoder.dimensions()?;
+        let color = decoder.colortype()?;
+        let (bits, colors) = match color {
+            ColorType::Gray(bits) => (bits, 1),
+            ColorType::GrayA(bits) => (bits, 2),
+            ColorType::RGB(bits) => (bits, 3),
+            ColorType::RGBA(bits) => (bits, 4),
+            ColorType::Multiband { bit_depth, num_samples } => (bit_depth, u64::from(num_samples)),
+            _ => return refused(format!("its pixels are {color:?}; grey and red, green, blue can be played")),
+        };
+        let layout = decoder.image_buffer_layout()?;
+        let element = match layout.sample_type {
+            Some(DecodingSampleType::U8) => Element::U8,
+            Some(DecodingSampleType::U16) => Element::U16,
+            Some(DecodingSampleType::U32) => Element::U32,
+            Some(DecodingSampleType::U64) => Element::U64,
+            Some(DecodingSampleType::I8) => Element::I8,
+            Some(DecodingSampleType::I16) => Element::I16,
+            Some(DecodingSampleType::I32) => Element::I32,
+            Some(DecodingSampleType::I64) => Element::I64,
+            Some(DecodingSampleType::F32) => Element::F32,
+            Some(DecodingSampleType::F64) => Element::F64,
+            _ => return refused(format!("its pixels are {:?} of {bits} bits", layout.sample_format)),
+        };
+        let mut shape = vec![u64::from(height), u64::from(width)];
+        if colors != 1 {
+            shape.push(colors);
+        }
+        let bytes = element.bytes_of(&shape).filter(|bytes| (1..=MAX_PAYLOAD as u64).contains(bytes));
+        let Some(bytes) = bytes else { return refused(format!("it is {width} x {height} pixels: 1 GiB is possible")) };
+        // Pixels of fewer bits than a number has, and colours in planes of their own, would lie otherwise.
+        if usize::from(bits) != element.size() * 8 || layout.complete_len as u64 != bytes || layout.planes != 1 {
+            return refused(format!("its pixels of {bits} bits are not laid out one number behind the other"));
+        }
+        Ok(Self { element, shape, bytes: bytes as usize })
+    }
+
+    fn text(&self) -> String {
+        let axes: Vec<String> = self.shape.iter().map(u64::to_string).collect();
+        format!("{} of {}", axes.join(" x "), self.element)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, Rate};
+    use proptest::prelude::*;
+    use std::io::Cursor;
+    use thalweg_wire::{EventId, TaiNanos};
+    use tiff::encoder::{Compression, DeflateLevel, TiffEncoder, colortype};
+
+    type Encoder<'a> = TiffEncoder<Cursor<&'a mut Vec<u8>>>;
+
+    fn stack(pages: &[[u16; 6]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let packing = Compression::Deflate(DeflateLevel::Fast);
+        let mut encoder = TiffEncoder::new(Cursor::new(&mut bytes)).unwrap().with_compression(packing);
+        for pixels in pages {
+            encoder.write_image::<colortype::Gray16>(3, 2, pixels).unwrap();
+        }
+        bytes
+    }
+
+    fn sequence(files: &[&[u8]]) -> (tempfile::TempDir, TiffConfig) {
+        let dir = tempfile::tempdir().unwrap();
+        for (i, bytes) in files.iter().enumerate() {
+            std::fs::write(dir.path().join(format!("frame-{i}.tif")), bytes).unwrap();
+        }
+        let files = vec![dir.path().to_owned()];
+        (dir, TiffConfig { files, rate: Rate::new(10.0), looped: true })
+    }
+
+    #[test]
+    fn pages_are_played_in_their_order_file_by_file_and_again() {
+        let pages: Vec<[u16; 6]> = (0..5).map(|page| std::array::from_fn(|i| 1000 * page + i as u16)).collect();
+        let (_dir, config) = sequence(&[&stack(&pages[..3]), &stack(&pages[3..])]);
+        let mut device = open(&config).unwrap();
+        let description = device.description();
+        assert_eq!((description.payload_type.as_str(), &description.shape), ("image-u16", &Some(vec![2, 3])));
+        assert_eq!((description.width, description.height, description.records), (Some(3), Some(2), Some(5)));
+        let mut payload = [0; 12];
+        for event in 0..12 {
+            let filled = device.fill(EventId(event), &mut payload).unwrap();
+            let pixels: Vec<u16> = payload.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
+            assert_eq!(pixels, pages[event as usize % 5]);
+            assert_eq!((filled.timestamp, filled.window), (Some(TaiNanos(event * 100_000_000)), 100_000_000));
+        }
+    }
+
+    #[test]
+    fn pixels_of_every_type_and_colours_have_their_shape() {
+        let one = |write: &dyn Fn(&mut Encoder<'_>)| {
+            let mut bytes = Vec::new();
+            write(&mut TiffEncoder::new(Cursor::new(&mut bytes)).unwrap());
+            let (_dir, config) = sequence(&[&bytes]);
+            let mut device = open(&config).unwrap();
+            let mut payload = vec![0; device.max_payload()];
+            device.fill(EventId(0), &mut payload).unwrap();
+            (device.description().payload_type.clone(), device.description().shape.clone().unwrap(), payload)
+        };
+        let float = one(&|tiff| tiff.write_image::<colortype::Gray32Float>(2, 1, &[1.5, -2.0]).unwrap());
+        assert_eq!(float, ("image-f32".into(), vec![1, 2], [1.5f32.to_le_bytes(), (-2f32).to_le_bytes()].concat()));
+        let wide = one(&|tiff| tiff.write_image::<colortype::Gray32>(1, 2, &[7, 1 << 31]).unwrap());
+        assert_eq!(wide, ("image-u32".into(), vec![2, 1], vec![7, 0, 0, 0, 0, 0, 0, 128]));
+        let signed = one(&|tiff| tiff.write_image::<colortype::GrayI8>(2, 1, &[-1, 1]).unwrap());
+        assert_eq!(signed, ("image-i8".into(), vec![1, 2], vec![255, 1]));
+        let colours = one(&|tiff| tiff.write_image::<colortype::RGB8>(1, 2, &[1, 2, 3, 4, 5, 6]).unwrap());
+        assert_eq!(colours, ("image-u8".into(), vec![2, 1, 3], vec![1, 2, 3, 4, 5, 6]));
+    }
+
+    #[test]
+    fn errors_name_the_file_and_the_page() {
+        let refused = |files: &[&[u8]]| open(&sequence(files).1).unwrap_err().to_string();
+        assert!(refused(&[b"not a tiff"]).contains("page 0 of") && refused(&[b""]).contains("frame-0.tif"));
+        let mut other = Vec::new();
+        TiffEncoder::new(Cursor::new(&mut other)).unwrap().write_image::<colortype::Gray8>(3, 2, &[0; 6]).unwrap();
+        let error = refused(&[&stack(&[[0; 6]]), &other]);
+        assert!(
+            error.contains("frame-1.tif is 2 x 3 of u8 on page 0, but") && error.contains("2 x 3 of u16"),
+            "{error}"
+        );
+        assert!(open(&TiffConfig { files: vec![], rate: None, looped: false }).is_err());
+        let whole = stack(&[[0; 6], [1; 6]]);
+        let mut looping = whole.clone();
+        // The second directory's pointer to the next leads back to the first.
+        let next = looping.len() - 4;
+        looping[next..].copy_from_slice(&whole[4..8]);
+        assert!(refused(&[&looping]).contains("page"), "{}", refused(&[&looping]));
+    }
+
+    proptest! {
+        /// Whatever is damaged, what is played has the length that was said, and nothing hangs.
+        #[test]
+        fn a_damaged_stack_is_played_or_refused(
+            damage in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..6),
+            cut in any::<proptest::sample::Index>(),
+        ) {
+            let mut bytes = stack(&[[7; 6], [8; 6], [9; 6]]);
+            for (place, value) in damage {
+                let place = place.index(bytes.len());
+                bytes[place] = value;
+            }
+            bytes.truncate(cut.index(bytes.len() * 2));
+            let (_dir, config) = sequence(&[&bytes]);
+            if let Ok(mut device) = open(&config) {
+                prop_assert!(device.max_payload() <= MAX_PAYLOAD);
+                for event in 0..4 {
+                    let Some(len) = device.next_len().filter(|len| *len < 1 << 20) else { break };
+                    let _ = device.fill(EventId(event), &mut vec![0; len]);
+                }
+            }
+        }
+    }
+}
