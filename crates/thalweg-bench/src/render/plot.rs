@@ -78,7 +78,9 @@ pub(crate) fn plots(report: &Report) -> Vec<Plot> {
             let name = plain(&group("", &point.key)).into_owned();
             let repeats = || point.repeats.iter().filter_map(get).filter(|value| value.is_finite() && *value > 0.0);
             let spread = (repeats().fold(value, f64::min), repeats().fold(value, f64::max));
-            let lost = point.figures.loss.map_or(0.0, |loss| loss.percent());
+            // It matters to what arrived.
+            let loss = point.figures.loss.filter(|_| !title.starts_with("CPU"));
+            let lost = loss.map_or(0.0, |loss| loss.percent());
             let at = Dot { size: point.key.size, value, spread, lost };
             match lines.iter_mut().find(|line| line.name == name) {
                 Some(line) => line.points.push(at),
