@@ -121,9 +121,8 @@ def test_what_the_sigmf_package_writes_is_played(tmp_path: Path, record: Callabl
     for name in ["one", "two"]:
         samples = numbers("<c8", 1000) * (2 if name == "two" else 1)
         samples.tofile(tmp_path / f"{name}.sigmf-data")
-        meta = sigmf.SigMFFile(data_file=str(tmp_path / f"{name}.sigmf-data"))
-        meta.set_global_field("core:datatype", "cf32_le")
-        meta.set_global_field("core:sample_rate", 48_000)
+        said = {"core:datatype": "cf32_le", "core:sample_rate": 48_000}
+        meta = sigmf.SigMFFile(data_file=str(tmp_path / f"{name}.sigmf-data"), global_info=said)
         meta.add_capture(0)
         meta.tofile(str(tmp_path / f"{name}.sigmf-meta"))
         recordings[name] = samples
