@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +74,31 @@ def test_fragments_have_the_shapes_that_their_sources_state(run: thalweg.Run) ->
     assert event["2.5"].payload.shape == (24,)
 
 
+OF_ARRAY, OF_SAMPLES, OF_IMAGE, CI16, F32, U8 = 3 << 8, 1 << 8, 2 << 8, 21, 10, 0
+
+
+@pytest.mark.parametrize(
+    ("payload_type", "name", "stated", "array"),
+    [
+        (OF_ARRAY | F32, "array-f32", [2, 3, 4], np.arange(24, dtype="<f4").reshape(2, 3, 4)),
+        (OF_ARRAY | F32, "array-f32", [2, 3, 4], np.arange(12, dtype="<f4").reshape(1, 3, 4)),
+        (OF_ARRAY | F32, "array-f32", None, np.arange(5, dtype="<f4")),
+        (OF_SAMPLES | CI16, "samples-ci16", [4, 2], np.zeros((3, 2), [("r", "<i2"), ("i", "<i2")])),
+        (OF_IMAGE | U8, "image-u8", [2, 2, 3], np.arange(12, dtype="u1").reshape(2, 2, 3)),
+    ],
+)
+def test_arrays_have_the_type_of_their_header_and_the_shape_of_their_source(
+    tmp_path: Path, payload_type: int, name: str, stated: list[int] | None, array: Any
+) -> None:
+    record = Record(0, "1.0", array.tobytes(), payload_type)
+    description = {} if stated is None else {"shape": stated}
+    run = thalweg.open(write_run(tmp_path / "run", [block(7, 0, [record], [(0, 1, 1, 0)])], {"1.0": description}))
+    fragment = run.event(0)["1.0"]
+    assert fragment.payload_type == name
+    assert fragment.array.dtype == array.dtype
+    np.testing.assert_array_equal(fragment.array, array)
+
+
 def test_header_fields_are_attributes(run: thalweg.Run) -> None:
     fragment = run.event(2)["1.0"]
     assert (fragment.run, fragment.event, fragment.source, fragment.sequence) == (7, 2, "1.0", 5)
@@ -132,10 +158,16 @@ def test_following_a_run_whose_writer_died_ends(tmp_path: Path) -> None:
         (SAMPLES_I16, 4, {"channels": 0}, "0 channels"),
         (IMAGE_U8, 24, {"width": 4, "height": 3}, "an image of 4 x 3 pixels"),
         (IMAGE_U8, 12, {}, "width and height"),
+        (IMAGE_U8, 12, {"shape": [2, 3]}, "an image of 3 x 2 pixels of u8"),
+        (OF_ARRAY | F32, 10, {"shape": [2, 3]}, "an array of up to 2 x 3 of f32"),
+        (OF_ARRAY | F32, 36, {"shape": [2, 3]}, "an array of up to 2 x 3 of f32"),
+        (OF_ARRAY | F32, 10, {"shape": [1] * 9}, "10 bytes is not an array of f32"),
+        (SAMPLES_I16, 4, {"shape": "wide", "channels": 3}, "samples of 3 channels"),
+        (OF_ARRAY | F32, 8, {"shape": [1 << 62, 1 << 62]}, "is not an array"),
     ],
 )
 def test_a_payload_that_does_not_fit_its_description_is_an_error(
-    tmp_path: Path, payload_type: int, size: int, description: dict[str, int], message: str
+    tmp_path: Path, payload_type: int, size: int, description: dict[str, Any], message: str
 ) -> None:
     record = Record(0, "1.0", bytes(size), payload_type)
     run = thalweg.open(write_run(tmp_path / "run", [block(7, 0, [record], [(0, 1, 1, 0)])], {"1.0": description}))

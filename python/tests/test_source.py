@@ -166,6 +166,60 @@ def test_an_array_may_be_changed_as_soon_as_it_is_pushed(builder: Callable[..., 
         assert (event["1.0"].array == event.id).all()
 
 
+CI16 = np.dtype([("r", "<i2"), ("i", "<i2")])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "payload_type", "read_shape"),
+    [
+        ("float32", (5, 4, 3), "array-f32", (5, 4, 3)),
+        ("float64", 6, "array-f64", (6,)),
+        ("int8", (2, 3), "array-i8", (2, 3)),
+        ("int32", (2, 3), "array-i32", (2, 3)),
+        ("int64", (1, 2, 1, 2, 1, 2, 1, 2), "array-i64", (1, 2, 1, 2, 1, 2, 1, 2)),
+        ("uint32", (4,), "array-u32", (4,)),
+        ("uint64", (4, 2), "array-u64", (4, 2)),
+        ("uint8", (4, 3, 3), "array-u8", (4, 3, 3)),
+        ("complex64", (8, 2), "samples-cf32", (8, 2)),
+        ("complex128", 8, "samples-cf64", (8, 1)),
+        ("ci16", (8, 2), "samples-ci16", (8, 2)),
+        (CI16, (2, 2, 2), "array-ci16", (2, 2, 2)),
+    ],
+)
+def test_arrays_of_every_type_and_shape_come_back_as_they_went_in(
+    dtype: Any, shape: Any, payload_type: str, read_shape: tuple[int, ...], builder: Callable[..., Builder]
+) -> None:
+    built = builder(array="1.0")
+    kind = CI16 if dtype == "ci16" else np.dtype(dtype)
+    rng = np.random.default_rng(1)
+    full = np.frombuffer(rng.bytes(np.empty(shape, kind).nbytes), kind).reshape(shape)
+    with thalweg.Source(built.tcp, id="1.0", dtype=dtype, shape=shape) as source:
+        source.push(full)
+        source.push(full[:1])
+        with pytest.raises(thalweg.RunError, match="are too many: this source was made for at most"):
+            source.push(np.concatenate([full, full]))
+    run = thalweg.open(built.report()["directory"])
+    pushed = {0: full.reshape(read_shape), 1: full[:1].reshape(1, *read_shape[1:])}
+    for event in run:
+        fragment = event["1.0"]
+        assert (fragment.payload_type, fragment.array.dtype) == (payload_type, kind)
+        assert fragment.array.shape == pushed[event.id].shape
+        assert fragment.array.tobytes() == pushed[event.id].tobytes()
+        assert not fragment.array.flags.writeable
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            fragment.array.flags.writeable = True
+
+
+def test_complex_numbers_with_other_names_for_their_parts_are_complex(builder: Callable[..., Builder]) -> None:
+    built = builder(radio="1.0")
+    iq = np.array([(1, -2), (3, 4)], [("re", "<i2"), ("im", "<i2")])
+    with thalweg.Source(built.tcp, id="1.0", dtype="ci16", shape=2) as source:
+        source.push(iq)
+    (event,) = thalweg.open(built.report()["directory"])
+    assert event["1.0"].array.dtype == CI16
+    assert event["1.0"].array.ravel().tolist() == [(1, -2), (3, 4)]
+
+
 def test_events_that_are_left_out_are_in_the_ledger(builder: Callable[..., Builder]) -> None:
     built = builder(trigger="1.0", tdc="1.1")
     trigger = thalweg.Source(built.tcp, id="1.0", max_bytes=8)
@@ -196,13 +250,15 @@ def test_what_does_not_fit_the_source_is_refused_and_the_run_goes_on(builder: Ca
     built = builder(adc="1.0")
     with thalweg.Source(built.tcp, id="1.0", dtype=np.int16, shape=(64, 4)) as source:
         good = np.ones((64, 4), np.int16)
-        with pytest.raises(TypeError, match="arrays of float64 cannot be pushed: possible are int16"):
+        with pytest.raises(TypeError, match=r"float64 of shape \[64, 4\] into a source of samples-i16"):
             source.push(np.ones((64, 4)))
+        with pytest.raises(TypeError, match="arrays of <U1 cannot be pushed: possible are arrays of 1 to 8 axes"):
+            source.push(np.full((64, 4), "x"))
         with pytest.raises(TypeError, match=r"uint8 of shape \[64, 4\].*samples-i16, up to 64 samples of 4 channels"):
             source.push(good.astype(np.uint8))
         with pytest.raises(TypeError, match=r"int16 of shape \[4, 64\]"):
             source.push(np.ascontiguousarray(good.T))
-        with pytest.raises(TypeError, match="arrays of >i2"):
+        with pytest.raises(TypeError, match=r"arrays of >i2 .*astype\(array.dtype.newbyteorder"):
             source.push(good.astype(">i2"))
         with pytest.raises(TypeError, match="list cannot be pushed"):
             source.push([1, 2, 3])
@@ -235,9 +291,12 @@ def test_a_payload_that_is_too_long_is_refused(builder: Callable[..., Builder]) 
         ({}, "dtype= and shape= .* or max_bytes="),
         ({"dtype": "int16"}, "dtype= and shape="),
         ({"dtype": "int16", "shape": 8, "max_bytes": 8}, "dtype= and shape="),
-        ({"dtype": "float32", "shape": (8, 8)}, "arrays of float32 with shape .*possible are int16"),
-        ({"dtype": "uint8", "shape": (8, 8, 3)}, "possible are"),
-        ({"dtype": "uint16", "shape": 8}, "possible are"),
+        ({"dtype": "float16", "shape": (8, 8)}, "arrays of float16 with shape .*possible are arrays of 1 to 8 axes"),
+        ({"dtype": "uint8", "shape": (1,) * 9}, "possible are"),
+        ({"dtype": "float32", "shape": ()}, "possible are"),
+        ({"dtype": ">f4", "shape": 8}, "little-endian"),
+        ({"dtype": "cf16", "shape": 8}, "cf16"),
+        ({"dtype": "float32", "shape": (8, 0)}, "1 to 1073741696 bytes"),
         ({"dtype": "uint8", "shape": (8, 8), "payload_type": "raw"}, "goes with max_bytes"),
         ({"max_bytes": 8, "payload_type": "image-u8"}, "for samples and images say dtype="),
         ({"max_bytes": 0}, "1 to 1073741696 bytes"),

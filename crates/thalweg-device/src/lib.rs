@@ -150,9 +150,9 @@ pub struct Description {
     /// Lengths of the axes of a full fragment's payload, where it is an array: the last one without gaps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<Vec<u64>>,
-    /// Fragments per second, where that was stated.
+    /// Fragments per second by which they are dated, where that was stated.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<f64>,
+    pub fragment_rate: Option<f64>,
     /// Channels, interleaved sample by sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<u32>,

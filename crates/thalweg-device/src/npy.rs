@@ -50,12 +50,12 @@ pub(crate) fn open(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError> {
             return Err(DeviceError::Truncated { file, at: data_at, what: "the array", needed, left });
         }
     }
-    let payload_type = PayloadType::of_array(stored.element, axes.len());
+    let (payload_type, axes) = stored.array(axes.to_vec());
     let description = Description {
         kind: "npy".to_owned(),
         payload_type: payload_type.name().to_owned(),
-        shape: Some(axes.to_vec()),
-        rate: config.rate.map(|rate| rate.hertz()),
+        shape: Some(axes),
+        fragment_rate: config.rate.map(|rate| rate.hertz()),
         record_bytes: Some(size as u64),
         file: Some(config.file.display().to_string()),
         notes: stored.note(&config.file).into_iter().collect(),

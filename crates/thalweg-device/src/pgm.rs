@@ -40,7 +40,7 @@ pub(crate) fn open(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceError> {
         kind: "pgm".to_owned(),
         payload_type: shape.payload_type().name().to_owned(),
         shape: Some(vec![shape.height.into(), shape.width.into()]),
-        rate: config.rate.map(|rate| rate.hertz()),
+        fragment_rate: config.rate.map(|rate| rate.hertz()),
         bits: Some(u32::BITS - shape.white.leading_zeros()),
         width: Some(shape.width),
         height: Some(shape.height),

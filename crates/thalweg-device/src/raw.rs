@@ -27,13 +27,13 @@ pub(crate) fn open(config: &RawConfig) -> Result<Replay<Raw>, DeviceError> {
     if !file.len().is_multiple_of(record) {
         return Err(DeviceError::Leftover { file: config.file.clone(), length: file.len(), record });
     }
-    let axes = shape.as_ref().map_or(0, Vec::len);
-    let payload_type = config.stored.map_or(PayloadType::RAW, |stored| PayloadType::of_array(stored.element, axes));
+    let array = config.stored.zip(shape).map(|(stored, shape)| stored.array(shape));
+    let (payload_type, shape) = array.map_or((PayloadType::RAW, None), |(kind, shape)| (kind, Some(shape)));
     let description = Description {
         kind: "raw".to_owned(),
         payload_type: payload_type.name().to_owned(),
         shape,
-        rate: config.rate.map(|rate| rate.hertz()),
+        fragment_rate: config.rate.map(|rate| rate.hertz()),
         record_bytes: Some(record),
         file: Some(config.file.display().to_string()),
         notes: config.stored.and_then(|stored| stored.note(&config.file)).into_iter().collect(),

@@ -188,15 +188,7 @@ impl Capture {
 
 impl Metadata {
     fn parse(path: &Path, bytes: &[u8]) -> Result<Self, DeviceError> {
-        let bad = |field: &str, found: &Value, expected| {
-            // A stranger's value is shown, but not all of it.
-            let mut found = if found.is_null() { "missing".to_owned() } else { found.to_string() };
-            if let Some((end, _)) = found.char_indices().nth(60) {
-                found.truncate(end);
-                found.push('…');
-            }
-            DeviceError::Metadata { file: path.to_owned(), field: field.to_owned(), found, expected }
-        };
+        let bad = |field: &str, found: &Value, expected| bad_field(path, field, found, expected);
         if bytes.len() > MAX_METADATA {
             let found = Value::from(format!("more than {MAX_METADATA} bytes"));
             return Err(bad("the file's length", &found, "at most 16 MiB"));
@@ -228,10 +220,11 @@ impl Metadata {
                     .ok_or_else(|| bad("global core:dataset", value, "the name of a file beside the metadata"))?,
             ),
         };
-        let trailing = match global_field("core:trailing_bytes") {
-            Value::Null => 0,
-            value => value.as_u64().ok_or_else(|| bad("global core:trailing_bytes", value, "a number of bytes"))?,
+        let number = |name: &str, expected| match global_field(name) {
+            Value::Null => Ok(0),
+            value => value.as_u64().ok_or_else(|| bad(&format!("global {name}"), value, expected)),
         };
+        let trailing = number("core:trailing_bytes", "a number of bytes")?;
         // Absent means one channel (SigMF 1.2, core:num_channels).
         let channels = match global_field("core:num_channels") {
             Value::Null => 1,
@@ -249,10 +242,7 @@ impl Metadata {
                     .ok_or_else(|| bad("global core:sample_rate", value, "samples per second, from 10^-6 to 10^12"))?,
             ),
         };
-        let offset = match global_field("core:offset") {
-            Value::Null => 0,
-            value => value.as_u64().ok_or_else(|| bad("global core:offset", value, "a number of samples"))?,
-        };
+        let offset = number("core:offset", "a number of samples")?;
 
         let captures = match document.get("captures") {
             Some(Value::Array(captures)) => captures.as_slice(),
@@ -332,6 +322,16 @@ impl Metadata {
         }
         serde_json::json!({ "omitted": format!("{length} bytes of global metadata, which are in {}", self.file.display()) })
     }
+}
+
+fn bad_field(file: &Path, field: &str, found: &Value, expected: &'static str) -> DeviceError {
+    // A stranger's value is shown, but not all of it.
+    let mut found = if found.is_null() { "missing".to_owned() } else { found.to_string() };
+    if let Some((end, _)) = found.char_indices().nth(60) {
+        found.truncate(end);
+        found.push('…');
+    }
+    DeviceError::Metadata { file: file.to_owned(), field: field.to_owned(), found, expected }
 }
 
 /// A type by the standard's grammar (SigMF 1.2, *Dataset Format*).

@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use thalweg_wire::{Element, ElementError};
+use thalweg_wire::{Element, ElementError, Meaning, PayloadType};
 
 /// A type of elements and their byte order, written `i16` or `i16_le`, and `i16_be`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +16,15 @@ pub struct StoredType {
 }
 
 impl StoredType {
+    /// What a payload with these axes is, and its axes: samples have channels, though there be one.
+    pub(crate) fn array(self, mut shape: Vec<u64>) -> (PayloadType, Vec<u64>) {
+        let payload_type = PayloadType::of_array(self.element, shape.len());
+        if shape.len() == 1 && payload_type.parts().is_some_and(|(meaning, _)| meaning == Meaning::Samples) {
+            shape.push(1);
+        }
+        (payload_type, shape)
+    }
+
     /// Makes elements that were read what a fragment has.
     pub(crate) fn to_little_endian(self, bytes: &mut [u8]) {
         if !self.big_endian {
@@ -98,6 +107,17 @@ mod tests {
         for text in ["", "int16", "i16_xe", "_be", "i16_be_be", "<i2"] {
             assert!(text.parse::<StoredType>().unwrap_err().to_string().contains(&format!("'{text}'")));
         }
+    }
+
+    #[test]
+    fn samples_have_a_channel_axis_though_there_be_one() {
+        let array = |text: &str, shape: &[u64]| {
+            let (payload_type, shape) = text.parse::<StoredType>().unwrap().array(shape.to_vec());
+            (payload_type.name(), shape)
+        };
+        assert_eq!(array("ci16", &[5]), ("samples-ci16", vec![5, 1]));
+        assert_eq!(array("i16", &[5, 2]), ("samples-i16", vec![5, 2]));
+        assert_eq!(array("f32", &[5]), ("array-f32", vec![5]));
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
         kind: "tiff".to_owned(),
         payload_type: payload_type.name().to_owned(),
         shape: Some(page.shape.clone()),
-        rate: config.rate.map(|rate| rate.hertz()),
+        fragment_rate: config.rate.map(|rate| rate.hertz()),
         width: u32::try_from(page.shape[1]).ok(),
         height: u32::try_from(page.shape[0]).ok(),
         record_bytes: Some(page.bytes as u64),

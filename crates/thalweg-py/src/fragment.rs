@@ -97,8 +97,8 @@ impl Fragment {
         self.fragment.header.status.bits()
     }
 
-    /// What the payload is made of, such as "samples-i16", "image-u8", "vdif", "raw"; "unknown" where this version does
-    /// not know it.
+    /// What the payload is made of, such as "samples-i16", "samples-cf32", "image-u8", "array-f64", "vdif", "raw";
+    /// "unknown" where this version does not know it.
     #[getter]
     fn payload_type(&self) -> &'static str {
         self.fragment.header.payload_type.name()
@@ -126,8 +126,9 @@ impl Fragment {
         unsafe { array::bytes(slf.get().fragment.payload(), slf.as_any()) }
     }
 
-    /// The payload as what it is, read-only, not copied: samples as (samples, channels), an image as (height, width),
-    /// anything else as bytes. Raises RunError where its length does not fit the dimensions that the run states for
+    /// The payload as what it is, read-only, not copied: samples as (samples, channels), an image as (height, width)
+    /// or (height, width, colours), an array in its source's shape, anything else as bytes. Complex whole numbers are
+    /// pairs with the names r and i. Raises RunError where its length does not fit the dimensions that the run states for
     /// this source; `payload` has the bytes then.
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

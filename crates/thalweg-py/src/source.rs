@@ -34,9 +34,13 @@ const STEP: Duration = Duration::from_millis(100);
 /// What will be pushed is said once, because readers are told in run.json. Either with `dtype` and `shape` of the
 /// largest array:
 ///
-/// - int16 with (samples,) or (samples, channels): samples of one or several channels; a push may have fewer.
+/// - int16 or complex numbers with (samples,) or (samples, channels): samples of one or several channels.
 /// - uint8 or uint16 with (height, width): images of that size.
 /// - uint8 with (bytes,): the same as `max_bytes`.
+/// - int8 to int64, uint8 to uint64, float32, float64, complex64 or complex128 with up to 8 axes: arrays.
+///
+/// A push of samples or of an array may have fewer along the first axis. Complex whole numbers, which NumPy has no name
+/// for, are "ci16" (and ci8, ci32, cu8, …): pairs with the dtype [("r", "<i2"), ("i", "<i2")].
 ///
 /// Or with `max_bytes`: bytes, of `payload_type` "raw" or "vdif", at most so many.
 ///

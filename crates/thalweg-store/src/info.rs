@@ -251,6 +251,10 @@ impl RunInfo {
                     found.push(format!("'{key}' of source {id} is {number}, and no payload has that shape"));
                 }
             }
+            if let Some(shape) = description.get("shape").filter(|shape| !is_possible_shape(shape)) {
+                let shown: String = shape.to_string().chars().take(60).collect();
+                found.push(format!("'shape' of source {id} is {shown}, and no payload has that shape"));
+            }
         }
         let ledger = self.ledger.as_array().map(Vec::as_slice).unwrap_or_default();
         let named: Vec<&str> = ledger.iter().filter_map(|line| line["source"].as_str()).collect();
@@ -393,4 +397,12 @@ mod source_id {
         let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
         text.parse().map_err(D::Error::custom)
     }
+}
+
+/// Whether a payload's axes can have these lengths: 1 to 8 of them (`docs/wire.md`). What is no array is a source's own
+/// word for something else.
+pub(crate) fn is_possible_shape(shape: &serde_json::Value) -> bool {
+    shape.as_array().is_none_or(|axes| {
+        (1..=8).contains(&axes.len()) && axes.iter().all(|length| length.as_u64().is_some_and(|length| length > 0))
+    })
 }

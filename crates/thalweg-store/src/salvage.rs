@@ -2,6 +2,7 @@
 
 use crate::event::{Assembler, Located};
 use crate::format::{Closing, MAX_BLOCK_LEN};
+use crate::info::is_possible_shape;
 use crate::run::{Reach, others_event};
 use crate::{
     BlockWriter, EventCounts, EventStatus, Finished, Fragment, Problem, Recorder, RecorderConfig, Run, RunBegin,
@@ -387,6 +388,9 @@ fn mended(run: &Run) -> RunInfo {
             {
                 *number = Value::Null;
             }
+        }
+        if let Some(shape) = source.description.get_mut("shape").filter(|shape| !is_possible_shape(shape)) {
+            *shape = Value::Null;
         }
     }
     info

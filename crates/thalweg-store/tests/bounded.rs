@@ -278,6 +278,8 @@ fn a_run_json_that_contradicts_itself_or_the_segments_is_named() {
         ("'ended' says when", |info| info["state"] = "OPEN".into()),
         ("'channels' of source 1.1 is 0", |info| info["sources"][1]["description"] = json!({ "channels": 0 })),
         ("'width' of source 1.1 is 1.5", |info| info["sources"][1]["description"] = json!({ "width": 1.5 })),
+        ("'shape' of source 1.1 is [2,0]", |info| info["sources"][1]["description"] = json!({ "shape": [2, 0] })),
+        ("'shape' of source 1.1 is []", |info| info["sources"][1]["description"] = json!({ "shape": [] })),
         ("control characters", |info| info["sources"][1]["name"] = "\u{1b}[2J".into()),
         ("'reasons' say why", |info| info["reasons"] = json!(["because"])),
         ("a line for source \"9.9\"", |info| info["ledger"][0]["source"] = "9.9".into()),
@@ -428,7 +430,7 @@ fn a_run_json_that_cannot_be_is_mended_where_it_can_be() {
     let first = info["sources"][0].clone();
     info["sources"].as_array_mut().unwrap().push(first);
     info["sources"][1]["name"] = "\u{1b}[2J".into();
-    info["sources"][1]["description"] = json!({ "channels": 0 });
+    info["sources"][1]["description"] = json!({ "channels": 0, "shape": [1.5] });
     info["builders"] = 2.into();
     info["began"] = u64::MAX.into();
     info["ledger"][2]["accepted"] = 7.into();

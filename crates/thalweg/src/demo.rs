@@ -31,8 +31,8 @@ pub(crate) struct Options {
     /// What carries the data: tcp, or shm (shared memory)
     #[arg(long, value_name = "shm|tcp", default_value = "tcp")]
     link: LinkKind,
-    /// Real recordings to replay instead of the model ADC: SigMF, VDIF, PGM images. They are repeated until the time is
-    /// over
+    /// Real recordings to replay instead of the model ADC: SigMF, VDIF, NumPy arrays, PGM and TIFF images. They are
+    /// repeated until the time is over
     #[arg(long, value_name = "FILE", num_args = 1..)]
     input: Vec<PathBuf>,
     /// Events per second; without it, as fast as the builder takes them, or 1000 with --input

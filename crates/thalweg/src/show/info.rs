@@ -281,7 +281,14 @@ fn details(source: &SourceInfo) -> String {
     let told = known.filter(|(key, value)| {
         !SAID.contains(&key.as_str()) && !value.is_null() && !value.is_object() && !value.is_array()
     });
-    told.map(|(key, content)| format!("{key} {}", value(content))).collect::<Vec<_>>().join(", ")
+    let mut told: Vec<String> = told.map(|(key, content)| format!("{key} {}", value(content))).collect();
+    // Samples and images say it by their channels, width and height.
+    let says = |key: &str| source.description.get(key).is_some_and(|value| !value.is_null());
+    let shape = source.description.get("shape").and_then(Value::as_array);
+    if let Some(shape) = shape.filter(|_| !says("channels") && !says("width")) {
+        told.insert(0, format!("shape {}", shape.iter().map(value).collect::<Vec<_>>().join(" x ")));
+    }
+    told.join(", ")
 }
 
 fn value(value: &Value) -> String {

@@ -71,7 +71,7 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
        |
     12 | device = { kind = "tape", size = "16KiB" }
        |                   ^^^^^^
-    unknown variant `tape`, expected one of `model-adc`, `sigmf`, `vdif`, `pgm`, `raw`
+    unknown variant `tape`, expected one of `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`
     "#);
     assert_snapshot!(changed("size = \"16KiB\"", "size = \"16KiB\", sede = 3"), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 10
@@ -202,7 +202,7 @@ fn recordings_that_were_cut_off_are_named_with_the_place() {
         refused(lab.path(), &["run", "lab.toml"])
     };
     let raw = "{ kind = \"raw\", file = \"x.bin\", record = \"300B\" }";
-    assert_snapshot!(replayed("x.bin", raw, &[0; 1000]), @r"thalweg: source0: x.bin is 1000 bytes long: 3 records of 300 bytes and 100 bytes left over; the recording was cut off, or its records have another size");
+    assert_snapshot!(replayed("x.bin", raw, &[0; 1000]), @r"thalweg: source0: x.bin has 1000 bytes of data: 3 records of 300 bytes and 100 bytes left over; the recording was cut off, its records have another size, or other bytes stand in front of them (in raw files, skip passes over these)");
     let image = "{ kind = \"pgm\", files = [\"x.pgm\"] }";
     assert_snapshot!(replayed("x.pgm", image, b"P5\n100 100\n255\nthree"), @r"thalweg: source0: x.pgm: the image at byte 15 needs 10000 bytes, and 5 are left: the recording was cut off; the file is whole up to byte 15");
     let frames = "{ kind = \"vdif\", file = \"x.vdif\" }";
@@ -210,7 +210,7 @@ fn recordings_that_were_cut_off_are_named_with_the_place() {
     let samples = "{ kind = \"sigmf\", file = \"x\" }";
     let meta = br#"{"global":{"core:datatype":"ri16_le","core:version":"1.0.0","core:num_channels":2},"captures":[],"annotations":[]}"#;
     std::fs::write(lab.path().join("x.sigmf-meta"), meta).unwrap();
-    assert_snapshot!(replayed("x.sigmf-data", samples, &[0; 1001]), @r"thalweg: source0: x.sigmf-data is 1001 bytes long: 250 records of 4 bytes and 1 bytes left over; the recording was cut off, or its records have another size");
+    assert_snapshot!(replayed("x.sigmf-data", samples, &[0; 1001]), @r"thalweg: source0: x.sigmf-data has 1001 bytes of data: 250 records of 4 bytes and 1 bytes left over; the recording was cut off, its records have another size, or other bytes stand in front of them (in raw files, skip passes over these)");
 }
 
 #[test]
