@@ -1,0 +1,83 @@
+"""Every command that the documents show does what they show: scripts/documents.py types them and compares."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import documents
+
+PAGES = [
+    page
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if any(isinstance(part, documents.Command) for part in documents.parts(page.read_text()))
+]
+LEFT_OUT = [
+    (page, part)
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for part in documents.parts(page.read_text())
+    if isinstance(part, documents.Skipped)
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_shows_is_what_happens(page: Path, program: Path) -> None:
+    for needed in ("unshare", "ip", "curl", "jq"):
+        if shutil.which(needed, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
+            pytest.skip(f"{needed} is not installed")
+    if subprocess.run([*documents.INSIDE, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("a network of its own cannot be had here (unshare --net)")
+    command = [sys.executable, ROOT / "scripts/documents.py", page]
+    ended = subprocess.run(
+        command, env=os.environ | {"THALWEG_BIN": str(program)}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(("page", "part"), LEFT_OUT, ids=[f"{page.stem}-{part.line}" for page, part in LEFT_OUT])
+def test_a_part_that_is_not_run_says_why(page: Path, part: documents.Skipped) -> None:
+    assert len(part.why.split()) > 2
+    pytest.skip(f"documents: {page.name}: {part.why}")
+
+
+SHOWN = "  600 events (0 incomplete), … MB in 3.06 s"
+
+
+@pytest.mark.parametrize(
+    ("printed", "as_shown"),
+    [
+        ("  601 events (0 incomplete), 315 MB in 2.97 s", True),
+        ("  400 events (0 incomplete), 315 MB in 2.97 s", False),
+        ("  600 events (1 incomplete), 315 MB in 2.97 s", False),
+        ("  600 events (0 incomplete), 315 MB in 2.97 ms", False),
+    ],
+)
+def test_counts_are_held_against_the_page_and_times_are_not(printed: str, as_shown: bool) -> None:
+    assert documents.agrees(SHOWN, printed) == as_shown
+
+
+def test_a_source_is_never_taken_for_another() -> None:
+    assert not documents.agrees("1.1 adc-1", "1.0 adc-1")
+    assert not documents.agrees("on disk: runs/run-000002", "on disk: runs/run-000003")
+    assert documents.agrees("began 2026-11-21 20:43:24 UTC", "began 2027-01-01 00:00:00 UTC")
+
+
+def test_a_gap_stands_for_lines_and_only_there() -> None:
+    assert documents.matches(["a", "…", "d"], ["a", "b", "c", "d"])
+    assert documents.matches(["a", "…"], ["a"])
+    assert not documents.matches(["a", "…", "d"], ["a", "b", "d", "e"])
+    assert not documents.matches(["a"], ["a", "b"])
+
+
+def test_what_is_written_keeps_the_gaps() -> None:
+    written = documents.rewritten(["a 7", "…", "d … f", "g"], ["a 8", "b", "c", "d e f", "h"])
+    assert written == ["a 8", "b", "c", "d … f", "h"] or written == ["…", "d … f", "h"]
+    assert documents.rewritten(["a", "…", "d"], ["a", "b", "c", "d", "e"]) == ["a", "…", "d", "e"]
