@@ -146,7 +146,7 @@ def test_pickled_runs_are_opened_again_and_events_come_along(
     with pytest.raises(ValueError, match="fewer events"):
         thalweg._thalweg._events(here, 0, 1, 10**6, None, "warn")
     with pytest.raises(thalweg.RunError, match="no pickled fragment"):
-        thalweg._thalweg._fragment(b"x" * 100, (None, None, None))
+        thalweg._thalweg._fragment(b"x" * 100, [])
 
 
 def test_asarray_is_the_array_and_copies_where_it_must(gaps: Path) -> None:

@@ -420,20 +420,26 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
       <RUN>...  A run's directory, such as runs/run-000042
 
     Options:
-          --json        Print one JSON object as the last line of standard output, instead of text for
-                        people
-      -v, --verbose...  Say more about what is going on, on standard error; twice for everything
-      -h, --help        Print help
+          --json          Print one JSON object as the last line of standard output,
+                          instead of text for people
+      -v, --verbose...    Say more about what is going on, on standard error; twice
+                          for everything
+      -q, --quiet         Say nothing on standard error but errors: neither how far
+                          it is nor what it warns of
+          --color <WHEN>  Controls when to use color [default: auto] [possible
+                          values: auto, always, never]
+      -h, --help          Print help
 
-    Checked are every block's and every payload's CRC, that each closed event has one
-    record for each source, and that run.json says what the files hold.
+    Checked are every block's and every payload's CRC, that each closed event has
+    one record for each source, and that run.json says what the files hold.
 
-    A run of several builders has a directory for each, run-000042-b0, -b1, and so on.
-    Name several of them, or run-000042 for all, and they are also judged together.
+    A run of several builders has a directory for each, run-000042-b0, -b1, and so
+    on. Name several of them, or run-000042 for all, and they are also judged
+    together.
 
-    Exit code: 0 where everything is intact and the run is COMPLETE; 1 where something
-    is damaged or missing, and also where what is on disk is intact, but the run is
-    INCOMPLETE or OPEN; 2 where there is no such run.
+    Exit code: 0 where everything is intact and the run is COMPLETE; 1 where
+    something is damaged or missing, and also where what is on disk is intact, but
+    the run is INCOMPLETE or OPEN; 2 where there is no such run.
     ");
     insta::assert_snapshot!(help("salvage"), @r"
     Write what is whole of a damaged run into a new one
