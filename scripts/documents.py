@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs what a document shows, in its order, and compares: scripts/documents.py [--write] PAGE...
+"""Runs what a document shows, in its order, and compares: scripts/documents.py [--write] [-v] PAGE...
 
 A reader with the program and the Python package types what stands behind `$ ` in blocks marked `console`, into an empty
 directory. So does this program, in a network of its own (a namespace with nothing but a loopback, in which the hosts
@@ -7,7 +7,7 @@ of the documents are known). What is printed must be what the page shows:
 
 - A line of `…` stands for any lines, a `…` within a line for any text. How many spaces there are does not matter.
 - Dates, times, and figures with a unit of time, of rate or `%` may be others. Numbers from 100 on, and sizes with a
-  decimal unit, may differ by a quarter: `--rate 200` for three seconds is 599, 600 or 601 events. All else is as shown.
+  decimal unit and counts of blocks, may differ by a quarter: `--rate 200` for three seconds is 599, 600 or 601 events. All else is as shown.
 - Where a block shows no output at all, its commands must end with 0.
 - `adc-0$ ` is another terminal, and so is each name.
 
@@ -133,14 +133,16 @@ def console(block: list[str], first: int) -> list[Command]:
 
 TOKEN = re.compile(
     r"(?P<any>…)|(?P<date>\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?)"
+    r"|(?P<speed>(?<![\w.,-])\d[\d,]*(?:\.\d+)? [kMGT]?B/s)"
     r"|(?P<measured>(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?= ?(?:%|(?:ns|µs|us|ms|s|min|h)\b|[\w/]*bit/s|[\w]+/s)))"
     r"|(?P<size>(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?= (?:bytes|kB|MB|GB|TB)\b))"
-    r"|(?P<number>(?<![\w.,/:-])\d{1,3}(?:,\d{3})+(?![\w./:-])|(?<![\w.,/:#-])\d{3,}(?![\w./:-]))"
+    r"|(?P<number>(?<![\w.,/:-])\d{1,3}(?:,\d{3})+(?![\w./:-])|(?<![\w.,/:#-])(?:\d{3,}(?![\w./:-])|\d+(?= blocks\b)))"
     r"|(?P<space>\s+)"
 )
 ALIKE = {
     "any": ".*?",
     "date": r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?",
+    "speed": r"\d[\d,]*(?:\.\d+)? [kMGT]?B/s",
     "measured": r"\d[\d,]*(?:\.\d+)?",
     "size": r"(\d[\d,]*(?:\.\d+)?)",
     "number": r"(\d[\d,]*)",
@@ -272,13 +274,13 @@ class Terminal:
         self.typed.flush()
 
     def settled(self, prompt: bool) -> bool:
-        """Whether the last command has printed what the page shows, and has ended."""
+        """Whether the last command has printed what the page shows and, with `prompt`, has ended."""
         assert self.last is not None
         said = not self.last.compared or matches(self.last.output, self.lines())
         return said and (self.code is not None or not prompt)
 
     def settle(self, prompt: bool) -> None:
-        """Waits for that; or until nothing more comes of it."""
+        """Waits for that, with `prompt` also for the command's end; or until nothing more comes of it."""
         with self.heard:
             deadline = time.monotonic() + PATIENCE
             while not self.settled(prompt):
@@ -289,6 +291,11 @@ class Terminal:
                 if left <= 0 or self.shell.poll() is not None:
                     return
                 self.heard.wait(min(left, 1.0))
+
+    def ended(self) -> bool:
+        """Waits for the last command's end."""
+        with self.heard:
+            return self.heard.wait_for(lambda: self.count == 0 or self.code is not None, PATIENCE)
 
 
 def jobs(shell: int) -> bool:
@@ -309,22 +316,26 @@ class Outcome:
 
     def wrong(self) -> str | None:
         """What is not as the page shows it."""
+        if self.code is None and self.command.terminal == "":
+            return "does not end: nothing behind it was typed"
         if self.command.compared:
             return None if matches(self.command.output, self.printed) else "prints something else"
         return None if self.code == 0 else f"ends with {self.code}" if self.code is not None else "does not end"
 
 
-def walk(page: Path, directory: Path) -> list[Outcome]:
+def walk(page: Path, directory: Path, verbose: bool) -> list[Outcome]:
     """Does what the page says in `directory`, which is empty."""
     environment = surroundings(directory)
     terminals: dict[str, Terminal] = {}
     outcomes: list[Outcome] = []
 
-    def settle(terminal: Terminal, prompt: bool) -> None:
+    def settle(terminal: Terminal, prompt: bool) -> bool:
+        """Whether more can be typed here."""
         if terminal.last is not None:
-            terminal.settle(prompt)
+            terminal.settle(prompt or not terminal.last.compared)
             outcomes.append(Outcome(terminal.last, terminal.lines(), terminal.code))
             terminal.last = None
+        return not prompt or terminal.ended()
 
     before = 0
     for part in parts(page.read_text()):
@@ -334,14 +345,16 @@ def walk(page: Path, directory: Path) -> list[Outcome]:
         if not isinstance(part, Command):
             continue
         # Another block: what the last one shows has happened. In terminals of their own things may still go on.
-        if part.line > before + 1:
-            for name, terminal in terminals.items():
-                settle(terminal, prompt=name == "")
+        if part.line > before + 1 and not all([settle(one, prompt=name == "") for name, one in terminals.items()]):
+            break
         before = part.line + part.text.count("\n") + len(part.output)
         if part.terminal not in terminals:
             terminals[part.terminal] = Terminal(where(terminals, directory), environment)
         terminal = terminals[part.terminal]
-        settle(terminal, prompt=True)
+        if not settle(terminal, prompt=True):
+            break
+        if verbose:
+            print(f"{time.strftime('%X')} {page}:{part.line} {part.terminal}$ {part.text}", flush=True)
         terminal.type(part)
     for name, terminal in terminals.items():
         settle(terminal, prompt=name == "")
@@ -410,6 +423,7 @@ def main() -> int:
     parser.add_argument("pages", nargs="+", type=Path, metavar="PAGE")
     parser.add_argument("--write", action="store_true", help="write what happens into the page")
     parser.add_argument("--skipped", action="store_true", help="only list what is not run, and why")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what is typed, and when")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.skipped:
@@ -428,7 +442,7 @@ def main() -> int:
             directory = Path(name)
             set_up(directory)
             began = time.monotonic()
-            outcomes = walk(page, directory)
+            outcomes = walk(page, directory, options.verbose)
             wrong = [one for one in outcomes if one.wrong()]
             subprocess.run(["umount", "/etc/hosts"], check=True)
         print(f"{page}: {len(wrong)} not as shown, {time.monotonic() - began:.0f} s")

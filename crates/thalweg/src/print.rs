@@ -139,11 +139,12 @@ fn run_text(report: &RunReport) -> String {
     out.push_str(&because(&report.reasons));
     let _ = writeln!(
         out,
-        "  {} ({} incomplete), {}, {} in {:.2} s",
+        "  {} ({} incomplete), {}{} in {:.2} s",
         many(report.events.built, "event"),
         count(report.events.incomplete),
         many(report.fragments, "fragment"),
-        volume(report.bytes),
+        // With trigger levels most of what was fetched is not in these events: see there.
+        if report.trigger.is_none() { format!(", {}", volume(report.bytes)) } else { String::new() },
         report.seconds
     );
     let _ = writeln!(
@@ -163,7 +164,7 @@ fn run_text(report: &RunReport) -> String {
         report.cpu_seconds_per_gigabyte.source, report.cpu_seconds_per_gigabyte.builder
     );
     if let Some(trigger) = &report.trigger {
-        out.push_str(&trigger_text(trigger));
+        out.push_str(&trigger_text(trigger, report.bytes));
     }
     let _ = match report.back_pressure.stalls {
         0 => writeln!(out, "  back-pressure from the disk: none"),
@@ -192,7 +193,7 @@ fn run_text(report: &RunReport) -> String {
 
 /// What the trigger levels did, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and Oki 2012, section
 /// 2.2).
-fn trigger_text(trigger: &TriggerReport) -> String {
+fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64) -> String {
     let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated } = trigger;
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     let one_in = |of: u64, accepted: u64| match accepted {
@@ -216,7 +217,7 @@ fn trigger_text(trigger: &TriggerReport) -> String {
         rate(rates.level2_accepted),
         rates.filter_accepted
     );
-    let _ = writeln!(out, "  never asked for: {}", volume(*unasked_bytes));
+    let _ = writeln!(out, "  fetched: {}; never asked for: {}", volume(fetched_bytes), volume(*unasked_bytes));
     out
 }
 
@@ -424,12 +425,12 @@ mod tests {
     #[test]
     fn a_triggered_run_says_how_few_events_it_kept() {
         let counts = Triggered { level1: 50_000, level2: 1_502, filter: 98, unasked_bytes: 4_267_728_000 };
-        insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0)), @r"
+        insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0), 117_000_000), @r"
           trigger, simulated: 50,000 events, level 2 accepted 1,502 (1 in 33.3), the event filter 98 (1 in 15.3)
           events/s: 10,000, 300, 19.6; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)
-          never asked for: 4.27 GB
+          fetched: 117 MB; never asked for: 4.27 GB
         ");
-        assert!(trigger_text(&TriggerReport::default()).contains("level 2 accepted 0 (none)"));
+        assert!(trigger_text(&TriggerReport::default(), 0).contains("level 2 accepted 0 (none)"));
     }
 
     #[test]

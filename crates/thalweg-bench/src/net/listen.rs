@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use thalweg_page::text::size;
 
 /// Where `thalweg bench listen` listens unless told otherwise.
 pub const PORT: u16 = 5255;
@@ -48,7 +49,7 @@ pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), 
     let address = resolve(&options.address)?;
     let listener = TcpListener::bind(address).map_err(BenchError::os(format!("listening on {address}")))?;
     let address = listener.local_addr().unwrap_or(address);
-    say(&format!("listening on {address}, messages of up to {LONGEST} bytes"));
+    say(&format!("listening on {address}, messages of up to {}", size(LONGEST)));
     let say = std::sync::Mutex::new(say);
     let tell = |text: String| say.lock().unwrap_or_else(std::sync::PoisonError::into_inner)(&text);
     let busy = Arc::new(AtomicBool::new(false));
