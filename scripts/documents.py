@@ -6,8 +6,9 @@ directory. So does this program, in a network of its own (a namespace with nothi
 of the documents are known). What is printed must be what the page shows:
 
 - A line of `…` stands for any lines, a `…` within a line for any text. How many spaces there are does not matter.
-- Dates, times, and figures with a unit of time, of rate or `%` may be others. Numbers from 100 on, and sizes with a
-  decimal unit and counts of blocks, may differ by a quarter: `--rate 200` for three seconds is 599, 600 or 601 events. All else is as shown.
+- Dates, times, and figures with a unit of time, of rate or `%` may be others. Numbers from 100 on, sizes with a
+  decimal unit and counts of blocks may differ by a quarter: `--rate 200` for three seconds is 599, 600 or 601 events.
+  All else is as shown.
 - Where a block shows no output at all, its commands must end with 0.
 - `adc-0$ ` is another terminal, and so is each name.
 
