@@ -149,7 +149,12 @@ fn machine(report: &PeersReport) -> [String; 2] {
     let facts = facts(&report.host);
     let of = |wanted: &str| facts.iter().find(|(name, _)| *name == wanted).map_or("", |(_, value)| value.as_str());
     [
-        format!("Measured {} over {}, in turns; medians, least and greatest.", report.began, report.network),
+        // Its day is enough.
+        format!(
+            "Measured {} over {}, in turns; medians, least and greatest.",
+            report.began.get(..10).unwrap_or(&report.began),
+            report.network
+        ),
         [of("processors"), of("kernel"), of("hypervisor")]
             .iter()
             .filter(|it| !it.is_empty())
