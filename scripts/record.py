@@ -24,7 +24,8 @@ def main(program: str, picture: str) -> int:
     os.environ["PATH"] = f"{Path(program).resolve().parent}:{os.environ['PATH']}"
     os.environ["TERM"] = "xterm-256color"
     typed = f"cd {folder}; printf '$ %s\\n' {shlex.quote(COMMAND)}; {COMMAND}; sleep 3; rm -r {folder}"
-    recorder = [sys.executable, "-m", "termtosvg", picture, "-g", "80x18", "-D", "4000", "-c", f"bash -c {shlex.quote(typed)}"]
+    look = ["-g", "80x18", "-D", "4000"]
+    recorder = [sys.executable, "-m", "termtosvg", picture, *look, "-c", f"bash -c {shlex.quote(typed)}"]
     # It listens to a keyboard, on which nothing is typed.
     return os.waitstatus_to_exitcode(pty.spawn(recorder, lambda fd: os.read(fd, 65536), lambda _: b""))
 

@@ -116,6 +116,15 @@ def test_who_wants_no_damage_passed_over_says_so(damaged: Path) -> None:
     assert [event.id for event in run.events(f"..{first_lost}", errors="raise")] == [event.id for event in read]
 
 
+def test_what_cannot_be_read_is_missing_from_an_array_only_where_that_is_asked_for(damaged: Path) -> None:
+    pytest.importorskip("xarray", reason="xarray is not installed")
+    run = thalweg.open(damaged)
+    with pytest.raises(thalweg.RunError, match=r"cannot be read.*missing='drop'"):
+        run.to_xarray()
+    with pytest.warns(thalweg.DamageWarning):
+        assert 0 < run.to_xarray(missing="drop").sizes["event"] < len(run)
+
+
 def test_a_warning_made_an_exception_costs_no_event(damaged: Path) -> None:
     run = thalweg.open(damaged)
     with pytest.warns(thalweg.DamageWarning):

@@ -270,10 +270,18 @@ def test_what_does_not_fit_the_source_is_refused_and_the_run_goes_on(builder: Ca
             source.push(good, event=-1)
         with pytest.raises(thalweg.RunError, match="65 samples are too many: this source was made for at most 64"):
             source.push(np.ones((65, 4), np.int16))
-        assert source.push(good, status=["replayed", "clock-locked"]) == 0
+        with pytest.raises(ValueError, match="timestamp=1969.*no time since 1970"):
+            source.push(good, timestamp=np.datetime64("1969-12-31"))
+        with pytest.raises(TypeError, match=r"timestamp: a whole number .* or a numpy\.datetime64"):
+            source.push(good, timestamp="now")
+        time = np.datetime64("2026-01-02T03:04:05.000000006")
+        assert source.push(good, timestamp=time, status=["replayed", "clock-locked"]) == 0
     report = built.report()
     assert report["state"] == "COMPLETE"
     assert report["ledger"]["sources"][0]["accepted"] == 1
+    assert thalweg.open(report["directory"])[0].time_tai == time
+    with pytest.raises(thalweg.RunError, match="was finished"), source:
+        pass
 
 
 def test_a_payload_that_is_too_long_is_refused(builder: Callable[..., Builder]) -> None:

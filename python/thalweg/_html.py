@@ -25,6 +25,10 @@ def run(run: Run) -> str:
     began = np.datetime_as_string(run.began_utc, unit="s").replace("T", " ")
     lines = [f"run {run.number}: {state}", f"{counts}, began {began} UTC", f"<code>{escape(run.path)}</code>"]
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in run.reasons)
+    if run.state != "OPEN":
+        if (lost := events["built"] - len(run)) > 0:
+            lines.append(f"<b>DAMAGED</b>: {lost:,} of {events['built']:,} events are not there")
+        lines.append("As run.json says; <code>thalweg verify</code> reads what was written.")
     return (
         f"<div><p>{'<br>'.join(lines)}</p>"
         + (f"<ul>{reasons}</ul>" if reasons else "")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from thalweg._thalweg import DamageWarning, RunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,19 +79,16 @@ def dataset(events: Events, run: Run, missing: str) -> xr.Dataset:
             arrays[source][len(ids)] = array
         ids.append(event.id)
         times.append(event.time_tai)
-    sizes: dict[str, tuple[int, str]] = {}
+    sizes: dict[str, int] = {}
     variables = {}
     for source in sources if ids else []:
-        for dim, size in zip(dims[source], arrays[source].shape[1:], strict=True):
-            other_size, other = sizes.setdefault(dim, (size, source))
-            if size != other_size:
-                msg = (
-                    f"source {source} has {size} along {dim!r}, source {other} has {other_size}: choose sources that "
-                    f"fit, as in run.events(sources=[{source!r}]).to_xarray()"
-                )
-                raise ValueError(msg)
-        array = arrays[source][: len(ids)]
-        variables[_name(source, names)] = (("event", *dims[source]), array, {"source": source})
+        array, name = arrays[source][: len(ids)], _name(source, names)
+        # An axis of another length than the same one of sources before is this source's own.
+        own = [
+            dim if sizes.setdefault(dim, size) == size else f"{dim}_{name}"
+            for dim, size in zip(dims[source], array.shape[1:], strict=True)
+        ]
+        variables[name] = (("event", *own), array, {"source": source})
     coordinates = {
         "event": np.array(ids, np.uint64),
         "time_tai": ("event", np.array(times, "datetime64[ns]"), {"scale": "TAI"}),
@@ -99,13 +99,29 @@ def dataset(events: Events, run: Run, missing: str) -> xr.Dataset:
 
 def _whole(events: Events, missing: str) -> Iterator[Event]:
     """The events from which nothing is missing."""
-    for event in events:
+    for event in _readable(events) if missing == "raise" else events:
         if not event.missing:
             yield event
         elif missing == "raise":
             lacks = ", ".join(f"{source} ({why})" for source, why in event.missing.items())
             msg = f"event {event.id} has nothing of {lacks}: to_xarray(missing='drop') leaves such events out"
             raise ValueError(msg)
+
+
+def _readable(events: Events) -> Iterator[Event]:
+    """All events, or an error where one cannot be read."""
+    following = iter(events)
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DamageWarning)
+            try:
+                event = next(following, None)
+            except DamageWarning as damage:
+                msg = f"{damage}; to_xarray(missing='drop') leaves such events out"
+                raise RunError(msg) from None
+        if event is None:
+            return
+        yield event
 
 
 def _dims(fragment: Fragment) -> tuple[str, ...]:

@@ -204,7 +204,7 @@ class Source:
         data: Buffer | NDArray[Any],
         event: int | None = None,
         *,
-        timestamp: int | None = None,
+        timestamp: int | np.datetime64 | None = None,
         window: int = 0,
         status: str | Sequence[str] | None = None,
         timeout: float | None = None,

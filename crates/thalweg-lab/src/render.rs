@@ -68,7 +68,10 @@ pub fn summary(report: &Report) -> Vec<Vec<String>> {
         ("goodput", bits(report.goodput_bits_per_second)),
         ("share of the ceiling", share),
         ("events", format!("{}, and {} incomplete", report.events.complete, report.events.incomplete)),
-        ("event complete after (median, 99 of 100, all)", report.completion.map_or_else(|| "–".into(), |times| completion_text(&times))),
+        (
+            "event complete after (median, 99 of 100, all)",
+            report.completion.map_or_else(|| "–".into(), |times| completion_text(&times)),
+        ),
         ("sent again by TCP", with_start(report.retransmissions, whole.retransmissions)),
         ("timeouts", with_start(report.timeouts, whole.timeouts)),
         ("dropped by the switch", with_start(report.drops, whole.drops)),

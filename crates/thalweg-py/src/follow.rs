@@ -1,12 +1,12 @@
 //! Iterating over a run while it is written.
 
-use crate::damage::{Errors, Unreadable};
+use crate::damage::{Errors, Unreadable, warn};
 use crate::event::Event;
 use crate::sources::Sources;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_store::Followed;
+use thalweg_store::{End, Followed};
 
 /// How long Ctrl-C may have to wait. New events are not waited for in steps: they wake the wait at once.
 const TIMEOUT: Duration = Duration::from_millis(100);
@@ -45,7 +45,12 @@ impl Follow {
                     match next {
                         Followed::Event(event) => return Ok(Some(Event::new(event, &self.sources))),
                         Followed::Quiet => py.check_signals()?,
-                        Followed::End(_) => return Ok(None),
+                        Followed::End(end) => {
+                            if end == End::WriterGone {
+                                warn(py, &format!("{}: the run's writer died: it was not ended", self.path))?;
+                            }
+                            return Ok(None);
+                        }
                     }
                 }
                 Err(error) => {

@@ -58,7 +58,11 @@ pub(crate) fn open(
     }
     let sources = Arc::new(Sources::of(run.info()));
     let path = run.path().display().to_string();
-    Ok(Run { store: Mutex::new(Some(Arc::new(run))), path, sources, ca_file, timeout })
+    let place = match is_url(&path) {
+        true => path.clone(),
+        false => std::path::absolute(&path)?.display().to_string(),
+    };
+    Ok(Run { store: Mutex::new(Some(Arc::new(run))), path, place, sources, ca_file, timeout })
 }
 
 /// What is wrong with a URL that is no run's.
@@ -135,6 +139,8 @@ pub(crate) struct Run {
     /// Nothing once it was closed.
     store: Mutex<Option<Arc<thalweg_store::Run>>>,
     path: String,
+    /// The same, wherever it is opened: the directory that `path` begins in may be another one there.
+    place: String,
     sources: Arc<Sources>,
     ca_file: Option<PathBuf>,
     timeout: f64,
@@ -265,8 +271,8 @@ impl Run {
         Events::numbered(slf, which, sources, Errors::named(errors)?)
     }
 
-    /// All events in the order in which they were closed, waiting for more until the writer has closed the run or died.
-    /// Other threads run while this one waits, and Ctrl-C ends the wait. A server is asked twice a second, and does not
+    /// All events in the order in which they were closed, waiting for more until the writer has closed the run or died,
+    /// of which a DamageWarning tells. Other threads run while this one waits, and Ctrl-C ends the wait. A server is asked twice a second, and does not
     /// say that a writer died: that wait does not end by itself. `errors` is as for `events`.
     #[pyo3(signature = (*, errors = "warn"))]
     fn follow(&self, py: Python<'_>, errors: &str) -> PyResult<Follow> {
@@ -328,13 +334,8 @@ impl Run {
 
     /// By path or URL: whoever loads it opens the run again.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Pickled)> {
-        let path = match is_url(&self.path) {
-            true => self.path.clone(),
-            // The directory that a path begins in may be another one there.
-            false => std::path::absolute(&self.path)?.display().to_string(),
-        };
         let restore = py.import("thalweg._thalweg")?.getattr("_run")?;
-        Ok((restore, (path, self.ca_file.clone(), self.timeout)))
+        Ok((restore, (self.place.clone(), self.ca_file.clone(), self.timeout)))
     }
 
     fn __repr__(&self) -> String {

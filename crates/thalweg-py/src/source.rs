@@ -2,7 +2,7 @@
 
 use crate::content::{Content, Payload};
 use crate::{RunError, RunOver, run_error};
-use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Value, json};
@@ -125,6 +125,9 @@ impl Source {
     /// Waits for the run to begin.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
+        if this.finished.load(Ordering::Relaxed) {
+            return Err(RunError::new_err("this source was finished: make another one"));
+        }
         while !slf.py().detach(|| this.source()?.wait_for_start(STEP).map_err(run_error))? {
             this.heed_signals(slf.py())?;
         }
@@ -153,8 +156,9 @@ impl Source {
     /// order, raises TypeError or ValueError. b"" is an explicit empty fragment: this source has nothing to say of the
     /// event.
     ///
-    /// `event` is the next one, or any later one: those left out count as skipped in the ledger, and the run is
-    /// INCOMPLETE. `timestamp` is in TAI nanoseconds since 1970, now if left out; `window` the nanoseconds that the
+    /// `event` is the next one, or any later one. Of those left out, the ones that other sources have are incomplete
+    /// events, and count as skipped in the ledger; what no source has is no event. `timestamp` is TAI: nanoseconds since
+    /// 1970 or a numpy.datetime64, now if left out; `window` the nanoseconds that the
     /// payload covers. `status` is one or several of "truncated", "corrupt", "simulated", "replayed", "clock-locked",
     /// "clock-holdover", "clock-free-running".
     ///
@@ -168,7 +172,7 @@ impl Source {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         event: Option<u64>,
-        timestamp: Option<u64>,
+        timestamp: Option<&Bound<'_, PyAny>>,
         window: u32,
         status: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
@@ -179,7 +183,7 @@ impl Source {
             payload_type: self.content.check(&payload)?,
             payload: payload.bytes(),
             status: status.map_or(Ok(Status::empty()), status_of)?,
-            timestamp: timestamp.map(TaiNanos),
+            timestamp: timestamp.map(nanoseconds).transpose()?,
             window,
         };
         let until = match timeout {
@@ -312,6 +316,19 @@ fn describe(content: &Content, description: Option<&Bound<'_, PyDict>>) -> PyRes
         all.extend(known);
     }
     Ok(described)
+}
+
+/// A time stamp as it was given.
+fn nanoseconds(timestamp: &Bound<'_, PyAny>) -> PyResult<TaiNanos> {
+    let no_time = || PyValueError::new_err(format!("timestamp={timestamp}: no time since 1970 in nanoseconds of TAI"));
+    if timestamp.hasattr("astype")? {
+        let nanoseconds = timestamp.call_method1("astype", ("datetime64[ns]",))?.call_method1("astype", ("int64",))?;
+        return nanoseconds.extract::<i64>()?.try_into().map(TaiNanos).map_err(|_| no_time());
+    }
+    timestamp.extract().map(TaiNanos).map_err(|error| match error.is_instance_of::<PyOverflowError>(timestamp.py()) {
+        true => no_time(),
+        false => PyTypeError::new_err("timestamp: a whole number of nanoseconds, or a numpy.datetime64"),
+    })
 }
 
 fn policy_of(name: &str) -> PyResult<Policy> {

@@ -450,21 +450,27 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
       <RUN>  A run's directory, such as runs/run-000042
 
     Options:
-          --to <DIR>    The new run's directory; left out, runs/salvaged/run-000042
-          --json        Print one JSON object as the last line of standard output, instead of text for
-                        people
-      -v, --verbose...  Say more about what is going on, on standard error; twice for everything
-      -h, --help        Print help
+          --to <DIR>      The new run's directory; left out,
+                          runs/salvaged/run-000042
+          --json          Print one JSON object as the last line of standard output,
+                          instead of text for people
+      -v, --verbose...    Say more about what is going on, on standard error; twice
+                          for everything
+      -q, --quiet         Say nothing on standard error but errors: neither how far
+                          it is nor what it warns of
+          --color <WHEN>  Controls when to use color [default: auto] [possible
+                          values: auto, always, never]
+      -h, --help          Print help
 
     Kept is every record that is whole: of runs with bad blocks, cut segments, lost
-    footers or missing segment files, and of runs whose writer died. An event that lacks
-    fragments it had is kept as INCOMPLETE, with what is there of it. The new run is
-    INCOMPLETE, its reasons say what was left behind, and `thalweg verify` finds nothing
-    wrong with it. RUN itself is only read.
+    footers or missing segment files, and of runs whose writer died. An event that
+    lacks fragments it had is kept as INCOMPLETE, with what is there of it. The new
+    run is INCOMPLETE, its reasons say what was left behind, and `thalweg verify`
+    finds nothing wrong with it. RUN itself is only read.
 
-    Exit code: 0, also where RUN is intact and nothing was written; 1 where it cannot be
-    read, or the new run cannot be written; 2 where there is no such run, where it is
-    being written, or where DIR exists.
+    Exit code: 0, also where RUN is intact and nothing was written; 1 where it
+    cannot be read, or the new run cannot be written; 2 where there is no such run,
+    where it is being written, or where DIR exists.
     ");
     insta::assert_snapshot!(help("cat"), @r"
     Print a run's events and fragments

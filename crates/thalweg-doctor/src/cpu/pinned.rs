@@ -17,8 +17,8 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     if !cannot.is_empty() {
         let online = read::or_unknown(read::text("/sys/devices/system/cpu/online"));
         return finding.missing(format!(
-            "this process may not run on {}; processors online: {online}; set `cpu` to one of them, or leave it out",
-            cannot.iter().map(|(cpu, _)| cpu.to_string()).collect::<Vec<_>>().join(", ")
+            "this process may not run there: {}; processors online: {online}; set `cpu` to one of them, or leave it out",
+            told(&cannot)
         ));
     }
     let shared = shared(&bound);
