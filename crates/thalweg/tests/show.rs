@@ -472,26 +472,33 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
     cannot be read, or the new run cannot be written; 2 where there is no such run,
     where it is being written, or where DIR exists.
     ");
-    insta::assert_snapshot!(help("cat"), @r"
+    insta::assert_snapshot!(help("cat"), @"
     Print a run's events and fragments
 
     Usage: thalweg cat [OPTIONS] <RUN>
 
     Arguments:
-      <RUN>  A run's directory, such as runs/run-000042; of several builders' runs, that of one builder
+      <RUN>  A run's directory, such as runs/run-000042; of several builders' runs,
+             that of one builder
 
     Options:
-          --event <E|A..B>   Only this event, or those from A on and before B; A or B may be left out
-          --source <SOURCE>  Only fragments of this source, by its name or as 1.0; several with commas
-                             between
-          --data <N>         Also the first N values of each payload: samples, pixels, or bytes in
-                             hexadecimal
+          --event <E|A..B>   Only this event, or those from A on and before B; A or
+                             B may be left out
+          --source <SOURCE>  Only fragments of this source, by its name or as 1.0;
+                             several with commas between
+          --data <N>         Also the first N values of each payload: samples,
+                             pixels, or bytes in hexadecimal
           --raw              Only the payloads, as they are, one behind the other
-          --follow           Go on with what is being written, in the order in which events are closed,
-                             and end with the run
-          --json             Print one JSON object as the last line of standard output, instead of text
-                             for people
-      -v, --verbose...       Say more about what is going on, on standard error; twice for everything
+          --follow           Go on with what is being written, in the order in which
+                             events are closed, and end with the run
+          --json             Print one JSON object as the last line of standard
+                             output, instead of text for people
+      -v, --verbose...       Say more about what is going on, on standard error;
+                             twice for everything
+      -q, --quiet            Say nothing on standard error but errors: neither how
+                             far it is nor what it warns of
+          --color <WHEN>     Controls when to use color [default: auto] [possible
+                             values: auto, always, never]
       -h, --help             Print help
 
     Each event has a line of its own, and one for each of its fragments: source,
@@ -503,7 +510,7 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
       thalweg cat runs/run-000042 --event 7 --source 1.0 --raw > payload.bin
       thalweg cat runs/run-000042 --follow --json | my-monitor
 
-    Exit code: 0, also when the reader of a pipe has enough; 1 where something cannot be
-    read; 2 where there is no such run, event or source.
+    Exit code: 0, also when the reader of a pipe has enough; 1 where something
+    cannot be read; 2 where there is no such run, event or source.
     ");
 }
