@@ -33,7 +33,8 @@ impl Address {
             Locator::HostPort => {
                 let (host, port) = place.rsplit_once(':').ok_or_else(error)?;
                 port.parse::<u16>().map_err(|_| format!("'{}': '{port}' is not a port, 0 to 65535", text()))?;
-                if host.is_empty() {
+                // A URL's two slashes, too.
+                if host.is_empty() || host.contains('/') {
                     return Err(error());
                 }
             }
@@ -118,7 +119,9 @@ mod tests {
 
     #[test]
     fn what_no_kernel_would_take_is_no_address() {
-        for text in ["shm:/tmp/a\0b", "tcp:a\0b:7400", "tcp:h:65536", "tcp::1", "shm:", "tcp:h", "udp:h:1", ""] {
+        for text in
+            ["shm:/tmp/a\0b", "tcp:a\0b:7400", "tcp:h:65536", "tcp::1", "shm:", "tcp:h", "tcp://h:1", "udp:h:1", ""]
+        {
             let error = text.parse::<Address>().unwrap_err();
             assert!(!error.contains('\0'), "{error:?}");
         }

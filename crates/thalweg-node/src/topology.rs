@@ -21,10 +21,10 @@ pub struct Topology {
     #[serde(default)]
     pub run: RunConfig,
     /// Event builders. Event `e` is built by number `e` modulo their count.
-    #[serde(rename = "builder", deserialize_with = "written::tables")]
+    #[serde(rename = "builder", default, deserialize_with = "written::tables")]
     pub builders: Vec<BuilderNodeConfig>,
     /// Sources.
-    #[serde(rename = "source", deserialize_with = "written::tables")]
+    #[serde(rename = "source", default, deserialize_with = "written::tables")]
     pub sources: Vec<SourceNodeConfig>,
 }
 

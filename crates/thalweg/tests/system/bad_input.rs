@@ -80,13 +80,10 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
        |          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     unknown field `sede`, expected one of `size`, `size_from`, `seed`, `source`, `period`
     "#);
-    assert_snapshot!(changed(GOOD, "[run]\n"), @r"
-    thalweg: lab.toml: TOML parse error at line 1, column 1
-      |
-    1 | [run]
-      | ^
-    missing field `builder`
-    ");
+    assert_snapshot!(
+        changed(GOOD, "[run]\n"),
+        @"thalweg: lab.toml: builder: there is none: add a [[builder]] with `name` and `listen`"
+    );
     assert_snapshot!(changed("[run]", "[run"), @r"
     thalweg: lab.toml: TOML parse error at line 1, column 5
       |
