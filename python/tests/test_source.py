@@ -270,7 +270,7 @@ def test_what_does_not_fit_the_source_is_refused_and_the_run_goes_on(builder: Ca
             source.push(good, event=-1)
         with pytest.raises(thalweg.RunError, match="65 samples are too many: this source was made for at most 64"):
             source.push(np.ones((65, 4), np.int16))
-        with pytest.raises(ValueError, match="timestamp=1969.*no time since 1970"):
+        with pytest.raises(ValueError, match=r"timestamp=1969.*no time since 1970"):
             source.push(good, timestamp=np.datetime64("1969-12-31"))
         with pytest.raises(TypeError, match=r"timestamp: a whole number .* or a numpy\.datetime64"):
             source.push(good, timestamp="now")
