@@ -60,7 +60,9 @@ pub(crate) struct Options {
 pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     let topology = topology(options)?;
     if options.print_topology {
-        print!("{}", toml::to_string(&absolute(topology)?).map_err(Failure::broken)?);
+        let mut output = print::Output::new();
+        output.text(&toml::to_string(&absolute(topology)?).map_err(Failure::broken)?)?;
+        output.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
     if !json && !live::is_quiet() {
@@ -115,6 +117,7 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
     } else {
         output.text(&text)?;
     }
+    output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -324,6 +324,25 @@ fn a_reader_that_has_enough_is_no_error() {
 }
 
 #[test]
+fn an_answer_that_cannot_be_written_is_an_error() {
+    let (directory, _) = a_run("4KiB");
+    let topology = Command::new(env!("CARGO_BIN_EXE_thalweg")).args(["demo", "--print-topology"]).output().unwrap();
+    std::fs::write(directory.path().join("demo.toml"), topology.stdout).unwrap();
+    for arguments in [
+        &["ls"][..],
+        &["info", "runs/run-000001"],
+        &["demo", "--print-topology"],
+        &["check", "--file-only", "demo.toml"],
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let ended = command().args(arguments).current_dir(directory.path()).stdout(full).output().unwrap();
+        let text = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{arguments:?}: {text}");
+        assert!(text.contains("writing to standard output: No space left"), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_what_to_do() {
     let (directory, _) = a_run("4KiB");
     for words in
