@@ -147,6 +147,10 @@ fn run_text(report: &RunReport) -> String {
         if report.trigger.is_none() { format!(", {}", volume(report.bytes)) } else { String::new() },
         report.seconds
     );
+    let recorded: u64 = report.ledger.sources.iter().map(|entry| entry.recorded).sum();
+    if report.directory.is_some() && recorded < report.fragments {
+        let _ = writeln!(out, "  on disk are {} of these fragments: see below", count(recorded));
+    }
     let _ = writeln!(
         out,
         "  {:.2} Gbit/s, {} fragments/s",

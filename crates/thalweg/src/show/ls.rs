@@ -95,8 +95,9 @@ fn entry(listed: &Listed, now: u64) -> Entry<'_> {
         ended: info.and_then(|info| info.ended),
         began_utc: info.map(|info| utc(info.began, info.tai_utc_offset)),
         seconds: info.map(|info| info.began).zip(until).map(took),
-        events: closed.map(|info| info.events.built),
-        incomplete: closed.map(|info| info.events.incomplete),
+        // On disk, which is less than was built where the disk was full.
+        events: closed.map(|info| info.totals.events),
+        incomplete: closed.map(|info| info.totals.incomplete_events),
         bytes: listed.bytes,
         sources: info.map(|info| info.sources.len()),
         reasons: info.map_or(&[], |info| &info.reasons),
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn complete_runs_fit_a_terminal() {
-        let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "events": { "built": 22_869 } });
+        let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "totals": { "events": 22_869 } });
         let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
         let text = text(&runs, 0, true);
         assert!(text.lines().all(|line| line.len() <= thalweg_page::text::WIDTH), "{text}");
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn what_is_open_incomplete_or_broken_says_so() {
         let incomplete = json!({
-            "state": "INCOMPLETE", "ended": BEGAN + 83_000_000_000_u64, "events": { "built": 1_000_000, "incomplete": 7 },
+            "state": "INCOMPLETE", "ended": BEGAN + 83_000_000_000_u64, "totals": { "events": 1_000_000, "incomplete_events": 7 },
         });
         let mut runs = vec![listed("runs/run-000001", 1, 0, incomplete)];
         runs.extend([0, 1].map(|builder| listed(&format!("runs/run-000002-b{builder}"), 2, builder, json!({}))));
