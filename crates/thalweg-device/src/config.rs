@@ -10,7 +10,11 @@ use thiserror::Error;
 
 /// One device. In TOML: `device = { kind = "model-adc", size = "1MiB", seed = 1 }`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
+#[serde(
+    tag = "kind",
+    rename_all = "kebab-case",
+    expecting = "a table, such as device = { kind = \"model-adc\", size = \"64KiB\" }"
+)]
 pub enum DeviceConfig {
     /// A digitizer computed from a seed; simulated.
     ModelAdc(ModelAdcConfig),

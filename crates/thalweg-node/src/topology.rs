@@ -78,6 +78,7 @@ pub struct BuilderNodeConfig {
     /// Its name.
     pub name: String,
     /// Where it listens. Sources use the first address of the kind they ask for.
+    #[serde(deserialize_with = "written::addresses")]
     pub listen: Vec<Address>,
     /// Bytes in a block: what goes to disk in one write, and what a slot must fit into.
     #[serde(default = "defaults::block")]

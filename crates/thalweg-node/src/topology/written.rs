@@ -5,25 +5,35 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::marker::PhantomData;
+use thalweg_link::Address;
 
 /// Tables of one name, of which there may be several: `[[source]]`.
 pub(super) fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-    from.deserialize_seq(Tables(PhantomData))
+    from.deserialize_seq(Several(
+        "a table in double brackets, [[builder]] or [[source]]: there may be several",
+        PhantomData,
+    ))
 }
 
-struct Tables<T>(PhantomData<T>);
+/// Addresses to listen on, of which there may be several.
+pub(super) fn addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Address>, D::Error> {
+    from.deserialize_seq(Several("a list, such as listen = [\"tcp:127.0.0.1:7400\"]", PhantomData))
+}
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Tables<T> {
+/// Several of a kind, and what is said where there is something else.
+struct Several<T>(&'static str, PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Several<T> {
     type Value = Vec<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a table in double brackets, [[builder]] or [[source]]: there may be several")
+        f.write_str(self.0)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut tables: A) -> Result<Vec<T>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut given: A) -> Result<Vec<T>, A::Error> {
         let mut all = Vec::new();
-        while let Some(table) = tables.next_element()? {
-            all.push(table);
+        while let Some(one) = given.next_element()? {
+            all.push(one);
         }
         Ok(all)
     }
