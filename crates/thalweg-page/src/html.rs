@@ -45,8 +45,8 @@ pub fn list(class: &str, items: impl IntoIterator<Item: AsRef<str>>) -> String {
     if items.is_empty() { items } else { format!("<ul class=\"{class}\">\n{items}</ul>\n") }
 }
 
-/// A table, whose verdicts are coloured ([`Tone::of`]), wider than the page where it must be; without headings it has none. A class `figures` has its cells at the
-/// right, `beside` from the third column on.
+/// A table, whose verdicts are coloured ([`Tone::of`]), wider than the page where it must be; without headings it has
+/// none. A class `figures` has its cells at the right, `beside` from the third column on.
 pub fn table<H: AsRef<str>>(class: &str, headings: &[H], rows: impl IntoIterator<Item: AsRef<[String]>>) -> String {
     fn row(tag: &str, cells: &[impl AsRef<str>]) -> String {
         let cell = |cell: &str| match Tone::of(cell) {

@@ -219,10 +219,11 @@ impl Events {
     /// >>> samples["model-adc-0"].sizes["event"]
     /// 100
     ///
-    /// That needs fragments of one shape and type from each source, and of one length along dimensions that sources
-    /// share: raises ValueError with what is not so, and which events or sources to choose. Where fragments are
-    /// missing, it raises ValueError with missing="raise"; missing="drop" leaves out the events that lack one. Needs
-    /// xarray: pip install thalweg[xarray].
+    /// That needs fragments of one shape and type from each source: raises ValueError with what is not so, and which
+    /// events or sources to choose. A source whose length along a dimension is not that of sources before it has a
+    /// dimension of its own, as sample_camera. With missing="raise", it raises ValueError where a fragment is missing,
+    /// and RunError where an event cannot be read; missing="drop" leaves such events out. Needs xarray: pip install
+    /// thalweg[xarray].
     #[pyo3(signature = (*, missing = "raise"))]
     pub(crate) fn to_xarray<'py>(slf: &Bound<'py, Self>, missing: &str) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("thalweg._tables")?.call_method1("dataset", (slf, &slf.get().run, missing))
