@@ -84,6 +84,13 @@ impl BenchError {
 
     /// Whether what was asked for is at fault, not what became of it.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Usage(_))
+        use io::ErrorKind::{AddrInUse, AddrNotAvailable, NotADirectory, NotFound, PermissionDenied};
+        match self {
+            Self::Usage(_) => true,
+            Self::Os { error, .. } | Self::File { error, .. } => {
+                matches!(error.kind(), NotFound | NotADirectory | PermissionDenied | AddrInUse | AddrNotAvailable)
+            }
+            _ => false,
+        }
     }
 }

@@ -492,12 +492,14 @@ pub enum TopologyError {
         error: std::io::Error,
     },
     /// It is not TOML, or not of this shape. The text names line and column.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}{advice}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
         /// Line, column and reason.
         error: Box<toml::de::Error>,
+        /// What to write instead, where that is known.
+        advice: &'static str,
     },
     /// A value that cannot be.
     #[error("{}: {field}: {problem}", path.display())]
@@ -509,6 +511,31 @@ pub enum TopologyError {
         /// What is wrong, and what to do.
         problem: String,
     },
+}
+
+impl TopologyError {
+    fn read(path: &Path, error: std::io::Error) -> Self {
+        let error = match error.kind() {
+            std::io::ErrorKind::InvalidData => {
+                std::io::Error::new(error.kind(), "it is not text in UTF-8, as TOML has to be: save it so")
+            }
+            std::io::ErrorKind::IsADirectory => {
+                std::io::Error::new(error.kind(), "it is a directory; name a topology, which is a file in TOML")
+            }
+            _ => error,
+        };
+        Self::Read { path: path.to_owned(), error }
+    }
+
+    fn parse(path: &Path, text: &str, error: toml::de::Error) -> Self {
+        let at = error.span().and_then(|span| text.get(span)).unwrap_or("");
+        let advice = match (error.message(), at.trim_matches(['[', ']'])) {
+            ("duplicate key", "source") => "there may be several sources: write [[source]]\n",
+            ("duplicate key", "builder") => "there may be several builders: write [[builder]]\n",
+            _ => "",
+        };
+        Self::Parse { path: path.to_owned(), error: Box::new(error), advice }
+    }
 }
 
 impl Topology {
@@ -541,10 +568,8 @@ impl Topology {
     /// # Errors
     /// It cannot be read, is no topology, or has a field that cannot be what it is.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
-        let read = |error| TopologyError::Read { path: path.to_owned(), error };
-        let text = std::fs::read_to_string(path).map_err(read)?;
-        let mut topology: Self = toml::from_str(&text)
-            .map_err(|error| TopologyError::Parse { path: path.to_owned(), error: Box::new(error) })?;
+        let text = std::fs::read_to_string(path).map_err(|error| TopologyError::read(path, error))?;
+        let mut topology: Self = toml::from_str(&text).map_err(|error| TopologyError::parse(path, &text, error))?;
         topology.resolve_paths(path.parent().unwrap_or(Path::new(".")));
         for source in &mut topology.sources {
             let id = source.source_id();
@@ -578,7 +603,7 @@ impl Topology {
 
 mod duration {
     //! Durations as people write them: `"10s"`, `"500ms"`.
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use serde::{Deserializer, Serializer, de::Error};
     use std::time::Duration;
 
     pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -586,7 +611,8 @@ mod duration {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        let text =
+            deserializer.deserialize_string(super::written::Text("a time with its unit, \"10s\" or \"500ms\""))?;
         humantime::parse_duration(&text)
             .map_err(|error| D::Error::custom(format!("'{text}' is not a duration ({error}): write 10s or 500ms")))
     }

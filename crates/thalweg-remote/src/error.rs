@@ -155,7 +155,7 @@ impl RemoteError {
         matches!(
             self,
             Self::Url { .. } | Self::NoCertificate(_) | Self::NotARun(_) | Self::BeingWritten(_) | Self::NoName(_)
-        )
+        ) || matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::NotADirectory)
     }
 
     /// Whether the server has no more of this, or gives it away to nobody, or not to us, while it may give others.

@@ -479,7 +479,10 @@ impl Book {
 }
 
 pub(crate) fn create(directory: &Path) -> Result<(), RemoteError> {
-    std::fs::create_dir_all(directory).map_err(RemoteError::io("creating", directory))
+    std::fs::create_dir_all(directory).map_err(|error| match directory.is_file() {
+        true => RemoteError::io("writing into", directory)(std::io::ErrorKind::NotADirectory.into()),
+        false => RemoteError::io("creating", directory)(error),
+    })
 }
 
 /// An error where a run that has ended, and is here in `directory`, holds less than its `run.json` says was written.

@@ -94,7 +94,12 @@ impl Server {
         let directory = |error| ServeError::Directory { path: settings.directory.clone(), error };
         let tree = Tree::open(&settings.directory).map_err(directory)?;
         if settings.directory.join(RUNS).exists() {
-            tracing::warn!("{} is not served: its name means runs", settings.directory.join(RUNS).display());
+            let runs = settings.directory.join(RUNS);
+            tracing::warn!(
+                "{0} is not served, since /{RUNS} is the list of all runs in {1}: `thalweg serve {0}` serves those in it",
+                runs.display(),
+                settings.directory.display()
+            );
         }
         let address = settings.address;
         let listener = listen(address).map_err(|error| ServeError::Listen { address, error })?;

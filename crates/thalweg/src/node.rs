@@ -60,6 +60,17 @@ pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
         return Ok(supervised(&options.name));
     }
     let topology = Topology::load(&options.file)?;
+    check_name(&topology, &options.name)?;
+    for builder in &topology.builders {
+        let chosen = |address: &&Address| address.host_port().is_some_and(|place| place.ends_with(":0"));
+        if let Some(address) = builder.listen.iter().find(chosen) {
+            return Err(Failure::Usage(format!(
+                "builder '{}': listen {address}: with port 0 the system chooses one, which no node in \
+                 another process learns: name a port (`thalweg run`, which starts all nodes, tells them)",
+                builder.name
+            )));
+        }
+    }
     match options.stay {
         true => stay::stay(topology, &options.name, json),
         false => run_alone(&topology, &options.name, json),

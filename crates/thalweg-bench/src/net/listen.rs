@@ -99,7 +99,7 @@ fn resolve(text: &str) -> Result<SocketAddr, BenchError> {
         None if text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => text.to_socket_addrs(),
         None => (text, PORT).to_socket_addrs(),
     };
-    let mut found = named.map_err(BenchError::os(format!("looking up '{text}'")))?;
+    let mut found = named.map_err(|error| BenchError::Usage(format!("looking up '{text}': {error}")))?;
     found.next().ok_or_else(|| BenchError::Usage(format!("'{text}' has no address")))
 }
 

@@ -161,6 +161,9 @@ impl Options {
         };
         let path =
             std::path::absolute(&self.path).map_err(|error| BenchError::File { path: self.path.clone(), error })?;
+        if !path.is_dir() {
+            return Err(BenchError::Usage(format!("--path {}: no such directory", self.path.display())));
+        }
         let scratch = Scratch::below(&path, "serve")?;
         let target = Target::named(&scratch.0.join(DATA), bytes)?;
         let cpus = self.cpu.unwrap_or_else(|| match processors() {

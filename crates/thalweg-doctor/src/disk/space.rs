@@ -10,18 +10,19 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     let place = place::nearest(&needs.directory);
     match statvfs(&place) {
         Ok(at) => {
-            judge(&needs.data, needs.record, at.f_bavail.saturating_mul(at.f_frsize), &place.display().to_string())
+            let held = needs.nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.blocks));
+            let free = at.f_bavail.saturating_mul(at.f_frsize);
+            judge(&needs.data, needs.record.then_some(held), free, &place.display().to_string())
         }
         Err(error) => Finding::new("disk space", format!("unknown: {}: {error}", place.display())),
     }
 }
 
-fn judge(data: &Data, record: bool, free: u64, place: &str) -> Finding {
+/// `held` are the bytes that the builders hold in memory, where they record.
+fn judge(data: &Data, held: Option<u64>, free: u64, place: &str) -> Finding {
     const NAME: &str = "disk space";
     let told = format!("{} free at {place} (statvfs)", text::volume(free));
-    if !record {
-        return Finding::new(NAME, told);
-    }
+    let Some(held) = held else { return Finding::new(NAME, told) };
     match (data.volume(), data.bytes_per_second) {
         (Some(volume), _) => {
             let how = if data.at_most { "at most " } else { "" };
@@ -36,6 +37,10 @@ fn judge(data: &Data, record: bool, free: u64, place: &str) -> Finding {
                 }
             }
         }
+        (None, _) if free < held => Finding::new(NAME, told).missing(format!(
+            "the builders alone hold {} in memory, which has no room on this disk: make room, or record somewhere else",
+            text::volume(held)
+        )),
         (None, Some(rate)) => {
             let time = lasts(Some(rate), free).map_or_else(|| "for ever".to_owned(), seconds);
             Finding::new(NAME, format!("{told}: full after {time} at {}", text::rate(rate)))
@@ -70,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_run_that_cannot_fit_is_refused_and_one_that_might_is_not() {
-        let level = |data: &Data| judge(data, true, 1_000_000_000, "/").level;
+        let level = |data: &Data| judge(data, Some(1), 1_000_000_000, "/").level;
         assert_eq!(level(&data(Some(1e6), Some(999), None)), Level::Ok);
         assert_eq!(level(&data(Some(1e6), Some(1001), None)), Level::Missing);
         assert_eq!(
@@ -80,19 +85,24 @@ mod tests {
         );
         assert_eq!(level(&data(None, None, Some(2_000_000_000))), Level::Missing);
         assert_eq!(level(&data(None, Some(1 << 40), None)), Level::Ok, "nobody knows how much that is");
+        assert_eq!(
+            judge(&data(None, None, None), Some(1 << 25), 1 << 24, "/").level,
+            Level::Missing,
+            "not even a start"
+        );
         let most = Data { at_most: true, ..data(None, None, Some(2_000_000_000)) };
         assert_eq!(level(&most), Level::Degraded);
-        assert_eq!(judge(&most, false, 0, "/").level, Level::Ok, "nothing is recorded");
+        assert_eq!(judge(&most, None, 0, "/").level, Level::Ok, "nothing is recorded");
     }
 
     #[test]
     fn it_says_when_the_disk_is_full() {
-        let told = judge(&data(Some(1e9), Some(3600), None), true, 90_000_000_000, "/runs");
+        let told = judge(&data(Some(1e9), Some(3600), None), Some(1), 90_000_000_000, "/runs");
         assert_eq!(
             told.cost.unwrap(),
             "the disk is full after 90.0 s, and what comes then is lost: make room, or make the run shorter"
         );
-        let told = judge(&data(Some(1e9), None, None), true, 90_000_000_000_000, "/runs");
+        let told = judge(&data(Some(1e9), None, None), Some(1), 90_000_000_000_000, "/runs");
         assert!(told.evidence.ends_with("full after 25 h at 1.00 GB/s"), "{}", told.evidence);
     }
 
@@ -100,7 +110,7 @@ mod tests {
     fn figures_that_make_no_sense_do_no_harm() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE] {
             for seconds in [None, Some(0), Some(u64::MAX)] {
-                judge(&data(Some(rate), seconds, None), true, u64::MAX, "/");
+                judge(&data(Some(rate), seconds, None), Some(1), u64::MAX, "/");
             }
         }
     }

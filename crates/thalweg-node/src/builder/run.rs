@@ -5,7 +5,7 @@ use crate::{Handle, NodeError, now};
 use std::os::fd::AsFd;
 use std::time::Duration;
 use thalweg_build::{Builder, BuilderConfig};
-use thalweg_control::{Cause, Facts, Order, State, Tell};
+use thalweg_control::{Cause, Command, Facts, Order, State, Tell};
 use thalweg_link::{Interest, LinkError};
 use thalweg_store::{Recorder, RecorderConfig, RunBegin, SourceInfo};
 use thalweg_wire::{EventId, Message, Refusal, RunNumber};
@@ -55,8 +55,11 @@ impl BuilderNode {
     pub(super) fn obey_commands(&mut self, handle: &Handle) {
         handle.clear();
         while let Some(command) = handle.next_command() {
-            if let Err(refused) = self.control.command(command) {
-                tracing::warn!("{refused}");
+            match self.control.command(command) {
+                // There is nothing left to end.
+                Err(refused) if refused.command == Command::Abort => tracing::info!("{refused}"),
+                Err(refused) => tracing::warn!("{refused}"),
+                Ok(()) => {}
             }
         }
     }

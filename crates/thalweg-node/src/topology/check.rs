@@ -40,8 +40,8 @@ impl Topology {
     fn check_names(&self) -> Result<(), Problem> {
         let mut names = HashSet::new();
         for name in self.names() {
-            let is_new = !name.is_empty() && names.insert(name);
-            must(is_new, "name", format!("'{name}' is used twice or empty: every node needs a name of its own"))?;
+            must(!name.is_empty(), "name", "it is empty: every node needs a name")?;
+            must(names.insert(name), "name", format!("'{name}' is used twice: every node needs a name of its own"))?;
             let printable = !name.contains(char::is_control);
             must(printable, "name", format!("{name:?}: a name has no control characters"))?;
         }

@@ -41,20 +41,21 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Several<T> {
 
 /// A source's id, which looks like a number and is none: `1.10` is not `1.1`.
 pub(super) fn id<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    from.deserialize_string(Id)
+    from.deserialize_string(Text("an id in quotation marks: \"subsystem.element\", such as \"1.0\""))
 }
 
-struct Id;
+/// Something in quotation marks, and what is said where there is something else.
+pub(super) struct Text(pub(super) &'static str);
 
-impl Visitor<'_> for Id {
+impl Visitor<'_> for Text {
     type Value = String;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an id in quotation marks: \"subsystem.element\", such as \"1.0\"")
+        f.write_str(self.0)
     }
 
-    fn visit_str<E: Error>(self, id: &str) -> Result<String, E> {
-        Ok(id.to_owned())
+    fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
     }
 }
 

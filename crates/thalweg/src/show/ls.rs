@@ -1,6 +1,6 @@
 //! `thalweg ls`: what runs there are.
 
-use super::place::word;
+use super::place::{explain, is_url, word};
 use crate::Failure;
 use crate::print::{self, Output};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 use thalweg_page::text::{Align, Table, count, plain, seconds, utc, volume, wrapped};
-use thalweg_store::{Listed, RunState, WriterLife};
+use thalweg_store::{Listed, RunState, StoreError, WriterLife};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -53,6 +53,14 @@ struct Entry<'a> {
 pub(super) fn ls(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     let directory = &options.directory;
     let shown = directory.display();
+    if is_url(directory) {
+        return Err(explain(directory, &StoreError::NotARun(directory.clone())));
+    }
+    if directory.is_file() {
+        return Err(Failure::Usage(format!(
+            "{shown} is a file; name the directory that holds the runs: thalweg ls DIR"
+        )));
+    }
     if !directory.is_dir() {
         return Err(Failure::Usage(format!(
             "{shown}: no such directory; name the one that holds the runs: thalweg ls DIR"
@@ -61,6 +69,10 @@ pub(super) fn ls(options: &Options, json: bool, out: &mut Output) -> Result<Exit
     let listed = thalweg_store::list(directory).map_err(Failure::broken)?;
     if listed.is_empty() && directory.join("run.json").exists() {
         return Err(Failure::Usage(format!("{shown} is a run itself: `thalweg info {shown}` shows it")));
+    }
+    if listed.is_empty() && !json && thalweg_store::list(&directory.join("runs")).is_ok_and(|runs| !runs.is_empty()) {
+        let runs = directory.join("runs");
+        return Err(Failure::Usage(format!("{shown} has no runs, but {0} does: thalweg ls {0}", runs.display())));
     }
     if json {
         let entries: Vec<Entry> = listed.iter().map(|listed| entry(listed, now())).collect();

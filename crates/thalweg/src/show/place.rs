@@ -23,10 +23,10 @@ pub(super) fn directories(runs: &[PathBuf]) -> Result<Vec<Named>, Failure> {
     for run in runs {
         let several = if run.exists() { Vec::new() } else { builders_of(run) };
         let as_whole = !several.is_empty();
-        for path in if as_whole { several } else { vec![run.clone()] } {
-            match RunInfo::read(&inside(&path)) {
+        for path in if as_whole { several } else { vec![inside(run)] } {
+            match RunInfo::read(&path) {
                 Err(error @ (StoreError::NotARun(_) | StoreError::Version { .. })) => {
-                    return Err(explain(&path, &error));
+                    return Err(explain(run, &error));
                 }
                 // What else is wrong with it is for the command to say.
                 _ => match found.iter_mut().find(|named| named.path == path) {
@@ -48,6 +48,9 @@ pub(super) fn open(directory: &Path) -> Result<Run, Failure> {
 pub(super) fn explain(path: &Path, error: &StoreError) -> Failure {
     let shown = path.display();
     match error {
+        StoreError::NotARun(_) if is_url(path) => Failure::Usage(format!(
+            "{shown} is on a server: `thalweg pull {shown}` fetches it, and `thalweg mount` shows what a server has as files"
+        )),
         StoreError::NotARun(_) if !path.exists() => {
             let builders = builders_of(path);
             match builders.first() {
@@ -176,11 +179,17 @@ fn builders_of(run: &Path) -> Vec<PathBuf> {
 }
 
 /// The directory that holds `path` where that is a file, as for [`Run::open`].
-fn inside(path: &Path) -> PathBuf {
+pub(super) fn inside(path: &Path) -> PathBuf {
     match path.parent() {
-        Some(parent) if path.is_file() => Path::new(".").join(parent),
+        Some(parent) if path.is_file() && parent.as_os_str().is_empty() => PathBuf::from("."),
+        Some(parent) if path.is_file() => parent.to_owned(),
         _ => path.to_owned(),
     }
+}
+
+/// Whether somebody means what a server has.
+pub(super) fn is_url(path: &Path) -> bool {
+    path.to_str().is_some_and(thalweg_remote::is_url)
 }
 
 #[cfg(test)]

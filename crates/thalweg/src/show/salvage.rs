@@ -1,13 +1,13 @@
 //! `thalweg salvage`: what is whole of a damaged run, in a new one.
 
-use super::place::explain;
+use super::place::{explain, inside};
 use crate::Failure;
 use crate::live::Busy;
 use crate::print::Output;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use thalweg_page::text::{count, many, plain, wrapped};
-use thalweg_store::{SalvageError, Salvaged};
+use thalweg_store::{RunInfo, SalvageError, Salvaged, StoreError};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -31,6 +31,10 @@ pub(crate) struct Options {
 
 pub(super) fn salvage(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     let Options { run, to } = options;
+    let run = &inside(run);
+    if let Err(error @ StoreError::NotARun(_)) = RunInfo::read(run) {
+        return Err(explain(&options.run, &error));
+    }
     let to = match to {
         Some(to) => to.clone(),
         None => beside(run)?,
@@ -56,8 +60,9 @@ pub(super) fn salvage(options: &Options, json: bool, out: &mut Output) -> Result
 /// Where a run goes that is not told where: under its own name, so that `thalweg ls` shows it there.
 fn beside(run: &Path) -> Result<PathBuf, Failure> {
     let name_it = || Failure::Usage(format!("{}: name the new run's directory with --to", run.display()));
-    let directory = if run.is_file() { run.parent().ok_or_else(name_it)? } else { run };
-    match (directory.parent(), directory.file_name()) {
+    // What `.` is called.
+    let whole = if run.file_name().is_none() { run.canonicalize().map_err(|_| name_it())? } else { run.to_owned() };
+    match (whole.parent(), whole.file_name()) {
         (Some(parent), Some(name)) => Ok(parent.join("salvaged").join(name)),
         _ => Err(name_it()),
     }

@@ -1,7 +1,7 @@
 //! `thalweg verify`: everything in a run is read, and what does not agree is said.
 
 use super::info::stored;
-use super::place::{Named, Together, directories, ledger, open, word, worst};
+use super::place::{Named, Together, directories, explain, ledger, word, worst};
 use crate::Failure;
 use crate::live::{self, Busy};
 use crate::print::{self, Output};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
 use thalweg_page::text::{count, many, plain, wrapped};
-use thalweg_store::{EventCounts, Run, RunInfo, RunState, Verdict, VerifyReport, WriterLife};
+use thalweg_store::{EventCounts, Run, RunInfo, RunState, StoreError, Verdict, VerifyReport, WriterLife};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -35,7 +35,7 @@ pub(crate) struct Options {
 struct Verified {
     named: Named,
     /// The run and what is wrong with it; or why it cannot be read at all.
-    result: Result<(RunInfo, VerifyReport), String>,
+    result: Result<(RunInfo, VerifyReport), (&'static str, String)>,
 }
 
 /// Several builders' directories of a run, added up.
@@ -86,13 +86,18 @@ impl Verified {
     fn read(named: Named) -> Result<Self, Failure> {
         let path = &named.path;
         let busy = Busy::new(format!("opening {}", path.display()));
-        let opened = open(path);
+        let opened = Run::open(path);
         drop(busy);
         let result = match opened {
             Ok(run) => Ok((run.info().clone(), watched(&run))),
-            // It was a run when we looked first.
-            Err(Failure::Broken(error)) => Err(error),
-            Err(usage) => return Err(usage),
+            Err(error) => {
+                let word = if matches!(error, StoreError::Io { .. }) { "UNREADABLE" } else { "DAMAGED" };
+                match explain(path, &error) {
+                    // It was a run when we looked first.
+                    Failure::Broken(error) => Err((word, error)),
+                    usage => return Err(usage),
+                }
+            }
         };
         Ok(Self { named, result })
     }
@@ -110,7 +115,7 @@ impl Verified {
                 value["ok"] = self.is_ok().into();
                 value
             }
-            Err(error) => serde_json::json!({ "path": self.named.path, "ok": false, "error": error }),
+            Err((_, error)) => serde_json::json!({ "path": self.named.path, "ok": false, "error": error }),
         }
     }
 
@@ -118,7 +123,7 @@ impl Verified {
         let path = plain(&self.named.path.display().to_string()).into_owned();
         match &self.result {
             Ok((_, report)) => text(&path, report),
-            Err(error) => wrapped(&format!("{path}: {}: ", print::verdict("DAMAGED")), error),
+            Err((word, error)) => wrapped(&format!("{path}: {}: ", print::verdict(word)), error),
         }
     }
 }

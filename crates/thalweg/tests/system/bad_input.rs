@@ -131,7 +131,7 @@ fn values_that_cannot_be_are_named_with_what_can() {
 fn what_does_not_go_together_is_named() {
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\npolicy = \"drop-newest\""), @r#"thalweg: lab.toml: source 'source0': policy: a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = "block""#);
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nlink = \"shm\""), @r"thalweg: lab.toml: source 'source0': link: builder 'builder0' listens on no shm address");
-    assert_snapshot!(changed("name = \"source0\"", "name = \"builder0\""), @r"thalweg: lab.toml: name: 'builder0' is used twice or empty: every node needs a name of its own");
+    assert_snapshot!(changed("name = \"source0\"", "name = \"builder0\""), @r"thalweg: lab.toml: name: 'builder0' is used twice: every node needs a name of its own");
     let twin =
         "[[source]]\nname = \"twin\"\nid = \"1.0\"\ndevice = { kind = \"model-adc\", size = \"1KiB\" }\n\n[[source]]";
     assert_snapshot!(changed("[[source]]", twin), @r"thalweg: lab.toml: source 'source0': id: 1.0 is used by another source");
@@ -187,6 +187,7 @@ fn files_that_are_not_there_are_named() {
     assert_snapshot!(changed("kind = \"model-adc\", size = \"16KiB\"", "kind = \"raw\", file = \"x.bin\", record = \"1KiB\""), @r"thalweg: source0: opening x.bin: No such file or directory (os error 2)");
     std::fs::write(lab.path().join("lab.toml"), GOOD).unwrap();
     assert_snapshot!(refused(lab.path(), &["node", "builder7", "lab.toml"]), @r"thalweg: there is no node 'builder7' in the topology; it has builder0, source0");
+    assert_snapshot!(refused(lab.path(), &["node", "builder0", "lab.toml"]), @"thalweg: builder 'builder0': listen tcp:127.0.0.1:0: with port 0 the system chooses one, which no node in another process learns: name a port (`thalweg run`, which starts all nodes, tells them)");
 }
 
 #[test]
