@@ -195,7 +195,9 @@ def test_everything_says_what_it_is(gaps: Path) -> None:
 
 
 def test_a_notebook_shows_state_reasons_and_ledger(model: Written, gaps: Path) -> None:
-    page = thalweg.open(model.directory)._repr_html_()
+    with thalweg.open(model.directory) as run:
+        page = run._repr_html_()
+    assert run._repr_html_() is None, "it was closed: its repr says so"
     built = model.report["events"]["built"]
     assert "<b>COMPLETE</b>" in page
     assert f"{built:,} events (0 incomplete)" in page

@@ -264,9 +264,11 @@ def test_what_does_not_fit_the_source_is_refused_and_the_run_goes_on(builder: Ca
             source.push([1, 2, 3])
         with pytest.raises(ValueError, match="ascontiguousarray"):
             source.push(good[::2])
+        with pytest.raises(TypeError, match=r"payloads have no mask: push array\.filled"):
+            source.push(np.ma.masked_equal(good, 1))
         with pytest.raises(ValueError, match="status 'late': a source can say truncated, corrupt"):
             source.push(good, status="late")
-        with pytest.raises(OverflowError):
+        with pytest.raises(ValueError, match=r"event=-1: 0 to"):
             source.push(good, event=-1)
         with pytest.raises(thalweg.RunError, match="65 samples are too many: this source was made for at most 64"):
             source.push(np.ones((65, 4), np.int16))
@@ -310,7 +312,11 @@ def test_a_payload_that_is_too_long_is_refused(builder: Callable[..., Builder]) 
         ({"max_bytes": 0}, "1 to 1073741696 bytes"),
         ({"dtype": "int16", "shape": (2**40, 2**40)}, "1 to 1073741696 bytes"),
         ({"max_bytes": 8, "policy": "drop"}, "'block', 'drop-newest' or 'drop-oldest'"),
-        ({"max_bytes": 8, "slots": 0}, "1 to 65536"),
+        ({"max_bytes": 8, "slots": 0}, "slots=0: 1 to 65536"),
+        ({"max_bytes": 8, "slots": -1}, "slots=-1: 1 to 65536"),
+        ({"max_bytes": 8, "slot": 2**40}, "slot=1099511627776: 1 to"),
+        ({"max_bytes": -8}, "max_bytes=-8"),
+        ({"dtype": "int16", "shape": (-8,)}, r"shape=\(-8,\): its numbers count elements"),
         ({"max_bytes": 8000, "slot": 100}, "set slot to at least"),
         ({"max_bytes": 8, "timeout": -1.0}, "timeout=-1"),
         ({"max_bytes": 8, "id": "2"}, "SUBSYSTEM.ELEMENT"),

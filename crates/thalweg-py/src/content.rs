@@ -57,10 +57,14 @@ impl Content {
             Some(element) => Some(element),
             None => element_of(&PyArrayDescr::new(asked.py(), asked.clone())?)?,
         };
-        let mut shape: Vec<usize> = match shape.extract::<usize>() {
+        let given: Vec<i128> = match shape.extract::<i128>() {
             Ok(one) => vec![one],
             Err(_) => shape.extract().map_err(|_| PyTypeError::new_err("shape: a whole number, or a tuple of them"))?,
         };
+        let counts = given.iter().map(|count| usize::try_from(*count).ok());
+        let mut shape: Vec<usize> = counts.collect::<Option<_>>().ok_or_else(|| {
+            PyValueError::new_err(format!("shape={shape}: its numbers count elements, and are 0 or more"))
+        })?;
         match (element, &shape[..]) {
             (Some(Element::U8), &[most]) => Ok(Self::Bytes { payload_type: PayloadType::RAW, most }),
             (Some(element), [_, ..]) if shape.len() <= MAX_AXES => {
@@ -188,6 +192,12 @@ impl<'py> Payload<'py> {
             return Ok(Self { owner: data.clone(), start, length, element: Element::U8, shape: vec![length] });
         }
         let array = match data.cast::<PyUntypedArray>() {
+            // What is masked would be pushed as if it were not.
+            Ok(array) if array.hasattr("mask")? => {
+                return Err(PyTypeError::new_err(
+                    "a masked array cannot be pushed, since payloads have no mask: push array.filled(value), or array.data",
+                ));
+            }
             Ok(array) => array.clone(),
             Err(_) => {
                 // The view keeps a bytearray from being made longer or shorter meanwhile.

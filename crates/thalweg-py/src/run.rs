@@ -348,9 +348,10 @@ impl Run {
         format!("<thalweg.Run {}: {state}, {} events>", self.path, store.len())
     }
 
-    /// What a notebook shows: state, reasons and ledger.
-    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("thalweg._html")?.call_method1("run", (slf,))
+    /// What a notebook shows: state, reasons and ledger. Of a run that was closed, its repr.
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let show = || slf.py().import("thalweg._html")?.call_method1("run", (slf,));
+        slf.get().store().is_ok().then(show).transpose()
     }
 }
 

@@ -6,12 +6,16 @@ use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTimeoutError, PyTypeEr
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Value, json};
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_link::Address;
 use thalweg_node::{Feed, NodeError, Policy, PushSource, PushedFragment, SourceSettings, Wait, default_slot_bytes};
 use thalweg_wire::{EventId, SourceId, Status, TaiNanos};
 
+/// No slot is longer, in bytes, and so no fragment.
+const LONGEST: usize = 1 << 30;
 /// How long Ctrl-C may have to wait. What is waited for is not waited for in steps: it ends the wait at once.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -84,25 +88,22 @@ impl Source {
         name: Option<String>,
         dtype: Option<&Bound<'_, PyAny>>,
         shape: Option<&Bound<'_, PyAny>>,
-        max_bytes: Option<usize>,
+        max_bytes: Option<i128>,
         payload_type: Option<&str>,
         description: Option<&Bound<'_, PyDict>>,
-        slots: u32,
-        slot: Option<usize>,
+        slots: i128,
+        slot: Option<i128>,
         policy: &str,
         timeout: f64,
     ) -> PyResult<Self> {
         let builders = addresses(builders)?;
         let id: SourceId = id.parse().map_err(PyValueError::new_err)?;
+        let max_bytes = max_bytes.map(|most| within("max_bytes", most, 0..=usize::MAX)).transpose()?;
         let content = Content::declared(dtype, shape, max_bytes, payload_type)?;
         let timeout = seconds("timeout", timeout)?;
-        if !(1..=65_536).contains(&slots) {
-            return Err(PyValueError::new_err(format!("slots={slots}: 1 to 65536 are possible")));
-        }
+        let slots = within("slots", slots, 1..=65_536)?;
+        let slot = slot.map(|bytes| within("slot", bytes, 1..=LONGEST)).transpose()?;
         let slot_bytes = slot.unwrap_or_else(|| default_slot_bytes(content.max_bytes()));
-        if slot_bytes > 1 << 30 {
-            return Err(PyValueError::new_err(format!("slot={slot_bytes}: a slot has at most 1 GiB")));
-        }
         let settings = SourceSettings {
             name: name.unwrap_or_else(|| id.to_string()),
             id,
@@ -117,7 +118,10 @@ impl Source {
             wait: Wait::default(),
             cpu: None,
         };
-        let source = py.detach(|| PushSource::start(settings)).map_err(run_error)?;
+        let source = py.detach(|| PushSource::start(settings)).map_err(|error| match error {
+            NodeError::Config(_) => PyValueError::new_err(error.to_string()),
+            error => run_error(error),
+        })?;
         let (finished, process) = (AtomicBool::new(false), std::process::id());
         Ok(Self { source: Some(source), content, id, builders, timeout, finished, process })
     }
@@ -171,20 +175,21 @@ impl Source {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        event: Option<u64>,
+        event: Option<i128>,
         timestamp: Option<&Bound<'_, PyAny>>,
-        window: u32,
+        window: i128,
         status: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<u64> {
         let source = self.source()?;
         let payload = Payload::of(data)?;
+        let event = event.map(|number| within("event", number, 0..=u64::MAX - 1)).transpose()?;
         let fragment = PushedFragment {
             payload_type: self.content.check(&payload)?,
             payload: payload.bytes(),
             status: status.map_or(Ok(Status::empty()), status_of)?,
             timestamp: timestamp.map(nanoseconds).transpose()?,
-            window,
+            window: within("window", window, 0..=u32::MAX)?,
         };
         let until = match timeout {
             Some(timeout) => Instant::now().checked_add(seconds("timeout", timeout)?),
@@ -361,6 +366,13 @@ fn status_of(status: &Bound<'_, PyAny>) -> PyResult<Status> {
             let known: Vec<&str> = OURS.iter().flat_map(|bit| bit.names()).collect();
             Err(PyValueError::new_err(format!("status '{name}': a source can say {}", known.join(", "))))
         }
+    })
+}
+
+/// A whole number that can be.
+fn within<T: TryFrom<i128> + PartialOrd + Display>(name: &str, value: i128, can_be: RangeInclusive<T>) -> PyResult<T> {
+    T::try_from(value).ok().filter(|value| can_be.contains(value)).ok_or_else(|| {
+        PyValueError::new_err(format!("{name}={value}: {} to {} are possible", can_be.start(), can_be.end()))
     })
 }
 

@@ -61,16 +61,7 @@ pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     }
     let topology = Topology::load(&options.file)?;
     check_name(&topology, &options.name)?;
-    for builder in &topology.builders {
-        let chosen = |address: &&Address| address.host_port().is_some_and(|place| place.ends_with(":0"));
-        if let Some(address) = builder.listen.iter().find(chosen) {
-            return Err(Failure::Usage(format!(
-                "builder '{}': listen {address}: with port 0 the system chooses one, which no node in \
-                 another process learns: name a port (`thalweg run`, which starts all nodes, tells them)",
-                builder.name
-            )));
-        }
-    }
+    can_be_found(&topology)?;
     match options.stay {
         true => stay::stay(topology, &options.name, json),
         false => run_alone(&topology, &options.name, json),
@@ -160,6 +151,24 @@ pub(crate) fn run(
         feed: Feed::Device(device),
     };
     Ok(Done::Source(SourceNode::new(settings)?.run(handle)?))
+}
+
+/// Whether the nodes that read this topology find each other. A program that pushes is told an address by itself.
+fn can_be_found(topology: &Topology) -> Result<(), Failure> {
+    for (source, builder) in
+        topology.sources.iter().flat_map(|source| topology.builders.iter().map(move |b| (source, b)))
+    {
+        let address = topology.address(builder, source.link).filter(|_| source.device.is_some());
+        let chosen = |address: &&Address| address.host_port().is_some_and(|place| place.ends_with(":0"));
+        if let Some(address) = address.filter(chosen) {
+            return Err(Failure::Usage(format!(
+                "builder '{}': listen {address}: with port 0 the system chooses one, which source '{}' in another \
+                 process does not learn: name a port (`thalweg run`, which starts all nodes, tells them)",
+                builder.name, source.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Whether there is a node of that name.

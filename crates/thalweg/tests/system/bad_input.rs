@@ -187,7 +187,7 @@ fn files_that_are_not_there_are_named() {
     assert_snapshot!(changed("kind = \"model-adc\", size = \"16KiB\"", "kind = \"raw\", file = \"x.bin\", record = \"1KiB\""), @r"thalweg: source0: opening x.bin: No such file or directory (os error 2)");
     std::fs::write(lab.path().join("lab.toml"), GOOD).unwrap();
     assert_snapshot!(refused(lab.path(), &["node", "builder7", "lab.toml"]), @r"thalweg: there is no node 'builder7' in the topology; it has builder0, source0");
-    assert_snapshot!(refused(lab.path(), &["node", "builder0", "lab.toml"]), @"thalweg: builder 'builder0': listen tcp:127.0.0.1:0: with port 0 the system chooses one, which no node in another process learns: name a port (`thalweg run`, which starts all nodes, tells them)");
+    assert_snapshot!(refused(lab.path(), &["node", "builder0", "lab.toml"]), @"thalweg: builder 'builder0': listen tcp:127.0.0.1:0: with port 0 the system chooses one, which source 'source0' in another process does not learn: name a port (`thalweg run`, which starts all nodes, tells them)");
 }
 
 #[test]
