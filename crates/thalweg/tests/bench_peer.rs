@@ -164,10 +164,10 @@ fn a_port_that_is_taken_or_an_address_that_is_not_ours_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let output = run(&format!("bench listen {address}"));
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(errors(&output).contains(&format!("listening on {address}")), "{}", errors(&output));
     let output = run("bench listen 192.0.2.1:5255");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]
