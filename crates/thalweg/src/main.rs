@@ -156,6 +156,8 @@ fn main() -> ExitCode {
         Command::Generate(options) => generate::generate(&options),
     };
     let mut code = result.unwrap_or_else(|failure| {
+        // Where both go to one terminal, it stands behind what was said before.
+        let _ = outlet::stdout().flush(outlet::LOG_TIME);
         outlet::stderr().put(live::said(&failure.to_string()));
         if json {
             let error = print::json_line(&serde_json::json!({ "error": failure.to_string() }));
