@@ -43,7 +43,7 @@ impl Tone {
     }
 
     /// The class that a page's style sheet has for it.
-    pub(crate) fn class(self) -> &'static str {
+    pub fn class(self) -> &'static str {
         match self {
             Self::Good => "good",
             Self::Open => "open",

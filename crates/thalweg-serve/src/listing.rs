@@ -8,7 +8,8 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thalweg_page::html::{escaped, page};
-use thalweg_page::text::{many, size};
+use thalweg_page::text::{count, many, volume};
+use thalweg_page::tone::Tone;
 use thalweg_store::{Listed, RunInfo, RunState, WriterLife, writer_life};
 
 use crate::tree::Tree;
@@ -55,7 +56,10 @@ pub(crate) enum Kind {
         /// Of one that is open, whether anybody still writes it.
         #[serde(skip_serializing_if = "Option::is_none")]
         writer: Option<WriterLife>,
-        /// None of one that is open: they are counted when it ends.
+        /// Its state, as people are told.
+        #[serde(skip)]
+        word: &'static str,
+        /// On disk. None of one that is open: they are counted when it ends.
         events: Option<u64>,
         bytes: u64,
     },
@@ -135,6 +139,8 @@ impl Listing {
 
     /// As a page.
     pub(crate) fn html(&self) -> Vec<u8> {
+        // A run's file or a directory has neither a state nor events.
+        let runs = self.entries.iter().any(|entry| matches!(entry.kind, Kind::Run { .. }));
         let mut body = String::new();
         if self.path != "/" {
             body.push_str("<p><a href=\"../\">up</a></p>\n");
@@ -143,33 +149,44 @@ impl Listing {
             let sources: Vec<&str> = info.sources.iter().map(|source| source.name.as_str()).collect();
             let events = match info.state {
                 RunState::Open => String::new(),
-                _ => format!(", {}", many(info.events.built, "event")),
+                _ => format!(", {}", many(info.totals.events, "event")),
             };
-            let told = format!("{}{events} from {}", state(Some(info.state), self.writer), sources.join(", "));
+            let told =
+                format!("{}{events} from {}", thalweg_store::state_word(info.state, self.writer), sources.join(", "));
             body.push_str(&thalweg_page::html::paragraph("quiet", &told));
         }
-        body.push_str("<div class=\"wide\"><table class=\"files\">\n<thead><tr><th>name</th><th>size</th><th>modified</th><th></th></tr></thead>\n<tbody>\n");
+        let of_runs = if runs { "<th>state</th><th class=\"figure\">events</th>" } else { "" };
+        body.push_str(&format!(
+            "<div class=\"wide\"><table class=\"files\">\n<thead><tr><th>name</th>{of_runs}\
+             <th class=\"figure\">size</th><th>modified (UTC)</th></tr></thead>\n<tbody>\n"
+        ));
         for entry in &self.entries {
-            let (slash, bytes, more) = match &entry.kind {
-                Kind::File { bytes } => ("", size(*bytes), String::new()),
-                Kind::Directory => ("/", String::new(), String::new()),
-                Kind::Run { state: of, writer, events, bytes, .. } => {
-                    let events = events.map_or(String::new(), |events| format!(", {}", many(events, "event")));
-                    ("/", size(*bytes), format!("{}{events}", state(*of, *writer)))
-                }
+            let (slash, word, events, bytes) = match &entry.kind {
+                Kind::File { bytes } => ("", "", None, Some(bytes)),
+                Kind::Directory => ("/", "", None, None),
+                Kind::Run { word, events, bytes, .. } => ("/", *word, *events, Some(bytes)),
             };
             let link = utf8_percent_encode(&entry.name, IN_PATH);
             let name = escaped(&entry.name);
-            let modified = entry.modified.as_deref().unwrap_or_default();
+            let of_run = match Tone::of(word).map_or("", Tone::class) {
+                _ if !runs => String::new(),
+                class => {
+                    let events = events.map_or(String::new(), count);
+                    format!("<td class=\"{class}\">{word}</td><td class=\"figure\">{events}</td>")
+                }
+            };
+            let bytes = bytes.map_or(String::new(), |bytes| volume(*bytes));
+            let modified = entry.modified.as_deref().unwrap_or_default().replace('T', " ").replace('Z', "");
             body.push_str(&format!(
-                "<tr><td><a href=\"{link}{slash}\">{name}{slash}</a></td><td>{bytes}</td><td>{modified}</td><td>{more}</td></tr>\n"
+                "<tr><td><a href=\"{link}{slash}\">{name}{slash}</a></td>{of_run}\
+                 <td class=\"figure\">{bytes}</td><td>{modified}</td></tr>\n"
             ));
         }
         body.push_str("</tbody>\n</table></div>\n");
         if self.entries.is_empty() {
             body.push_str("<p class=\"quiet\">Nothing is here.</p>\n");
         }
-        let style = ".files td:nth-child(2){text-align:right}.files td,.files th{padding-right:1.5em}";
+        let style = ".files .figure{text-align:right}.files td,.files th{padding-right:1.5em}";
         page(&self.path, style, &body).into_bytes()
     }
 }
@@ -186,16 +203,6 @@ fn is_run(tree: &Tree, path: &Path) -> bool {
     tree.file(&path.join("run.json")).is_ok()
 }
 
-fn state(of: Option<RunState>, writer: Option<WriterLife>) -> &'static str {
-    match of {
-        Some(RunState::Open) if writer == Some(WriterLife::Gone) => "its writer died",
-        Some(RunState::Open) => "being recorded",
-        Some(RunState::Complete) => "complete",
-        Some(RunState::Incomplete) => "INCOMPLETE",
-        None => "unreadable run.json",
-    }
-}
-
 fn of_run(run: &Listed, name: String) -> Entry {
     let directory = run.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let modified = std::fs::metadata(run.path.join("run.json")).ok().and_then(|data| data.modified().ok());
@@ -206,7 +213,8 @@ fn of_run(run: &Listed, name: String) -> Entry {
         builder: run.builder,
         state: info.map(|info| info.state),
         writer: run.writer,
-        events: info.filter(|info| info.state != RunState::Open).map(|info| info.events.built),
+        word: run.state(),
+        events: info.filter(|info| info.state != RunState::Open).map(|info| info.totals.events),
         bytes: run.bytes,
     };
     Entry { name, kind, modified: modified.map(shown_time) }

@@ -61,7 +61,7 @@ pub use info::{
     EventCounts, RecorderInfo, RunInfo, RunState, SourceInfo, Totals, WriterInfo, WriterLife, run_directory_name,
     writer_life,
 };
-pub use list::{Listed, list};
+pub use list::{Listed, list, state_word};
 pub use mapping::Mapping;
 pub use recorder::{
     EngineChoice, EngineKind, Finished, FinishedRun, Recorder, RecorderConfig, RecorderMethod, RunBegin, RunEnd,

@@ -29,6 +29,28 @@ pub struct Listed {
     pub damage: Option<String>,
 }
 
+impl Listed {
+    /// Its state in a word or two, as people are told: `COMPLETE`, `OPEN, live`, `BROKEN`.
+    pub fn state(&self) -> &'static str {
+        match &self.info {
+            None => "BROKEN",
+            Some(_) if self.damage.is_some() => "DAMAGED",
+            Some(info) => state_word(info.state, self.writer),
+        }
+    }
+}
+
+/// The state of a run whose `run.json` can be read, in a word or two.
+pub fn state_word(state: RunState, writer: Option<WriterLife>) -> &'static str {
+    match (state, writer) {
+        (RunState::Open, Some(WriterLife::Writing)) => "OPEN, live",
+        (RunState::Open, Some(WriterLife::Gone)) => "OPEN, died",
+        (RunState::Open, _) => "OPEN",
+        (RunState::Complete, _) => "COMPLETE",
+        (RunState::Incomplete, _) => "INCOMPLETE",
+    }
+}
+
 /// The runs in `directory`, in the order of their numbers.
 ///
 /// # Errors

@@ -5,6 +5,7 @@ mod common;
 
 use common::dialogue::{Dialogue, all_of};
 use common::served::{big, record};
+use common::thalweg;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -95,6 +96,18 @@ fn nothing_outside_and_nothing_hidden_is_served() {
     served.answers("PUT", "/.hidden", "Content-Length: 1\r\n", 404, "nothing here");
     let listing = served.ask("GET", "/", "Accept: text/html\r\n");
     assert!(listing.contains("digits") && !listing.contains("hidden") && !listing.contains("secret"), "{listing}");
+}
+
+#[test]
+fn the_page_of_runs_says_what_ls_says() {
+    let served = Dialogue::start(&[]);
+    record(&served.path(""));
+    let listed = thalweg().arg("ls").arg(served.path("")).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let run = listed.lines().find(|line| line.contains("run-000001")).unwrap();
+    let (state, bytes) = (run.split_whitespace().nth(1).unwrap(), run.rsplit("  ").next().unwrap().trim());
+    let page = served.ask("GET", "/", "Accept: text/html\r\n");
+    assert!(page.contains(&format!(">{state}</td>")) && page.contains(&format!(">{bytes}</td>")), "{run}: {page}");
 }
 
 #[test]

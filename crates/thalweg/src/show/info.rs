@@ -1,6 +1,6 @@
 //! `thalweg info`: what a run is.
 
-use super::place::{Named, Together, directories, ledger, open, word, worst};
+use super::place::{Named, Together, directories, ledger, open, worst};
 use crate::Failure;
 use crate::live::Busy;
 use crate::print::{self, Output};
@@ -13,6 +13,7 @@ use thalweg_build::Ledger;
 use thalweg_page::text::{count, many, plain, seconds, size, utc, volume, wrapped};
 use thalweg_store::{
     EventCounts, EventStatus, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
+    state_word,
 };
 
 #[derive(Debug, clap::Args)]
@@ -117,8 +118,8 @@ impl Sight {
             _ => "",
         };
         let state = match self.problems.is_empty() {
-            true => print::verdict(word(info.state)),
-            false => format!("{}; run.json says {}", print::verdict("DAMAGED"), word(info.state)),
+            true => print::verdict(state_word(info.state, None)),
+            false => format!("{}; run.json says {}", print::verdict("DAMAGED"), state_word(info.state, None)),
         };
         let mut out = format!("run {}{builder}: {state}{life}\n", info.run);
         out.push_str(&print::because(&info.reasons));
@@ -207,7 +208,7 @@ impl Sum {
     fn text(&self, title: &str) -> String {
         let EventCounts { built, incomplete } = self.events;
         let fragments = print::fragments(self.fragments, self.missing);
-        let mut out = format!("{title}: {}\n", print::verdict(word(self.state)));
+        let mut out = format!("{title}: {}\n", print::verdict(state_word(self.state, None)));
         let _ = writeln!(out, "  events      {} ({} incomplete), {fragments}", count(built), count(incomplete));
         let _ = writeln!(out, "  stored      {}", stored(self.bytes, self.blocks, self.segments));
         if !self.ledger.sources.is_empty() {

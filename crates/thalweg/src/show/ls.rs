@@ -1,6 +1,6 @@
 //! `thalweg ls`: what runs there are.
 
-use super::place::{explain, is_url, word};
+use super::place::{explain, is_url};
 use crate::Failure;
 use crate::print::{self, Output};
 use serde::Serialize;
@@ -130,7 +130,7 @@ fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
         ("bytes", Align::Right),
     ];
     let mut table = Table::new(columns);
-    for entry in &entries {
+    for (entry, listed) in entries.iter().zip(listed) {
         let events = match (entry.events, entry.incomplete) {
             (None, _) => "-".to_owned(),
             (Some(events), Some(incomplete @ 1..)) => format!("{} ({})", count(events), count(incomplete)),
@@ -138,7 +138,7 @@ fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
         };
         table.row(vec![
             plain(&entry.path.display().to_string()).into_owned(),
-            print::verdict(state(entry)),
+            print::verdict(listed.state()),
             // To the minute; `thalweg info` says more.
             entry.began_utc.as_ref().map_or("-".to_owned(), |began| began.chars().take(16).collect()),
             entry.seconds.map_or("-".to_owned(), seconds),
@@ -163,17 +163,6 @@ fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
         }
     }
     out
-}
-
-fn state(entry: &Entry) -> &'static str {
-    match (entry.state, entry.writer) {
-        (None, _) => "BROKEN",
-        _ if entry.damage.is_some() => "DAMAGED",
-        (Some(RunState::Open), Some(WriterLife::Writing)) => "OPEN, live",
-        (Some(RunState::Open), Some(WriterLife::Gone)) => "OPEN, died",
-        (Some(RunState::Open), _) => "OPEN",
-        (Some(state), _) => word(state),
-    }
 }
 
 /// Nanoseconds since 1970, UTC.

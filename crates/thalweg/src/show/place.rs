@@ -142,15 +142,6 @@ pub(super) fn worst(states: impl Iterator<Item = RunState>) -> RunState {
     states.max_by_key(rank).unwrap_or(RunState::Open)
 }
 
-/// The word for a state, as in `run.json`.
-pub(super) fn word(state: RunState) -> &'static str {
-    match state {
-        RunState::Open => "OPEN",
-        RunState::Complete => "COMPLETE",
-        RunState::Incomplete => "INCOMPLETE",
-    }
-}
-
 /// The final counters in `run.json`. A run that is open has none.
 pub(super) fn ledger(info: &RunInfo) -> Result<Ledger, serde_json::Error> {
     let mut ledger = Ledger::default();

@@ -1,7 +1,7 @@
 //! `thalweg verify`: everything in a run is read, and what does not agree is said.
 
 use super::info::stored;
-use super::place::{Named, Together, directories, explain, ledger, word, worst};
+use super::place::{Named, Together, directories, explain, ledger, worst};
 use crate::Failure;
 use crate::live::{self, Busy};
 use crate::print::{self, Output};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
 use thalweg_page::text::{count, many, plain, wrapped};
-use thalweg_store::{EventCounts, Run, RunInfo, RunState, StoreError, Verdict, VerifyReport, WriterLife};
+use thalweg_store::{EventCounts, Run, RunInfo, RunState, StoreError, Verdict, VerifyReport, WriterLife, state_word};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -255,7 +255,7 @@ impl Sum {
 
     fn text(&self, title: &str) -> String {
         let intact = print::verdict(if self.consistent { "intact" } else { "DAMAGED" });
-        let mut out = format!("{title}: {}, {intact}\n", print::verdict(word(self.state)));
+        let mut out = format!("{title}: {}, {intact}\n", print::verdict(state_word(self.state, None)));
         let EventCounts { built, incomplete } = self.events;
         let fragments = print::fragments(self.fragments, self.missing);
         let _ = writeln!(out, "  {} ({} incomplete), {fragments}", many(built, "event"), count(incomplete));
