@@ -132,5 +132,5 @@ fn a_browser_shows_what_there_is() {
         assert!(page.contains(link), "{page}");
     }
     let page = browse("runs/1/").unwrap();
-    assert!(page.contains("<a href=\"00000.seg\">") && page.contains("complete"), "{page}");
+    assert!(page.contains("<a href=\"00000.seg\">") && page.contains("COMPLETE"), "{page}");
 }
