@@ -139,7 +139,7 @@ impl Listing {
 
     /// As a page.
     pub(crate) fn html(&self) -> Vec<u8> {
-        // A run's file or a directory has neither a state nor events.
+        // Only runs have a state and events: where there are none, there are no columns for them.
         let runs = self.entries.iter().any(|entry| matches!(entry.kind, Kind::Run { .. }));
         let mut body = String::new();
         if self.path != "/" {
@@ -168,12 +168,12 @@ impl Listing {
             };
             let link = utf8_percent_encode(&entry.name, IN_PATH);
             let name = escaped(&entry.name);
-            let of_run = match Tone::of(word).map_or("", Tone::class) {
-                _ if !runs => String::new(),
-                class => {
-                    let events = events.map_or(String::new(), count);
-                    format!("<td class=\"{class}\">{word}</td><td class=\"figure\">{events}</td>")
-                }
+            let of_run = if runs {
+                let class = Tone::of(word).map_or("", Tone::class);
+                let events = events.map_or(String::new(), count);
+                format!("<td class=\"{class}\">{word}</td><td class=\"figure\">{events}</td>")
+            } else {
+                String::new()
             };
             let bytes = bytes.map_or(String::new(), |bytes| volume(*bytes));
             let modified = entry.modified.as_deref().unwrap_or_default().replace('T', " ").replace('Z', "");

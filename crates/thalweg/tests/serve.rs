@@ -108,6 +108,10 @@ fn the_page_of_runs_says_what_ls_says() {
     let (state, bytes) = (run.split_whitespace().nth(1).unwrap(), run.rsplit("  ").next().unwrap().trim());
     let page = served.ask("GET", "/", "Accept: text/html\r\n");
     assert!(page.contains(&format!(">{state}</td>")) && page.contains(&format!(">{bytes}</td>")), "{run}: {page}");
+    // A run that ended and has lost its segment.
+    std::fs::remove_file(served.path("run-000001/00000.seg")).unwrap();
+    let page = served.ask("GET", "/", "Accept: text/html\r\n");
+    assert!(page.contains("<td class=\"bad\">DAMAGED</td>"), "{page}");
 }
 
 #[test]
