@@ -204,6 +204,7 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
         link,
         congestion: options.congestion.clone().filter(|_| link.congestion),
         rate: None,
+        burst: 1,
         policy: Policy::Block,
         slots,
         slot: None,

@@ -33,6 +33,7 @@ fn measure(sources: u16, check: Check) {
         run: RunNumber(1),
         builder: 0,
         builders: 1,
+        rank: (0, 1),
         sources: (0..sources).map(|i| (SourceId::new(1, i), format!("source {i}"))).collect(),
         level2: Vec::new(),
         first: EventId(0),

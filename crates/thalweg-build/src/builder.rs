@@ -6,6 +6,7 @@ mod progress;
 mod trigger;
 
 pub use fetching::Fetch;
+use fetching::Turn;
 pub use progress::SourceProgress;
 pub use trigger::Triggered;
 
@@ -15,7 +16,6 @@ use crate::events::{Answer, OpenEvents, Why};
 use crate::source::{self, Due, KnownMissing, NEVER, Piece, Presence, Source, Ticket};
 use crate::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
-use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::{
     Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, RecordBytes, Records,
@@ -37,8 +37,9 @@ pub struct Builder {
     next_base: u64,
     next_end: u64,
     credit: Credit,
-    /// Tickets of which a part was asked for, the one whose turn it is first: source and number.
-    begun: VecDeque<(usize, u64)>,
+    turn: Turn,
+    /// There was no place for what was to be asked for.
+    short: bool,
     clock: Clock,
     /// Events below this index are past their deadline.
     expired: u64,
@@ -59,7 +60,7 @@ impl Builder {
         let sources: Vec<Source> =
             config.sources.iter().map(|(id, name)| Source::new(id.to_string(), name.clone(), first)).collect();
         let events = OpenEvents::new(first, config.open_events, sources.len(), &config.level2);
-        let credit = Credit::new(&config.window, sources.len());
+        let credit = Credit::new(&config.window, sources.len(), config.rank.1);
         Self {
             due: sources.iter().map(|entry| entry.due(u64::from(events.most()))).collect(),
             events,
@@ -67,7 +68,8 @@ impl Builder {
             next_base: NEVER,
             next_end: NEVER,
             credit,
-            begun: VecDeque::new(),
+            turn: Turn::first(&config),
+            short: false,
             clock: Clock::default(),
             expired: first,
             filtered: 0,
@@ -114,13 +116,13 @@ impl Builder {
             return;
         }
         entry.presence = Presence::Gone(self.clock.active());
+        entry.begun = None;
         let (arrived, fetching): (Vec<Ticket>, Vec<Ticket>) = entry.taken.drain(..).partition(|ticket| ticket.arrived);
         entry.taken.extend(arrived);
         for ticket in fetching.into_iter().filter(|ticket| ticket.count > 0) {
             source::insert(&mut entry.ready, Ticket { asked: 0, ..ticket });
         }
         self.credit.gone(source);
-        self.begun.retain(|(begun, _)| *begun != source);
         self.renew(source);
     }
 
@@ -192,13 +194,30 @@ impl Builder {
         Ok(false)
     }
 
+    /// A source says that of events below `below` it has nothing but what it has offered with tickets below `tickets`:
+    /// the builder need not wait for its next offer to know. Where events are assigned that may be far away.
+    pub fn passed(&mut self, source: usize, below: EventId, tickets: u64, now: Duration) {
+        self.advance(now);
+        let until = share_index(below, &self.config).min(NEVER - 1);
+        let entry = &mut self.sources[source];
+        if entry.presence == Presence::Dead || until <= entry.passed.0 {
+            return;
+        }
+        entry.passed = (until, tickets);
+        entry.spoke = self.clock.active();
+        entry.pass();
+        self.admit_offers(source);
+        self.admit_all_offers();
+    }
+
     fn take_offer(&mut self, source: usize, offer: Announcement) -> Result<(), Violation> {
         let (first, behind) = self.events_of(&offer)?;
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
         // A fragment too long for one slot comes in several offers of the same event.
+        let passed = entry.next >= entry.passed.1 && first < entry.passed.0;
         let continues = first + 1 == entry.offered_until && entry.offered > 0;
-        if first < entry.offered_until && !continues {
+        if passed || first < entry.offered_until && !continues {
             return Err(Violation::Order(offer.first.0));
         }
         if continues && entry.has_built(first) {
@@ -214,6 +233,7 @@ impl Builder {
         entry.offered_until = behind;
         entry.spoke = self.clock.active();
         entry.next += 1;
+        entry.pass();
         #[expect(clippy::cast_possible_truncation, reason = "no more than were offered")]
         let count = (behind.min(stop) - first.min(stop)) as u32;
         let ticket = Ticket { offer, first, count, asked: 0, undecided: 0, arrived: false };
@@ -267,7 +287,6 @@ impl Builder {
         let Some((mut ticket, fetching)) = entry.withdraw(offer.ticket) else { return Ok(false) };
         if fetching {
             self.credit.called_off(source, ticket.counted());
-            self.begun.retain(|begun| *begun != (source, offer.ticket));
         }
         ticket.offer = offer;
         Self::dropped(events, entry, &ticket, source);
@@ -415,6 +434,8 @@ impl Builder {
         mut record: impl FnMut(u32, &FragmentHeader),
     ) -> Result<(), Violation> {
         let Some(mut ticket) = self.fetched(source, number) else { return Ok(()) };
+        self.short = false;
+        self.credit.completed(source, ticket.counted());
         let BuilderConfig { builders, check, max_payload, run, hold, .. } = self.config;
         let id = self.config.sources[source].0;
         let Self { events, sources, .. } = self;
@@ -629,6 +650,15 @@ impl Builder {
         release
     }
 
+    /// Whether what [`release`](Self::release) would tell a source can wait for a fetch that will be made of it: part of
+    /// what it offered is still to be asked for, and no more than a quarter of its slots would wait.
+    pub fn may_release_later(&self, source: usize) -> bool {
+        let entry = &self.sources[source];
+        let waiting = || entry.released().checked_sub(entry.told);
+        let slots = entry.most / 2 - 1;
+        !entry.ready.is_empty() && waiting().is_some_and(|waiting| 4 * waiting <= slots)
+    }
+
     /// Whether every source has ended or was given up, and every event is closed and was taken.
     pub fn is_finished(&self) -> bool {
         self.events.is_empty()
@@ -675,6 +705,12 @@ impl Builder {
     /// What the credit window is doing; nothing where the window is constant.
     pub fn credit(&self) -> Option<CreditState> {
         self.credit.state()
+    }
+
+    /// Bytes received of slots that have not arrived as a whole, over all sources that are not near. Where sources are
+    /// asked in turn, many slots arrive at the same time, and nothing but parts in between.
+    pub fn in_parts(&self) -> u64 {
+        self.credit.in_parts()
     }
 
     /// Payload bytes and fragments built so far, over all sources, those of events that were rejected later included.

@@ -12,6 +12,9 @@ pub struct BuilderConfig {
     pub builder: u32,
     /// How many builders share the events; at least 1.
     pub builders: u32,
+    /// Its number among all builders of the run, whoever has which events, and their count: where it begins to ask, and
+    /// how far it spreads what it asks for.
+    pub rank: (u32, u32),
     /// The expected sources, and their names.
     pub sources: Vec<(SourceId, String)>,
     /// Those of the sources, by their index, that are asked first of each event: level 2 decides on what they send

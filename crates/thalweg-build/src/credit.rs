@@ -14,6 +14,7 @@ use crate::search::Search;
 use crate::{Found, Path, Window};
 use std::collections::VecDeque;
 use std::time::Duration;
+use thalweg_wire::MESSAGE_LEN;
 
 /// Asking goes no faster than the port's rate and this part of it more: enough that the window, not the clock, is what
 /// limits in the steady state, where each arrival makes room for the next fetch; and less at a long distance, so that
@@ -23,8 +24,14 @@ const HASTE: f64 = 0.05;
 /// together, and each comes as a burst; with more, what goes around each piece (a message, a packet that is not full)
 /// takes more of the port.
 const PIECES: f64 = 3.0;
+/// The same where there are other builders. A source may be busy with what they asked of it: with more pieces the window
+/// is spread over more sources, of which others are not.
+const PIECES_OF_MANY: f64 = 18.0;
+/// And this part of the buffer is filled. What is asked for waits in front of sources' links as well, and what waits
+/// too long is taken for lost by TCP, which probes.
+const SHARE_OF_MANY: f64 = 0.4;
 /// Bounds of a piece. Shorter ones cost more messages than they are worth; longer ones let one source fill the port.
-const LONGEST_PIECE: u64 = 64 << 10;
+pub(crate) const LONGEST_PIECE: u64 = 64 << 10;
 const SHORTEST_PIECE: u64 = 4;
 /// What a new TCP connection takes before anything is acknowledged: Linux offers no larger window at first.
 const FIRST: u64 = 64 << 10;
@@ -40,6 +47,8 @@ const SHORTEST_ROUND: Duration = Duration::from_micros(200);
 pub(crate) struct Credit {
     outstanding: u64,
     flows: Vec<Flow>,
+    /// How many sources do not keep up.
+    slow: usize,
     mode: Mode,
 }
 
@@ -70,9 +79,10 @@ impl Mode {
 /// One source's part.
 #[derive(Debug, Default)]
 struct Flow {
-    /// Asked for and received so far.
+    /// Asked for and received so far, and of this, what is of slots that are all here.
     asked: u64,
     received: u64,
+    whole: u64,
     /// What was asked for and has not arrived.
     fetches: VecDeque<Asked>,
     /// When the first of these was asked for had nothing been on the way: it tells the round trip.
@@ -111,6 +121,8 @@ struct Asked {
 #[derive(Debug)]
 struct Port {
     path: Path,
+    /// There is no other builder that sources could be busy with.
+    alone: bool,
     /// The shortest time from a fetch to its first data.
     round_trip: Option<Duration>,
     /// What losses have taken off the window.
@@ -156,13 +168,14 @@ pub struct CreditState {
 }
 
 impl Credit {
-    pub(crate) fn new(window: &Window, sources: usize) -> Self {
+    pub(crate) fn new(window: &Window, sources: usize, builders: u32) -> Self {
         Self {
             outstanding: 0,
+            slow: 0,
             flows: std::iter::repeat_with(Flow::default).take(sources).collect(),
             mode: match *window {
                 Window::Constant(bytes) => Mode::Constant(bytes),
-                Window::Credit(path) => Mode::Port(Box::new(Port::new(path))),
+                Window::Credit(path) => Mode::Port(Box::new(Port::new(path, builders))),
                 Window::Search { segment, most } => Mode::Search(Box::new(Search::new(segment, most))),
             },
         }
@@ -198,7 +211,36 @@ impl Credit {
     pub(crate) fn gone(&mut self, source: usize) {
         let flow = &mut self.flows[source];
         self.outstanding -= flow.outstanding();
+        self.slow -= usize::from(flow.slow.is_some());
         *flow = Flow { near: flow.near, ..Flow::default() };
+    }
+
+    /// Bytes that are asked of a source before it is the next one's turn: a piece, or a slot where they are asked for as
+    /// a whole.
+    pub(crate) fn turn(&self) -> u64 {
+        match &self.mode {
+            Mode::Constant(_) => 1,
+            Mode::Port(port) => port.piece(),
+            Mode::Search(search) => search.piece(),
+        }
+    }
+
+    /// Whether a source has its share of the window, or more. Where sources serve several builders, one of them may be
+    /// busy with others': what is asked of it beyond its share would wait there, and be lacking elsewhere.
+    pub(crate) fn has_its_share(&self, source: usize) -> bool {
+        let Some(port) = self.mode.port().filter(|port| !port.alone) else { return false };
+        let share = (port.window() / self.flows.len().max(1) as u64).max(port.piece());
+        self.flows[source].outstanding() >= share
+    }
+
+    /// Whether so much of the window is left that a source may have more than its share.
+    pub(crate) fn has_spare(&self) -> bool {
+        self.mode.port().is_none_or(|port| port.alone || 2 * self.outstanding <= port.window())
+    }
+
+    /// Whether any source does not keep up.
+    pub(crate) fn has_slow(&self) -> bool {
+        self.slow > 0
     }
 
     /// Whether a source does not keep up.
@@ -246,7 +288,7 @@ impl Credit {
                 if port.may_ask(now) { piece } else { 0 }
             }
             Mode::Search(search) => {
-                let piece = bytes.min((search.window() / 8).clamp(1, LONGEST_PIECE));
+                let piece = bytes.min(search.piece());
                 let fits = self.outstanding == 0 || self.outstanding + piece <= search.window();
                 if fits { piece } else { 0 }
             }
@@ -299,7 +341,9 @@ impl Credit {
                     port.round_trip = Some(port.round_trip.map_or(shortest, |known| known.min(shortest)));
                 }
                 if let Some(fetch) = complete {
+                    self.slow -= usize::from(flow.slow.is_some());
                     flow.adapt(source, port, fetch, now);
+                    self.slow += usize::from(flow.slow.is_some());
                 }
                 port.came(bytes, now);
                 port.end_round(now);
@@ -309,6 +353,17 @@ impl Credit {
                 search.received(bytes, now);
             }
         }
+    }
+
+    /// A slot of which so many bytes were asked for is all here.
+    pub(crate) fn completed(&mut self, source: usize, bytes: u64) {
+        let flow = &mut self.flows[source];
+        flow.whole = flow.whole.saturating_add(bytes).min(flow.received);
+    }
+
+    /// Bytes received of slots that are not all here.
+    pub(crate) fn in_parts(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.received - flow.whole).sum()
     }
 
     /// So much comes from a source unasked.
@@ -388,7 +443,8 @@ impl Flow {
 
     /// A source that takes longer than the port can make it take, while others do not, is itself what is slow: more
     /// credit with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only
-    /// while the window is full.
+    /// while the window is full. Where there are other builders, what took long may have waited for its turn among
+    /// theirs: then nothing follows from it, and turns alone keep credit from gathering at one source.
     fn adapt(&mut self, source: usize, port: &mut Port, fetch: Asked, now: Duration) {
         let took = now.saturating_sub(fetch.at);
         // What was lost takes a round trip more, or two, and what is behind it with it.
@@ -398,7 +454,7 @@ impl Flow {
         if took <= due {
             port.prompt = Some((source, now));
             self.slow = self.slow.and_then(|slow| slow.kept_up(fetch, port));
-        } else if others && port.full && port.ramp >= port.widest() {
+        } else if port.alone && others && port.full && port.ramp >= port.widest() {
             let before = self.slow.map_or(0.0, |slow| slow.rate * (1.0 - 1.0 / 16.0));
             self.slow = Some(Slow::new(before.max(fetch.outstanding as f64 / took.as_secs_f64()), due, port));
             port.full = false;
@@ -427,9 +483,10 @@ impl Slow {
 }
 
 impl Port {
-    fn new(path: Path) -> Self {
+    fn new(path: Path, builders: u32) -> Self {
         let mut port = Self {
             path,
+            alone: builders <= 1,
             round_trip: None,
             taken: 0.0,
             lost: None,
@@ -490,7 +547,9 @@ impl Port {
 
     /// W, as long as nothing is lost.
     fn widest(&self) -> f64 {
-        Path { round_trip: self.round_trip(), ..self.path }.widest() as f64
+        let widest = Path { round_trip: self.round_trip(), ..self.path }.widest() as f64;
+        let less = if self.alone { 0.0 } else { (Path::SHARE - SHARE_OF_MANY) * self.path.buffer as f64 };
+        (widest - less).max(2.0 * self.piece() as f64)
     }
 
     /// Less than two segments would be a stop-and-wait protocol.
@@ -507,8 +566,10 @@ impl Port {
     fn piece(&self) -> u64 {
         let (shortest, longest) = (SHORTEST_PIECE * self.segment(), LONGEST_PIECE.max(SHORTEST_PIECE * self.segment()));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a buffer")]
-        let piece = (Path::SHARE * self.path.buffer as f64 / PIECES) as u64;
-        piece.clamp(shortest, longest)
+        let piece = (Path::SHARE * self.path.buffer as f64 / if self.alone { PIECES } else { PIECES_OF_MANY }) as u64;
+        let piece = piece.clamp(shortest, longest);
+        // Whole segments, with the message in front.
+        (piece - piece % self.segment()).saturating_sub(MESSAGE_LEN as u64).max(shortest)
     }
 
     fn burst(&self) -> f64 {

@@ -4,6 +4,7 @@
 //! more, the port is busy and whatever is added waits in its buffer: then the window grows by a piece at a time, so
 //! that where the first bytes are lost tells how long the buffer is. What the network held then was *C*·*τ* + *B*.
 
+use crate::credit::LONGEST_PIECE;
 use std::time::Duration;
 
 /// What a link was found to carry.
@@ -95,6 +96,11 @@ impl Search {
         )]
         let window = self.window as u64;
         window
+    }
+
+    /// Bytes that are asked for at a time.
+    pub(crate) fn piece(&self) -> u64 {
+        (self.window() / 8).clamp(1, LONGEST_PIECE)
     }
 
     pub(crate) fn found(&self) -> Option<Found> {

@@ -118,6 +118,8 @@ pub(crate) struct Source {
     pub(crate) ready: VecDeque<Ticket>,
     /// Asked for, or arrived and held back.
     pub(crate) taken: VecDeque<Ticket>,
+    /// The ticket of which a part was asked for.
+    pub(crate) begun: Option<u64>,
     /// The ticket that comes next in order.
     pub(crate) next: u64,
     /// More open offers than this cannot be.
@@ -126,6 +128,9 @@ pub(crate) struct Source {
     pub(crate) told: u64,
     /// One past the index of the last event mentioned by an offer in order.
     pub(crate) offered_until: u64,
+    /// It has said that it has nothing for events below this index but what it offered with tickets below the second
+    /// number, which may be still to come.
+    pub(crate) passed: (u64, u64),
     /// Events below this index have been answered, or a ticket that may be fetched has been found for them.
     pub(crate) admitted: u64,
     /// Fragments mentioned and not to come, sorted: those of events that have not been admitted, or in front of which
@@ -157,8 +162,8 @@ pub(crate) struct Source {
 /// lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
-    /// Index of the first event of the oldest ticket that may be fetched; `NEVER` where there is none.
-    pub(crate) ready: u64,
+    /// Index of the first event of the ticket that is to be asked for next; `NEVER` where there is none.
+    pub(crate) next: u64,
     /// Its next offer is to be admitted when the oldest open event has this index.
     pub(crate) base: u64,
     /// It is known to be silent about events from this index on, which matters once they are opened.
@@ -181,10 +186,12 @@ impl Source {
             undecided: VecDeque::new(),
             ready: VecDeque::new(),
             taken: VecDeque::new(),
+            begun: None,
             next: 0,
             most: u64::MAX,
             told: 0,
             offered_until: first,
+            passed: (first, 0),
             admitted: first,
             known_missing: VecDeque::new(),
             lost_until: 0,
@@ -220,6 +227,28 @@ impl Source {
         let news = self.told != released;
         self.told = released;
         news.then_some(released)
+    }
+
+    /// The ticket that is to be asked for next: the one of which a part was, or the oldest that may be.
+    pub(crate) fn front(&self) -> Option<&Ticket> {
+        let begun = self.begun.and_then(|number| position(&self.taken, number));
+        begun.map_or(self.ready.front(), |at| self.taken.get(at))
+    }
+
+    pub(crate) fn front_mut(&mut self) -> Option<&mut Ticket> {
+        let begun = self.begun.and_then(|number| position(&self.taken, number));
+        match begun {
+            Some(at) => self.taken.get_mut(at),
+            None => self.ready.front_mut(),
+        }
+    }
+
+    /// Takes into account what it said that it has nothing for, once all that it offered before is here.
+    pub(crate) fn pass(&mut self) {
+        let (until, tickets) = self.passed;
+        if self.next >= tickets {
+            self.offered_until = self.offered_until.max(until);
+        }
     }
 
     /// Offers that are open.
@@ -266,7 +295,7 @@ impl Source {
         let lost = self.first_lost().filter(|events| events.start < known);
         let lost = lost.map(|events| (events.start + 1).saturating_sub(open_events));
         Due {
-            ready: self.ready.front().filter(|_| here).map_or(NEVER, |ticket| ticket.first),
+            next: self.front().filter(|_| here).map_or(NEVER, |ticket| ticket.first),
             base: parked.into_iter().chain(lost).min().unwrap_or(NEVER),
             end: if known > self.admitted { self.admitted } else { NEVER },
             given_up: match self.presence {
@@ -572,6 +601,7 @@ impl Source {
     /// Takes out a ticket that has not arrived; whether it was being fetched.
     pub(crate) fn withdraw(&mut self, number: u64) -> Option<(Ticket, bool)> {
         if let Some(at) = position(&self.taken, number) {
+            self.begun = self.begun.filter(|begun| *begun != number);
             return self.taken.remove(at).map(|ticket| (ticket, true));
         }
         let queues = [&mut self.ready, &mut self.undecided, &mut self.parked];

@@ -10,6 +10,10 @@ use thalweg_wire::EventId;
 pub trait Facts {
     /// The first event that a source has not mentioned.
     fn offered_until(&self, source: usize) -> EventId;
+    /// Where events are assigned to builders, the first that is not: no source can have accepted it.
+    fn assigned_until(&self) -> Option<EventId> {
+        None
+    }
     /// One past the highest event that is closed: no end may lie in front of it.
     fn closed_until(&self) -> EventId;
     /// Whether a source has ended and all it had is delivered, or it was given up.

@@ -54,7 +54,8 @@ impl RunControl {
     /// The first event that a source has not accepted, as far as it can be believed.
     fn position(&self, index: usize, facts: &impl Facts) -> EventId {
         let (source, offered) = (&self.sources[index], facts.offered_until(index));
-        let most = EventId(offered.0.saturating_add(source.room));
+        let room = || EventId(offered.0.saturating_add(source.room));
+        let most = facts.assigned_until().map_or_else(room, |until| until.max(offered));
         source.next.filter(|_| !source.ended).map_or(offered, |next| next.clamp(offered, most))
     }
 

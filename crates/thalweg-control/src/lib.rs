@@ -16,9 +16,11 @@
 //! | `end` | Where a run ends, and who keeps it from ending |
 //! | `state` | The states of a run, as people and programs see them |
 //! | `order` | What run control is told to do, and what it has the node do |
+//! | `assign` | Which builder gets which events, where they are assigned by room |
 //! | `time` | Time as run control counts it |
 #![forbid(unsafe_code)]
 
+mod assign;
 mod config;
 mod control;
 mod end;
@@ -26,6 +28,7 @@ mod order;
 mod state;
 mod time;
 
+pub use assign::{AssignConfig, Assigner, HEARTBEAT, LeftOut, NoSuchBuilder, Share};
 pub use config::Config;
 pub use control::{Facts, RunControl};
 pub use order::{Cause, Command, Order, Refused, Tell};

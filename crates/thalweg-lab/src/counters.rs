@@ -14,6 +14,12 @@ pub(crate) struct Counts {
     pub(crate) timeouts: u64,
     /// Tail loss probes, which may be segments sent again and counted there too.
     pub(crate) tail_loss_probes: u64,
+    /// Segments sent again after acknowledgements that showed a gap.
+    pub(crate) fast: u64,
+    /// Segments sent again behind the one that timed out.
+    pub(crate) after_timeout: u64,
+    /// Segments of which the receiver said (DSACK, RFC 2883) that it had them already.
+    pub(crate) needless: u64,
 }
 
 impl Counts {
@@ -23,6 +29,9 @@ impl Counts {
             retransmissions: self.retransmissions.saturating_sub(before.retransmissions),
             timeouts: self.timeouts.saturating_sub(before.timeouts),
             tail_loss_probes: self.tail_loss_probes.saturating_sub(before.tail_loss_probes),
+            fast: self.fast.saturating_sub(before.fast),
+            after_timeout: self.after_timeout.saturating_sub(before.after_timeout),
+            needless: self.needless.saturating_sub(before.needless),
         }
     }
 }
@@ -58,6 +67,11 @@ impl Counters {
             retransmissions: value(&snmp, "Tcp:", "RetransSegs"),
             timeouts: value(&netstat, "TcpExt:", "TCPTimeouts"),
             tail_loss_probes: value(&netstat, "TcpExt:", "TCPLossProbes"),
+            fast: value(&netstat, "TcpExt:", "TCPFastRetrans"),
+            // tcp_xmit_retransmit_queue in net/ipv4/tcp_output.c; the first one is counted as a timeout only.
+            after_timeout: value(&netstat, "TcpExt:", "TCPSlowStartRetrans"),
+            // Kernels before 5.10 count the reports only, which may each be of several.
+            needless: value(&netstat, "TcpExt:", "TCPDSACKRecvSegs").max(value(&netstat, "TcpExt:", "TCPDSACKRecv")),
         })
     }
 }

@@ -57,6 +57,14 @@ pub enum LabError {
         /// Its last words.
         said: String,
     },
+    /// A builder was killed, as the scenario says, and the others did not go on.
+    #[error("{} killed, as the scenario says, and the others did not go on without: {then}", were(dead))]
+    Death {
+        /// Who was killed.
+        dead: Vec<String>,
+        /// What became of the others.
+        then: Box<Self>,
+    },
     /// Something that was to end did not.
     #[error("{what} did not end within {} and was killed", humantime::format_duration(*limit))]
     Limit {
@@ -77,6 +85,10 @@ pub enum LabError {
     /// Interrupted.
     #[error("interrupted")]
     Interrupted,
+}
+
+fn were(names: &[String]) -> String {
+    format!("{} {}", names.join(", "), if names.len() == 1 { "was" } else { "were" })
 }
 
 impl LabError {

@@ -1,4 +1,4 @@
-//! A virtual laboratory: N sources and a builder behind one switch port, rehearsed before any hardware is bought.
+//! A virtual laboratory: N sources and M builders behind switches, rehearsed before any hardware is bought.
 //!
 //! A [`Scenario`] says what network there is, what it carries and how long it is looked at; a [`Laboratory`] runs it
 //! and returns a [`Report`]:
@@ -8,20 +8,23 @@
 //!   does not matter.
 //! - *host*: the same programs in network namespaces of this host, in real time.
 //! - *ns3*: a model of both in the network simulator [ns-3](ns3), for a second opinion.
+//! - *model*: Thalweg's own event builder in a simulated network of queues, without sockets: for hundreds of builders, and for
+//!   what is to be tried a hundred times.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `scenario` | The scenario: a network of senders behind one switch, what they send, and how long it is looked at |
+//! | `scenario` | The scenario: a network of senders behind switches, what they send, and how long it is looked at |
 //! | `topology` | The topology that a scenario's nodes run: sources and builders with Thalweg's own defaults wherever the scenario does not say otherwise |
-//! | `network` | The scenario's network, made of network namespaces: every host and the switch one, a veth pair between each host and the switch |
+//! | `network` | The scenario's network, made of network namespaces: every host and every switch one, a veth pair for each cable |
 //! | `queue` | Looks into a queue of the kernel: what waits in it, what it dropped, what went through |
 //! | `machine` | A scenario in the virtual machine: this program boots a kernel, and is the program that runs in it |
 //! | `kernel` | The kernel of the virtual laboratory: User-Mode Linux with time travel, built here once, kept, and booted as an ordinary process without privilege |
 //! | `rig` | A scenario on a Linux kernel, this one or the virtual machine's: makes the network, runs a node on each host, watches the queues, and puts together what was found |
 //! | `host` | A scenario in network namespaces of this host, in real time |
 //! | `ns3` | The same scenario in ns-3: a second opinion by TCPs that share no line with Linux's, and a laboratory for more senders than a kernel can be given |
+//! | `model` | A scenario as a model: Thalweg's own event builder, with its credits and its order of asking, in a network of FIFOs |
 //! | `counters` | What TCP counts, per network namespace: proc_net(5), `/proc/net/snmp` and `/proc/net/netstat` |
 //! | `progress` | How far a scenario is: a small file in its directory, which the machine that runs it writes and whoever waits reads |
 //! | `report` | What a laboratory found: one shape for all of them |
@@ -36,6 +39,7 @@ mod error;
 mod host;
 pub mod kernel;
 mod machine;
+mod model;
 mod network;
 pub mod ns3;
 mod progress;
@@ -55,7 +59,7 @@ pub use report::Report;
 pub use scenario::Scenario;
 
 use kernel::{Kernel, Progress};
-use scenario::{MOST_SENDERS, Wrong};
+use scenario::{MOST_RECEIVERS, MOST_SENDERS, Wrong};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -69,6 +73,8 @@ pub enum Laboratory {
     Host,
     /// ns-3.
     Ns3,
+    /// A model around Thalweg's own event builder.
+    Model,
 }
 
 impl Laboratory {
@@ -77,18 +83,36 @@ impl Laboratory {
     pub fn most_senders(self) -> u32 {
         match self {
             Self::Virtual | Self::Host => 512,
-            Self::Ns3 => MOST_SENDERS,
+            Self::Ns3 | Self::Model => MOST_SENDERS,
+        }
+    }
+
+    /// How many receivers it takes.
+    pub fn most_receivers(self) -> u32 {
+        match self {
+            Self::Virtual | Self::Host | Self::Ns3 => 64,
+            Self::Model => MOST_RECEIVERS,
         }
     }
 
     fn takes(self, scenario: &Scenario) -> Result<(), Wrong> {
+        let refused = |key: &str, problem: String| Err(Wrong { key: format!("network.{key}"), problem });
         let (senders, most) = (scenario.network.senders, self.most_senders());
-        if senders <= most {
-            return Ok(());
+        if senders > most {
+            let problem = format!(
+                "{senders}; 1 to {most} are possible in a laboratory on Linux, 1 to {MOST_SENDERS} in the others"
+            );
+            return refused("senders", problem);
         }
-        let problem =
-            format!("{senders}; 1 to {most} are possible in a laboratory on Linux, 1 to {MOST_SENDERS} in ns3");
-        Err(Wrong { key: "network.senders".to_owned(), problem })
+        let (receivers, most) = (scenario.network.receivers, self.most_receivers());
+        if receivers > most {
+            return refused("receivers", format!("{receivers}; 1 to {most} are possible in this laboratory"));
+        }
+        match self {
+            Self::Ns3 => ns3::takes(scenario),
+            Self::Model => model::takes(scenario),
+            Self::Virtual | Self::Host => Ok(()),
+        }
     }
 }
 
@@ -100,7 +124,8 @@ impl std::str::FromStr for Laboratory {
             "virtual" => Ok(Self::Virtual),
             "host" => Ok(Self::Host),
             "ns3" => Ok(Self::Ns3),
-            _ => Err(format!("'{text}' is not a laboratory: use 'virtual', 'host' or 'ns3'")),
+            "model" => Ok(Self::Model),
+            _ => Err(format!("'{text}' is not a laboratory: use 'virtual', 'host', 'ns3' or 'model'")),
         }
     }
 }
@@ -123,12 +148,33 @@ pub fn run(
         Laboratory::Virtual => machine::run(scenario, &Kernel::build(progress)?, directory, stop),
         Laboratory::Host => host::run(scenario, directory, stop),
         Laboratory::Ns3 => ns3::run(scenario, stop),
+        Laboratory::Model => model::run(scenario, stop),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ns3_refuses_what_its_models_lack() {
+        let front = "[network]\nsenders = 4\nreceivers = 2\n";
+        for (behind, key) in [
+            ("[[network.sender]]\nnumber = 1\nsize = \"1 MiB\"\n", "network.sender.0"),
+            ("[[network.receiver]]\nnumber = 1\nrate = \"100 Mbit/s\"\n", "network.receiver"),
+            ("[network.shared]\nsenders = 2\n", "network.shared"),
+            ("[network.tree]\nleaves = 2\n", "network.tree"),
+            ("[traffic]\ninterval = \"1ms\"\nburst = 8\n", "traffic.burst"),
+        ] {
+            let scenario = Scenario::parse(&format!("{front}{behind}")).unwrap();
+            assert!(Laboratory::Virtual.takes(&scenario).is_ok() && Laboratory::Host.takes(&scenario).is_ok());
+            let error = Laboratory::Ns3.takes(&scenario).unwrap_err();
+            assert_eq!(error.key, key);
+            assert!(error.problem.contains("ns3") && error.problem.contains("--on virtual"), "{error}");
+        }
+        let slow = format!("{front}[[network.sender]]\nnumber = 1\nrate = \"100 Mbit/s\"\n");
+        assert!(Laboratory::Ns3.takes(&Scenario::parse(&slow).unwrap()).is_ok());
+    }
 
     #[test]
     fn a_thousand_senders_are_for_ns3_and_the_others_say_so() {
@@ -140,10 +186,15 @@ mod tests {
             assert!(error.is_usage());
             assert_eq!(
                 error.to_string(),
-                "network.senders: 1000; 1 to 512 are possible in a laboratory on Linux, 1 to 1000 in ns3"
+                "network.senders: 1000; 1 to 512 are possible in a laboratory on Linux, 1 to 1000 in the others"
             );
         }
         assert!(Laboratory::Host.takes(&Scenario::parse("[network]\nsenders = 512\n").unwrap()).is_ok());
+        let builders = Scenario::parse("[network]\nsenders = 3\nreceivers = 65\n").unwrap();
+        for laboratory in [Laboratory::Virtual, Laboratory::Host, Laboratory::Ns3] {
+            let error = laboratory.takes(&builders).unwrap_err().to_string();
+            assert_eq!(error, "network.receivers: 65; 1 to 64 are possible in this laboratory");
+        }
         let error = Scenario::parse("[network]\nsenders = 1001\n").unwrap_err().to_string();
         assert_eq!(error, "line 2: network.senders: 1001; 1 to 1000 are possible\n  senders = 1001");
     }

@@ -110,7 +110,7 @@ const SLACK: Duration = Duration::from_nanos(1_000);
 fn memory(scenario: &Scenario) -> ByteSize {
     let network = &scenario.network;
     let hosts = u64::from(network.senders + network.receivers + 1);
-    let way = scenario.bandwidth_delay() + network.buffer.0;
+    let way = scenario.bandwidth_delay() + scenario.buffers();
     ByteSize(
         (384 << 20)
             + hosts * (12 << 20)

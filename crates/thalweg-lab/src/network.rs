@@ -1,5 +1,4 @@
-//! The scenario's network, made of network namespaces: every host and the switch one, a veth pair between each host and
-//! the switch.
+//! The scenario's network, made of network namespaces: every host and every switch one, a veth pair for each cable.
 //!
 //! ```text
 //!   sender-0                 switch                      receiver-0
@@ -10,6 +9,11 @@
 //!                (no queue) │     loss      buffer    │             │ delay  │
 //!                           └─────────────────────────┘             └────────┘
 //! ```
+//!
+//! Senders that share an uplink are behind a switch of their own (`rack-N`), whose port to the switch of all is a
+//! [`tbf`](bucket) of the uplink's rate and buffer. In a tree, hosts are behind leaf switches (`leaf-N`), and these
+//! behind a core (`core`); each end of a trunk is such a port. What comes back over a trunk shares it with what others
+//! send there; from a rack's uplink it comes back without a queue.
 //!
 //! Each piece, and why it is faithful:
 //!
@@ -39,23 +43,26 @@ mod namespace;
 pub(crate) use namespace::{NAMESPACES, Namespace, take_down};
 
 use crate::LabError;
-use crate::scenario::{BitRate, Scenario};
+use crate::report::LinkKind;
+use crate::scenario::{BitRate, Link, Scenario};
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use thalweg_page::text::size;
 
-/// Handle of the `tbf` that is a receiver's port: `2:`.
+/// Handle of the `tbf` that is in front of a link: `2:`.
 pub(crate) const PORT: u16 = 2;
 
 /// A network. Its namespaces are taken down when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Network {
-    pub(crate) switch: Namespace,
+    switches: Vec<Switch>,
     pub(crate) senders: Vec<Host>,
     pub(crate) receivers: Vec<Host>,
     pub(crate) cross: Option<Host>,
+    /// What is in front of each link, in the order of [`Scenario::links`].
+    pub(crate) ports: Vec<Port>,
 }
 
 /// A host.
@@ -63,9 +70,27 @@ pub(crate) struct Network {
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) address: Ipv4Addr,
-    /// Its port's name in the switch.
-    pub(crate) port: String,
+    /// Its port's name in its switch.
+    port: String,
+    /// Its switch.
+    at: usize,
     pub(crate) space: Namespace,
+}
+
+/// A switch.
+#[derive(Debug)]
+struct Switch {
+    space: Namespace,
+    /// The cable to the switch behind which all others are: its device's name here and there. That switch is the first.
+    up: Option<(&'static str, String)>,
+}
+
+/// The queue in front of a link: a [`PORT`] on a device of a namespace.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) link: Link,
+    pub(crate) space: Namespace,
+    pub(crate) device: String,
 }
 
 /// What differs between a machine where processors take no time and a real one.
@@ -78,134 +103,190 @@ pub(crate) struct Timing {
 impl Network {
     /// Makes it. `prefix` is in front of the namespaces' names.
     pub(crate) fn new(scenario: &Scenario, prefix: &str, timing: Timing) -> Result<Self, LabError> {
-        let host = |kind: u8, number: u32, name: String| {
+        let Scenario { network, traffic, .. } = scenario;
+        let space = |name: String| Namespace::named(format!("{prefix}{name}"));
+        let host = |kind: u8, number: u32, name: String, at: u32| {
             let [_, _, high, low] = (number + 1).to_be_bytes();
             let port = name.replace("ender-", "").replace("eceiver-", "");
-            let space = Namespace::named(format!("{prefix}{name}"));
-            Host { name, address: Ipv4Addr::new(10, kind, high, low), port, space }
+            let space = space(name.clone());
+            Host { name, address: Ipv4Addr::new(10, kind, high, low), port, at: at as usize, space }
         };
-        let network = Self {
-            switch: Namespace::named(format!("{prefix}switch")),
-            senders: (0..scenario.network.senders).map(|n| host(1, n, format!("sender-{n}"))).collect(),
-            receivers: (0..scenario.network.receivers).map(|n| host(2, n, format!("receiver-{n}"))).collect(),
-            cross: (scenario.traffic.cross > 0).then(|| host(3, 0, "cross".to_owned())),
+        let below = |name: String| Switch { up: Some((UP, name.clone())), space: space(name) };
+        let (first, lower): (_, Vec<_>) = match (&network.shared, &network.tree) {
+            (Some(shared), _) => {
+                ("switch", (0..network.senders.div_ceil(shared.senders)).map(|n| below(format!("rack-{n}"))).collect())
+            }
+            (None, Some(tree)) => ("core", (0..tree.leaves).map(|n| below(format!("leaf-{n}"))).collect()),
+            (None, None) => ("switch", Vec::new()),
         };
-        network.make(scenario, timing)?;
-        Ok(network)
+        // Behind the first switch are the others; hosts that are on none of these are on the first.
+        let beyond = |number: Option<u32>| number.map_or(0, |number| number + 1);
+        let sender = |n| host(1, n, format!("sender-{n}"), beyond(scenario.rack_of(n).or(scenario.leaf_of(n))));
+        let receiver = |n| host(2, n, format!("receiver-{n}"), beyond(scenario.leaf_of(n)));
+        let mut made = Self {
+            switches: [Switch { space: space(first.to_owned()), up: None }].into_iter().chain(lower).collect(),
+            senders: (0..network.senders).map(sender).collect(),
+            receivers: (0..network.receivers).map(receiver).collect(),
+            // Beside the first receiver, so that it meets the others nowhere but in front of it.
+            cross: (traffic.cross > 0).then(|| host(3, 0, "cross".to_owned(), beyond(scenario.leaf_of(0)))),
+            ports: Vec::new(),
+        };
+        made.ports = made.ports(scenario);
+        made.make(scenario, timing)?;
+        Ok(made)
     }
 
     fn hosts(&self) -> impl Iterator<Item = &Host> {
         self.senders.iter().chain(&self.receivers).chain(&self.cross)
     }
 
+    /// Where each link of the scenario begins.
+    fn ports(&self, scenario: &Scenario) -> Vec<Port> {
+        let on = |switch: &Switch, device: &str| (switch.space.clone(), device.to_owned());
+        let cards = self.senders.iter().map(|host| (host.space.clone(), "eth".to_owned()));
+        let core = self.switches.first();
+        let between = self.switches.iter().zip(core.into_iter().cycle()).flat_map(|(switch, core)| {
+            let ends = switch.up.iter().flat_map(|(here, there)| [on(switch, here), on(core, there)]);
+            // Down to a rack there is no queue.
+            ends.take(if scenario.network.tree.is_some() { 2 } else { 1 }).collect::<Vec<_>>()
+        });
+        let down = self.receivers.iter().map(|host| on(&self.switches[host.at], &host.port));
+        let places = cards.chain(between).chain(down);
+        let port = |(link, (space, device))| Port { link, space, device };
+        scenario.links().into_iter().zip(places).map(port).collect()
+    }
+
     fn make(&self, scenario: &Scenario, timing: Timing) -> Result<(), LabError> {
-        let mut spaces = format!("netns add {}\n", self.switch.name());
-        for host in self.hosts() {
-            let _ = writeln!(spaces, "netns add {}", host.space.name());
+        let mut spaces = String::new();
+        for space in self.spaces() {
+            let _ = writeln!(spaces, "netns add {}", space.name());
         }
         batch("ip", &spaces)?;
-        self.switch.enter(|| settings(&[("ip_forward", "1")]))??;
+        let mtu = scenario.network.mtu;
+        // Address, MTU and namespace of each end stand in front of it.
+        let end = |space: &Namespace| format!("mtu {mtu} address {CARD} netns {}", space.name());
         let mut links = String::new();
-        let mut ports = String::new();
-        for Host { address, port, space, .. } in self.hosts() {
-            let (mtu, switch) = (scenario.network.mtu, self.switch.name());
-            let end = |space: &str| format!("mtu {mtu} address {CARD} netns {space}");
-            let (near, far) = (end(space.name()), end(switch));
-            // Address, MTU and namespace of each end stand in front of it.
-            let _ = writeln!(links, "link add eth {near} type veth peer name {port} {far}");
-            let _ = writeln!(ports, "link set {port} arp off up\nroute add {address}/32 dev {port}");
+        let mut settings_of: Vec<String> = vec![String::new(); self.switches.len()];
+        for Host { address, port, at, space, .. } in self.hosts() {
+            let far = end(&self.switches[*at].space);
+            let _ = writeln!(links, "link add eth {} type veth peer name {port} {far}", end(space));
+            let _ = writeln!(settings_of[*at], "link set {port} arp off up\nroute add {address}/32 dev {port}");
+        }
+        for (at, switch) in self.switches.iter().enumerate() {
+            let Some((here, there)) = &switch.up else { continue };
+            let (near, far) = (end(&switch.space), end(&self.switches[0].space));
+            let _ = writeln!(links, "link add {here} {near} type veth peer name {there} {far}");
+            let _ = writeln!(settings_of[at], "link set {here} arp off up\nroute add default dev {here}");
+            let _ = writeln!(settings_of[0], "link set {there} arp off up");
+            for host in self.hosts().filter(|host| host.at == at) {
+                let _ = writeln!(settings_of[0], "route add {}/32 dev {there}", host.address);
+            }
         }
         batch("ip", &links)?;
-        self.switch.enter(|| batch("ip", &ports))??;
-        self.switch.enter(|| {
-            batch("tc", &self.receivers.iter().map(|host| port(scenario, host, timing)).collect::<String>())
-        })??;
-        for (number, host) in (0..).zip(&self.senders) {
-            let rate = scenario.sender_rate(number);
-            self.host(
-                host,
-                scenario,
-                &format!("qdisc add dev eth root {}", bucket(scenario, rate, timing, CARD_QUEUE)),
-            )?;
+        for (switch, commands) in self.switches.iter().zip(&settings_of) {
+            switch.space.enter(|| {
+                settings(&[("ip_forward", "1")])?;
+                batch("ip", commands)
+            })??;
+        }
+        for host in &self.senders {
+            self.host(host, scenario)?;
         }
         if let Some(host) = &self.cross {
+            self.host(host, scenario)?;
             let card = bucket(scenario, scenario.network.rate, timing, CARD_QUEUE);
-            self.host(host, scenario, &format!("qdisc add dev eth root {card}"))?;
+            host.space.enter(|| batch("tc", &format!("qdisc add dev eth root {card}\n")))??;
         }
         for host in &self.receivers {
-            let delay = scenario.network.delay;
-            let back = (!delay.is_zero()).then(|| format!("qdisc add dev eth root {}", netem(scenario, 0.0)));
-            self.host(host, scenario, &back.unwrap_or_default())?;
+            self.host(host, scenario)?;
+            if !scenario.network.delay.is_zero() {
+                let back = netem(scenario, 0.0);
+                host.space.enter(|| batch("tc", &format!("qdisc add dev eth root {back}\n")))??;
+            }
+        }
+        for port in &self.ports {
+            port.space.enter(|| batch("tc", &port.queue(scenario, timing)))??;
         }
         Ok(())
     }
 
-    fn host(&self, host: &Host, scenario: &Scenario, queue: &str) -> Result<(), LabError> {
+    fn spaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.switches.iter().map(|switch| &switch.space).chain(self.hosts().map(|host| &host.space))
+    }
+
+    fn host(&self, host: &Host, scenario: &Scenario) -> Result<(), LabError> {
         host.space.enter(|| {
             tcp_settings(scenario)?;
             let address = host.address;
             batch(
                 "ip",
                 &format!("address add {address}/32 dev eth\nlink set eth arp off up\nroute add default dev eth\n"),
-            )?;
-            if queue.is_empty() { Ok(()) } else { batch("tc", &format!("{queue}\n")) }
+            )
         })?
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        take_down(self.hosts().map(|host| &host.space).chain([&self.switch]));
+        take_down(self.spaces());
     }
 }
 
 /// The hardware address of every network card: each is alone with its port.
 const CARD: &str = "02:00:00:00:00:01";
+/// What a switch calls its port towards the first switch. (`up` would be a word of ip.)
+const UP: &str = "uplink";
 /// Bytes that may wait in a sender's network card. TCP's small-queue limit keeps them far below.
 const CARD_QUEUE: u64 = 1 << 30;
 
-/// The queue in front of a receiver.
-fn port(scenario: &Scenario, host: &Host, timing: Timing) -> String {
-    let Scenario { network, traffic, .. } = scenario;
-    let name = &host.port;
-    let bucket = bucket(scenario, network.rate, timing, network.buffer.0);
-    let mut lines = match network.delay.is_zero() && network.loss == 0.0 {
-        true => format!("qdisc add dev {name} root handle {PORT}: {bucket}\n"),
-        false => format!(
-            "qdisc add dev {name} root handle 1: {}\nqdisc add dev {name} parent 1:1 handle {PORT}: {bucket}\n",
-            netem(scenario, network.loss)
-        ),
-    };
-    if traffic.control.congestion == "dctcp" {
-        let (mark, frame) = (marking(scenario), u64::from(scenario.frame()));
-        // A burst of as many packets as the least threshold holds is what makes tc choose the fastest of averages, one
-        // half of the present queue and one half of the past (tc_red_eval_ewma in iproute2).
-        let _ = writeln!(
-            lines,
-            "qdisc add dev {name} parent {PORT}:1 handle 3: red limit {} min {mark} max {} avpkt {frame} burst {} probability 1 ecn bandwidth {}bit",
-            network.buffer.0,
-            mark + 1,
-            mark.div_ceil(frame),
-            network.rate.0
-        );
+impl Port {
+    /// What makes the queue.
+    fn queue(&self, scenario: &Scenario, timing: Timing) -> String {
+        let Scenario { network, traffic, .. } = scenario;
+        let Link { kind, rate, buffer, .. } = &self.link;
+        let name = &self.device;
+        let bucket = bucket(scenario, *rate, timing, buffer.unwrap_or(CARD_QUEUE));
+        // All of the way's delay and losses are in front of the last port.
+        let last = *kind == LinkKind::Down && !(network.delay.is_zero() && network.loss == 0.0);
+        let mut lines = match last {
+            false => format!("qdisc add dev {name} root handle {PORT}: {bucket}\n"),
+            true => format!(
+                "qdisc add dev {name} root handle 1: {}\nqdisc add dev {name} parent 1:1 handle {PORT}: {bucket}\n",
+                netem(scenario, network.loss)
+            ),
+        };
+        if traffic.control.congestion == "dctcp"
+            && let Some(buffer) = *buffer
+        {
+            let (mark, frame) = (marking(scenario, *rate, buffer), u64::from(scenario.frame()));
+            // A burst of as many packets as the least threshold holds is what makes tc choose the fastest of averages,
+            // one half of the present queue and one half of the past (tc_red_eval_ewma in iproute2).
+            let _ = writeln!(
+                lines,
+                "qdisc add dev {name} parent {PORT}:1 handle 3: red limit {buffer} min {mark} max {} avpkt {frame} burst {} probability 1 ecn bandwidth {}bit",
+                mark + 1,
+                mark.div_ceil(frame),
+                rate.0
+            );
+        }
+        lines
     }
-    lines
 }
 
 /// Bytes in front of a packet from which on it is marked, for dctcp.
-pub(crate) fn marking(scenario: &Scenario) -> u64 {
-    let gigabits = scenario.network.rate.0 as f64 * 1e-9;
+pub(crate) fn marking(scenario: &Scenario, rate: BitRate, buffer: u64) -> u64 {
+    let gigabits = rate.0 as f64 * 1e-9;
     let frames = if gigabits <= 1.0 { 20.0 } else { 20.0 + 5.0 * (gigabits - 1.0) };
     let paper = (frames * f64::from(scenario.frame())) as u64;
-    paper.max(scenario.bandwidth_delay() / 7).min(scenario.network.buffer.0 / 2)
+    paper.max(scenario.bandwidth_delay() / 7).min(buffer / 2)
 }
 
-/// What a reader must know of the receivers' ports, in sentences.
+/// What a reader must know of the ports, in sentences.
 pub(crate) fn port_notes(scenario: &Scenario) -> Vec<String> {
     let Scenario { network, traffic, .. } = scenario;
     let mut notes = Vec::new();
     if traffic.control.congestion == "dctcp" {
-        let mark = marking(scenario);
+        let mark = marking(scenario, network.rate, network.buffer.0);
         notes.push(format!("the port marks packets (ECN) that find more than {} in front of them", size(mark)));
     }
     if traffic.cross > 0 {
@@ -216,6 +297,9 @@ pub(crate) fn port_notes(scenario: &Scenario) -> Vec<String> {
     }
     if network.loss > 0.0 {
         notes.push("packets lost by the network are not counted as drops, only those that found no room".into());
+    }
+    if network.tree.is_some() {
+        notes.push("drops are those of all switches' ports; requests and acknowledgements share the trunks".into());
     }
     notes
 }
@@ -256,7 +340,7 @@ fn tcp_settings(scenario: &Scenario) -> Result<(), LabError> {
 /// The most bytes a socket may hold: what is on the way and in the switch, four times. Half of it is bookkeeping
 /// (`tcp_adv_win_scale`), and slow start overshoots by two.
 pub(crate) fn tcp_buffer(scenario: &Scenario) -> u64 {
-    (4 * (scenario.bandwidth_delay() + scenario.network.buffer.0)).clamp(6 << 20, i32::MAX as u64)
+    (4 * (scenario.bandwidth_delay() + scenario.buffers())).clamp(6 << 20, i32::MAX as u64)
 }
 
 /// Writes into `/proc/sys/net/ipv4` of the namespace this thread is in.

@@ -19,7 +19,7 @@ mod process;
 pub use compare::compare;
 
 use crate::network::{marking, port_notes, tcp_buffer};
-use crate::scenario::Scenario;
+use crate::scenario::{Assignment, Scenario, Wrong};
 use crate::topology::Memory;
 use crate::{LabError, Report};
 use install::Ns3;
@@ -51,15 +51,40 @@ pub fn run(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabError> {
     Ok(report)
 }
 
+/// Refuses what `ns3/incast.cc` has no model of.
+pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
+    let Scenario { network, traffic, .. } = scenario;
+    let sized = network.unlike.iter().position(|sender| sender.size.is_some() || sender.sizes.is_some());
+    let lacking = [
+        (sized.map(|at| format!("network.sender.{at}")), "the senders of ns3 differ in nothing but their `rate`"),
+        (
+            (!network.unlike_receivers.is_empty()).then(|| "network.receiver".into()),
+            "the receivers of ns3 are all alike, and none stalls or dies",
+        ),
+        (network.shared.is_some().then(|| "network.shared".into()), "there is only one switch in ns3"),
+        (network.tree.is_some().then(|| "network.tree".into()), "there is only one switch in ns3"),
+        (
+            (traffic.assignment != Assignment::Modulo).then(|| "traffic.assignment".into()),
+            "ns3 has event e at builder e mod M",
+        ),
+        (traffic.burst.is_some().then(|| "traffic.burst".into()), "the events of ns3 come one by one"),
+    ];
+    match lacking.into_iter().find_map(|(key, what)| Some((key?, what))) {
+        Some((key, what)) => Err(Wrong { key, problem: format!("{what}; `--on virtual` has it") }),
+        None => Ok(()),
+    }
+}
+
 /// The program's arguments for a scenario, as `ns3/incast.cc` names them.
 fn arguments(scenario: &Scenario) -> Vec<String> {
     let Scenario { network, traffic, .. } = scenario;
     let nanos = |time: Duration| time.as_nanos().to_string();
-    let slow: Vec<String> =
-        network.unlike.iter().map(|sender| format!("{}:{}", sender.number, scenario.counted(sender.rate).0)).collect();
+    let slow = network.unlike.iter().filter_map(|sender| Some((sender.number, sender.rate?)));
+    let slow: Vec<String> = slow.map(|(number, rate)| format!("{number}:{}", scenario.counted(rate).0)).collect();
     let (from, to) = scenario.sizes();
     let (together, open) = Memory::of(scenario).open_slots(scenario);
-    let mark = if traffic.control.congestion == "dctcp" { marking(scenario) } else { 0 };
+    let mark =
+        if traffic.control.congestion == "dctcp" { marking(scenario, network.rate, network.buffer.0) } else { 0 };
     let all = [
         ("senders", network.senders.to_string()),
         ("builders", network.receivers.to_string()),

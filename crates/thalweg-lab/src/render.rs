@@ -1,6 +1,8 @@
 //! A report as a page that needs nothing else: no server, no scripts, no fonts.
 
-use crate::report::{Completion, Found, Receiver, Report};
+mod timeline;
+
+use crate::report::{Bookkeeping, Completion, Found, Port, Receiver, Report};
 use crate::scenario::Network;
 use plotters::prelude::*;
 use std::fmt::Write;
@@ -16,9 +18,12 @@ use thalweg_page::text::volume;
 pub fn html(report: &Report) -> Result<String, DrawError> {
     let title = format!("thalweg lab: {}", headline(report));
     let mut body = table::<&str>("", &[], summary(report));
-    let _ = write!(body, "<h2>Queue in front of the receiver</h2>\n{}", figure("", &queue(report)?));
+    let _ = write!(body, "<h2>The fullest queue</h2>\n{}", figure("", &queue(report)?));
     if let Some(times) = &report.completion {
         let _ = write!(body, "<h2>Time to complete an event</h2>\n{}", figure("", &completion(times)?));
+    }
+    if let Some(timeline) = &report.timeline {
+        body.push_str(&timeline::section(timeline));
     }
     let receivers = report.receivers.iter().map(|receiver| {
         let times = receiver.completion.map_or_else(|| "–".to_owned(), |times| completion_text(&times));
@@ -28,6 +33,20 @@ pub fn html(report: &Report) -> Result<String, DrawError> {
     });
     let names = ["receiver", "goodput", "events", "p50, p99, max", "drops", "longest queue"];
     let _ = write!(body, "<h2>Receivers</h2>\n{}", table("", &names, receivers));
+    if !report.ports.is_empty() {
+        let ports = report.ports.iter().map(|port| {
+            let Port { name, drops, queue } = port;
+            [
+                name.clone(),
+                drops.to_string(),
+                volume(queue.max_bytes),
+                volume(queue.mean_bytes),
+                volume(queue.limit_bytes),
+            ]
+        });
+        let names = ["port", "drops", "longest queue", "mean", "room"];
+        let _ = write!(body, "<h2>Ports between switches</h2>\n{}", table("", &names, ports));
+    }
     let senders = report.senders.iter().map(|sender| -> Vec<String> {
         let numbers =
             [sender.retransmissions, sender.timeouts, sender.tail_loss_probes, sender.whole_run_retransmissions];
@@ -40,7 +59,7 @@ pub fn html(report: &Report) -> Result<String, DrawError> {
     if let Ok(scenario) = toml::to_string(&report.scenario) {
         let _ = write!(body, "<h2>Scenario</h2>\n<pre>{}</pre>\n", escaped(&scenario));
     }
-    Ok(page(&title, "", &body))
+    Ok(page(&title, timeline::STYLE, &body))
 }
 
 /// The scenario in one line.
@@ -86,6 +105,15 @@ pub fn summary(report: &Report) -> Vec<Vec<String>> {
         rows.push(("rate found", format!("{rate}, of {true_rate}")));
         rows.push(("round trip found", format!("{round_trip:.0} µs, of {true_round_trip:.0} µs")));
         rows.push(("buffer found", format!("{buffer}, of {true_buffer}")));
+    }
+    if let Some(Bookkeeping { messages_per_event, share_of_bytes, builder_bytes, source_bytes, card_bytes, .. }) =
+        &report.bookkeeping
+    {
+        let share = 100.0 * share_of_bytes;
+        rows.push(("messages for each event", format!("{messages_per_event:.0}, {share:.2} % of the payloads' bytes")));
+        rows.push(("most that a builder had set aside", volume(*builder_bytes)));
+        rows.push(("most that a source held", volume(*source_bytes)));
+        rows.push(("most that waited for a sender's link", volume(*card_bytes)));
     }
     if let Some(cross) = &report.cross {
         let text = format!("{}, {} segments sent again", bits(cross.goodput_bits_per_second), cross.retransmissions);

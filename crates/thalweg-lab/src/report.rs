@@ -24,11 +24,11 @@ pub struct Report {
     pub retransmissions: u64,
     /// Retransmission timeouts of the senders, in the measured time.
     pub timeouts: u64,
-    /// Packets that found no room at the receivers' ports, in the measured time.
+    /// Packets that found no room at a switch's port, in the measured time.
     pub drops: u64,
     /// The same three from the first packet to the last: what the start costs is in them.
     pub whole_run: Troubles,
-    /// The queue in front of the receivers: the fullest of all.
+    /// The queue at a switch's port: that of the fullest, measured by the room it has.
     pub queue: Queue,
     /// Events in the measured time.
     pub events: Events,
@@ -38,6 +38,9 @@ pub struct Report {
     /// What the builder found out of its link, where it was to.
     #[serde(default)]
     pub found: Option<Found>,
+    /// What the conversation costs, where the laboratory counts that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bookkeeping: Option<Bookkeeping>,
     /// How long was measured, in seconds of the network's time.
     pub measured_seconds: f64,
     /// How long the network ran, warm-up, start and end included, in seconds of its own time.
@@ -48,8 +51,31 @@ pub struct Report {
     pub senders: Vec<Sender>,
     /// Each receiver.
     pub receivers: Vec<Receiver>,
+    /// Ports between switches: shared uplinks and trunks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Port>,
     /// The other flows, where there are any.
     pub cross: Option<Cross>,
+    /// What happened over time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
+}
+
+/// What it takes to say who sends what, and to hold what is on its way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bookkeeping {
+    /// Messages of 64 bytes of all nodes together: offers, fetches, what is in front of data, releases.
+    pub messages_per_second: f64,
+    /// For each event.
+    pub messages_per_event: f64,
+    /// Their bytes over those of all payloads.
+    pub share_of_bytes: f64,
+    /// The most that a builder had set aside for what it had asked for.
+    pub builder_bytes: u64,
+    /// The most that a source held until it was released.
+    pub source_bytes: u64,
+    /// The most that waited in front of a sender's link, for others' turns.
+    pub card_bytes: u64,
 }
 
 /// What a builder found its link to carry, as a topology's `link` says it.
@@ -71,7 +97,7 @@ pub struct Troubles {
     pub retransmissions: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Packets that found no room at the receivers' ports.
+    /// Packets that found no room at a switch's port.
     pub drops: u64,
 }
 
@@ -145,6 +171,17 @@ pub struct Receiver {
     pub queue: Queue,
 }
 
+/// A switch's port towards another switch.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Port {
+    /// Its link's [name](crate::scenario::Link::name).
+    pub name: String,
+    /// In the measured time.
+    pub drops: u64,
+    /// Its queue.
+    pub queue: Queue,
+}
+
 /// What the other flows did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cross {
@@ -154,4 +191,72 @@ pub struct Cross {
     pub goodput_bits_per_second: f64,
     /// TCP segments sent again, in the measured time.
     pub retransmissions: u64,
+}
+
+/// What happened on each link and where credit was, over time: equal steps.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// When the first step begins, in seconds; 0 is when the measured time begins.
+    pub from_seconds: f64,
+    /// How long each step is.
+    pub step_seconds: f64,
+    /// Links, from senders to receivers; where there are very many, some of each kind.
+    pub links: Vec<LinkOverTime>,
+    /// Each builder's credit; nothing where the laboratory does not see it.
+    pub credit: Vec<CreditOverTime>,
+    /// What was sent again, in the measured time.
+    pub again: SentAgain,
+}
+
+/// Where in the network a link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkKind {
+    /// From a sender to its switch.
+    Up,
+    /// From the switch of some senders to that of all.
+    Shared,
+    /// Between a leaf switch and the core.
+    Trunk,
+    /// From a switch to a receiver.
+    Down,
+}
+
+/// What happened on a link.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LinkOverTime {
+    /// Its [name](crate::scenario::Link::name).
+    pub name: String,
+    /// Where it is.
+    pub kind: LinkKind,
+    /// What it carries.
+    pub rate_bits_per_second: u64,
+    /// The share of each step in which it sent.
+    pub busy: Vec<f32>,
+    /// Bytes in front of it, the most in each step.
+    pub waiting: Vec<u64>,
+}
+
+/// Where a builder's credit was.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CreditOverTime {
+    /// The builder.
+    pub receiver: String,
+    /// Its window at the end of each step: bytes that it might have asked for and not received.
+    pub window: Vec<u64>,
+    /// For each sender: bytes this builder had asked of it and not received, at the end of each step.
+    pub at: Vec<Vec<u64>>,
+}
+
+/// What was sent again, and why TCP thought so (counters of `/proc/net/netstat`). A segment can be in several.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentAgain {
+    /// After acknowledgements that showed a gap.
+    pub fast: u64,
+    /// To find out whether the last segments arrived.
+    pub tail_loss_probes: u64,
+    /// After a timeout.
+    pub after_timeout: u64,
+    /// Receivers said (DSACK) that they had it already.
+    pub needless: u64,
 }

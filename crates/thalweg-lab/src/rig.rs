@@ -3,12 +3,13 @@
 
 mod cross;
 mod nodes;
+mod timeline;
 mod watch;
 
 use crate::LabError;
 use crate::network::{Network, Timing, port_notes};
-use crate::report::{Completion, Events, Queue, Receiver, Report, Sender, Troubles};
-use crate::scenario::Scenario;
+use crate::report::{Completion, Events, LinkKind, Port, Queue, Receiver, Report, Sender, Timeline, Troubles};
+use crate::scenario::{Scenario, Stall};
 use crate::topology::topology;
 use nodes::{Built, Nodes};
 use std::path::Path;
@@ -46,17 +47,19 @@ impl Rig<'_> {
 
         let watch = Watch::begin(scenario, &network, self.directory)?;
         let cross = cross::begin(scenario, &network)?;
-        let built = Nodes::run(self, &network, &path, begun + self.limit)?;
-        let watched = watch.end()?;
+        let built = Nodes::run(self, scenario, &network, &path, &watch, begun + self.limit)?;
+        let elapsed = begun.elapsed();
+        let mut watched = watch.end()?;
         let cross = cross.end(&watched);
-        Ok(self.report(scenario, &network, &built, watched, cross, begun.elapsed()))
+        let timeline = self.timeline(scenario, &network, &mut watched)?;
+        Ok(Report { timeline: Some(timeline), ..self.report(scenario, &network, &built, watched, cross, elapsed) })
     }
 
     fn report(
         &self,
         scenario: &Scenario,
         network: &Network,
-        built: &[Built],
+        built: &[Option<Built>],
         watched: Watched,
         cross: Option<crate::report::Cross>,
         elapsed: Duration,
@@ -66,19 +69,28 @@ impl Rig<'_> {
             .receivers
             .iter()
             .zip(built)
-            .zip(ports.iter().cloned())
-            .map(|((host, built), port)| Receiver {
-                name: host.name.clone(),
-                goodput_bits_per_second: built.goodput(),
-                events: Events {
+            .zip(ports.iter().filter(|port| port.link.kind == LinkKind::Down))
+            .map(|((host, built), port)| {
+                // One that was killed said nothing.
+                let events = built.as_ref().map_or_else(Events::default, |built| Events {
                     complete: built.steady.events.saturating_sub(built.events.incomplete),
                     incomplete: built.events.incomplete,
-                },
-                completion: built.completion(),
-                drops: port.drops,
-                queue: port.queue,
+                });
+                Receiver {
+                    name: host.name.clone(),
+                    goodput_bits_per_second: built.as_ref().map_or(0.0, Built::goodput),
+                    events,
+                    completion: built.as_ref().and_then(Built::completion),
+                    drops: port.drops,
+                    queue: port.queue.clone(),
+                }
             })
             .collect();
+        let between = ports.iter().filter(|port| port.link.kind != LinkKind::Down);
+        let between: Vec<Port> = between
+            .map(|port| Port { name: port.link.name.clone(), drops: port.drops, queue: port.queue.clone() })
+            .collect();
+        let built = || built.iter().flatten();
         let senders: Vec<Sender> = (0..)
             .zip(network.senders.iter().zip(&counted))
             .map(|(number, (host, counted))| Sender {
@@ -92,7 +104,8 @@ impl Rig<'_> {
             .collect();
         let goodput: f64 = receivers.iter().map(|receiver| receiver.goodput_bits_per_second).sum();
         let ceiling = scenario.ceiling();
-        let fullest = receivers.iter().map(|receiver| &receiver.queue).max_by_key(|queue| queue.max_bytes);
+        let part = |queue: &Queue| queue.max_bytes as f64 / queue.limit_bytes as f64;
+        let fullest = ports.iter().map(|port| &port.queue).max_by(|a, b| part(a).total_cmp(&part(b)));
         Report {
             laboratory: self.laboratory.to_owned(),
             scenario: scenario.clone(),
@@ -102,7 +115,7 @@ impl Rig<'_> {
             share_of_ceiling: goodput / ceiling,
             retransmissions: senders.iter().map(|sender| sender.retransmissions).sum(),
             timeouts: senders.iter().map(|sender| sender.timeouts).sum(),
-            drops: receivers.iter().map(|receiver| receiver.drops).sum(),
+            drops: ports.iter().map(|port| port.drops).sum(),
             whole_run: Troubles {
                 retransmissions: counted.iter().map(|counted| counted.whole.retransmissions).sum(),
                 timeouts: counted.iter().map(|counted| counted.whole.timeouts).sum(),
@@ -118,14 +131,33 @@ impl Rig<'_> {
                 p99_us: a.p99_us.max(b.p99_us),
                 max_us: a.max_us.max(b.max_us),
             }),
-            found: built.first().and_then(|built| Some(built.calibration.first()?.link.clone())),
-            measured_seconds: built.first().map_or(0.0, |built| built.steady.seconds),
+            found: built().next().and_then(|built| Some(built.calibration.first()?.link.clone())),
+            measured_seconds: built().next().map_or(0.0, |built| built.steady.seconds),
             virtual_seconds: elapsed.as_secs_f64(),
             wall_seconds: elapsed.as_secs_f64(),
             senders,
             receivers,
+            ports: between,
             cross,
+            timeline: None,
+            bookkeeping: None,
         }
+    }
+
+    fn timeline(&self, scenario: &Scenario, network: &Network, watched: &mut Watched) -> Result<Timeline, LabError> {
+        let (steps, (from, _)) = (watched.steps, watched.measured);
+        let traced = network.receivers.iter().take(timeline::traced(scenario));
+        let credit: Result<Vec<_>, LabError> = traced
+            .map(|host| steps.credit(&host.name, &nodes::trace(self.directory, &host.name), from))
+            .filter_map(Result::transpose)
+            .collect();
+        Ok(Timeline {
+            from_seconds: 0.0,
+            step_seconds: steps.step.as_secs_f64(),
+            links: std::mem::take(&mut watched.links),
+            credit: credit?,
+            again: timeline::again(watched.senders.iter().map(|sender| sender.measured)),
+        })
     }
 
     fn notes(&self, scenario: &Scenario) -> Vec<String> {
@@ -153,6 +185,16 @@ impl Rig<'_> {
                 "links send up to {} µs worth of frames at once, because this kernel's timers are late by as much",
                 self.timing.slack.as_micros()
             ));
+        }
+        for receiver in &scenario.network.unlike_receivers {
+            let number = receiver.number;
+            if let Some(Stall { at, length }) = receiver.stall {
+                let [at, length] = [at, length].map(humantime::format_duration);
+                notes.push(format!("receiver-{number} does nothing from {at} on, for {length} (SIGSTOP)"));
+            }
+            if let Some(at) = receiver.dies.map(humantime::format_duration) {
+                notes.push(format!("receiver-{number} is killed at {at}: what it built before is not in the goodput"));
+            }
         }
         notes.extend(port_notes(scenario));
         notes

@@ -1,11 +1,13 @@
-//! The scenario: a network of senders behind one switch, what they send, and how long it is looked at.
+//! The scenario: a network of senders behind switches, what they send, and how long it is looked at.
 //!
 //! A scenario is a TOML file, or the handful of options of `thalweg lab incast`. Both end as a [`Scenario`] that was
 //! [checked](Scenario::check), and every laboratory (virtual time, this host, ns-3) takes that.
 
 mod control;
+mod fabric;
 
 pub use control::{CONGESTION_CONTROLS, Control, ControlError};
+pub use fabric::{Link, Shared, Stall, Tree, Unlike, UnlikeReceiver};
 pub use thalweg_device::{BitRate, BitRateError};
 
 use serde::{Deserialize, Serialize};
@@ -29,7 +31,7 @@ pub struct Scenario {
     pub measure: Measure,
 }
 
-/// `[network]`: every sender and receiver has a link of its own to one switch.
+/// `[network]`: every sender and receiver has a link of its own to a switch: to one and the same where it says no more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
@@ -56,6 +58,15 @@ pub struct Network {
     /// Senders that differ from the others.
     #[serde(default, rename = "sender", skip_serializing_if = "Vec::is_empty")]
     pub unlike: Vec<Unlike>,
+    /// Receivers that differ from the others.
+    #[serde(default, rename = "receiver", skip_serializing_if = "Vec::is_empty")]
+    pub unlike_receivers: Vec<UnlikeReceiver>,
+    /// Uplinks that several senders share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<Shared>,
+    /// Leaf switches around a core, in place of one switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<Tree>,
 }
 
 /// One sender; all else as in a file that does not say.
@@ -70,18 +81,11 @@ impl Default for Network {
             buffer: defaults::buffer(),
             mtu: defaults::mtu(),
             unlike: Vec::new(),
+            unlike_receivers: Vec::new(),
+            shared: None,
+            tree: None,
         }
     }
-}
-
-/// `[[network.sender]]`: a sender that differs from the others.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Unlike {
-    /// Which, counted from 0.
-    pub number: u32,
-    /// The rate of its link.
-    pub rate: BitRate,
 }
 
 /// `[traffic]`: what the sources have to send, and who decides when.
@@ -99,12 +103,36 @@ pub struct Traffic {
     /// From one event to the next; absent: sources always have more.
     #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
     pub interval: Option<Duration>,
+    /// With `interval`: so many events come at once, at the same mean rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    /// Which builder gets which event.
+    #[serde(skip_serializing_if = "Assignment::is_modulo")]
+    pub assignment: Assignment,
     /// One event at a time: the next is asked for when the last is complete.
     pub barrier: bool,
     /// How many other TCP flows (cubic, always full) share the first receiver's port, all from one more host.
     pub cross: u32,
     /// Loss recovery as it was before RACK and tail loss probes.
     pub classic_recovery: bool,
+}
+
+/// Which builder gets which event: a topology's `assignment`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Assignment {
+    /// Event `e` goes to number `e` modulo their count.
+    #[default]
+    Modulo,
+    /// Builders that have room get events.
+    ByRoom,
+}
+
+impl Assignment {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape serde asks for")]
+    fn is_modulo(&self) -> bool {
+        *self == Self::Modulo
+    }
 }
 
 /// `[measure]`
@@ -172,7 +200,9 @@ impl Scenario {
     pub fn check(&self) -> Result<(), Wrong> {
         self.check_network()?;
         check_traffic(&self.traffic)?;
-        self.check_measure()
+        self.check_measure()?;
+        // What befalls hosts does so within the measured time.
+        self.check_fabric()
     }
 
     fn check_network(&self) -> Result<(), Wrong> {
@@ -192,24 +222,7 @@ impl Scenario {
         if !(576..=9216).contains(&network.mtu) {
             return wrong("network.mtu", format!("{}; 576 to 9216 bytes are possible", network.mtu));
         }
-        let least = u64::from(self.frame());
-        if !(least..=1 << 32).contains(&network.buffer.0) {
-            let bytes = network.buffer.0;
-            return wrong(
-                "network.buffer",
-                format!("{bytes} bytes; a port holds at least one frame, {least} bytes, and at most 4GiB"),
-            );
-        }
-        for (at, sender) in network.unlike.iter().enumerate() {
-            if sender.number >= network.senders {
-                let (number, last) = (sender.number, network.senders - 1);
-                return wrong(&format!("network.sender.{at}.number"), format!("{number}; senders are 0 to {last}"));
-            }
-            if network.unlike[..at].iter().any(|other| other.number == sender.number) {
-                return wrong(&format!("network.sender.{at}.number"), format!("{} is there already", sender.number));
-            }
-        }
-        Ok(())
+        self.check_buffer("network.buffer", Some(network.buffer))
     }
 
     fn check_measure(&self) -> Result<(), Wrong> {
@@ -227,25 +240,23 @@ impl Scenario {
             let problem = "it takes control = \"credit\", one receiver, and sources that always have more".into();
             return wrong("measure.calibrate", problem);
         }
+        let disturbed = |receiver: &UnlikeReceiver| receiver.stall.is_some() || receiver.dies.is_some();
+        if measure.calibrate && network.unlike_receivers.iter().any(disturbed) {
+            return wrong("measure.calibrate", "nothing is measured then in which a builder could stall or die".into());
+        }
         if measure.wall_limit.is_zero() {
             return wrong("measure.wall_limit", "nothing can be done in no time".into());
         }
         Ok(())
     }
 
-    /// Payload bytes of the smallest and the largest fragment.
+    /// Payload bytes of the smallest and the largest fragment, of senders that do not [differ](Self::sizes_of).
     pub fn sizes(&self) -> (u64, u64) {
         match (self.traffic.size, self.traffic.sizes) {
             (_, Some([from, to])) => (from.0, to.0),
             (Some(ByteSize(size)), None) => (size, size),
             (None, None) => (DEFAULT_SIZE, DEFAULT_SIZE),
         }
-    }
-
-    /// The rate of a sender's link.
-    pub fn sender_rate(&self, number: u32) -> BitRate {
-        let unlike = self.network.unlike.iter().find(|sender| sender.number == number);
-        unlike.map_or(self.network.rate, |sender| sender.rate)
     }
 
     /// Bytes of a full packet as a queue of Linux counts them.
@@ -265,14 +276,19 @@ impl Scenario {
         2 * self.network.delay
     }
 
-    /// Bytes on the way in one round trip at a receiver's rate.
+    /// Bytes on the way in one round trip at the fastest receiver's rate.
     pub fn bandwidth_delay(&self) -> u64 {
-        (self.network.rate.bytes_per_second() * self.round_trip().as_secs_f64()) as u64
+        (self.fastest_port().bytes_per_second() * self.round_trip().as_secs_f64()) as u64
     }
 
-    /// How long a full packet takes through a receiver's link.
+    /// How long a full packet takes through the fastest receiver's link.
     pub fn packet_time(&self) -> Duration {
-        Duration::from_secs_f64(f64::from(self.frame() + UNSEEN) / self.network.rate.bytes_per_second())
+        Duration::from_secs_f64(f64::from(self.frame() + UNSEEN) / self.fastest_port().bytes_per_second())
+    }
+
+    /// From one time at which events come to the next: `interval` times `burst`; nothing where there are always more.
+    pub fn period(&self) -> Option<Duration> {
+        self.traffic.interval.map(|interval| interval * self.traffic.burst.unwrap_or(1))
     }
 
     /// What goes before the measurement: where nobody said, 20 round trips and at least 50 ms, so that slow start and
@@ -295,39 +311,33 @@ impl Scenario {
             .unwrap_or_else(|| self.packet_time().mul_f64(4.3).max(all / 25_000).max(Duration::from_micros(1)))
     }
 
-    /// Payload bits that can reach all receivers in a second:
+    /// Payload bits that can reach all receivers in a second: events in a second, as many as every [link](Self::links)
+    /// carries the bytes of that pass it, times an event's payload.
     ///
     /// ```text
-    /// ceiling = min(receivers × rate, senders × slowest sender's rate) × (mtu − 52) / (mtu + 38) × payload / record
+    /// events = min over all links (rate / bytes of an event on the wire that pass the link)
+    /// bytes on the wire = record × (mtu + 38) / (mtu − 52)
     /// ```
     ///
-    /// 52 bytes of every packet are headers (IPv4, TCP, timestamps), a frame is 38 bytes longer on the wire, a record
-    /// is the payload with its 64-byte header, padded to whole 64 bytes. An event needs a fragment of every sender, so
-    /// that no sender gets further than the slowest. Where there is an `interval`, no more than is offered: `senders ×
-    /// payload / interval`. Other flows on the port are not taken off.
+    /// An event needs a fragment of every sender, so that no sender gets further than the slowest; and builders take
+    /// events in turn, so that each gets an equal part of them. Where there is an `interval`, no more than one event in
+    /// each. Other flows on the port are not taken off, nor what is lost because a builder stalls or dies.
     pub fn ceiling(&self) -> f64 {
-        let Network { senders, receivers, rate, mtu, .. } = &self.network;
-        let slowest = (0..*senders).map(|number| self.sender_rate(number).0).min().unwrap_or(0);
-        let link = (f64::from(*receivers) * rate.0 as f64).min(f64::from(*senders) * slowest as f64);
-        let (from, to) = self.sizes();
-        let payload = (from + to) as f64 / 2.0;
-        let record = |payload: u64| RECORD + payload.div_ceil(RECORD) * RECORD;
-        // The mean of the padded lengths is that of the padding at both ends, as near as matters.
-        let recorded = (record(from) + record(to)) as f64 / 2.0;
-        let goodput = link * f64::from(mtu - TCP_IP) / f64::from(self.frame() + UNSEEN) * payload / recorded;
-        let offered = self
-            .traffic
-            .interval
-            .map_or(f64::INFINITY, |interval| f64::from(*senders) * payload * 8.0 / interval.as_secs_f64());
-        goodput.min(offered)
+        let carried = self.links().into_iter().filter(|link| link.event_bytes > 0.0);
+        let events = carried.map(|link| link.rate.bytes_per_second() / link.event_bytes).fold(f64::INFINITY, f64::min);
+        let offered = self.traffic.interval.map_or(f64::INFINITY, |interval| 1.0 / interval.as_secs_f64());
+        events.min(offered) * self.event_payload() * 8.0
     }
 }
 
-/// What the largest laboratory, ns-3, is asked for; others [take fewer](crate::Laboratory::most_senders).
+/// The most that any laboratory takes; some [take fewer](crate::Laboratory::most_senders).
 pub(crate) const MOST_SENDERS: u32 = 1000;
-const MOST_RECEIVERS: u32 = 64;
+/// The same of receivers.
+pub(crate) const MOST_RECEIVERS: u32 = 1000;
 /// Bytes in the largest fragment.
 const LARGEST: u64 = 256 << 20;
+/// Events that come at once: a topology's `burst`.
+const MOST_BURST: u32 = 100_000;
 /// Payload bytes in a fragment where nobody said.
 pub const DEFAULT_SIZE: u64 = 64 << 10;
 
@@ -398,29 +408,41 @@ fn wrong(key: &str, problem: String) -> Result<(), Wrong> {
 }
 
 fn check_traffic(traffic: &Traffic) -> Result<(), Wrong> {
-    match (traffic.size, traffic.sizes) {
-        (Some(_), Some(_)) => {
-            return wrong("traffic.sizes", "there is a `size` too: write one of them".into());
-        }
-        (Some(ByteSize(size)), None) if !(1..=LARGEST).contains(&size) => {
-            return wrong("traffic.size", format!("{size} bytes; 1 byte to 256 MiB are possible"));
-        }
-        (None, Some([from, to])) if from.0 == 0 || from > to || to.0 > LARGEST => {
-            let problem = format!("{from} to {to}; the smallest, at least 1 byte, then the largest, at most 256 MiB");
-            return wrong("traffic.sizes", problem);
-        }
-        _ => {}
-    }
+    check_sizes("traffic", traffic.size, traffic.sizes)?;
     if traffic.interval.is_some_and(|interval| interval < Duration::from_micros(1)) {
         return wrong(
             "traffic.interval",
             "at least 1us is possible; without an interval sources always have more".into(),
         );
     }
+    match (traffic.burst, traffic.interval) {
+        (Some(_), None) => {
+            return wrong("traffic.burst", "it takes an `interval`, whose events then come together".into());
+        }
+        (Some(burst), _) if !(1..=MOST_BURST).contains(&burst) => {
+            return wrong("traffic.burst", format!("{burst}; 1 to {MOST_BURST} are possible"));
+        }
+        _ => {}
+    }
     if traffic.cross > 64 {
         return wrong("traffic.cross", format!("{}; at most 64 are possible", traffic.cross));
     }
     Ok(())
+}
+
+/// What is said of payloads in a table.
+fn check_sizes(table: &str, size: Option<ByteSize>, sizes: Option<[ByteSize; 2]>) -> Result<(), Wrong> {
+    match (size, sizes) {
+        (Some(_), Some(_)) => wrong(&format!("{table}.sizes"), "there is a `size` too: write one of them".into()),
+        (Some(ByteSize(size)), None) if !(1..=LARGEST).contains(&size) => {
+            wrong(&format!("{table}.size"), format!("{size} bytes; 1 byte to 256 MiB are possible"))
+        }
+        (None, Some([from, to])) if from.0 == 0 || from > to || to.0 > LARGEST => {
+            let problem = format!("{from} to {to}; the smallest, at least 1 byte, then the largest, at most 256 MiB");
+            wrong(&format!("{table}.sizes"), problem)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Where in the text a key stands, or else the innermost of the tables around it.

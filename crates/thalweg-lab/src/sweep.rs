@@ -63,7 +63,7 @@ pub struct Cell {
     pub scenario: Scenario,
 }
 
-const EMBEDDED: [(&str, &str); 14] = [
+const EMBEDDED: [(&str, &str); 19] = [
     ("judge-1g", include_str!("../sweeps/judge-1g.toml")),
     ("judge-10g", include_str!("../sweeps/judge-10g.toml")),
     ("judge-100g", include_str!("../sweeps/judge-100g.toml")),
@@ -74,6 +74,11 @@ const EMBEDDED: [(&str, &str); 14] = [
     ("judge-loss", include_str!("../sweeps/judge-loss.toml")),
     ("judge-cross", include_str!("../sweeps/judge-cross.toml")),
     ("judge-paced", include_str!("../sweeps/judge-paced.toml")),
+    ("judge-fabric", include_str!("../sweeps/judge-fabric.toml")),
+    ("judge-fabric-uneven", include_str!("../sweeps/judge-fabric-uneven.toml")),
+    ("judge-fabric-10g", include_str!("../sweeps/judge-fabric-10g.toml")),
+    ("fabric-controls", include_str!("../sweeps/fabric-controls.toml")),
+    ("fabric-scale", include_str!("../sweeps/fabric-scale.toml")),
     ("tdaq-measured", include_str!("../sweeps/tdaq-measured.toml")),
     ("tdaq-simulated", include_str!("../sweeps/tdaq-simulated.toml")),
     ("tdaq-incast-whole", include_str!("../sweeps/tdaq-incast-whole.toml")),

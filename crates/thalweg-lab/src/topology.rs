@@ -2,7 +2,7 @@
 //! does not say otherwise.
 
 use crate::network::Host;
-use crate::scenario::Scenario;
+use crate::scenario::{Assignment, Scenario};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -19,108 +19,149 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
     let Scenario { network, traffic, .. } = scenario;
     let time = |time: Duration| humantime::format_duration(time).to_string();
     let memory = Memory::of(scenario);
-    let (from, to) = scenario.sizes();
     let calibrate = scenario.measure.calibrate;
-    let link = (traffic.control.credit && !calibrate).then(|| Link {
-        rate: network.rate.to_string(),
+    let credit = traffic.control.credit && !calibrate;
+    let link = |number: u32| Link {
+        rate: scenario.receiver_rate(number).to_string(),
         // Hosts take time too where the network takes none.
         round_trip: time(scenario.round_trip().max(Duration::from_micros(50))),
         buffer: network.buffer.0,
         mtu: network.mtu,
-    });
-    let builder = |host: &Host| Builder {
+    };
+    let builder = |(number, host): (u32, &Host)| Builder {
         name: host.name.clone(),
         listen: [format!("tcp:{}:{PORT}", host.address)],
         block: memory.block,
         blocks: memory.blocks,
         // Without credits everything is asked for as soon as it is offered: what the window has to say is switched off.
-        window: (link.is_none() && !calibrate).then_some(64 << 30),
-        link: link.clone(),
+        window: (!credit && !calibrate).then_some(64 << 30),
+        link: credit.then(|| link(number)),
         open_events: memory.open,
         // Longer than TCP takes to find out about a lost packet many times over: no event is given up.
         deadline: "1h".into(),
         check: "header",
     };
-    let source = |(number, host): (usize, &Host)| Source {
-        name: host.name.clone(),
-        id: format!("1.{number}"),
-        congestion: traffic.control.congestion,
-        rate: traffic.interval.map(|interval| 1.0 / interval.as_secs_f64()),
-        slots: memory.slots,
-        slot: memory.slot,
-        device: Device {
-            kind: "model-adc",
-            size: to,
-            size_from: (from < to).then_some(from),
-            // One waveform is made once: what the bytes are does not matter here.
-            period: u64::from(from == to),
-        },
+    let source = |(number, host): (u32, &Host)| {
+        let (from, to) = scenario.sizes_of(number);
+        let own = Slots::of(scenario, number, memory.open);
+        Source {
+            name: host.name.clone(),
+            id: format!("1.{number}"),
+            congestion: traffic.control.congestion,
+            rate: traffic.interval.map(|interval| 1.0 / interval.as_secs_f64()),
+            burst: traffic.burst,
+            slots: own.count,
+            slot: own.bytes,
+            device: Device {
+                kind: "model-adc",
+                size: to,
+                size_from: (from < to).then_some(from),
+                // One waveform is made once: what the bytes are does not matter here.
+                period: u64::from(from == to),
+            },
+        }
     };
     toml::to_string(&Topology {
         run: Run {
             record: false,
+            assignment: traffic.assignment,
             warm_up: time(scenario.warm_up()),
             // What is found out ends it.
-            duration: (!calibrate).then(|| time(scenario.warm_up() + scenario.measured())),
+            steady: (!calibrate).then(|| time(scenario.measured())),
+            // Builders begin one after the other, as they hear of it, and each measures for as long.
+            duration: (!calibrate).then(|| time(scenario.warm_up() + scenario.measured() + skew(scenario))),
             calibrate,
             timeout: "5m".into(),
         },
-        builder: receivers.iter().map(builder).collect(),
-        source: senders.iter().enumerate().map(source).collect(),
+        builder: (0..).zip(receivers).map(builder).collect(),
+        source: (0..).zip(senders).map(source).collect(),
     })
+}
+
+/// How long after the first builder the last one begins, at most: they hear of it over sources that send all they can.
+fn skew(scenario: &Scenario) -> Duration {
+    match scenario.network.receivers {
+        1 => Duration::ZERO,
+        _ => 10 * scenario.round_trip() + Duration::from_millis(10),
+    }
 }
 
 /// How much memory the nodes get: so much that the network limits and not they, and no more, since fast sources run
 /// ahead of a slow one, and a run goes on at its end, as far as it reaches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
-    slot: u64,
-    slots: u64,
     block: u64,
     blocks: u64,
-    /// Events whose fragments share a slot that is full.
-    together: u64,
     /// Events that are open at a time.
-    open: u64,
+    pub(crate) open: u64,
 }
 
 impl Memory {
     pub(crate) fn of(scenario: &Scenario) -> Self {
-        let (senders, receivers) = (u64::from(scenario.network.senders), u64::from(scenario.network.receivers));
-        let way = scenario.bandwidth_delay() + scenario.network.buffer.0;
-        let (from, largest) = scenario.sizes();
-        let record = 64 + largest.div_ceil(64) * 64;
-        let together = if scenario.traffic.barrier { 1 } else { (SLOT / record).max(1) };
+        let senders = || 0..scenario.network.senders;
+        let way = scenario.bandwidth_delay() + scenario.buffers();
+        let together = together(scenario);
         let open = match scenario.traffic.barrier {
             true => 1,
-            // A fragment is on its way for two round trips (offer, fetch, data, release) and the wait in the switch. A
-            // few more, since fragments are not all alike, nor are sources.
-            false => ((4 * way).div_ceil(senders * (from + largest) / 2) + 4 * together).min(1 << 24),
+            // A fragment is on its way for two round trips (offer, fetch, data, release) and the wait in the switches.
+            // A few more, since fragments are not all alike, nor are sources.
+            false => ((4 * way).div_ceil((scenario.event_payload() as u64).max(1)) + 4 * together).min(1 << 24),
         };
-        let slot = record * together;
-        let block = (slot + BESIDE).max(BLOCK).next_multiple_of(4096);
-        // Fragments longer than half a block have one each.
-        let blocks = match 2 * slot > block {
-            true => open * senders,
-            false => (2 * way).max(LEAST_BUILDER).div_ceil(block) + TURNS,
+        let slots = || senders().map(|sender| Slots::of(scenario, sender, open).bytes);
+        let block = (slots().max().unwrap_or(0) + BESIDE).max(BLOCK).next_multiple_of(4096);
+        // Fragments longer than half a block have one each; of others, as many as fit share one.
+        let alone = slots().filter(|slot| 2 * slot > block).count() as u64;
+        let shared = match alone < u64::from(scenario.network.senders) {
+            true => (2 * way).max(LEAST_BUILDER).div_ceil(block) + TURNS,
+            false => 0,
         };
-        let slots = (open.div_ceil(together) + 2) * receivers;
-        Self { together, open, slot, slots: slots.min(65_536), block, blocks: blocks.clamp(4, 4096) }
+        Self { open, block, blocks: (open * alone + shared).clamp(4, 4096) }
     }
 
-    /// Events that share a slot, and slots of each source that a builder may be at, at a time.
+    /// Events that share a slot, and slots of each source that a builder may be at, at a time, where senders are alike.
     pub(crate) fn open_slots(self, scenario: &Scenario) -> (u64, u64) {
         // Where events come one by one, a slot is offered as soon as nothing else is under way.
-        let together = if scenario.traffic.interval.is_some() { 1 } else { self.together };
-        let own = self.slots / u64::from(scenario.network.receivers);
-        (together, self.open.div_ceil(together).min(own))
+        let full = together(scenario);
+        let together = if scenario.traffic.interval.is_some() { 1 } else { full };
+        let own = Slots::of(scenario, 0, self.open).count / u64::from(scenario.network.receivers);
+        (together, self.open.div_ceil(full).min(own))
     }
 
     /// Bytes of all nodes together.
     pub(crate) fn total(self, scenario: &Scenario) -> u64 {
         let network = &scenario.network;
-        self.slot * self.slots * u64::from(network.senders) + self.block * self.blocks * u64::from(network.receivers)
+        let slots = (0..network.senders).map(|sender| Slots::of(scenario, sender, self.open));
+        let sources: u64 = slots.map(|slots| slots.bytes * slots.count).sum();
+        sources + self.block * self.blocks * u64::from(network.receivers)
     }
+}
+
+/// A source's memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slots {
+    pub(crate) bytes: u64,
+    pub(crate) count: u64,
+}
+
+impl Slots {
+    pub(crate) fn of(scenario: &Scenario, sender: u32, open: u64) -> Self {
+        let together = together(scenario);
+        let count = (open.div_ceil(together) + 2) * u64::from(scenario.network.receivers);
+        Self { bytes: record(scenario, sender) * together, count: count.min(65_536) }
+    }
+}
+
+/// Events whose fragments share a slot that is full. The same at all senders, as the mean of their records has it: if one
+/// with short records had many in a slot, all others would have to hold as many events.
+fn together(scenario: &Scenario) -> u64 {
+    let senders = scenario.network.senders;
+    let records: u64 = (0..senders).map(|sender| record(scenario, sender)).sum();
+    if scenario.traffic.barrier { 1 } else { (SLOT * u64::from(senders) / records).max(1) }
+}
+
+/// The longest record of this sender.
+fn record(scenario: &Scenario, sender: u32) -> u64 {
+    64 + scenario.sizes_of(sender).1.div_ceil(64) * 64
 }
 
 /// How many slots a builder asks for in turns.
@@ -138,7 +179,9 @@ struct Topology {
 #[derive(Debug, Serialize)]
 struct Run {
     record: bool,
+    assignment: Assignment,
     warm_up: String,
+    steady: Option<String>,
     duration: Option<String>,
     calibrate: bool,
     timeout: String,
@@ -171,6 +214,7 @@ struct Source {
     id: String,
     congestion: &'static str,
     rate: Option<f64>,
+    burst: Option<u32>,
     slots: u64,
     slot: u64,
     device: Device,

@@ -141,6 +141,12 @@ fn split(datagram: &[u8]) -> Result<(Message, &[u8]), LinkError> {
         | Message::StopAt { .. }
         | Message::Told { .. }
         | Message::End(_)
+        | Message::Assign(_)
+        | Message::Room(_)
+        | Message::Heard(_)
+        | Message::LeaveOut { .. }
+        | Message::Left(_)
+        | Message::Passed { .. }
         | Message::Bye => size_of::<u32>(),
         _ => message.body_len(),
     };

@@ -420,6 +420,9 @@ impl SocketLink for ShmSource {
                 | Message::End(_)
                 | Message::Losses(_)
                 | Message::Told { .. }
+                | Message::Heard(_)
+                | Message::Left(_)
+                | Message::Passed { .. }
                 | Message::Refuse { .. } => {
                     return Err(LinkError::Protocol(format!("unexpected from a builder over a ring: {message:?}")));
                 }
@@ -647,7 +650,12 @@ impl SocketLink for ShmBuilder {
                     }
                     Received::Message(message)
                 }
-                Message::Paused { .. } | Message::Told { .. } | Message::End(_) => Received::Message(message),
+                Message::Paused { .. }
+                | Message::Told { .. }
+                | Message::End(_)
+                | Message::Heard(_)
+                | Message::Left(_)
+                | Message::Passed { .. } => Received::Message(message),
                 Message::Ignored { .. } => return Ok(()),
                 _ => return Err(LinkError::Protocol(format!("unexpected from a source over a ring: {message:?}"))),
             });

@@ -85,6 +85,11 @@ impl Blocks {
         self.recorder.as_ref()
     }
 
+    /// Bytes in the blocks that are free.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        (self.pool.free() as u64).saturating_mul(self.pool.block_bytes() as u64)
+    }
+
     /// A place for `len` bytes with so many records. Nothing where no block is free.
     pub(crate) fn reserve(&mut self, len: usize, fragments: u32, now: Duration) -> Option<Span> {
         if let Some(span) = self.filling.back_mut().and_then(|block| block.reserve(len, fragments)) {

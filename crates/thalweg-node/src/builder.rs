@@ -1,20 +1,24 @@
 //! A builder node: it listens for sources, asks for what they offer, builds events, and hands them to the recorder.
 
+mod assigning;
 mod connections;
 mod ending;
 mod opening;
 mod run;
 mod snapshot;
+mod trace;
 mod trigger;
 
 use crate::blocks::Blocks;
 use crate::source::settle;
 use crate::wait::{Idle, Waiter};
 use crate::{BuilderNodeConfig, BuilderReport, Handle, NodeError, RunConfig, Steady, TaiClock, now};
+use assigning::Assigning;
 use ending::{Built, Disk};
 use snapshot::Shown;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::Arena;
@@ -22,6 +26,7 @@ use thalweg_build::{Builder, Fetch};
 use thalweg_control::{RunControl, State};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest, LinkError, Peer, Watch};
 use thalweg_wire::{EventId, Losses, Message, RunNumber, SourceId, TaiNanos};
+use trace::Trace;
 use trigger::Trigger;
 
 /// A connection that has not said who it is after this time is closed.
@@ -69,6 +74,8 @@ pub struct BuilderNode {
     sources: Vec<SourceState>,
     clock: TaiClock,
     control: RunControl,
+    /// Where events are assigned by room.
+    assigning: Option<Assigning>,
     /// The state when we last looked.
     state: State,
     /// Everything is built: what is left is to get it onto the disk.
@@ -91,6 +98,7 @@ pub struct BuilderNode {
     /// Something came in this turn.
     came: bool,
     tally: Tally,
+    trace: Option<Trace>,
 }
 
 /// What goes into the report and is known nowhere else.
@@ -114,6 +122,8 @@ struct Connection {
     maps: bool,
     source: Option<usize>,
     since: Duration,
+    /// Something was asked for in this turn.
+    asked: bool,
     /// Fetches under way, when a part of what they ask for last came, and how much had come by then.
     fetching: usize,
     delivered: Duration,
@@ -131,6 +141,8 @@ struct SourceState {
     slots: u32,
     slot_bytes: u32,
     description: serde_json::Value,
+    /// Its device waits for a slot: nothing is lost where it hears a little later that one is free.
+    patient: bool,
     dismissed: bool,
 }
 
@@ -138,6 +150,17 @@ impl BuilderNode {
     /// Where it listens, with the ports the system chose.
     pub fn addresses(&self) -> Vec<Address> {
         self.addresses.clone()
+    }
+
+    /// Writes down where its credit is, once every so often while it runs. Each line is a JSON object: `at`, nanoseconds
+    /// of `CLOCK_MONOTONIC`; `window`, bytes that may be asked for and not received, or nothing where that is constant;
+    /// `asked`, bytes asked of each source, in the topology's order, and not received.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn trace(&mut self, file: &Path, every: Duration) -> Result<(), NodeError> {
+        self.trace = Some(Trace::open(file, every)?);
+        Ok(())
     }
 
     /// Runs until the run is over and on disk.
@@ -158,9 +181,14 @@ impl BuilderNode {
             self.accept()?;
             self.pass_time()?;
             self.build();
+            self.assign();
             self.flush();
+            if let Some(trace) = &mut self.trace {
+                trace.look(&self.builder, self.ids.len(), now())?;
+            }
             handle.show(|| self.snapshot());
         }
+        self.trace.take().map_or(Ok(()), Trace::close)?;
         match self.left.take() {
             Some(error) => Err(error),
             None => self.finish(handle),
@@ -189,12 +217,15 @@ impl BuilderNode {
             pace,
             flush,
             warm,
+            self.steady_end().filter(|_| self.tally.steady.is_none()),
             unidentified,
             silence,
             accept_backoff,
             self.control.next_time(),
             self.endpoints.next_timeout(),
+            self.next_word(),
             self.disk.next_look(now),
+            self.trace.as_ref().map(Trace::next),
         ]
         .into_iter()
         .flatten()
@@ -216,6 +247,10 @@ impl BuilderNode {
             self.tally.warm = Some(self.built(now));
             self.builder.forget_completions();
         }
+        // It is the builder that leads which ends the run. The others hear of it behind data that are under way.
+        if self.tally.steady.is_none() && self.steady_end().is_some_and(|end| now >= end) {
+            self.tally.steady = Some(self.steady());
+        }
         for source in self.builder.time(now) {
             let why = match self.sources[source].connection {
                 Some(_) => "its final counters count tickets that it did not offer",
@@ -225,6 +260,13 @@ impl BuilderNode {
         }
         self.look_at_disk(now);
         self.keep_in_control(now)
+    }
+
+    /// When what a run is reported to do in the steady state is over, where that is a matter of time.
+    fn steady_end(&self) -> Option<Duration> {
+        let RunConfig { warm_up, steady, duration, .. } = self.run_config;
+        let length = steady.map(|steady| warm_up + steady).or(duration)?;
+        (self.control.state() == State::Running).then(|| self.began_at + length)
     }
 
     /// Ends connections that have not said who they are, and those of sources that owe data and send none.
@@ -339,7 +381,9 @@ impl BuilderNode {
             let place = trigger.reserve(&offer, oldest);
             if place.is_none() {
                 // It is decisions that are waited for, and they may have to wait for a deadline.
-                self.builder.unfetch(source, offer.ticket);
+                if self.builder.unfetch(source, offer.ticket) {
+                    return true;
+                }
                 let more = self.builder.next_piece(now);
                 return self.extend_fetch(more, now);
             }
@@ -347,7 +391,9 @@ impl BuilderNode {
         } else {
             let place = self.blocks.reserve(offer.bytes as usize, offer.count, now);
             if place.is_none() {
-                self.builder.unfetch(source, offer.ticket);
+                if self.builder.unfetch(source, offer.ticket) {
+                    return true;
+                }
                 self.stall(now);
                 // A place that is not full yet may be what keeps its block.
                 let more = self.builder.next_piece(now);
@@ -364,6 +410,7 @@ impl BuilderNode {
         if begins_to_owe || connection.fetching == 0 {
             connection.delivered = now;
         }
+        connection.asked = true;
         let result = match link.begin_fetch(&offer, place, range.end) {
             Ok(Some(bytes)) => self.arrived(source, offer.ticket, bytes),
             Ok(None) => {
@@ -392,6 +439,7 @@ impl BuilderNode {
             && let (Some(connection), Some(link)) = (&mut self.connections[index], self.endpoints.link_mut(index))
         {
             link.extend_fetch(offer.ticket, range.end);
+            connection.asked = true;
             connection.delivered = if begins_to_owe { now } else { connection.delivered };
         }
         true
@@ -426,17 +474,28 @@ impl BuilderNode {
     }
 
     fn flush(&mut self) {
-        for (index, connection) in self.connections.iter().enumerate() {
-            let Some(source) = connection.as_ref().and_then(|connection| connection.source) else { continue };
+        for index in 0..self.connections.len() {
+            let Some(source) = self.connections[index].as_ref().and_then(|connection| connection.source) else {
+                continue;
+            };
+            let over = self.is_done_elsewhere(source);
+            let Some(Connection { maps, asked, .. }) = &mut self.connections[index] else { continue };
             let Some(link) = self.endpoints.link_mut(index) else { continue };
+            let asked = std::mem::take(asked);
+            let state = &mut self.sources[source];
             // What is accepted may lie in the source's own memory until it is copied.
             let copied = self.trigger.as_ref().is_none_or(|trigger| !trigger.has_accepted());
-            if copied && let Some(below) = self.builder.release(source) {
+            // Over a socket each message of its own costs a packet, a wake-up of the source, and as much again for the
+            // offer that it answers with. Of hundreds of sources each is asked rarely, so it hears of both together.
+            let waits = !asked && !*maps && state.patient && self.trigger.is_none();
+            if copied
+                && !(waits && self.builder.may_release_later(source))
+                && let Some(below) = self.builder.release(source)
+            {
                 link.release(below);
             }
-            let state = &mut self.sources[source];
             let begun = self.control.state().has_begun();
-            if begun && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
+            if begun && over && !state.dismissed && self.builder.has_ended(source) && self.builder.is_settled(source) {
                 state.dismissed = true;
                 link.send(&Message::Bye);
             }

@@ -46,13 +46,14 @@ pub use preflight::{OpenDevice, Recordings, needs, open_device, preflight};
 pub use push::PushSource;
 
 pub use report::{
-    BuilderReport, Calibration, Completion, CreditReport, RunReport, SourceReport, Steady, TriggerRates, TriggerReport,
+    BuilderReport, Calibration, Completion, CreditReport, LeftOutReport, RunReport, SourceReport, Steady, TriggerRates,
+    TriggerReport,
 };
 pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use thalweg_control::{Command, State};
 pub use topology::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, FilterConfig, Level2Config, LinkConfig,
-    Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
+    Assignment, BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, FilterConfig, Level2Config,
+    LinkConfig, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
 };
 pub use wait::Wait;

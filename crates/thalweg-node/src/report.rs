@@ -89,8 +89,28 @@ pub struct BuilderReport {
     /// What the trigger levels did; nothing where there are none.
     #[serde(default)]
     pub trigger: Option<TriggerReport>,
+    /// Where this builder assigned the events: the others that were left out while the run went on.
+    #[serde(default)]
+    pub left_out: Vec<LeftOutReport>,
     /// The final counters.
     pub ledger: Ledger,
+}
+
+/// A builder that was left out: it died, hung or was cut off.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LeftOutReport {
+    /// Its number.
+    pub builder: u32,
+    /// No event from here on went to it.
+    pub at_event: u64,
+    /// Events assigned to it that it had not said to be closed: the first one, and how many.
+    pub events: Vec<(u64, u64)>,
+    /// Events it had closed, as it said last.
+    pub closed: u64,
+    /// Fragments delivered to it, as the sources say: what is on its disk is among them.
+    pub delivered: u64,
+    /// Fragments that it had not taken. They count as lost in the ledger.
+    pub lost: u64,
 }
 
 /// A run between its warm-up and the moment it was told to end.
@@ -255,6 +275,9 @@ pub struct RunReport {
     pub calibration: Vec<Calibration>,
     /// What the trigger levels did; nothing where there are none.
     pub trigger: Option<TriggerReport>,
+    /// Builders that were left out while the run went on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOutReport>,
     /// The final counters.
     pub ledger: Ledger,
 }
@@ -342,6 +365,7 @@ impl RunReport {
             credit: builders.iter().filter_map(|b| b.credit).collect(),
             calibration: builders.iter().filter_map(|b| b.calibration.clone()).collect(),
             trigger: TriggerReport::sum(builders),
+            left_out: builders.iter().flat_map(|b| b.left_out.clone()).collect(),
             ledger,
         }
     }

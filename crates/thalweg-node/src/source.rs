@@ -1,6 +1,7 @@
 //! A source node: from a device into slots, and from there to the builders that ask.
 
 mod acquisition;
+mod assignments;
 mod builders;
 mod production;
 
@@ -8,6 +9,7 @@ use crate::slots::Traces;
 use crate::wait::{Idle, Waiter};
 use crate::{EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, TaiClock, Wait, clock, now};
 use acquisition::Acquiring;
+use assignments::Assignments;
 use builders::Builder;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use thalweg_arena::SlotPool;
 use thalweg_control::Command;
 use thalweg_device::{Acquisition, Device};
 use thalweg_link::{Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
-use thalweg_wire::{Accounts, Hello, Message, RunNumber, SourceId, record_len};
+use thalweg_wire::{Accounts, Capabilities, Hello, Message, RunNumber, SourceId, record_len};
 
 /// What a source node is made from.
 #[derive(Debug)]
@@ -26,12 +28,15 @@ pub struct SourceSettings {
     pub id: SourceId,
     /// Where its fragments come from.
     pub feed: Feed,
-    /// The builders, in their order: event `e` goes to number `e` modulo their count.
+    /// The builders, in their order: event `e` goes to number `e` modulo their count, where number 0 does not assign it
+    /// to another.
     pub builders: Vec<Address>,
     /// Congestion control of TCP links: see [`SourceEndpoint::connect`].
     pub congestion: Option<String>,
     /// How many events there are in a second; as fast as they are taken when absent.
     pub rate: Option<EventRate>,
+    /// With a rate: so many events come at once, at the same mean rate.
+    pub burst: u32,
     /// What happens when all slots are full.
     pub policy: Policy,
     /// How many slots.
@@ -93,6 +98,8 @@ pub struct SourceNode {
     pool: SlotPool,
     traces: Traces,
     builders: Vec<Builder>,
+    /// Where builder 0 assigns events.
+    assignments: Option<Assignments>,
     /// The peers have the numbers of the builders.
     endpoints: Endpoints<dyn SourceEndpoint>,
     /// Kept to be used again.
@@ -192,6 +199,7 @@ impl SourceNode {
             settings,
             pool,
             builders,
+            assignments: None,
             endpoints,
             ready: Vec::new(),
         })
@@ -233,6 +241,7 @@ impl SourceNode {
         self.endpoints.poll(now(), tokens, &mut ready);
         ready.drain(..).try_for_each(|index| self.serve(index))?;
         self.ready = ready;
+        self.pass_on_news();
         self.reconnect()?;
         self.produce()?;
         self.acquire()?;
@@ -328,7 +337,7 @@ fn hello(settings: &SourceSettings, longest: usize, description: &str) -> Hello 
         slots: settings.slots,
         slot_bytes: settings.slot_bytes as u32,
         max_payload: longest as u32,
-        capabilities: settings.policy.capabilities(),
+        capabilities: settings.policy.capabilities() | Capabilities::ASSIGNED,
         description: description.len() as u32,
     }
 }

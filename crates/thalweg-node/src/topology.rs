@@ -20,7 +20,8 @@ pub struct Topology {
     /// What holds for the run as a whole.
     #[serde(default)]
     pub run: RunConfig,
-    /// Event builders. Event `e` is built by number `e` modulo their count.
+    /// Event builders. Event `e` is built by number `e` modulo their count, where [`RunConfig::assignment`] says nothing
+    /// else.
     #[serde(rename = "builder", default, deserialize_with = "written::tables")]
     pub builders: Vec<BuilderNodeConfig>,
     /// Sources.
@@ -37,6 +38,9 @@ pub struct RunConfig {
     /// The run's number; the next free one in the directory when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
+    /// Which builder gets which event.
+    #[serde(skip_serializing_if = "is_default")]
+    pub assignment: Assignment,
     /// Whether events are written. Otherwise they are built, counted and let go.
     pub record: bool,
     /// Ends the run after so long.
@@ -54,6 +58,9 @@ pub struct RunConfig {
     /// What a run is reported to do in the steady state begins after so long.
     #[serde(with = "duration")]
     pub warm_up: Duration,
+    /// And ends after so long; with the run where absent.
+    #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
+    pub steady: Option<Duration>,
 }
 
 impl Default for RunConfig {
@@ -61,12 +68,35 @@ impl Default for RunConfig {
         Self {
             directory: "runs".into(),
             number: None,
+            assignment: Assignment::default(),
             record: true,
             duration: None,
             events: None,
             timeout: Duration::from_secs(10),
             calibrate: false,
             warm_up: Duration::ZERO,
+            steady: None,
+        }
+    }
+}
+
+/// Which builder gets which event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Assignment {
+    /// Event `e` goes to number `e` modulo their count.
+    #[default]
+    Modulo,
+    /// The first builder assigns events to those that have room: a slow one gets fewer.
+    ByRoom,
+}
+
+impl Assignment {
+    /// As topologies and `run.json` have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Modulo => "modulo",
+            Self::ByRoom => "by-room",
         }
     }
 }
@@ -310,6 +340,9 @@ pub struct SourceNodeConfig {
     /// How many events there are in a second; as fast as they are taken when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<EventRate>,
+    /// With a `rate`: so many events come at once, at the same mean rate.
+    #[serde(default = "defaults::burst", skip_serializing_if = "defaults::is_one")]
+    pub burst: u32,
     /// What happens when all slots are full.
     #[serde(default)]
     pub policy: Policy,
@@ -411,8 +444,8 @@ const LEAST_EAGER: u64 = 1 << 10;
 /// Slots hold several fragments up to this size: large enough that requests cost little, small enough for the cache.
 pub const DEFAULT_SLOT: usize = 512 << 10;
 
-fn is_default(wait: &Wait) -> bool {
-    *wait == Wait::default()
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// What a source does when all its slots are full.
@@ -450,6 +483,13 @@ mod defaults {
     }
     pub(super) fn mtu() -> u32 {
         1500
+    }
+    pub(super) fn burst() -> u32 {
+        1
+    }
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape serde asks for")]
+    pub(super) fn is_one(burst: &u32) -> bool {
+        *burst == 1
     }
     pub(super) fn deadline() -> Duration {
         Duration::from_secs(2)
@@ -553,6 +593,7 @@ impl Topology {
             source.device = Some(DeviceConfig::ModelAdc(model));
             source.policy = Policy::Block;
             source.rate = None;
+            source.burst = 1;
             source.slot = Some(ByteSize(record_len(64 << 10) as u64));
             // All of the window may be asked of each in turn.
             source.slots =

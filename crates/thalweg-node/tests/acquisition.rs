@@ -151,6 +151,7 @@ fn record(folder: &Path, builders: usize, device: Box<dyn Acquisition>) -> (Vec<
         builders: nodes.iter().map(|node| node.addresses().remove(0)).collect(),
         congestion: None,
         rate: None,
+        burst: 1,
         policy: Policy::Block,
         slots: 16,
         slot_bytes: 2048,

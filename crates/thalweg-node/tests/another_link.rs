@@ -38,6 +38,7 @@ fn a_kind_of_link_that_was_registered_is_used_as_the_others_are() {
                 builders: node.addresses(),
                 congestion: None,
                 rate: None,
+                burst: 1,
                 policy: source.policy,
                 slots: source.slots,
                 slot_bytes: source.slot_bytes(device.max_payload()),

@@ -14,8 +14,8 @@ use thalweg_link::{Address, Interest, LinkKind, Poller, SourceGreeting};
 use thalweg_node::{BuilderNode, BuilderReport, Handle, Topology};
 use thalweg_store::{Run, verify};
 use thalweg_wire::{
-    Accounts, Announcement, Capabilities, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, MESSAGE_LEN,
-    Message, RunNumber, SourceId, Status, crc32c,
+    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Heard,
+    Hello, Left, MESSAGE_LEN, Message, Room, RunNumber, SourceId, Status, crc32c,
 };
 
 /// A bound on waiting, for tests that would otherwise hang.
@@ -179,6 +179,120 @@ fn a_builder_that_was_short_of_blocks_gives_up_a_source_that_left_meanwhile() {
     check(&builder.report(), 0);
 }
 
+/// What a builder repeats of the capabilities that were said.
+fn welcomed(peer: &mut Peer) -> Capabilities {
+    loop {
+        if let (Message::Welcome(welcome), _) = peer.on_message() {
+            return welcome.capabilities;
+        }
+    }
+}
+
+#[test]
+fn where_events_are_assigned_a_source_must_know_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "events = 1\nassignment = \"by-room\"", TCP, "");
+    let text = builder.connected(SOURCE).until(|message| matches!(message, Message::Refuse { .. }));
+    assert!(text.contains("assigns events to builders by room, which this source does not know of"), "{text}");
+    let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
+    assert_eq!(welcomed(&mut source), Capabilities::ASSIGNED);
+    // Where they are not, it is as if nothing had been said, and nobody speaks of it.
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "events = 1", TCP, "");
+    let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
+    assert_eq!(welcomed(&mut source), Capabilities::empty());
+    source.until(|message| matches!(message, Message::Start { .. }));
+    source.say(&[Message::Heard(Heard::default())]);
+    let text = source.until(|message| matches!(message, Message::Refuse { .. }));
+    assert!(text.contains("unexpected: Heard"), "{text}");
+    check(&builder.report(), 0);
+}
+
+#[test]
+fn events_are_assigned_as_a_source_passes_on_what_a_builder_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "events = 3\nassignment = \"by-room\"", TCP, "");
+    let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
+    let room = loop {
+        if let (Message::Room(room), _) = source.on_message() {
+            break room;
+        }
+    };
+    assert_eq!((room.builder, room.closed_below, room.closed), (0, EventId(0), 0));
+    assert!(room.room > 0);
+    source.say(&[Message::Heard(Heard { room, contact: Contact::Connected, ..Heard::default() })]);
+    source.until(|message| *message == Message::Assign(Assign { first: EventId(0), count: 3, builder: 0 }));
+    source.say(&[Message::Offer(held(0))]);
+    source.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
+    source.0.write_all(&data(0, &record(SOURCE, 0, 0, 64))).unwrap();
+    // It has nothing for the others.
+    let accounts = Accounts { accepted: 1, tickets: 1, ..Accounts::default() };
+    source.say(&[Message::Passed { below: EventId(3), tickets: 1 }, Message::End(accounts)]);
+    source.until(|message| matches!(message, Message::Bye));
+    let report = builder.report();
+    assert_eq!((report.state.as_str(), report.events, report.left_out.len()), ("COMPLETE", 1, 0), "{report:?}");
+}
+
+#[test]
+fn nonsense_about_assignments_ends_a_source() {
+    let room = Room { builder: 1, ..Room::default() };
+    let left = Left { builder: 0, accepted: u64::MAX, ..Left::default() };
+    for (nonsense, why) in [
+        (Message::Heard(Heard { room, ..Heard::default() }), "how much room builder 1 has, and there are 1"),
+        (Message::Left(left), "builder 0 was not left out"),
+        (Message::Passed { below: EventId(u64::MAX), tickets: 0 }, "passed event 18446744073709551615"),
+        (Message::Room(room), "builder's message"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let builder = Builder::start(folder.path(), "events = 3\nassignment = \"by-room\"", TCP, "");
+        let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
+        source.until(|message| matches!(message, Message::Start { .. }));
+        source.say(&[nonsense]);
+        let text = source.until(|message| matches!(message, Message::Refuse { .. }));
+        assert!(text.contains(why), "{text}");
+        check(&builder.report(), 0);
+    }
+}
+
+/// Who is told of a slot is woken. A device that waits can wait for the next fetch; one that drops loses what has no slot.
+#[test]
+fn a_source_whose_device_waits_hears_of_a_free_slot_together_with_the_next_fetch() {
+    for (policy, waits) in [("block", true), ("drop-newest", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let listen = format!("{TCP}\", \"{}", shm(folder.path()));
+        // Room for one record at a time.
+        let builder = Builder::start(folder.path(), "", &listen, &format!("window = {RECORD}\ndeadline = \"60s\""));
+        let description = format!("{{\"policy\":\"{policy}\"}}");
+        let introduced = |source| {
+            let length = description.len() as u32;
+            builder.introduced(Hello { source, description: length, ..hello() }, &description)
+        };
+        let other = SourceId::new(1, 1);
+        let (mut peer, mut rival) = (introduced(SOURCE), introduced(other));
+        peer.until(|message| matches!(message, Message::Start { .. }));
+        rival.until(|message| matches!(message, Message::Start { .. }));
+        rival.say(&[Message::Offer(held(0))]);
+        rival.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
+        peer.say(&[Message::Offer(held(0)), Message::Offer(held(1))]);
+        rival.0.write_all(&data(0, &record(other, 0, 0, 64))).unwrap();
+        peer.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
+        // Event 1 is the rival's turn. What goes out to it goes out behind what there is to say to the other.
+        rival.say(&[Message::Offer(held(1))]);
+        peer.0.write_all(&data(0, &record(SOURCE, 0, 0, 64))).unwrap();
+        rival.until(|message| matches!(message, Message::Fetch { ticket: 1, .. }));
+        peer.0.set_nonblocking(true).unwrap();
+        let told = peer.0.peek(&mut [0]).is_ok();
+        peer.0.set_nonblocking(false).unwrap();
+        assert_eq!(told, !waits, "{policy}");
+        rival.0.write_all(&data(1, &record(other, 1, 0, 64))).unwrap();
+        assert!(matches!(peer.on_message().0, Message::Release { below: 1 }));
+        assert!(matches!(peer.on_message().0, Message::Fetch { ticket: 1, .. }));
+        builder.handle.press();
+        builder.handle.press();
+        check(&builder.report(), 1);
+    }
+}
+
 /// A builder at work, with one source for each address it listens at.
 struct Builder {
     addresses: Vec<Address>,
@@ -224,11 +338,15 @@ impl Builder {
     }
 
     fn connect(&self, hello: Hello) -> Peer {
+        self.introduced(hello, "{}")
+    }
+
+    fn introduced(&self, hello: Hello, description: &str) -> Peer {
         let tcp = self.addresses.iter().find_map(Address::host_port);
         let mut peer = Peer(TcpStream::connect(tcp.unwrap()).unwrap());
         peer.0.set_read_timeout(Some(LONG)).unwrap();
         peer.say(&[Message::Hello(hello)]);
-        peer.0.write_all(b"{}").unwrap();
+        peer.0.write_all(description.as_bytes()).unwrap();
         peer
     }
 

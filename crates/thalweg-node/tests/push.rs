@@ -114,6 +114,7 @@ fn source(address: &Address, id: &str) -> PushSource {
         builders: vec![address.clone()],
         congestion: None,
         rate: None,
+        burst: 1,
         policy: Policy::Block,
         // Few and small, so that a push has to wait.
         slots: 2,

@@ -41,6 +41,7 @@ fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile:
                 builders: builders.clone(),
                 congestion: None,
                 rate: source.rate,
+                burst: 1,
                 policy: source.policy,
                 slots: source.slots,
                 slot_bytes: source.slot_bytes(device.max_payload()),

@@ -111,6 +111,7 @@ impl Source {
             builders: builders.clone(),
             congestion: None,
             rate: None,
+            burst: 1,
             policy: policy_of(policy)?,
             slots,
             slot_bytes,

@@ -69,6 +69,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         reasons: vec![],
         events,
         trigger: Default::default(),
+        left_out: Default::default(),
         ledger: Default::default(),
     };
     let finished = recorder.finish(end)?;

@@ -67,6 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         reasons: vec![],
         events,
         trigger: Default::default(),
+        left_out: Default::default(),
         ledger,
     };
     let finish = Instant::now();

@@ -25,6 +25,10 @@ pub struct RunInfo {
     pub builder: u32,
     /// How many builders the run has, with one directory each.
     pub builders: u32,
+    /// Which builder has which events: `modulo`, where builder *b* has those whose number leaves *b* when it is divided
+    /// by `builders`; anything else, as `by-room`, says that numbers tell nothing of that.
+    #[serde(default = "modulo", skip_serializing_if = "is_modulo")]
+    pub assignment: String,
     /// Whether it is being written, or how it ended.
     pub state: RunState,
     /// Why it is incomplete, in sentences.
@@ -53,6 +57,10 @@ pub struct RunInfo {
     /// What the trigger levels did with the events, where there are any: `simulated`, `level1`, …
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub trigger: serde_json::Value,
+    /// Builders that were left out while the run went on, in the run of the builder that assigned the events: `builder`,
+    /// `at_event`, `events`, …
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub left_out: serde_json::Value,
     /// What became of every fragment, an array with one object per source.
     #[serde(default)]
     pub ledger: serde_json::Value,
@@ -167,6 +175,15 @@ pub enum WriterLife {
     Unknown,
 }
 
+/// What [`RunInfo::assignment`] says where it says nothing else.
+pub(crate) fn modulo() -> String {
+    "modulo".into()
+}
+
+fn is_modulo(assignment: &str) -> bool {
+    assignment == "modulo"
+}
+
 /// The name of a run's directory: `run-000042`, or `run-000042-b1` for builder 1 of several.
 pub fn run_directory_name(run: RunNumber, builder: u32, builders: u32) -> String {
     match builders {
@@ -184,6 +201,11 @@ impl RunInfo {
     /// What tells it from every other run: its number, its builder, and when it began.
     pub fn identity(&self) -> (u32, u32, u64) {
         (self.run, self.builder, self.began)
+    }
+
+    /// From one event of this builder to its next one; 1 where their numbers do not tell.
+    pub(crate) fn stride(&self) -> u32 {
+        if is_modulo(&self.assignment) { self.builders } else { 1 }
     }
 
     /// The sources that each event has one record of, in ascending order.

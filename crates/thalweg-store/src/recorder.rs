@@ -207,6 +207,7 @@ impl Recorder {
         info.ended = Some(end.ended.0);
         info.events = end.events;
         info.trigger = end.trigger;
+        info.left_out = end.left_out;
         info.ledger = end.ledger;
         info.totals.seconds = end.ended.0.saturating_sub(info.began) as f64 * 1e-9;
         self.next_info.replace(&info)?;

@@ -589,7 +589,7 @@ impl<'a> Found<'a> {
                 self.stopped(segment_name(0), 0, "there is no segment file".to_owned(), true);
             }
         }
-        if let Some(event) = others_event(&self.closings, *builder, *builders) {
+        if let Some(event) = others_event(&self.closings, self.info) {
             let number = event % u64::from(*builders);
             self.contradiction(format!(
                 "'builder' is {builder} of 'builders' {builders}, and event {event} here belongs to builder {number}"
@@ -669,11 +669,12 @@ pub(crate) fn trusted_footer(file: &SegmentFile, info: &RunInfo) -> io::Result<O
     Ok((ours && in_sequence && apart && inside).then_some((first, footer)))
 }
 
-/// An event that another builder builds: event `e` belongs to number `e` modulo their count.
-pub(crate) fn others_event(closings: &[Closing], builder: u32, builders: u32) -> Option<u64> {
+/// An event that another builder builds: event `e` belongs to number `e` modulo their count, unless they were assigned.
+pub(crate) fn others_event(closings: &[Closing], info: &RunInfo) -> Option<u64> {
+    let RunInfo { builder, builders, .. } = *info;
     let is_ours = |event: &u64| event % u64::from(builders) == u64::from(builder);
-    // What makes no sense by itself says nothing about the events.
-    let closings = closings.iter().filter(|_| builder < builders);
+    // What makes no sense by itself says nothing about the events. Where they were assigned, any may be ours.
+    let closings = closings.iter().filter(|_| builder < builders && info.stride() == builders);
     let two = |closing: &Closing| closing.events().take(2).map(|event| event.0).find(|event| !is_ours(event));
     closings.filter_map(two).next()
 }

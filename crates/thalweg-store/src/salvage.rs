@@ -167,6 +167,7 @@ impl<'a> NewRun<'a> {
             run: Some(RunNumber(info.run)),
             builder: info.builder,
             builders: info.builders,
+            assignment: info.assignment,
             segment_bytes: info
                 .recorder
                 .segment_size
@@ -251,7 +252,7 @@ impl<'a> NewRun<'a> {
                 *self.recorded.entry(*source).or_default() += 1;
             }
         }
-        let stride = self.recorder.info().builders.into();
+        let stride = self.recorder.info().stride().into();
         while !self.block()?.close_event(event, stride, status) {
             self.flush();
         }
@@ -354,6 +355,7 @@ impl<'a> NewRun<'a> {
             reasons: reasons(info, run.path(), &salvaged),
             events: EventCounts { built: events.built.max(info.events.built), ..events },
             trigger: info.trigger.clone(),
+            left_out: info.left_out.clone(),
             ledger: lines.into(),
         };
         Ok((recorder.finish(end)?.path, salvaged))
@@ -372,7 +374,7 @@ fn whole(located: &[Located], source: SourceId) -> Option<Fragment> {
 fn mended(run: &Run) -> RunInfo {
     let mut info = run.info().clone();
     info.builders = info.builders.max(info.builder.saturating_add(1));
-    if info.builder == 0 && others_event(run.closings(), info.builder, info.builders).is_some() {
+    if info.builder == 0 && others_event(run.closings(), &info).is_some() {
         info.builders = 1;
     }
     if let Some(ended) = info.ended {

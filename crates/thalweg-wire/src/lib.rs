@@ -42,8 +42,8 @@ pub use header::{
 };
 pub use interval::IntervalMap;
 pub use message::{
-    Accounts, Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, MESSAGE_MAGIC, Message,
-    MessageError, PROTOCOL_VERSION, Refusal, Welcome,
+    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, Heard, Hello, Left, Losses, MESSAGE_LEN,
+    MESSAGE_MAGIC, Message, MessageError, PROTOCOL_VERSION, Refusal, Room, Welcome,
 };
 pub use payload::{Element, ElementError, Meaning, NumberKind, PayloadType};
 pub use random::{GAMMA, mix};

@@ -26,13 +26,16 @@ bitflags::bitflags! {
     pub struct Capabilities: u32 {
         /// The source withdraws offers (policy `drop-oldest`): nothing may be read before it was asked for and granted.
         const WITHDRAWS = 1 << 0;
+        /// The source gives its events to the builders that builder 0 assigns them to. A builder repeats it where the
+        /// run is assigned so.
+        const ASSIGNED = 1 << 1;
         const _ = !0;
     }
 }
 
 impl Capabilities {
     /// Those that have a name here.
-    pub const KNOWN: Self = Self::WITHDRAWS;
+    pub const KNOWN: Self = Self::WITHDRAWS.union(Self::ASSIGNED);
 }
 
 /// What a source says of itself when it connects. Followed by `description` bytes of JSON.
@@ -44,7 +47,8 @@ pub struct Hello {
     pub source: SourceId,
     /// Which builder it takes this one to be.
     pub builder: u32,
-    /// How many builders it shares its events among: event `e` goes to builder `e % builders`.
+    /// How many builders it shares its events among: event `e` goes to builder `e % builders`, where nobody assigns it
+    /// to another.
     pub builders: u32,
     /// How many slots it has; no more tickets than this with data are open at a time.
     pub slots: u32,
@@ -143,7 +147,8 @@ impl Disposition {
     }
 }
 
-/// An *offer*: fragments of consecutive events of one builder, `first`, `first + builders`, … `count` of them.
+/// An *offer*: fragments of consecutive events of one builder, `first`, `first + builders`, … `count` of them; `first`,
+/// `first + 1`, … where events are assigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcement {
     /// Its number.
@@ -178,6 +183,92 @@ impl Announcement {
         }
         Ok(announcement)
     }
+}
+
+/// Consecutive events, and the builder that is to build them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assign {
+    /// The first event.
+    pub first: EventId,
+    /// How many: at least 1, and the event behind the last one has a number too.
+    pub count: u64,
+    /// The builder.
+    pub builder: u32,
+}
+
+impl Assign {
+    /// One past the last event.
+    pub fn end(&self) -> EventId {
+        EventId(self.first.0.saturating_add(self.count))
+    }
+}
+
+/// How far a builder is, and what it can take. Absolute: said again it changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Room {
+    /// The builder.
+    pub builder: u32,
+    /// It has nothing to do any more with events below this one.
+    pub closed_below: EventId,
+    /// How many events from there on it can have open.
+    pub room: u64,
+    /// Events it has closed so far.
+    pub closed: u64,
+}
+
+/// How a source stands with a builder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Contact {
+    /// There is no connection.
+    #[default]
+    Away = 0,
+    /// They are connected.
+    Connected = 1,
+    /// The builder has said good-bye: it has all that the source had for it.
+    Done = 2,
+}
+
+impl Contact {
+    fn numbered(number: u32) -> Result<Self, MessageError> {
+        Ok(match number {
+            0 => Self::Away,
+            1 => Self::Connected,
+            2 => Self::Done,
+            _ => return Err(MessageError::Field("contact")),
+        })
+    }
+}
+
+/// What a source passes on to the builder that assigns, and how far it is itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Heard {
+    /// What a builder said last.
+    pub room: Room,
+    /// How the source stands with that builder.
+    pub contact: Contact,
+    /// The first event that the source has not accepted, or that it has a fragment of and no builder for.
+    pub next: EventId,
+    /// The first event that it knows no assignment of.
+    pub assigned: EventId,
+}
+
+/// What became of a source's fragments for a builder that was left out. Those that are in none of the others were
+/// delivered to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Left {
+    /// The builder.
+    pub builder: u32,
+    /// Fragments accepted from the device for events of this builder.
+    pub accepted: u64,
+    /// Of these, dropped because no slot was free.
+    pub dropped_newest: u64,
+    /// Of these, dropped to make room.
+    pub dropped_oldest: u64,
+    /// Of these, lost before the source had them.
+    pub lost_in_device: u64,
+    /// Of these, not taken by the builder before it was left out.
+    pub lost: u64,
 }
 
 /// What a source's kernel knows of losses on one connection, since it was made.
@@ -279,6 +370,26 @@ pub enum Message {
         /// The event.
         end: EventId,
     },
+    /// B→S: from builder 0: these events are to be built there.
+    Assign(Assign),
+    /// B→S: how much I can take.
+    Room(Room),
+    /// S→B: to builder 0: what a builder can take, and how far I am.
+    Heard(Heard),
+    /// B→S: from builder 0: no event goes to this builder any more.
+    LeaveOut {
+        /// The builder.
+        builder: u32,
+    },
+    /// S→B: to builder 0: what became of my fragments for a builder that was left out.
+    Left(Left),
+    /// S→B: of events below this one, I have nothing but what I have offered with tickets below `tickets`.
+    Passed {
+        /// The event.
+        below: EventId,
+        /// The ticket.
+        tickets: u64,
+    },
     /// B→S: all your fragments are accounted for; good-bye.
     Bye,
     /// S→B or B→S: of a kind that this version does not know, and that may be ignored.
@@ -328,6 +439,13 @@ const END: u8 = 12;
 const BYE: u8 = 13;
 const LOSSES: u8 = 14;
 const TOLD: u8 = 15;
+// 16 is reserved: `Region`, in docs/wire.md.
+const ASSIGN: u8 = 17;
+const ROOM: u8 = 18;
+const HEARD: u8 = 19;
+const LEAVE_OUT: u8 = 20;
+const LEFT: u8 = 21;
+const PASSED: u8 = 22;
 
 impl Message {
     /// Who does not know one of these kinds ignores it. Nothing follows it but its 64 bytes.
@@ -404,6 +522,31 @@ impl Message {
                 w.u64(end.0);
                 TOLD
             }
+            Self::Assign(a) => {
+                w.u64(a.first.0).u64(a.count).u32(a.builder);
+                ASSIGN
+            }
+            Self::Room(room) => {
+                w.room(room);
+                ROOM
+            }
+            Self::Heard(heard) => {
+                w.room(heard.room).u32(heard.contact as u32).u64(heard.next.0).u64(heard.assigned.0);
+                HEARD
+            }
+            Self::LeaveOut { builder } => {
+                w.u32(builder);
+                LEAVE_OUT
+            }
+            Self::Left(left) => {
+                w.u32(left.builder).u64(left.accepted).u64(left.dropped_newest).u64(left.dropped_oldest);
+                w.u64(left.lost_in_device).u64(left.lost);
+                LEFT
+            }
+            Self::Passed { below, tickets } => {
+                w.u64(below.0).u64(tickets);
+                PASSED
+            }
             Self::Bye => BYE,
             Self::Ignored { kind } => kind,
         };
@@ -465,6 +608,24 @@ impl Message {
                 next_sequence: r.u32(),
             }),
             LOSSES => Self::Losses(Losses { sent: r.u64(), again: r.u64() }),
+            ASSIGN => Self::Assign(r.assign()?),
+            ROOM => Self::Room(r.room()),
+            HEARD => Self::Heard(Heard {
+                room: r.room(),
+                contact: Contact::numbered(r.u32())?,
+                next: EventId(r.u64()),
+                assigned: EventId(r.u64()),
+            }),
+            LEAVE_OUT => Self::LeaveOut { builder: r.u32() },
+            LEFT => Self::Left(Left {
+                builder: r.u32(),
+                accepted: r.u64(),
+                dropped_newest: r.u64(),
+                dropped_oldest: r.u64(),
+                lost_in_device: r.u64(),
+                lost: r.u64(),
+            }),
+            PASSED => Self::Passed { below: EventId(r.u64()), tickets: r.u64() },
             BYE => Self::Bye,
             kind if Self::IGNORABLE.contains(&kind) => Self::Ignored { kind },
             kind => return Err(MessageError::Kind(kind)),
@@ -488,6 +649,10 @@ impl Writer {
         self.bytes[self.at..self.at + 8].copy_from_slice(&value.to_le_bytes());
         self.at += 8;
         self
+    }
+
+    fn room(&mut self, room: Room) -> &mut Self {
+        self.u64(room.closed_below.0).u64(room.room).u64(room.closed).u32(room.builder)
     }
 
     fn finish(mut self, kind: u8) -> [u8; MESSAGE_LEN] {
@@ -533,6 +698,18 @@ impl<'a> Reader<'a> {
         u64::from(low) | u64::from(self.u32()) << 32
     }
 
+    fn assign(&mut self) -> Result<Assign, MessageError> {
+        let assign = Assign { first: EventId(self.u64()), count: self.u64(), builder: self.u32() };
+        match assign.first.0.checked_add(assign.count) {
+            Some(_) if assign.count > 0 => Ok(assign),
+            _ => Err(MessageError::Field("count")),
+        }
+    }
+
+    fn room(&mut self) -> Room {
+        Room { closed_below: EventId(self.u64()), room: self.u64(), closed: self.u64(), builder: self.u32() }
+    }
+
     fn at_most(&mut self, field: &'static str, limit: u32) -> Result<u32, MessageError> {
         let value = self.u32();
         if value > limit { Err(MessageError::Field(field)) } else { Ok(value) }
@@ -550,6 +727,8 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const ROOM_OF_2: Room = Room { builder: 2, closed_below: EventId(1100), room: 155, closed: 370 };
 
     fn examples() -> Vec<Message> {
         vec![
@@ -600,6 +779,24 @@ mod tests {
                 next_sequence: 7,
             }),
             Message::Losses(Losses { sent: 1 << 40, again: 14_480 }),
+            Message::Assign(Assign { first: EventId(1200), count: 31, builder: 2 }),
+            Message::Room(ROOM_OF_2),
+            Message::Heard(Heard {
+                room: ROOM_OF_2,
+                contact: Contact::Connected,
+                next: EventId(1290),
+                assigned: EventId(u64::MAX),
+            }),
+            Message::LeaveOut { builder: 2 },
+            Message::Left(Left {
+                builder: 2,
+                accepted: 100,
+                dropped_newest: 1,
+                dropped_oldest: 2,
+                lost_in_device: 3,
+                lost: 4,
+            }),
+            Message::Passed { below: EventId(1231), tickets: 40 },
             Message::Bye,
             Message::Ignored { kind: 200 },
         ]
@@ -619,6 +816,25 @@ mod tests {
         let hex: String = bytes[..32].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "54574d5301060000020100000000000040000000001000000000000000000000");
         assert_eq!(bytes[60..], crc32c(&bytes[..60]).to_le_bytes());
+        let bytes = Message::Heard(Heard {
+            room: Room { builder: 2, closed_below: EventId(0x0102), room: 0x20, closed: 0x0304 },
+            contact: Contact::Connected,
+            next: EventId(0x0506),
+            assigned: EventId(0x0708),
+        });
+        let hex: String = bytes.encode()[..56].iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            "54574d5301130000020100000000000020000000000000000403000000000000020000000100000006050000000000000807000000000000"
+        );
+    }
+
+    #[test]
+    fn what_is_assigned_is_at_least_one_event_and_ends() {
+        for (first, count) in [(7, 0), (u64::MAX, 1), (2, u64::MAX - 1)] {
+            let bytes = Message::Assign(Assign { first: EventId(first), count, builder: 0 }).encode();
+            assert_eq!(Message::decode(&bytes), Err(MessageError::Field("count")));
+        }
     }
 
     #[test]
@@ -631,7 +847,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..20, 190u8..], tail: [u8; 28], valid_crc: bool) {
+        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..25, 190u8..], tail: [u8; 28], valid_crc: bool) {
             let mut cell = [0u8; MESSAGE_LEN];
             cell[..32].copy_from_slice(&bytes);
             cell[32..60].copy_from_slice(&tail);

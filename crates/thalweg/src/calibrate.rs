@@ -17,7 +17,7 @@ pub(crate) struct Options {
 pub(crate) fn calibrate(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     let topology = Topology::load(&options.file)?.calibrating();
     match &options.node {
-        Some(name) => node::run_alone(&topology, name, json),
+        Some(name) => node::run_alone(&topology, name, node::Kind::Single, json),
         None => demo::run_here(topology, json, verbose),
     }
 }

@@ -288,6 +288,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
             link: options.link,
             congestion: options.congestion.clone(),
             rate: options.rate.or(recorded),
+            burst: 1,
             policy: Policy::Block,
             slots: slots(payload),
             slot: None,

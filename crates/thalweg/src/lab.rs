@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_device::ByteSize;
 use thalweg_lab::kernel::{self, Kernel, Progress};
-use thalweg_lab::scenario::{BitRate, Control, Measure, Network, Traffic, Wrong, defaults, time};
+use thalweg_lab::scenario::{Assignment, BitRate, Control, Measure, Network, Traffic, Wrong, defaults, time};
 use thalweg_lab::{HowFar, LabError, Laboratory, Report, Scenario, render};
 use thalweg_page::text::{seconds, volume, wrapped};
 
@@ -55,7 +55,7 @@ struct Run {
 #[derive(Debug, clap::Args)]
 struct How {
     /// Where it runs: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as root),
-    /// ns3
+    /// ns3, model (this program's own event builder in a network of queues, simulated)
     #[arg(long, default_value = "virtual", value_name = "LABORATORY")]
     on: Laboratory,
     /// Give up after so long, by the clock on the wall
@@ -131,13 +131,15 @@ impl Incast {
                 loss: self.loss,
                 buffer: self.buffer,
                 mtu: self.mtu,
-                unlike: Vec::new(),
+                ..Network::default()
             },
             traffic: Traffic {
                 control: self.control,
                 size: Some(self.size),
                 sizes: None,
                 interval: self.interval,
+                burst: None,
+                assignment: Assignment::Modulo,
                 barrier: self.barrier,
                 cross: self.cross,
                 classic_recovery: self.classic_recovery,

@@ -5,7 +5,7 @@ use crate::{Failure, outlet, print, stay};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::io::BufRead;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -27,9 +27,18 @@ pub(crate) struct Options {
     /// Take the topology as one line of JSON from standard input, then commands; say everything in JSON
     #[arg(long, hide = true)]
     supervised: bool,
+    /// Do not say how far it is
+    #[arg(long, hide = true, requires = "supervised")]
+    unwatched: bool,
     /// Take part in one run after another, as told on standard input: start, pause, resume, stop, abort, status, quit
     #[arg(long)]
     stay: bool,
+    /// Builders: where to write down where the credit is, over time
+    #[arg(long, hide = true, conflicts_with_all = ["supervised", "stay"])]
+    trace: Option<PathBuf>,
+    /// From one line of the trace to the next
+    #[arg(long, hide = true, default_value = "1ms", value_parser = humantime::parse_duration)]
+    trace_every: Duration,
 }
 
 /// What a supervised node says, one JSON object per line.
@@ -57,26 +66,29 @@ pub(crate) enum Word {
 
 pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     if options.supervised {
-        return Ok(supervised(&options.name));
+        return Ok(supervised(options));
     }
     let topology = Topology::load(&options.file)?;
     check_name(&topology, &options.name)?;
     can_be_found(&topology)?;
     match options.stay {
         true => stay::stay(topology, &options.name, json),
-        false => run_alone(&topology, &options.name, json),
+        false => {
+            let traced = |file| Kind::Traced { file, every: options.trace_every };
+            run_alone(&topology, &options.name, options.trace.as_deref().map_or(Kind::Single, traced), json)
+        }
     }
 }
 
 /// Runs a node to its end, and says what it did.
-pub(crate) fn run_alone(topology: &Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_alone(topology: &Topology, name: &str, kind: Kind<'_>, json: bool) -> Result<ExitCode, Failure> {
     let handle = Handle::new().map_err(Failure::broken)?;
     heed_signals(handle.clone())?;
     let line = live::Line::new(name, Goal::from(&topology.run), {
         let handle = handle.clone();
         move || (*handle.snapshot()).clone()
     });
-    let result = run(topology, name, &handle, Kind::Single, |addresses| say_listening(name, addresses));
+    let result = run(topology, name, &handle, kind, |addresses| say_listening(name, addresses));
     line.clear();
     Ok(match result? {
         Done::Source(report) => {
@@ -89,8 +101,13 @@ pub(crate) fn run_alone(topology: &Topology, name: &str, json: bool) -> Result<E
 
 /// Whether a node is there for one run that begins when all sources have come, or for any that it is told to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Kind<'a> {
     Single,
+    /// Single, and a builder writes down where its credit is.
+    Traced {
+        file: &'a Path,
+        every: Duration,
+    },
     Waiting,
 }
 
@@ -112,17 +129,20 @@ pub(crate) fn run(
     topology: &Topology,
     name: &str,
     handle: &Handle,
-    kind: Kind,
+    kind: Kind<'_>,
     listening: impl FnOnce(&[Address]),
 ) -> Result<Done, Failure> {
     check_name(topology, name)?;
     allow_files();
     thalweg_node::preflight(topology, Some(name))?;
     if topology.builders.iter().any(|builder| builder.name == name) {
-        let node = match kind {
-            Kind::Single => BuilderNode::new(topology, name)?,
+        let mut node = match kind {
+            Kind::Single | Kind::Traced { .. } => BuilderNode::new(topology, name)?,
             Kind::Waiting => BuilderNode::waiting(topology, name)?,
         };
+        if let Kind::Traced { file, every } = kind {
+            node.trace(file, every)?;
+        }
         listening(&node.addresses());
         return Ok(Done::Builder(Box::new(node.run(handle)?)));
     }
@@ -142,6 +162,7 @@ pub(crate) fn run(
         builders: topology.builders.iter().filter_map(|b| topology.address(b, config.link).cloned()).collect(),
         congestion: config.congestion.clone(),
         rate: config.rate,
+        burst: config.burst,
         policy: config.policy,
         slots: config.slots,
         slot_bytes,
@@ -202,8 +223,8 @@ pub(crate) fn allow_files() {
 }
 
 /// A node that another process watches: the topology and the commands come over standard input.
-fn supervised(name: &str) -> ExitCode {
-    let (word, code) = match supervised_run(name) {
+fn supervised(options: &Options) -> ExitCode {
+    let (word, code) = match supervised_run(options) {
         Ok(Done::Source(report)) => (Word::Source(report), ExitCode::SUCCESS),
         Ok(Done::Builder(report)) => (Word::Builder(report), ExitCode::SUCCESS),
         Err(failure) => {
@@ -216,14 +237,15 @@ fn supervised(name: &str) -> ExitCode {
     code
 }
 
-fn supervised_run(name: &str) -> Result<Done, Failure> {
+fn supervised_run(options: &Options) -> Result<Done, Failure> {
+    let name = &options.name;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(Failure::broken)?;
     let topology: Topology = serde_json::from_str(&line).map_err(Failure::usage)?;
     let handle = Handle::new().map_err(Failure::broken)?;
     thread::spawn({
         let handle = handle.clone();
-        let is_builder = topology.builders.iter().any(|builder| builder.name == name);
+        let is_builder = topology.builders.iter().any(|builder| builder.name == *name);
         let timeout = topology.run.timeout;
         move || {
             // Each line asks for an end: the first for a clean one.
@@ -234,16 +256,16 @@ fn supervised_run(name: &str) -> Result<Done, Failure> {
         }
     });
     let (_watch, done) = channel::<()>();
-    thread::spawn({
+    if !options.unwatched {
         let handle = handle.clone();
-        move || {
+        thread::spawn(move || {
             while done.recv_timeout(PROGRESS) == Err(RecvTimeoutError::Timeout) {
                 // Whoever watches adds the nodes up.
                 let snapshot = Snapshot { sources: Vec::new(), ..(*handle.snapshot()).clone() };
                 outlet::stdout().put_if_idle(spell(&Word::Progress(snapshot)));
             }
-        }
-    });
+        });
+    }
     let listening = |addresses: &[Address]| outlet::stdout().put(spell(&Word::Listening(addresses.to_vec())));
     run(&topology, name, &handle, Kind::Single, listening)
 }

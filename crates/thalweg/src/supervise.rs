@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use thalweg_node::{BuilderReport, RunReport, Snapshot, Topology};
+use thalweg_node::{Assignment, BuilderReport, RunReport, Snapshot, Topology};
 
 /// How long nodes that were told to stop at once are waited for before they are killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -79,7 +79,7 @@ pub(crate) fn supervise(mut topology: Topology, verbose: u8, show: &dyn Fn(Snaps
         let name = topology.builders[index].name.clone();
         nodes.0.push(start(&name, &topology, verbose, index, &sender)?);
     }
-    let mut watch = Watch::new(builders, topology.sources.len());
+    let mut watch = Watch::new(builders);
     while watch.listening.iter().any(Option::is_none) {
         watch.next(&mut nodes, &news, show)?;
         if let Some(failure) = watch.fatal.take() {
@@ -89,28 +89,36 @@ pub(crate) fn supervise(mut topology: Topology, verbose: u8, show: &dyn Fn(Snaps
     for (builder, addresses) in topology.builders.iter_mut().zip(&mut watch.listening) {
         builder.listen = addresses.take().unwrap_or_default();
     }
+    // Then the others find out themselves that a builder was killed. How far they are is heard of now and then only.
+    let by_room = topology.run.assignment == Assignment::ByRoom;
+    // A source is told nothing of the others: of hundreds, each would read of all of them.
+    let mut own = Topology { sources: Vec::new(), ..topology.clone() };
     // A source without a device is another program's: the builders wait for it.
     for source in topology.sources.iter().filter(|source| source.device.is_some()) {
         let index = nodes.0.len();
-        nodes.0.push(start(&source.name, &topology, verbose, index, &sender)?);
+        own.sources = vec![source.clone()];
+        nodes.0.push(start(&source.name, &own, verbose, index, &sender)?);
     }
     while !nodes.0.iter().all(|node| node.over) {
         watch.next(&mut nodes, &news, show)?;
         // A node that could not even begin leaves the others waiting for it.
-        if watch.fatal.is_some() && !watch.begun {
+        if watch.fatal.is_some() && !watch.begun && !(by_room && watch.killed) {
             break;
         }
     }
     drop(nodes);
     let reports: Vec<BuilderReport> = watch.builders.into_iter().flatten().collect();
+    // Where events are assigned, a run goes on without a builder that died, and says so.
+    let left_out: usize = reports.iter().map(|report| report.left_out.len()).sum();
     match watch.fatal.or(watch.follows) {
-        Some(failure) if reports.len() < builders => Err(failure),
+        Some(failure) if reports.len() + left_out < builders => Err(failure),
         _ => Ok(Watched { report: RunReport::new(&reports), failures: watch.failures }),
     }
 }
 
 struct Watch {
     listening: Vec<Option<Vec<thalweg_link::Address>>>,
+    /// One for each builder.
     snapshots: Vec<Snapshot>,
     builders: Vec<Option<BuilderReport>>,
     failures: Vec<String>,
@@ -118,19 +126,22 @@ struct Watch {
     /// A failure that another, still to be heard of, is the reason for.
     follows: Option<Failure>,
     begun: bool,
+    /// A builder was.
+    killed: bool,
     told: u32,
 }
 
 impl Watch {
-    fn new(builders: usize, sources: usize) -> Self {
+    fn new(builders: usize) -> Self {
         Self {
             listening: vec![None; builders],
-            snapshots: vec![Snapshot::default(); builders + sources],
+            snapshots: vec![Snapshot::default(); builders],
             builders: vec![None; builders],
             failures: Vec::new(),
             fatal: None,
             follows: None,
             begun: false,
+            killed: false,
             told: 0,
         }
     }
@@ -159,9 +170,10 @@ impl Watch {
             Word::Listening(addresses) => self.listening[index] = Some(addresses),
             Word::Progress(snapshot) => {
                 self.begun |= snapshot.state.has_begun();
-                self.snapshots[index] = snapshot;
-                let builders = &self.snapshots[..self.builders.len()];
-                show(print::total(builders));
+                if let Some(shown) = self.snapshots.get_mut(index) {
+                    *shown = snapshot;
+                }
+                show(print::total(&self.snapshots));
             }
             Word::Builder(report) => {
                 self.begun = true;
@@ -192,6 +204,7 @@ impl Watch {
             let text = format!("{}: the process was killed", node.name);
             self.failures.push(text.clone());
             if index < self.builders.len() {
+                self.killed = true;
                 self.fatal.get_or_insert(Failure::Broken(text));
             }
         }
@@ -214,6 +227,10 @@ fn start(name: &str, topology: &Topology, verbose: u8, index: usize, news: &Send
     command.args(["node", "--supervised"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     for _ in 0..verbose {
         command.arg("-v");
+    }
+    // How far a run is, its builders know. Of hundreds of sources each would be woken for what nobody looks at.
+    if index >= topology.builders.len() {
+        command.arg("--unwatched");
     }
     // A name may look like an option.
     command.args(["--", name, "-"]);

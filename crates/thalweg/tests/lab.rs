@@ -36,7 +36,7 @@ fn has_kernel() -> bool {
 fn a_scenario_that_cannot_be_is_refused_by_its_line() {
     for (text, line, reason) in [
         ("[network]\nsenders = 3\nrate = \"-1 Gbit/s\"\n", "line 3", "'-1 Gbit/s' is not a rate"),
-        ("[network]\nsenders = 3\nreceivers = 0\n", "line 3", "1 to 64 are possible"),
+        ("[network]\nsenders = 3\nreceivers = 0\n", "line 3", "1 to 1000 are possible"),
         (
             "[network]\nsenders = 3\n\n[traffic]\ncontrol = \"tahoe\"\n",
             "line 5",
@@ -100,6 +100,34 @@ fn three_senders_fill_a_gigabit_under_credit_and_lose_nothing() {
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert!(page.contains("share of the ceiling") && page.contains("<svg"));
     assert!(Path::new(&out.join("report.json")).exists());
+}
+
+/// Plain TCP does not know of the trunk that all senders of a leaf share, and overruns it.
+#[test]
+fn a_trunk_that_is_too_narrow_drops_and_the_timeline_shows_it() {
+    if !has_kernel() {
+        return;
+    }
+    let report = run_scenario(
+        "[network]\nsenders = 4\nreceivers = 2\nbuffer = \"100 kB\"\n[network.tree]\nleaves = 2\noversubscription = 4\n\
+         [traffic]\ncontrol = \"cubic\"\n[measure]\nseconds = 0.1\nwarm_up = \"10ms\"\nwall_limit = \"5m\"\n",
+    );
+    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+    let report = json(&report);
+    let list = |pointer: &str| report.pointer(pointer).and_then(Value::as_array).unwrap_or_else(|| panic!("{pointer}"));
+    let ports = list("/ports");
+    let names: Vec<&str> = ports.iter().map(|port| port["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["leaf-0 up", "leaf-0 down", "leaf-1 up", "leaf-1 down"]);
+    // Most of them at the start, before anything is measured.
+    assert!(report["whole_run"]["drops"].as_u64() > Some(0), "{}", report["whole_run"]);
+    // Four senders, four ends of trunks, two receivers; a builder for each of these.
+    assert_eq!(list("/timeline/links").len(), 10);
+    assert_eq!(list("/timeline/credit").len(), 2);
+    let busiest = list("/timeline/links").iter().filter(|link| link["kind"] == "trunk").map(|link| {
+        let busy: Vec<f64> = link["busy"].as_array().unwrap().iter().map(|busy| busy.as_f64().unwrap()).collect();
+        busy.iter().sum::<f64>() / busy.len() as f64
+    });
+    assert!(busiest.fold(0.0, f64::max) > 0.5, "{}", report["timeline"]["links"]);
 }
 
 #[test]

@@ -404,6 +404,7 @@ impl<'a> Run<'a> {
         let builder = Builder::new(BuilderConfig {
             builder: number,
             builders: world.builders,
+            rank: (number, world.builders),
             open_events: world.open_events,
             window: world.window,
             check: world.check,

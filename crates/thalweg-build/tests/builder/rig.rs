@@ -16,6 +16,7 @@ pub(crate) fn config(sources: u16) -> BuilderConfig {
         run: RUN,
         builder: 0,
         builders: 1,
+        rank: (0, 1),
         sources: (0..sources).map(|i| (id(usize::from(i)), format!("s{i}"))).collect(),
         level2: Vec::new(),
         first: EventId(0),

@@ -556,16 +556,59 @@ fn no_more_is_asked_for_than_the_window_holds() {
 }
 
 #[test]
-fn the_oldest_event_comes_first_and_the_turn_rotates() {
-    let mut rig = Rig::new(config(3));
-    for source in [2, 0, 1] {
-        rig.offer(source, 0, 1);
-        rig.offer(source, 1, 1);
-        rig.offer(source, 2, 1);
+fn a_release_can_wait_for_a_fetch_that_is_to_come_but_not_with_many_slots() {
+    // Four slots, of which one is asked for at a time.
+    let mut rig = Rig::new(BuilderConfig { window: Window::Constant(1), ..config(1) });
+    (0..4).for_each(|event| _ = rig.offer(0, event, 1));
+    let next = |rig: &mut Rig| {
+        let (source, ticket, event, _) = rig.ask().unwrap();
+        rig.arrive(source, ticket, &slot(source, event..event + 1));
+        rig.builder.may_release_later(0)
+    };
+    assert!(next(&mut rig), "a quarter of them");
+    assert!(!next(&mut rig), "half of them");
+    assert_eq!(rig.builder.release(0), Some(2));
+    assert!(next(&mut rig));
+    assert!(!next(&mut rig), "nothing is to be asked for any more");
+    assert_eq!(rig.builder.release(0), Some(4));
+    // What has to be said again is said at once.
+    rig.offer(0, 4, 1);
+    assert!(rig.builder.may_release_later(0));
+    rig.announce(0, Announcement { ticket: 0, ..rig.announcement(0, 0, 1, Disposition::Held) }).unwrap();
+    assert!(!rig.builder.may_release_later(0));
+}
+
+#[test]
+fn sources_have_turns_around_and_each_builder_begins_at_another() {
+    for (builder, first) in [(0, 0), (1, 2), (2, 4)] {
+        let mut rig = Rig::new(BuilderConfig { rank: (builder, 3), ..config(6) });
+        for source in [2, 0, 1, 5, 4, 3] {
+            (0..3).for_each(|event| _ = rig.offer(source, event, 1));
+        }
+        let order: Vec<(usize, u64)> =
+            std::iter::from_fn(|| rig.ask()).map(|(source, _, event, _)| (source, event)).collect();
+        let around = |event| (0..6).map(move |turn| ((first + turn) % 6, event));
+        assert_eq!(order, (0..3).flat_map(around).collect::<Vec<_>>());
     }
-    let order: Vec<(usize, u64)> =
-        std::iter::from_fn(|| rig.ask()).map(|(source, _, event, _)| (source, event)).collect();
-    assert_eq!(order, [(0, 0), (1, 0), (2, 0), (1, 1), (2, 1), (0, 1), (2, 2), (0, 2), (1, 2)]);
+}
+
+#[test]
+fn who_is_far_ahead_waits_for_those_behind() {
+    let mut rig = Rig::new(config(2));
+    (0..8).for_each(|event| _ = rig.offer(0, event, 1));
+    rig.offer(1, 0, 1);
+    let mut asked = std::iter::from_fn(|| rig.ask()).map(|(source, _, event, _)| (source, event)).collect::<Vec<_>>();
+    // Nothing more is known of the other one: it holds up nobody.
+    assert_eq!(asked.split_off(2), (1..8).map(|event| (0, event)).collect::<Vec<_>>());
+    let mut rig = Rig::new(BuilderConfig { window: Window::Constant(1), ..config(2) });
+    (0..8).for_each(|event| _ = rig.offer(0, event, 1));
+    (0..8).for_each(|event| _ = rig.offer(1, event, 1));
+    // No place is free but for what is furthest behind.
+    let (source, ticket, ..) = rig.ask().unwrap();
+    assert!(rig.builder.unfetch(source, ticket), "there is something else to try");
+    let (source, ticket, event, _) = rig.ask().unwrap();
+    assert_eq!((source, event), (0, 0));
+    assert!(!rig.builder.unfetch(source, ticket), "there is not");
 }
 
 #[test]
@@ -1131,4 +1174,57 @@ fn a_source_is_believed_to_have_lost_no_more_than_it_can_have_sent() {
     rig.now += ms(5);
     rig.arrive(source, ticket, &slot(0, 0..2));
     assert!(rig.builder.credit().unwrap().window >= window);
+}
+
+#[test]
+fn a_source_that_has_nothing_for_a_range_says_so_and_is_not_waited_for() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 3, 2);
+    rig.fetch_all();
+    // It has nothing for 3 and 4, and no further event for this builder in a long time.
+    rig.builder.passed(1, EventId(5), 0, rig.now);
+    assert_eq!(rig.closed(), [(3, 1, vec![(1, SILENT)]), (4, 1, vec![(1, SILENT)])]);
+    assert_eq!(rig.builder.oldest_event(), EventId(5));
+    // Neither has anything for what was theirs next.
+    rig.builder.passed(0, EventId(1_000_000), 1, rig.now);
+    rig.builder.passed(1, EventId(1_000_000), 0, rig.now);
+    assert_eq!(rig.builder.oldest_event(), EventId(1_000_000));
+    assert_eq!((rig.ledger().sources[0].skipped, rig.ledger().sources[1].skipped), (0, 2));
+    let late = rig.announcement(1, 999_999, 1, Disposition::Held);
+    assert_eq!(rig.announce(1, late), Err(Violation::Order(999_999)));
+    rig.end(0, 2);
+    rig.end(1, 0);
+    rig.assert_finished();
+}
+
+#[test]
+fn what_a_source_has_passed_counts_once_what_it_offered_before_is_here() {
+    let mut rig = Rig::new(config(2));
+    rig.offer(0, 0, 2);
+    rig.fetch_all();
+    // It overtook the offer of event 1.
+    rig.builder.passed(1, EventId(8), 1, rig.now);
+    assert_eq!(rig.closed(), []);
+    rig.offer(1, 1, 1);
+    rig.fetch_all();
+    assert_eq!(rig.closed(), [(0, 1, vec![(1, SILENT)]), (1, 1, vec![])]);
+    assert_eq!(rig.ledger().sources[1].skipped, 1);
+}
+
+#[test]
+fn numbers_that_go_to_other_builders_are_no_events_however_many_they_are() {
+    let mut rig = Rig::new(config(2));
+    for source in 0..2 {
+        for range in 0..4 {
+            rig.offer(source, range * 1000, 2);
+        }
+    }
+    rig.fetch_all();
+    let closed: Vec<_> = (0..4).map(|range| (range * 1000, 2, vec![])).collect();
+    assert_eq!(rig.closed(), closed, "at most 8 numbers are open at a time");
+    assert_eq!(rig.builder.counts(), (8, 0));
+    assert!(rig.ledger().sources.iter().all(|entry| entry.skipped == 0));
+    rig.end(0, 8);
+    rig.end(1, 8);
+    rig.assert_finished();
 }

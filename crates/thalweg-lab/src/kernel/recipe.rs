@@ -44,6 +44,19 @@ const CHANGES: &[Change] = &[
         from: "DEFINE_LONGS(HOST_FP_SIZE, 2696);",
         to: "DEFINE_LONGS(HOST_FP_SIZE, 12288);",
     },
+    // Every look at the clock takes 256 ns of the virtual time, so that a program which waits by looking gets on. All
+    // hosts share one processor here, and look some ten times for each packet: with eight links full of packets that
+    // was more time than there is, and programs waited for the processor for milliseconds. So it is only from the 256th
+    // look on that a program pays, if it has not slept since the first.
+    Change {
+        file: "arch/um/kernel/time.c",
+        from: "\t\t    !time_travel_ext_waiting)\n\t\t\ttime_travel_update_time_rel(TIMER_MULTIPLIER);\n",
+        to: "\t\t    !time_travel_ext_waiting) {\n\
+\t\t\tstatic struct task_struct *looker;\n\t\t\tstatic unsigned long slept;\n\t\t\tstatic int looks;\n\n\
+\t\t\tif (looker != current || slept != current->nvcsw) {\n\t\t\t\tlooker = current;\n\
+\t\t\t\tslept = current->nvcsw;\n\t\t\t\tlooks = 0;\n\t\t\t}\n\
+\t\t\tif (++looks > 256)\n\t\t\t\ttime_travel_update_time_rel(TIMER_MULTIPLIER);\n\t\t}\n",
+    },
     // How the machine is switched off, where the host has no `poweroff` (containers).
     Change {
         file: "lib/Kconfig.debug",

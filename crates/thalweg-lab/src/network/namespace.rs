@@ -11,7 +11,7 @@ use std::thread;
 pub(crate) const NAMESPACES: &str = "/run/netns";
 
 /// One of them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Namespace(String);
 
 impl Namespace {

@@ -125,6 +125,9 @@ impl Output {
             wall_seconds: 0.0,
             senders,
             receivers,
+            ports: Vec::new(),
+            timeline: None,
+            bookkeeping: None,
             cross: (scenario.traffic.cross > 0).then(|| Cross {
                 flows: scenario.traffic.cross,
                 goodput_bits_per_second: rate(self.cross.payload_bytes),

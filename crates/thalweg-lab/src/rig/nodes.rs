@@ -1,13 +1,15 @@
-//! The nodes of a scenario: Thalweg itself, one process on each host.
+//! The nodes of a scenario: Thalweg itself, one process on each host; and what befalls them.
 
-use super::Rig;
+use super::watch::Watch;
+use super::{Rig, timeline};
 use crate::LabError;
 use crate::network::{Host, Network};
 use crate::report::{self, Completion};
+use crate::scenario::Scenario;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -58,21 +60,40 @@ impl Built {
 /// How long an interrupt may wait to be noticed.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
+/// The same while it is waited for the measured time to begin, from when on nodes are stopped and killed to the moment.
+const SHORT_TIMEOUT: Duration = Duration::from_micros(200);
+
 /// Processes that are killed when this is dropped.
-pub(super) struct Nodes(Vec<Node>);
+pub(super) struct Nodes {
+    nodes: Vec<Node>,
+    /// What is to befall them, the next one last.
+    fate: Vec<Blow>,
+    dead: Vec<String>,
+}
+
+/// What befalls a node.
+#[derive(Debug, Clone, Copy)]
+struct Blow {
+    /// Counted from the beginning of the measured time.
+    at: Duration,
+    node: usize,
+    signal: Signal,
+}
 
 struct Node {
     name: String,
     child: Child,
     handle: OwnedFd,
     status: Option<ExitStatus>,
+    /// It was killed, as it was to be.
+    killed: bool,
     said: PathBuf,
     complained: PathBuf,
 }
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        for node in self.0.iter_mut().filter(|node| node.status.is_none()) {
+        for node in self.nodes.iter_mut().filter(|node| node.status.is_none()) {
             let _ = node.child.kill();
             let _ = node.child.wait();
         }
@@ -80,38 +101,78 @@ impl Drop for Nodes {
 }
 
 impl Nodes {
-    /// Runs all of them to their end, and returns what the builders said.
+    /// Runs all of them to their end, and returns what the builders said; nothing for those that were killed.
     pub(super) fn run(
         rig: &Rig<'_>,
+        scenario: &Scenario,
         network: &Network,
         topology: &Path,
+        watch: &Watch,
         deadline: Instant,
-    ) -> Result<Vec<Built>, LabError> {
-        let mut nodes = Self(Vec::new());
+    ) -> Result<Vec<Option<Built>>, LabError> {
+        let mut nodes = Self { nodes: Vec::new(), fate: fate(scenario), dead: Vec::new() };
+        let traced = timeline::traced(scenario);
+        let every = humantime::format_duration(timeline::Steps::of(scenario).step).to_string();
         // Builders first: sources look for them.
-        for host in network.receivers.iter().chain(&network.senders) {
-            nodes.0.push(start(host, topology, rig.directory)?);
+        for (at, host) in network.receivers.iter().chain(&network.senders).enumerate() {
+            let trace = (at < traced).then_some(every.as_str());
+            nodes.nodes.push(start(host, topology, rig.directory, trace)?);
         }
-        while nodes.0.iter().any(|node| node.status.is_none()) {
-            nodes.wait(deadline, rig)?;
+        let ran = nodes.wait_for_all(deadline, rig, watch);
+        match ran {
+            Err(then) if !nodes.dead.is_empty() && !matches!(then, LabError::Interrupted) => {
+                Err(LabError::Death { dead: std::mem::take(&mut nodes.dead), then: Box::new(then) })
+            }
+            ran => ran.and_then(|()| nodes.nodes[..network.receivers.len()].iter().map(Node::built).collect()),
         }
-        nodes.0[..network.receivers.len()].iter().map(Node::built).collect()
+    }
+
+    fn wait_for_all(&mut self, deadline: Instant, rig: &Rig<'_>, watch: &Watch) -> Result<(), LabError> {
+        while self.nodes.iter().any(|node| node.status.is_none()) {
+            let begins = watch.begins();
+            self.strike(begins)?;
+            let patience = match (begins, self.fate.last()) {
+                (_, None) => TIMEOUT,
+                (None, Some(_)) => SHORT_TIMEOUT,
+                (Some(begins), Some(next)) => (begins + next.at).saturating_duration_since(Instant::now()).min(TIMEOUT),
+            };
+            self.wait(deadline, rig, patience)?;
+        }
+        Ok(())
+    }
+
+    /// Deals out what is due.
+    fn strike(&mut self, begins: Option<Instant>) -> Result<(), LabError> {
+        let Some(begins) = begins else { return Ok(()) };
+        while let Some(Blow { node, signal, .. }) = self.fate.pop_if(|next| begins + next.at <= Instant::now()) {
+            let node = &mut self.nodes[node];
+            match pidfd_send_signal(&node.handle, signal) {
+                // It came to its end before.
+                Err(Errno::SRCH) => continue,
+                sent => sent.map_err(LabError::os(format!("sending a signal to {}", node.name)))?,
+            }
+            if signal == Signal::KILL {
+                node.killed = true;
+                self.dead.push(node.name.clone());
+            }
+        }
+        Ok(())
     }
 
     /// Waits until one of them ends, but not for long.
-    fn wait(&mut self, deadline: Instant, rig: &Rig<'_>) -> Result<(), LabError> {
+    fn wait(&mut self, deadline: Instant, rig: &Rig<'_>, patience: Duration) -> Result<(), LabError> {
         if rig.stop.load(Ordering::Relaxed) {
             return Err(LabError::Interrupted);
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: 0, tv_nsec: left.min(TIMEOUT).subsec_nanos().into() };
-        let running: Vec<usize> = (0..self.0.len()).filter(|at| self.0[*at].status.is_none()).collect();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: left.min(patience).subsec_nanos().into() };
+        let running: Vec<usize> = (0..self.nodes.len()).filter(|at| self.nodes[*at].status.is_none()).collect();
         let ended: Vec<usize> = {
-            let mut handles: Vec<PollFd<'_>> =
-                running.iter().map(|at| PollFd::from_borrowed_fd(self.0[*at].handle.as_fd(), PollFlags::IN)).collect();
+            let handles = running.iter().map(|at| self.nodes[*at].handle.as_fd());
+            let mut handles: Vec<PollFd<'_>> = handles.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             match poll(&mut handles, Some(&timeout)) {
                 Ok(0) if left.is_zero() => {
-                    let names: Vec<&str> = running.iter().map(|at| self.0[*at].name.as_str()).take(5).collect();
+                    let names: Vec<&str> = running.iter().map(|at| self.nodes[*at].name.as_str()).take(5).collect();
                     return Err(LabError::Limit { what: names.join(", "), limit: rig.limit });
                 }
                 Err(Errno::INTR) => return Ok(()),
@@ -121,9 +182,9 @@ impl Nodes {
             ended.map(|(at, _)| *at).collect()
         };
         for at in ended {
-            let node = &mut self.0[at];
+            let node = &mut self.nodes[at];
             node.status = node.child.try_wait().map_err(LabError::os(format!("waiting for {}", node.name)))?;
-            if node.status.is_some_and(|status| !status.success()) {
+            if !node.killed && node.status.is_some_and(|status| !status.success()) {
                 return Err(node.failed());
             }
         }
@@ -131,11 +192,29 @@ impl Nodes {
     }
 }
 
+/// What the scenario has befall its builders, the last first.
+fn fate(scenario: &Scenario) -> Vec<Blow> {
+    let mut fate = Vec::new();
+    for receiver in &scenario.network.unlike_receivers {
+        let node = receiver.number as usize;
+        if let Some(stall) = receiver.stall {
+            fate.push(Blow { at: stall.at, node, signal: Signal::STOP });
+            fate.push(Blow { at: stall.at + stall.length, node, signal: Signal::CONT });
+        }
+        fate.extend(receiver.dies.map(|at| Blow { at, node, signal: Signal::KILL }));
+    }
+    fate.sort_by_key(|blow| std::cmp::Reverse(blow.at));
+    fate
+}
+
 impl Node {
-    fn built(&self) -> Result<Built, LabError> {
+    fn built(&self) -> Result<Option<Built>, LabError> {
+        if self.killed {
+            return Ok(None);
+        }
         let text = std::fs::read_to_string(&self.said).map_err(LabError::file(&self.said))?;
         let last = text.lines().next_back().unwrap_or_default();
-        serde_json::from_str(last).map_err(|error| LabError::Node {
+        serde_json::from_str(last).map(Some).map_err(|error| LabError::Node {
             name: self.name.clone(),
             said: format!("a report that cannot be read ({error}): {last}"),
         })
@@ -152,7 +231,12 @@ impl Node {
     }
 }
 
-fn start(host: &Host, topology: &Path, directory: &Path) -> Result<Node, LabError> {
+/// Where a builder writes down where its credit is.
+pub(super) fn trace(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.trace"))
+}
+
+fn start(host: &Host, topology: &Path, directory: &Path, trace_every: Option<&str>) -> Result<Node, LabError> {
     let doing = || format!("starting node {}", host.name);
     let program = std::env::current_exe().map_err(LabError::os(doing()))?;
     let (said, complained) =
@@ -160,11 +244,16 @@ fn start(host: &Host, topology: &Path, directory: &Path) -> Result<Node, LabErro
     let file = |path: &Path| File::create(path).map_err(LabError::file(path));
     let mut command = Command::new(program);
     command.args(["node", &host.name]).arg(topology).arg("--json").env("XDG_STATE_HOME", directory);
+    if let Some(every) = trace_every {
+        command.arg("--trace").arg(trace(directory, &host.name)).args(["--trace-every", every]);
+    }
     // An interrupt from the terminal is for this process: it ends the nodes.
     command.process_group(0).stdin(Stdio::null()).stdout(file(&said)?).stderr(file(&complained)?);
     let mut child = host.space.enter(|| command.spawn())?.map_err(LabError::os(doing()))?;
     match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-        Ok(handle) => Ok(Node { name: host.name.clone(), child, handle, status: None, said, complained }),
+        Ok(handle) => {
+            Ok(Node { name: host.name.clone(), child, handle, status: None, killed: false, said, complained })
+        }
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();

@@ -1,24 +1,26 @@
-//! Watches the receivers' ports while nodes run: how long their queues are, and what TCP has counted when the measured
-//! time begins and ends.
+//! Watches links while nodes run: how long the queues in front of them are, what goes through, and what TCP has counted
+//! when the measured time begins and ends.
 
+use super::timeline::{self, Steps};
 use crate::counters::{Counters, Counts};
-use crate::network::{Host, Network, PORT};
+use crate::network::{Network, PORT};
 use crate::queue::{Look, Queue};
-use crate::report;
-use crate::scenario::Scenario;
+use crate::report::{self, LinkKind, LinkOverTime};
+use crate::scenario::{Link, Scenario};
 use crate::{HowFar, LabError};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// A watch that goes on.
 pub(super) struct Watch {
     over: Arc<AtomicBool>,
+    begins: Arc<OnceLock<Instant>>,
     thread: Option<JoinHandle<Result<Watched, LabError>>>,
 }
 
@@ -31,19 +33,23 @@ impl Drop for Watch {
 /// What was seen.
 #[derive(Debug)]
 pub(super) struct Watched {
-    /// Each receiver's port.
-    pub(super) ports: Vec<Port>,
+    /// Each switch's ports, in the order of their links.
+    pub(super) ports: Vec<Seen>,
     /// Each sender's counters.
     pub(super) senders: Vec<Counted>,
     /// The counters of the other flows' host.
     pub(super) cross: Option<Counted>,
     /// When the measured time began and ended.
     pub(super) measured: (Instant, Instant),
+    /// What happened on links in the measured time.
+    pub(super) steps: Steps,
+    pub(super) links: Vec<LinkOverTime>,
 }
 
-/// What was seen of a port.
+/// What was seen of a switch's port.
 #[derive(Debug, Clone)]
-pub(super) struct Port {
+pub(super) struct Seen {
+    pub(super) link: Link,
     pub(super) queue: report::Queue,
     pub(super) drops: u64,
     pub(super) whole_drops: u64,
@@ -59,16 +65,22 @@ pub(super) struct Counted {
 impl Watch {
     /// How far it is is told in `directory`.
     pub(super) fn begin(scenario: &Scenario, network: &Network, directory: &Path) -> Result<Self, LabError> {
-        let ports: Result<Vec<Queue>, LabError> =
-            network.switch.enter(|| network.receivers.iter().map(|host| Queue::open(device(host)?, PORT)).collect())?;
+        let drawn = timeline::drawn(&network.ports);
+        // A sender's card is looked at only to be drawn, and not as often: it drops nothing.
+        let watched = network.ports.iter().zip(drawn).filter(|(port, drawn)| *drawn || port.link.buffer.is_some());
+        let links = watched.map(|(port, drawn)| {
+            let queue = port.space.enter(|| Queue::open(device(&port.device)?, PORT))??;
+            Ok(Watching { link: port.link.clone(), drawn, queue, seen: Vec::new() })
+        });
         let counters = network.senders.iter().chain(&network.cross).map(|host| Counters::open(&host.space));
+        let begins = Arc::new(OnceLock::new());
         let sampler = Sampler {
             scenario: scenario.clone(),
             directory: directory.to_owned(),
             told: 0,
-            ports: ports?,
+            links: links.collect::<Result<_, LabError>>()?,
             counters: counters.collect::<Result<_, _>>()?,
-            seen: vec![Vec::new(); network.receivers.len()],
+            begins: begins.clone(),
         };
         let over = Arc::new(AtomicBool::new(false));
         let thread = thread::Builder::new()
@@ -78,7 +90,12 @@ impl Watch {
                 move || sampler.watch(&over)
             })
             .map_err(LabError::os("starting a thread"))?;
-        Ok(Self { over, thread: Some(thread) })
+        Ok(Self { over, begins, thread: Some(thread) })
+    }
+
+    /// When the measured time begins, once that is known: as soon as data goes through.
+    pub(super) fn begins(&self) -> Option<Instant> {
+        self.begins.get().copied()
     }
 
     pub(super) fn end(mut self) -> Result<Watched, LabError> {
@@ -90,14 +107,17 @@ impl Watch {
 }
 
 /// A network device's index, in the namespace of the calling thread.
-fn device(host: &Host) -> Result<i32, LabError> {
+fn device(name: &str) -> Result<i32, LabError> {
     // The kernel's own list: /sys would show the devices of the namespace it was mounted in.
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None);
     let socket = socket.map_err(LabError::os("opening a socket"))?;
-    let index = rustix::net::netdevice::name_to_index(&socket, &host.port)
-        .map_err(LabError::os(format!("looking for the device {}", host.port)))?;
+    let index = rustix::net::netdevice::name_to_index(&socket, name)
+        .map_err(LabError::os(format!("looking for the device {name}")))?;
     i32::try_from(index).map_err(|error| LabError::os("looking for a device")(std::io::Error::other(error)))
 }
+
+/// From one look to the next when the measured time is over.
+const AFTERWARDS: Duration = Duration::from_millis(1);
 
 /// When counters were read, and what they said.
 type Mark = (Instant, Vec<Counts>);
@@ -107,32 +127,49 @@ struct Sampler {
     directory: PathBuf,
     /// How many percent were told.
     told: u32,
-    ports: Vec<Queue>,
+    links: Vec<Watching>,
     counters: Vec<Counters>,
-    seen: Vec<Vec<(Instant, Look)>>,
+    begins: Arc<OnceLock<Instant>>,
+}
+
+/// A link that is watched.
+struct Watching {
+    link: Link,
+    drawn: bool,
+    queue: Queue,
+    seen: Vec<(Instant, Look)>,
 }
 
 impl Sampler {
     fn watch(mut self, over: &AtomicBool) -> Result<Watched, LabError> {
-        let period = self.scenario.sample();
-        let tick = ticker(period).map_err(LabError::os("setting a timer"))?;
+        let mut period = self.scenario.sample();
+        let mut tick = ticker(period).map_err(LabError::os("setting a timer"))?;
         let begin = self.counts()?;
         let mut started: Option<Instant> = None;
         let mut measured: [Option<Mark>; 2] = [None, None];
+        let cards = Steps::of(&self.scenario).looks(period);
+        let mut looks = 0;
         while !over.load(Ordering::Relaxed) {
             rustix::io::read(&tick, &mut [0; 8]).map_err(LabError::os("waiting for a timer"))?;
             let now = Instant::now();
-            for (port, seen) in self.ports.iter_mut().zip(&mut self.seen) {
-                seen.push((now, port.look()?));
+            for link in self.links.iter_mut().filter(|link| link.link.buffer.is_some() || looks % cards == 0) {
+                link.seen.push((now, link.queue.look()?));
             }
+            looks += 1;
             started = started.or_else(|| self.has_started().then_some(now));
             let Some(started) = started else { continue };
+            self.begins.get_or_init(|| started + self.scenario.warm_up());
             self.tell(now - started);
             let from = started + self.scenario.warm_up();
             for (at, mark) in [from, from + self.scenario.measured()].into_iter().zip(&mut measured) {
                 if now >= at && mark.is_none() {
                     *mark = Some((now, counts(&mut self.counters)?));
                 }
+            }
+            if measured[1].is_some() && period < AFTERWARDS {
+                // The end of a run can be long, and nobody studies it.
+                period = AFTERWARDS;
+                tick = ticker(period).map_err(LabError::os("setting a timer"))?;
             }
         }
         let end = (Instant::now(), self.counts()?);
@@ -144,8 +181,13 @@ impl Sampler {
             .map(|at| Counted { measured: to.1[at].since(from.1[at]), whole: end.1[at].since(begin[at]) });
         let senders = counted.by_ref().take(self.scenario.network.senders as usize).collect();
         let cross = counted.next();
-        let ports = self.seen.iter().map(|seen| self.port(seen, from.0, to.0, started.unwrap_or(from.0))).collect();
-        Ok(Watched { ports, senders, cross, measured: (from.0, to.0) })
+        let sample = self.scenario.sample();
+        let ports = self.links.iter();
+        let ports = ports.filter_map(|link| link.seen(sample, (from.0, to.0), started.unwrap_or(from.0)));
+        let steps = Steps::of(&self.scenario);
+        let drawn = self.links.iter().filter(|link| link.drawn);
+        let links = drawn.map(|link| steps.link(&link.link, self.scenario.counted(link.link.rate), &link.seen, from.0));
+        Ok(Watched { ports: ports.collect(), senders, cross, measured: (from.0, to.0), steps, links: links.collect() })
     }
 
     /// Tells how far it is, once for each percent: writing costs no time of the network's, but the host's.
@@ -155,7 +197,7 @@ impl Sampler {
         let percent = (100.0 * done) as u32;
         if percent > self.told {
             self.told = percent;
-            let bytes: u64 = self.seen.iter().filter_map(|seen| Some(seen.last()?.1.sent)).sum();
+            let bytes = self.arrived();
             #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
             let bits_per_second = 8.0 * bytes as f64 / ran.as_secs_f64();
             HowFar { done, bytes, bits_per_second }.tell(&self.directory);
@@ -168,16 +210,24 @@ impl Sampler {
 
     /// Whether data goes through: more than all connections and greetings together are (less than 1000 bytes each).
     fn has_started(&self) -> bool {
-        let sent: u64 = self.seen.iter().filter_map(|seen| Some(seen.last()?.1.sent)).sum();
         let Scenario { network, .. } = &self.scenario;
-        sent > 1000 * u64::from(network.senders) * u64::from(network.receivers)
+        self.arrived() > 1000 * u64::from(network.senders) * u64::from(network.receivers)
     }
 
-    fn port(&self, seen: &[(Instant, Look)], from: Instant, to: Instant, started: Instant) -> Port {
-        let measured = || seen.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, look)| look);
+    /// Bytes that the receivers' ports have sent.
+    fn arrived(&self) -> u64 {
+        let ports = self.links.iter().filter(|link| link.link.kind == LinkKind::Down);
+        ports.filter_map(|port| Some(port.seen.last()?.1.sent)).sum()
+    }
+}
+
+impl Watching {
+    /// What was seen of a switch's port.
+    fn seen(&self, sample: Duration, (from, to): (Instant, Instant), started: Instant) -> Option<Seen> {
+        let measured = || self.seen.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, look)| look);
         let drops = |look: Option<&Look>| look.map_or(0, |look| u64::from(look.drops));
         let sum: u64 = measured().map(|look| u64::from(look.backlog)).sum();
-        let relevant: Vec<&(Instant, Look)> = seen.iter().filter(|(at, _)| *at >= started).collect();
+        let relevant: Vec<&(Instant, Look)> = self.seen.iter().filter(|(at, _)| *at >= started).collect();
         let over_time = relevant.chunks(relevant.len().div_ceil(1000).max(1)).filter_map(|some| {
             let (at, _) = some.last()?;
             let longest = some.iter().map(|(_, look)| u64::from(look.backlog)).max()?;
@@ -187,17 +237,18 @@ impl Sampler {
             };
             Some((seconds, longest))
         });
-        Port {
+        Some(Seen {
+            link: self.link.clone(),
             queue: report::Queue {
                 max_bytes: measured().map(|look| u64::from(look.backlog)).max().unwrap_or(0),
                 mean_bytes: sum / (measured().count() as u64).max(1),
-                limit_bytes: self.scenario.network.buffer.0,
-                sample_seconds: self.scenario.sample().as_secs_f64(),
+                limit_bytes: self.link.buffer?,
+                sample_seconds: sample.as_secs_f64(),
                 over_time: over_time.collect(),
             },
             drops: drops(measured().next_back()) - drops(measured().next()),
-            whole_drops: drops(seen.last().map(|(_, look)| look)),
-        }
+            whole_drops: drops(self.seen.last().map(|(_, look)| look)),
+        })
     }
 }
 

@@ -31,10 +31,23 @@ fn what_was_read_can_be_written_and_read_again() {
         [[network.sender]]
         number = 9
         rate = "100mbit"
+        [[network.sender]]
+        number = 8
+        sizes = ["1 MiB", "2 MiB"]
+        [[network.receiver]]
+        number = 1
+        rate = "500 Mbit/s"
+        stall = { at = "0.5s", length = "20ms" }
+        dies = "1s"
+        [network.tree]
+        leaves = 2
+        oversubscription = 2.5
+        buffer = "500 kB"
         [traffic]
         control = "credit+vegas"
         sizes = ["1 B", "128 KiB"]
         interval = "100us"
+        burst = 8
         barrier = true
         cross = 2
         classic_recovery = true
@@ -47,6 +60,10 @@ fn what_was_read_can_be_written_and_read_again() {
     let scenario = Scenario::parse(text).unwrap();
     assert_eq!(scenario.network.delay, Duration::from_micros(250));
     assert_eq!(scenario.sender_rate(9), BitRate(100_000_000));
+    assert_eq!(scenario.sender_rate(8), scenario.network.rate);
+    assert_eq!((scenario.sizes_of(8), scenario.sizes_of(9)), ((1 << 20, 2 << 20), (1, 128 << 10)));
+    assert_eq!(scenario.receiver_rate(1), BitRate(500_000_000));
+    assert_eq!(scenario.period(), Some(Duration::from_micros(800)));
     assert_eq!(Scenario::parse(&toml::to_string(&scenario).unwrap()), Ok(scenario));
 }
 
@@ -60,6 +77,17 @@ fn an_error_names_the_line_and_says_what_is_allowed() {
         "[network]\nsenders = 3\nrate = 1000000000\n",
         "[network]\nsenders = 3\nbuffer = \"1 kB\"\n",
         "[network]\nsenders = 3\n[[network.sender]]\nnumber = 0\nrate = \"1mbit\"\n[[network.sender]]\nrate = \"1mbit\"\nnumber = 3\n",
+        "[network]\nsenders = 3\n[[network.sender]]\nnumber = 0\n",
+        "[network]\nsenders = 3\n[[network.sender]]\nnumber = 0\nsize = \"0 B\"\n",
+        "[network]\nsenders = 3\n[[network.receiver]]\nnumber = 1\ndies = \"10ms\"\n",
+        "[network]\nsenders = 3\n[[network.receiver]]\nnumber = 0\ndies = \"10ms\"\n",
+        "[network]\nsenders = 3\n[[network.receiver]]\nnumber = 0\nstall = { at = \"990ms\", length = \"20ms\" }\n",
+        "[network]\nsenders = 3\n[network.shared]\nsenders = 4\n",
+        "[network]\nsenders = 3\n[network.shared]\nsenders = 3\nbuffer = \"1 kB\"\n",
+        "[network]\nsenders = 3\n[network.tree]\nleaves = 1\n",
+        "[network]\nsenders = 3\n[network.tree]\nleaves = 2\noversubscription = 0\n",
+        "[network]\nsenders = 3\n[network.shared]\nsenders = 3\n[network.tree]\nleaves = 2\n",
+        "[network]\nsenders = 3\n[traffic]\nburst = 8\n",
         "[network]\nsenders = 3\nloss = 1.5\n",
         "[network]\nsenders = 3\ndelay = \"fast\"\n",
         "[network]\nsenders = 3\n[traffic]\nsize = \"1 KiB\"\ncontrol = \"tahoe\"\n",
@@ -81,6 +109,52 @@ fn the_slowest_sender_and_the_interval_lower_the_ceiling() {
     assert!((Scenario::parse(slow).unwrap().ceiling() / (300e6 * full) - 1.0).abs() < 1e-9);
     let paced = "[network]\nsenders = 3\n[traffic]\nsize = \"1 kB\"\ninterval = \"1ms\"\n";
     assert!((Scenario::parse(paced).unwrap().ceiling() / 24e6 - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn the_narrowest_link_is_the_ceiling_wherever_it_is() {
+    let full = 1448.0 / 1538.0 * 65536.0 / 65600.0 * 1e9;
+    let ceiling = |behind: &str| {
+        let text = format!("[network]\nsenders = 8\nreceivers = 8\n{behind}");
+        (Scenario::parse(&text).unwrap().ceiling() / full * 1e6).round() / 1e6
+    };
+    assert_eq!(ceiling(""), 8.0);
+    // Builders take events in turn: each waits for the slowest.
+    assert_eq!(ceiling("[[network.receiver]]\nnumber = 3\nrate = \"100 Mbit/s\"\n"), 0.8);
+    assert_eq!(ceiling("[network.shared]\nsenders = 4\n"), 2.0);
+    assert_eq!(ceiling("[network.shared]\nsenders = 4\nrate = \"3 Gbit/s\"\n"), 6.0);
+    // Half of what a leaf of two sends stays in it: a trunk as fast as its hosts is never the narrowest.
+    assert_eq!(ceiling("[network.tree]\nleaves = 2\n"), 8.0);
+    assert_eq!(ceiling("[network.tree]\nleaves = 2\noversubscription = 2\n"), 8.0);
+    assert_eq!(ceiling("[network.tree]\nleaves = 2\noversubscription = 4\n"), 4.0);
+    // Of four leaves, three quarters leave.
+    assert_eq!(ceiling("[network.tree]\nleaves = 4\noversubscription = 3\n"), 3.555_556);
+}
+
+#[test]
+fn a_sender_of_large_fragments_limits_by_its_own_size() {
+    let text = "[network]\nsenders = 4\nreceivers = 4\n[[network.sender]]\nnumber = 1\nsize = \"6400 KiB\"\n";
+    let scenario = Scenario::parse(text).unwrap();
+    // Its link is always full, and the other three add a hundredth each.
+    assert!((scenario.ceiling() / 0.9415e9 / 1.03 - 1.0).abs() < 1e-3, "{}", scenario.ceiling());
+    let links = scenario.links();
+    assert!((links[1].event_bytes / links[0].event_bytes - 100.0).abs() < 0.1);
+    assert!(
+        (links[4].event_bytes * 4.0 / links[..4].iter().map(|link| link.event_bytes).sum::<f64>() - 1.0).abs() < 1e-9
+    );
+}
+
+#[test]
+fn a_leaf_without_senders_still_has_a_trunk() {
+    let scenario = Scenario::parse("[network]\nsenders = 2\nreceivers = 3\n[network.tree]\nleaves = 3\n").unwrap();
+    let links = scenario.links();
+    let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
+    assert_eq!(
+        names.join(", "),
+        "sender-0, sender-1, leaf-0 up, leaf-0 down, leaf-1 up, leaf-1 down, leaf-2 up, leaf-2 down, receiver-0, receiver-1, receiver-2"
+    );
+    assert_eq!((links[6].rate, links[6].event_bytes), (scenario.network.rate, 0.0));
+    assert!(scenario.ceiling() > 0.0);
 }
 
 #[test]

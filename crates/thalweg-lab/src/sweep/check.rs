@@ -30,7 +30,7 @@ pub const FIGURES: [Figure; 14] = [
     // The longest queue over what the port holds.
     Figure {
         name: "queue_of_buffer",
-        of: |report| Some(report.queue.max_bytes as f64 / report.scenario.network.buffer.0 as f64),
+        of: |report| Some(report.queue.max_bytes as f64 / report.queue.limit_bytes as f64),
     },
     // The p99 completion over the least there is: a round trip, and the event's payload at the receiver's rate.
     Figure { name: "p99_of_least", of: |report| Some(report.completion?.p99_us * 1e-6 / least(report)) },
@@ -43,9 +43,7 @@ pub const FIGURES: [Figure; 14] = [
 
 fn least(report: &Report) -> f64 {
     let scenario = &report.scenario;
-    let (from, to) = scenario.sizes();
-    let event = f64::from(scenario.network.senders) * (from + to) as f64 / 2.0;
-    scenario.round_trip().as_secs_f64() + event / scenario.network.rate.bytes_per_second()
+    scenario.round_trip().as_secs_f64() + scenario.event_payload() / scenario.fastest_port().bytes_per_second()
 }
 
 /// A figure, how it is compared, and with what.

@@ -184,13 +184,13 @@ fn scenario(table: DeTable<'_>, rounds: u32) -> Result<Scenario, Error> {
         .map_err(|error| (error.span().unwrap_or_default(), error.message().to_owned()))?;
     let wrong = |wrong: Wrong| (place(&table, &wrong.key), wrong.to_string());
     scenario.check().map_err(wrong)?;
-    let interval = scenario.traffic.interval.unwrap_or_default();
-    let least = rounds * scenario.round_trip().max(interval);
+    let period = scenario.period().unwrap_or_default();
+    let least = rounds * scenario.round_trip().max(period);
     let seconds = &mut scenario.measure.seconds;
     *seconds = seconds.max((least.as_secs_f64() * 1e3).ceil() / 1e3);
-    if rounds > 0 && !interval.is_zero() {
+    if rounds > 0 && !period.is_zero() {
         // Of the events at both ends as much counts as does not.
-        *seconds = (*seconds / interval.as_secs_f64() - 1e-6).ceil() * interval.as_secs_f64();
+        *seconds = (*seconds / period.as_secs_f64() - 1e-6).ceil() * period.as_secs_f64();
     }
     scenario.check().map_err(wrong)?;
     Ok(scenario)

@@ -194,6 +194,8 @@ fn one(
         Ok(mut report) => {
             // A thousand pairs in every cell would be most of what is kept.
             report.queue.over_time.clear();
+            report.ports.iter_mut().for_each(|port| port.queue.over_time.clear());
+            report.timeline = None;
             report.receivers.iter_mut().for_each(|receiver| receiver.queue.over_time.clear());
             Ok(Ok(Box::new(report)))
         }
@@ -230,6 +232,7 @@ fn name(laboratory: Laboratory) -> &'static str {
         Laboratory::Virtual => "virtual",
         Laboratory::Host => "host",
         Laboratory::Ns3 => "ns3",
+        Laboratory::Model => "model",
     }
 }
 
@@ -255,5 +258,6 @@ fn rule_of_thumb(scenario: &Scenario, laboratory: Laboratory) -> f64 {
         Laboratory::Virtual => 2.0 + 0.1 * hosts + 10.0 * gigabits,
         Laboratory::Host => 1.0 + 0.1 * hosts + seconds,
         Laboratory::Ns3 => 0.2 + 7.5 * gigabits,
+        Laboratory::Model => 0.1 + gigabits,
     }
 }

@@ -144,14 +144,15 @@ pub(super) fn by_goodput(one: &Report, other: &Report) -> Ordering {
 }
 
 /// Whether nothing can be said about which has more goodput: they differ by less than 0.5 %, or, where less is offered
-/// than could be carried, by one event, which may have come before or after the end.
+/// than could be carried, by one event (or burst of them), which may have come before or after the end.
 pub(crate) fn equal(one: &Report, other: &Report) -> bool {
     let Report { scenario, ceiling_bits_per_second: ceiling, measured_seconds: seconds, .. } = one;
-    let offered_less = Scenario { traffic: Traffic { interval: None, ..scenario.traffic.clone() }, ..scenario.clone() }
-        .ceiling()
-        > 1.001 * ceiling;
-    let event = match scenario.traffic.interval {
-        Some(interval) if offered_less => ceiling * interval.as_secs_f64() / seconds.max(1e-9),
+    let offered_less =
+        Scenario { traffic: Traffic { interval: None, burst: None, ..scenario.traffic.clone() }, ..scenario.clone() }
+            .ceiling()
+            > 1.001 * ceiling;
+    let event = match scenario.period() {
+        Some(period) if offered_less => ceiling * period.as_secs_f64() / seconds.max(1e-9),
         _ => 0.0,
     };
     let (one, other) = (one.goodput_bits_per_second, other.goodput_bits_per_second);

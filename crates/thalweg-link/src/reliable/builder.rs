@@ -284,7 +284,12 @@ impl ReliableBuilder {
             _ if self.next.is_none() => return Ok(()),
             Message::Offer(offer) => self.on_offer(offer, said)?,
             Message::Data { ticket, offset, .. } => self.on_data(ticket, offset, body, now, said)?,
-            Message::Paused { .. } | Message::Told { .. } | Message::End(_) => {
+            Message::Paused { .. }
+            | Message::Told { .. }
+            | Message::End(_)
+            | Message::Heard(_)
+            | Message::Left(_)
+            | Message::Passed { .. } => {
                 let number = number(body);
                 self.control.push_back(numbered(&message, number));
                 if self.reported.is_new(number) {
@@ -309,7 +314,14 @@ impl ReliableBuilder {
                 }
             }
             Message::Ignored { .. } => {}
-            Message::Welcome(_) | Message::Start { .. } | Message::Pause | Message::StopAt { .. } | Message::Bye => {
+            Message::Welcome(_)
+            | Message::Start { .. }
+            | Message::Pause
+            | Message::StopAt { .. }
+            | Message::Assign(_)
+            | Message::Room(_)
+            | Message::LeaveOut { .. }
+            | Message::Bye => {
                 if self.standing.echoed(number(body)) {
                     self.retry = Retry::from(now);
                     self.send_standing();

@@ -166,7 +166,13 @@ impl ReliableSource {
                     self.retry = Retry::from(now);
                 }
             }
-            Message::Start { .. } | Message::Pause | Message::StopAt { .. } | Message::Bye => {
+            Message::Start { .. }
+            | Message::Pause
+            | Message::StopAt { .. }
+            | Message::Assign(_)
+            | Message::Room(_)
+            | Message::LeaveOut { .. }
+            | Message::Bye => {
                 self.control.push_back(numbered(&message, number(body)));
                 if self.reported.is_new(number(body)) {
                     said.push(message);
@@ -181,7 +187,12 @@ impl ReliableSource {
                 self.control.push_back(Message::Release { below: self.released }.encode().to_vec());
             }
             Message::Fetch { ticket, offset, length } => self.serve(ticket, offset, length)?,
-            Message::Paused { .. } | Message::Told { .. } | Message::End(_) => {
+            Message::Paused { .. }
+            | Message::Told { .. }
+            | Message::End(_)
+            | Message::Heard(_)
+            | Message::Left(_)
+            | Message::Passed { .. } => {
                 if self.standing.echoed(number(body)) {
                     self.control.extend(self.standing.datagram());
                     self.retry = Retry::from(now);

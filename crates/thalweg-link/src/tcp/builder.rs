@@ -217,7 +217,12 @@ impl TcpBuilder {
             }
             Message::Data { ticket, offset, length } => self.begin_payload(ticket, offset, length)?,
             Message::Losses(losses) => self.losses = losses,
-            Message::Paused { .. } | Message::Told { .. } | Message::End(_) => said.push(Received::Message(message)),
+            Message::Paused { .. }
+            | Message::Told { .. }
+            | Message::End(_)
+            | Message::Heard(_)
+            | Message::Left(_)
+            | Message::Passed { .. } => said.push(Received::Message(message)),
             _ => return protocol(format!("the source sent a builder's message: {message:?}")),
         }
         Ok(())

@@ -119,7 +119,10 @@ impl TcpSource {
                 | Message::Paused { .. }
                 | Message::End(_)
                 | Message::Losses(_)
-                | Message::Told { .. } => {
+                | Message::Told { .. }
+                | Message::Heard(_)
+                | Message::Left(_)
+                | Message::Passed { .. } => {
                     return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
                 }
                 Message::Ignored { .. } => {}

@@ -1,7 +1,8 @@
 //! Who connects to a builder, and what they say.
 
 use super::{ACCEPT_BACKOFF, BuilderNode, Connection, LET_IN_AT_ONCE};
-use crate::{NodeError, now};
+use crate::{NodeError, Policy, now};
+use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use thalweg_build::Violation;
@@ -38,9 +39,18 @@ impl BuilderNode {
         self.make_room_for_an_unidentified();
         let now = now();
         let maps = self.endpoints.link(index).is_some_and(|link| link.maps());
-        let (fetching, copied, received, losses) = (0, 0, 0, Losses::default());
-        let connection =
-            Connection { peer, maps, source: None, since: now, fetching, delivered: now, copied, received, losses };
+        let connection = Connection {
+            peer,
+            maps,
+            source: None,
+            since: now,
+            asked: false,
+            fetching: 0,
+            delivered: now,
+            copied: 0,
+            received: 0,
+            losses: Losses::default(),
+        };
         if index == self.connections.len() {
             self.connections.push(None);
         }
@@ -158,6 +168,9 @@ impl BuilderNode {
             Received::Message(Message::End(accounts)) => {
                 self.ended(source, accounts)?;
             }
+            Received::Message(Message::Heard(heard)) => self.heard(source, &heard)?,
+            Received::Message(Message::Left(left)) => self.heard_left(source, left)?,
+            Received::Message(Message::Passed { below, tickets }) => self.passed(source, below, tickets)?,
             Received::Message(other) => return Err(LinkError::Protocol(format!("unexpected: {other:?}"))),
         }
         Ok(())
@@ -166,6 +179,7 @@ impl BuilderNode {
     fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
         self.builder.ended(source, accounts).map_err(violation)?;
         self.control.ended(source);
+        self.assign_no_more_to(source);
         Ok(())
     }
 
@@ -204,6 +218,11 @@ impl BuilderNode {
             let text =
                 format!("this is builder {index} of {count}, not {builder} of {builders}: compare the topology files");
             return refuse(Refusal::Mismatch, text);
+        }
+        if self.assigning.is_some() && !hello.capabilities.contains(Capabilities::ASSIGNED) {
+            let text = "this run assigns events to builders by room, which this source does not know of: run it with \
+                        `run.assignment = \"modulo\"`, or give the source a newer program";
+            return refuse(Refusal::Mismatch, text.into());
         }
         let (slot, largest) = (hello.slot_bytes, self.config.largest_slot());
         if slot > largest {
@@ -249,10 +268,14 @@ impl BuilderNode {
         state.session = Some(hello.session);
         state.slots = hello.slots;
         state.slot_bytes = hello.slot_bytes;
+        state.patient = description["policy"] == json!(Policy::Block);
         state.description = description;
         // What its slots can hold of events that it has not offered.
         let records = u64::from(self.config.open_events.min(MAX_RECORDS)) * u64::from(self.count);
         self.control.greeted(source, u64::from(hello.slots).saturating_mul(records));
+        self.assign_to(source, &hello);
+        let mut known = Capabilities::KNOWN;
+        known.set(Capabilities::ASSIGNED, self.assigning.is_some());
         let (Some(connection), Some(link)) = (&mut self.connections[index], self.endpoints.link_mut(index)) else {
             return Ok(());
         };
@@ -265,10 +288,11 @@ impl BuilderNode {
             most_records: self.config.open_events.min(MAX_RECORDS),
             running,
             released_below,
-            capabilities: hello.capabilities & Capabilities::KNOWN,
+            capabilities: hello.capabilities & known,
         }));
         // What was said before may have been lost with the old connection.
         self.instruct(source);
+        self.say_room(source);
         Ok(())
     }
 
@@ -276,6 +300,7 @@ impl BuilderNode {
     pub(super) fn give_up(&mut self, source: usize, why: &str) {
         self.builder.give_up(source, now());
         self.control.given_up(source);
+        self.assign_no_more_to(source);
         match self.sources[source].connection {
             Some(index) => {
                 let text = format!("source {} was given up: {why}", self.ids[source].0);
@@ -314,6 +339,7 @@ impl BuilderNode {
         let Some(source) = connection.source else { return };
         self.sources[source].connection = None;
         self.control.left(source);
+        self.assign_without(source);
         if self.sources[source].dismissed || !self.has_begun() {
             return;
         }
@@ -323,6 +349,7 @@ impl BuilderNode {
             self.sources[source].session = None;
             self.builder.give_up(source, now());
             self.control.given_up(source);
+            self.assign_no_more_to(source);
         } else {
             self.builder.gone(source, now());
         }

@@ -1,5 +1,6 @@
 //! The end of a run: what is built goes to disk, the ledger is closed, and the report is made.
 
+use super::assigning::{account_for_left_out, why_left_out};
 use super::{BELL, BuilderNode, RECORDER, add};
 use crate::blocks::Sent;
 use crate::{
@@ -40,7 +41,7 @@ impl Disk {
     }
 }
 
-/// What was built so far.
+/// What was built so far, and what came of fragments that are not built yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Built {
     at: Duration,
@@ -50,7 +51,8 @@ pub(super) struct Built {
 
 impl BuilderNode {
     pub(super) fn built(&self, at: Duration) -> Built {
-        Built { at, events: self.builder.counts().0, bytes: self.builder.progress_counts().0 }
+        let bytes = self.builder.progress_counts().0 + self.builder.in_parts();
+        Built { at, events: self.builder.counts().0, bytes }
     }
 
     /// What was done since the warm-up.
@@ -91,11 +93,13 @@ impl BuilderNode {
         report.calibration = calibration;
         let recorded = self.blocks.recorder().is_some();
         let Sent { recorder, unwritten, failure } = self.blocks.finish()?;
-        report.ledger = self.builder.ledger(recorded, &unwritten, self.tally.unknown_sources);
+        let ledger = self.builder.ledger(recorded, &unwritten, self.tally.unknown_sources);
+        (report.ledger, report.left_out) = account_for_left_out(self.assigning.as_ref(), ledger);
         if report.trigger.is_some() {
             // What a level rejected was fetched, and is not part of any event.
             report.fragments = report.ledger.sources.iter().map(|entry| entry.recorded + entry.discarded).sum();
         }
+        self.tally.reasons.extend(why_left_out(&report.left_out));
         report.reasons = reasons(self.tally.reasons, failure, &report.ledger, report.events, report.incomplete);
         let mut state = if report.reasons.is_empty() { RunState::Complete } else { RunState::Incomplete };
         if let Some(recorder) = recorder {
@@ -108,6 +112,10 @@ impl BuilderNode {
                     .trigger
                     .map(|trigger| serde_json::to_value(trigger).unwrap_or_default())
                     .unwrap_or_default(),
+                left_out: match report.left_out.is_empty() {
+                    true => serde_json::Value::Null,
+                    false => serde_json::to_value(&report.left_out).unwrap_or_default(),
+                },
                 ledger: serde_json::to_value(&report.ledger.sources).unwrap_or_default(),
             };
             let finished = recorder.finish(end)?;

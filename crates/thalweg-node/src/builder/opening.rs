@@ -1,5 +1,6 @@
 //! What a builder opens before the sources come: memory, addresses, the directory.
 
+use super::assigning::Assigning;
 use super::ending::Disk;
 use super::snapshot::Shown;
 use super::trigger::Trigger;
@@ -7,17 +8,19 @@ use super::{BuilderNode, SourceState, Tally};
 use crate::blocks::Blocks;
 use crate::preflight::{builder_files, check_number};
 use crate::wait::Waiter;
-use crate::{BuilderNodeConfig, CheckConfig, NodeError, RunConfig, TaiClock, Topology, clock, now};
+use crate::{Assignment, BuilderNodeConfig, CheckConfig, NodeError, RunConfig, TaiClock, Topology, clock, now};
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 use thalweg_arena::BlockPool;
 use thalweg_build::{Builder, BuilderConfig, Check, CreditState, Hold, Window};
-use thalweg_control::{Config as ControlConfig, RunControl};
+use thalweg_control::{AssignConfig, Config as ControlConfig, RunControl};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints};
 use thalweg_wire::{EventId, RunNumber, SourceId, TaiNanos};
 
 /// Connections that have not said who they are, beside one for each source that is expected and not connected.
 const MOST_UNIDENTIFIED: usize = 64;
+/// The most events that are open anywhere, as `open_events` in a topology.
+const MOST_OPEN: u32 = 1 << 24;
 /// Files that each of them has open.
 const UNIDENTIFIED_FILES: u64 = 2;
 /// A receive buffer is so many times the window: what comes behind a gap stays in it until the gap is filled, a round
@@ -63,15 +66,27 @@ impl BuilderNode {
         endpoints.register(&memory)?;
         let mut control = RunControl::new(Self::control_config(topology, index, stays));
         control.configured();
+        let by_room = topology.run.assignment == Assignment::ByRoom;
         let builder = Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), window));
-        let trigger = config.has_trigger().then(|| Trigger::new(&config, count, topology.run.record));
+        let stride = builder.config().builders;
+        let trigger = config.has_trigger().then(|| Trigger::new(&config, stride, topology.run.record));
         if let Some(CreditState { window, piece, .. }) = builder.credit() {
             tracing::info!(builder = name, window, piece, ?eager, "asks by credit");
         }
         let calibrated = if topology.run.calibrate { None } else { config.calibrated() };
         Ok(Self {
             calibrated: calibrated.map(|(_, file)| file.display().to_string()),
-            blocks: Blocks::new(pool, count, sources.len()),
+            blocks: Blocks::new(pool, stride, sources.len()),
+            assigning: by_room.then(|| {
+                let control = Self::control_config(topology, index, stays);
+                Assigning::new((index == 0).then_some(&AssignConfig {
+                    sources: sources.len(),
+                    builders: count,
+                    first: control.first,
+                    end: control.end,
+                    silence: config.deadline,
+                }))
+            }),
             trigger,
             memory,
             sources: sources.iter().map(|_| SourceState::default()).collect(),
@@ -106,6 +121,7 @@ impl BuilderNode {
             endpoints,
             accept_backoff: Vec::new(),
             tally: Tally::default(),
+            trace: None,
         })
     }
 
@@ -138,16 +154,23 @@ impl BuilderNode {
             true => config.listen.iter().any(is_mapped),
             false => config.listen.iter().all(is_mapped) && !run_config.record,
         };
+        // Where events are assigned, their numbers say nothing of a builder's share: it has those that it hears of. Those
+        // in between are others', and take a place among the open ones.
+        let (builder, builders, open_events) = match run_config.assignment {
+            Assignment::Modulo => (index, count, config.open_events),
+            Assignment::ByRoom => (0, Assigning::STRIDE, config.open_events.saturating_mul(count).min(MOST_OPEN)),
+        };
         BuilderConfig {
             level2: (0..sources.len()).filter(|source| asked_first(&sources[*source].1)).collect(),
             run: RunNumber(0),
-            builder: index,
-            builders: count,
+            builder,
+            builders,
+            rank: (index, count),
             sources,
             first: EventId(0),
             window,
             deadline: config.deadline,
-            open_events: config.open_events,
+            open_events,
             max_payload: u32::MAX,
             check: match config.check {
                 CheckConfig::Header => Check::Headers,

@@ -1,11 +1,12 @@
 //! Run control wired in: what the event builder and the connections know goes in, and its orders are carried out.
 
+use super::assigning::Assigning;
 use super::{BuilderNode, Connection, RECORDER, SourceState};
 use crate::{Handle, NodeError, now};
 use std::os::fd::AsFd;
 use std::time::Duration;
 use thalweg_build::{Builder, BuilderConfig};
-use thalweg_control::{Cause, Command, Facts, Order, State, Tell};
+use thalweg_control::{Assigner, Cause, Command, Facts, Order, State, Tell};
 use thalweg_link::{Interest, LinkError};
 use thalweg_store::{Recorder, RecorderConfig, RunBegin, SourceInfo};
 use thalweg_wire::{EventId, Message, Refusal, RunNumber};
@@ -15,11 +16,20 @@ struct Seen<'a> {
     builder: &'a Builder,
     sources: &'a [SourceState],
     connections: &'a [Option<Connection>],
+    assigner: Option<&'a Assigner>,
+    /// What the other builders have is known to be over, where this one must wait for that.
+    others_are_done: bool,
 }
 
 impl Facts for Seen<'_> {
     fn offered_until(&self, source: usize) -> EventId {
-        self.builder.offered_until(source)
+        let offered = self.builder.offered_until(source);
+        // Its share says little of how far it is.
+        self.assigner.map_or(offered, |assigner| assigner.position(source).max(offered))
+    }
+
+    fn assigned_until(&self) -> Option<EventId> {
+        self.assigner.map(Assigner::until)
     }
 
     fn closed_until(&self) -> EventId {
@@ -35,7 +45,7 @@ impl Facts for Seen<'_> {
     }
 
     fn is_finished(&self) -> bool {
-        self.builder.is_finished()
+        self.builder.is_finished() && self.others_are_done
     }
 }
 
@@ -72,7 +82,13 @@ impl BuilderNode {
         if let Some(failure) = &self.blocks.failure {
             self.control.stop(Cause::Failure(failure.clone()));
         }
-        let seen = Seen { builder: &self.builder, sources: &self.sources, connections: &self.connections };
+        let seen = Seen {
+            builder: &self.builder,
+            sources: &self.sources,
+            connections: &self.connections,
+            assigner: self.assigning.as_ref().and_then(Assigning::assigner),
+            others_are_done: self.others_are_done(),
+        };
         self.control.time(now, &seen);
         while let Some(order) = self.control.next_order() {
             self.obey(order)?;
@@ -98,6 +114,7 @@ impl BuilderNode {
                 if let Some(trigger) = &mut self.trigger {
                     trigger.end_at(end);
                 }
+                self.assign_until(end);
             }
             Order::Expel(source, why) => self.expel(source, &why),
             Order::Abandon => self.abandon(),
@@ -216,6 +233,7 @@ impl BuilderNode {
             run: self.run_config.number.map(RunNumber),
             builder: self.index,
             builders: self.count,
+            assignment: self.run_config.assignment.name().into(),
             segment_bytes: self.config.segment.0,
             begin,
             ..RecorderConfig::default()

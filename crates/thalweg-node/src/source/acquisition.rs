@@ -78,6 +78,11 @@ impl SourceNode {
                 self.end();
                 return Ok(());
             }
+            if self.builder_of(self.next_event).is_none() {
+                // The device goes on as long as it has slots, and counts what it loses then.
+                self.ask(self.next_event);
+                return Ok(());
+            }
             match self.acquiring.order.next(self.acquiring.over) {
                 Some(InTurn::Frame(frame)) => self.accept(frame)?,
                 Some(InTurn::Lost(count)) => self.lose(count),
@@ -94,13 +99,20 @@ impl SourceNode {
     /// A frame is the next fragment: its slot is offered.
     fn accept(&mut self, frame: Frame) -> Result<(), NodeError> {
         let (event, stamp, sequence, date) = (EventId(self.next_event), self.stamp(), self.sequence, self.clock.now());
-        let index = usize::try_from(event.0 % self.builders.len() as u64).unwrap_or(0);
+        let Some(index) = self.builder_of(event.0) else { return Ok(()) };
         let len = frame.len;
         let filling = Filling::acquired(frame, stamp, event, sequence, date).map_err(|room| {
             NodeError::Config(format!("the device says that it wrote {len} bytes into a buffer of {room}"))
         })?;
-        self.builders[index].filling = Some(filling);
-        self.builders[index].accounts.accepted += 1;
+        let builder = &mut self.builders[index];
+        builder.accounts.accepted += 1;
+        if builder.left {
+            builder.lost += 1;
+            self.pool.give_back(filling.slot);
+            self.step(len);
+            return Ok(());
+        }
+        builder.filling = Some(filling);
         self.step(len);
         self.offer(index);
         Ok(())
@@ -111,6 +123,22 @@ impl SourceNode {
         let (first, builders) = (self.next_event, self.builders.len() as u64);
         // Beyond the end nobody wants to know.
         let end = first.saturating_add(count).min(self.end_at.unwrap_or(u64::MAX - builders - 1));
+        if self.assignments.is_some() {
+            self.leave_out_all(first, end, Disposition::LostInDevice);
+        } else {
+            self.lose_by_number(first, end);
+        }
+        let lost = end.saturating_sub(first);
+        self.next_event += lost;
+        self.shown.lost_in_device += lost;
+        #[expect(clippy::cast_possible_truncation, reason = "modulo 2³², as it is counted")]
+        let skipped = lost as u32;
+        self.sequence = self.sequence.wrapping_add(skipped);
+        self.went_on();
+    }
+
+    fn lose_by_number(&mut self, first: u64, end: u64) {
+        let builders = self.builders.len() as u64;
         for index in 0..self.builders.len() {
             let own = (first..end.min(first.saturating_add(builders))).find(|event| event % builders == index as u64);
             let Some(own) = own else { continue };
@@ -123,11 +151,5 @@ impl SourceNode {
                 left -= u64::from(run);
             }
         }
-        let lost = end.saturating_sub(first);
-        self.next_event += lost;
-        self.shown.lost_in_device += lost;
-        #[expect(clippy::cast_possible_truncation, reason = "modulo 2³², as it is counted")]
-        let skipped = lost as u32;
-        self.sequence = self.sequence.wrapping_add(skipped);
     }
 }

@@ -1,5 +1,6 @@
 //! What a source says to its builders and hears from them, and who of them is connected.
 
+use super::assignments::Assignments;
 use super::{Phase, SourceNode};
 use crate::slots::Filling;
 use crate::{NodeError, now};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use thalweg_arena::Slot;
 use thalweg_control::RunControl;
 use thalweg_link::{Address, LinkError, Outstanding, SourceGreeting};
-use thalweg_wire::{Accounts, Disposition, EventId, MAX_RECORDS, Message, Refusal, RunNumber, Welcome};
+use thalweg_wire::{Accounts, Capabilities, Disposition, EventId, MAX_RECORDS, Message, Refusal, RunNumber, Welcome};
 
 /// How long after a failed attempt the next one is made to connect to a builder.
 const RETRY: Duration = Duration::from_millis(100);
@@ -38,6 +39,17 @@ pub(super) struct Builder {
     /// Bytes sent unasked over this connection, and not released.
     pub(super) eager: u32,
     pub(super) most_records: u32,
+    /// Where events are assigned: one past the last event that it was offered something of, or was told that there is
+    /// nothing; and the last of the latter.
+    pub(super) mentioned: u64,
+    pub(super) passed: u64,
+    /// When it was told last that this source goes on.
+    pub(super) passed_at: Duration,
+    /// It was left out, with so many fragments that it had not taken.
+    pub(super) left: bool,
+    pub(super) lost: u64,
+    /// Fragments for it that the device lost.
+    pub(super) lost_in_device: u64,
 }
 
 impl Builder {
@@ -60,6 +72,12 @@ impl Builder {
             granted: BTreeSet::new(),
             eager: 0,
             most_records: MAX_RECORDS,
+            mentioned: 0,
+            passed: 0,
+            passed_at: now,
+            left: false,
+            lost: 0,
+            lost_in_device: 0,
         }
     }
 }
@@ -67,6 +85,9 @@ impl Builder {
 impl SourceNode {
     /// Hears what a builder has to say.
     pub(super) fn serve(&mut self, index: usize) -> Result<(), NodeError> {
+        if self.builders[index].left {
+            return Ok(());
+        }
         let mut said = Vec::new();
         let result = self.endpoints.receive(index, &mut said);
         self.came |= !said.is_empty();
@@ -103,7 +124,11 @@ impl SourceNode {
                 builder.done = true;
                 self.endpoints.close(index);
                 self.release(index, u64::MAX);
+                self.pass_on_room(index);
             }
+            Message::Room(room) => self.heard_room(index, room),
+            Message::Assign(assign) if index == 0 => self.assign(assign)?,
+            Message::LeaveOut { builder } if index == 0 => self.leave_out_builder(builder)?,
             _ => {}
         }
         Ok(())
@@ -118,6 +143,19 @@ impl SourceNode {
                 builder.address
             )));
         }
+        let is_assigned = welcome.capabilities.contains(Capabilities::ASSIGNED);
+        let knows_another = self.builders.iter().any(|builder| builder.welcome.is_some() || builder.started);
+        if knows_another && is_assigned != self.assignments.is_some() {
+            return Err(NodeError::Config(
+                "of the builders, some assign events by room and others by their numbers: compare `run.assignment` in \
+                 their topology files"
+                    .into(),
+            ));
+        }
+        if is_assigned && self.assignments.is_none() {
+            self.assignments = Some(Assignments::new(self.builders.len()));
+        }
+        let builder = &mut self.builders[index];
         builder.away = None;
         builder.most_records = welcome.most_records;
         builder.welcome = Some(welcome);
@@ -126,12 +164,21 @@ impl SourceNode {
         if let Some(link) = self.endpoints.link_mut(index) {
             // After a reconnection: whatever has not been released is offered again, under the same tickets.
             builder.book.iter().for_each(|(offer, _)| link.offer(offer));
+            if builder.passed > 0 {
+                let (below, tickets) = (EventId(builder.passed), builder.book.next_ticket());
+                link.send(&Message::Passed { below, tickets });
+            }
             if self.phase == Phase::Ending && builder.started {
                 link.send(&Message::End(builder.accounts));
             }
             if let Some(end) = self.end_at.filter(|_| index > 0) {
                 link.send(&Message::Told { end: EventId(end) });
             }
+        }
+        if index == 0 {
+            self.tell_all_rooms();
+        } else {
+            self.pass_on_room(index);
         }
         self.blocked = false;
         Ok(())
@@ -144,13 +191,19 @@ impl SourceNode {
         }
         if index == 0 {
             self.next_event = first.0;
+            self.assignments.iter_mut().for_each(|assignments| assignments.begin(first.0));
         }
         self.run = run;
         if index == 0 {
             // Builders that wait for the one that leads hear of it.
             self.pass_on(&Message::Told { end: RunControl::NO_END });
         }
-        if self.phase == Phase::Waiting && self.builders.iter().all(|builder| builder.started) {
+        self.start_if_all_have();
+    }
+
+    /// Begins when all builders have said so that take part.
+    pub(super) fn start_if_all_have(&mut self) {
+        if self.phase == Phase::Waiting && self.builders.iter().all(|builder| builder.started || builder.left) {
             self.phase = Phase::Running;
             self.due = self.settings.rate.map(|_| now());
         }
@@ -210,6 +263,9 @@ impl SourceNode {
     /// A connection came to its end.
     pub(super) fn lost(&mut self, index: usize, error: LinkError) -> Result<(), NodeError> {
         let builder = &mut self.builders[index];
+        if builder.left {
+            return Ok(());
+        }
         let who = builder.address.to_string();
         if let Some(link) = self.endpoints.link_mut(index) {
             if builder.address.kind().maps {
@@ -236,6 +292,7 @@ impl SourceNode {
         if self.phase == Phase::Ending && builder.book.is_empty() {
             // Everything was taken; only the good-bye is missing.
             builder.done = true;
+            self.pass_on_room(index);
             return Ok(());
         }
         let now = now();
@@ -243,6 +300,7 @@ impl SourceNode {
         builder.away = Some((since, now + RETRY));
         tracing::debug!(builder = who, %error, "no connection");
         builder.last_error = Some(error);
+        self.pass_on_room(index);
         Ok(())
     }
 

@@ -132,6 +132,7 @@ impl SourceNode {
             Place::Blocked => {
                 // Nothing is skipped before something is accepted behind it.
                 self.next_event = before;
+                self.send();
                 return Ok(None);
             }
         }
@@ -179,8 +180,17 @@ impl SourceNode {
     /// Finds a place for the next fragment, of `len` bytes. `key` is the content it will have.
     fn place(&mut self, len: usize, key: Option<u64>) -> Result<Place, NodeError> {
         let event = EventId(self.next_event);
-        let count = self.builders.len() as u64;
-        let index = usize::try_from(event.0 % count).unwrap_or(0);
+        let Some(index) = self.builder_of(event.0) else {
+            if self.wants_builder() {
+                return Ok(Place::Dropped);
+            }
+            return Ok(self.block());
+        };
+        if self.builders[index].left {
+            self.builders[index].accounts.accepted += 1;
+            self.builders[index].lost += 1;
+            return Ok(Place::Dropped);
+        }
         let most = self.most_records();
         if self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len, most)) {
             self.offer(index);
@@ -188,13 +198,9 @@ impl SourceNode {
         if self.builders[index].filling.is_none() {
             match self.slot(index, key) {
                 Some(slot) => self.builders[index].filling = Some(Filling::new(slot, event)),
-                None if self.settings.policy == Policy::Block => {
-                    self.shown.stalls += u64::from(!self.blocked);
-                    self.blocked = true;
-                    return Ok(Place::Blocked);
-                }
+                None if self.settings.policy == Policy::Block => return Ok(self.block()),
                 None => {
-                    self.drop_newest(index, event);
+                    self.leave_out(index, event, 1, Disposition::DroppedNewest);
                     return Ok(Place::Dropped);
                 }
             }
@@ -202,13 +208,20 @@ impl SourceNode {
         Ok(Place::Slot(index))
     }
 
+    fn block(&mut self) -> Place {
+        self.shown.stalls += u64::from(!self.blocked);
+        self.blocked = true;
+        Place::Blocked
+    }
+
     /// A fragment was laid into the slot for a builder. True where the slot is full and was offered.
     fn taken(&mut self, index: usize, len: usize) -> bool {
         self.builders[index].accounts.accepted += 1;
         self.step(len);
-        // A slot that cannot take another such fragment need not wait for it.
+        // A slot that cannot take another such fragment need not wait for it; nor one whose builder gets no more of
+        // what follows.
         let most = self.most_records();
-        let full = self.builders[index].filling.as_ref().is_some_and(|filling| !filling.has_room(len, most));
+        let full = self.builders[index].filling.as_ref().is_none_or(|filling| !filling.has_room(len, most));
         if full {
             self.offer(index);
         }
@@ -221,14 +234,18 @@ impl SourceNode {
     fn passed_over(&mut self, index: usize) -> bool {
         self.next_event += 1;
         self.wait_for_next();
-        let Some(filling) = self.builders[index].filling.take() else { return false };
-        if filling.count == 0 {
-            self.pool.give_back(filling.slot);
-            return false;
+        let filling = self.builders[index].filling.take();
+        let offers = filling.as_ref().is_some_and(|filling| filling.count > 0);
+        match filling {
+            Some(filling) if offers => {
+                self.builders[index].filling = Some(filling);
+                self.offer(index);
+            }
+            Some(filling) => self.pool.give_back(filling.slot),
+            None => {}
         }
-        self.builders[index].filling = Some(filling);
-        self.offer(index);
-        true
+        self.went_on();
+        offers
     }
 
     /// Where little is under way, what is there need not wait for company.
@@ -249,11 +266,16 @@ impl SourceNode {
         self.shown.bytes += len as u64;
         self.shown.fragments += 1;
         self.wait_for_next();
+        self.went_on();
     }
 
+    /// The next event is due. Bursts begin at multiples of their length, at all sources alike.
     fn wait_for_next(&mut self) {
-        if let (Some(due), Some(rate)) = (&mut self.due, self.settings.rate) {
-            *due += rate.interval();
+        let burst = self.settings.burst.max(1);
+        if let (Some(due), Some(rate)) = (&mut self.due, self.settings.rate)
+            && self.next_event.is_multiple_of(burst.into())
+        {
+            *due += rate.interval() * burst;
         }
     }
 
@@ -287,17 +309,19 @@ impl SourceNode {
         None
     }
 
-    fn drop_newest(&mut self, index: usize, event: EventId) {
-        self.builders[index].accounts.dropped_newest += 1;
-        self.leave_out(index, event, 1, Disposition::DroppedNewest);
-    }
-
     /// So many fragments of a builder will not be had, from this event on. They are announced with those that follow
     /// them.
     pub(super) fn leave_out(&mut self, index: usize, event: EventId, count: u32, how: Disposition) {
-        let stride = self.builders.len() as u64;
+        let stride = self.stride();
         let builder = &mut self.builders[index];
         builder.accounts.accepted += u64::from(count);
+        match how {
+            Disposition::LostInDevice => builder.lost_in_device += u64::from(count),
+            _ => builder.accounts.dropped_newest += u64::from(count),
+        }
+        if builder.left {
+            return;
+        }
         match &mut builder.left_out {
             Some((first, run, known))
                 if *known == how && *first + u64::from(*run) * stride == event.0 && u32::MAX - *run >= count =>
@@ -312,8 +336,10 @@ impl SourceNode {
     }
 
     pub(super) fn announce_drops(&mut self, index: usize) {
+        let stride = self.stride();
         let builder = &mut self.builders[index];
         let Some((first, count, disposition)) = builder.left_out.take() else { return };
+        builder.mentioned = first + u64::from(count) * stride;
         let offer = Announcement {
             ticket: builder.book.next_ticket(),
             first: EventId(first),
@@ -333,7 +359,9 @@ impl SourceNode {
 
     /// Offers what is in the slot that is being filled.
     pub(super) fn offer(&mut self, index: usize) {
+        let stride = self.stride();
         let Some(filling) = self.builders[index].filling.take() else { return };
+        self.builders[index].mentioned = filling.first.0 + u64::from(filling.count) * stride;
         if self.builders[index].left_out.is_some_and(|(first, ..)| first < filling.first.0) {
             self.announce_drops(index);
         }
@@ -365,6 +393,8 @@ impl SourceNode {
 
     pub(super) fn end(&mut self) {
         self.phase = Phase::Ending;
+        self.settle_unassigned();
+        (1..self.builders.len()).for_each(|index| self.tell_left(index));
         for index in 0..self.builders.len() {
             self.offer(index);
             self.announce_drops(index);
@@ -385,7 +415,7 @@ impl SourceNode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handle, SourceSettings, Wait};
+    use crate::{EventRate, Handle, SourceSettings, Wait};
     use std::io::Write;
     use std::net::TcpListener;
     use std::sync::Arc;
@@ -405,23 +435,28 @@ mod tests {
 
     impl Driven {
         fn new(builder: Address) -> Self {
-            let node = SourceNode::new(SourceSettings {
+            let node = SourceNode::new(Self::settings(builder)).unwrap();
+            let handle = Handle::new().unwrap();
+            let poller = node.begin(&handle).unwrap();
+            Self { node, handle, poller }
+        }
+
+        fn settings(builder: Address) -> SourceSettings {
+            SourceSettings {
                 name: "s".into(),
                 id: SourceId::new(1, 0),
                 feed: Feed::Pushed { max_payload: 64, description: serde_json::json!({}) },
                 builders: vec![builder],
                 congestion: None,
                 rate: None,
+                burst: 1,
                 policy: Policy::DropOldest,
                 slots: 2,
                 slot_bytes: SLOT as usize,
                 timeout: Duration::from_secs(60),
                 wait: Wait::default(),
                 cpu: None,
-            });
-            let (node, handle) = (node.unwrap(), Handle::new().unwrap());
-            let poller = node.begin(&handle).unwrap();
-            Self { node, handle, poller }
+            }
         }
 
         fn until(&mut self, done: impl Fn(&SourceNode) -> bool) {
@@ -468,6 +503,20 @@ mod tests {
 
     fn is_away(node: &SourceNode) -> bool {
         node.endpoints.link(0).is_none()
+    }
+
+    #[test]
+    fn the_events_of_a_burst_are_due_at_once_and_the_next_burst_later_by_as_much() {
+        let settings = Driven::settings("tcp:127.0.0.1:1".parse().unwrap());
+        let rate = Some(EventRate::try_from(1000.0).unwrap());
+        let mut node = SourceNode::new(SourceSettings { rate, burst: 4, ..settings }).unwrap();
+        node.due = Some(Duration::ZERO);
+        let mut due = || {
+            let due = node.due.map(|due| due.as_millis());
+            node.step(0);
+            due.unwrap()
+        };
+        assert_eq!([(); 9].map(|()| due()), [0, 0, 0, 0, 4, 4, 4, 4, 8]);
     }
 
     #[test]

@@ -133,6 +133,16 @@ impl Topology {
             "a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = \
              \"block\"",
         )?;
+        must(
+            (1..=MOST_BURST).contains(&source.burst),
+            "burst",
+            &format!("{}; 1 to {MOST_BURST} are possible", source.burst),
+        )?;
+        must(
+            source.rate.is_some() || source.burst == 1,
+            "burst",
+            "without a `rate` the device always has more: give it a rate, whose events then come together",
+        )?;
         let unreached = self.builders.iter().find(|builder| self.address(builder, source.link).is_none());
         unreached.map_or(Ok(()), |builder| {
             let problem = format!("builder '{}' listens on no {:?} address", builder.name, source.link);
@@ -158,6 +168,9 @@ impl Topology {
     }
 }
 
+/// More events at once than a slot has records many times over: no burst, but a source that always has more.
+const MOST_BURST: u32 = 100_000;
+
 fn check_link(link: LinkConfig) -> Result<(), (&'static str, String)> {
     let LinkConfig { mtu, round_trip, buffer, .. } = link;
     if !(576..=65_535).contains(&mtu) {
@@ -176,6 +189,7 @@ fn check_link(link: LinkConfig) -> Result<(), (&'static str, String)> {
 fn said_for_another(source: &SourceNodeConfig) -> Option<&'static str> {
     let said = [
         ("rate", source.rate.is_some()),
+        ("burst", source.burst != 1),
         ("policy", source.policy != Policy::Block),
         ("slot", source.slot.is_some()),
         ("wait", source.wait != Wait::default()),

@@ -123,6 +123,7 @@ impl Node {
             run: RUN,
             builder: index as u32,
             builders,
+            rank: (index as u32, builders),
             sources: (0..sources).map(|source| (id(source), format!("s{source}"))).collect(),
             level2: Vec::new(),
             first: EventId(0),

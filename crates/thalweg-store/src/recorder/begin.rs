@@ -28,7 +28,8 @@ impl Recorder {
     /// Where there is a run of this number, blocks of this size cannot be recorded, some are not free, or the system
     /// refuses. No directory of a run is left behind then.
     pub fn create(config: RecorderConfig, pool: &mut BlockPool) -> Result<Self, StoreError> {
-        let RecorderConfig { directory, run, builder, builders, segment_bytes, direct, engine, mut begin } = config;
+        let RecorderConfig { directory, run, builder, builders, assignment, segment_bytes, direct, engine, mut begin } =
+            config;
         let block_bytes = pool.block_bytes();
         if !(2 * BLOCK_ALIGN..=MAX_BLOCK_LEN).contains(&block_bytes) {
             return Err(StoreError::BlockSize(block_bytes));
@@ -59,6 +60,7 @@ impl Recorder {
             run: run.0,
             builder,
             builders: builders.max(1),
+            assignment,
             recorder: RecorderInfo {
                 block_size: block_bytes as u64,
                 segment_size: segment_bytes,
@@ -229,6 +231,7 @@ fn open_run(begin: RunBegin) -> RunInfo {
         run: 0,
         builder: 0,
         builders: 0,
+        assignment: crate::info::modulo(),
         state: RunState::Open,
         reasons: Vec::new(),
         began: begin.began.0,
@@ -240,6 +243,7 @@ fn open_run(begin: RunBegin) -> RunInfo {
         configuration: begin.configuration,
         events: EventCounts::default(),
         trigger: serde_json::Value::Null,
+        left_out: serde_json::Value::Null,
         ledger: serde_json::Value::Array(Vec::new()),
         totals: Totals { segments: 1, ..Totals::default() },
     }

@@ -17,6 +17,8 @@ pub struct RecorderConfig {
     pub builder: u32,
     /// How many builders the run has.
     pub builders: u32,
+    /// What [`RunInfo::assignment`](crate::RunInfo::assignment) says.
+    pub assignment: String,
     /// Bytes after which a segment is closed and the next begun.
     pub segment_bytes: u64,
     /// Whether to write past the page cache where the file system allows it.
@@ -34,6 +36,7 @@ impl Default for RecorderConfig {
             run: None,
             builder: 0,
             builders: 1,
+            assignment: crate::info::modulo(),
             segment_bytes: 4 << 30,
             direct: true,
             engine: EngineChoice::Best,
@@ -82,6 +85,8 @@ pub struct RunEnd {
     pub events: EventCounts,
     /// What the trigger levels did; null where there are none.
     pub trigger: serde_json::Value,
+    /// Builders that were left out; null where there are none.
+    pub left_out: serde_json::Value,
     /// What became of every fragment: an array with one object per source.
     pub ledger: serde_json::Value,
 }

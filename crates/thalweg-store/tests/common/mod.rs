@@ -213,6 +213,7 @@ impl Builder {
             reasons,
             events: self.events,
             trigger: serde_json::Value::Null,
+            left_out: serde_json::Value::Null,
             ledger: ledger.into(),
         };
         self.recorder.finish(end).unwrap()

@@ -36,7 +36,7 @@ pub(super) struct Options {
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct How {
     /// Where cells run: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as
-    /// root), ns3
+    /// root), ns3, model
     #[arg(long, default_value = "virtual", value_name = "LABORATORY")]
     pub(crate) on: Laboratory,
     /// How many cells run at a time; each takes about one processor. On the host: one, which is not to be disturbed

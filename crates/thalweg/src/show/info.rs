@@ -109,7 +109,10 @@ impl Sight {
         let Self { info, events, .. } = self;
         let builder = match info.builders {
             0 | 1 => String::new(),
-            builders => format!(", builder {} of {builders}", info.builder),
+            builders => {
+                let assigned = if info.assignment == "modulo" { "" } else { ", events assigned" };
+                format!(", builder {} of {builders}{assigned}", info.builder)
+            }
         };
         let life = match (info.state, self.writer) {
             (RunState::Open, Some(WriterLife::Writing)) => ", being written",

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thalweg_device::model_adc;
-use thalweg_store::{EventStatus, Follow, Followed, Run, VerifyReport, verify};
+use thalweg_store::{EventStatus, Follow, Followed, Run, StoreError, VerifyReport, verify};
 use thalweg_wire::{EventId, SourceId, Status};
 
 /// How long anything may take before a test gives it up: far longer than it ever does.
@@ -227,7 +227,13 @@ fn reserve_port() -> (OwnedFd, SocketAddrV4) {
 /// Follows a run until `enough` says so of an event. Returns how many there were.
 pub(crate) fn follow_until(directory: &Path, mut enough: impl FnMut(u64, &thalweg_store::Event) -> bool) -> u64 {
     let deadline = Instant::now() + TIMEOUT;
-    let mut follow = Follow::open(directory).unwrap();
+    // Builders begin one after the other.
+    let mut follow = loop {
+        match Follow::open(directory) {
+            Err(StoreError::NotARun(_)) if Instant::now() < deadline => std::thread::yield_now(),
+            opened => break opened.unwrap(),
+        }
+    };
     let mut count = 0;
     while Instant::now() < deadline {
         match follow.next(Duration::from_secs(1)).unwrap() {

@@ -57,14 +57,14 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
       |
     3 | evnts = 1
       | ^^^^^
-    unknown field `evnts`, expected one of `directory`, `number`, `record`, `duration`, `events`, `timeout`, `calibrate`, `warm_up`
+    unknown field `evnts`, expected one of `directory`, `number`, `assignment`, `record`, `duration`, `events`, `timeout`, `calibrate`, `warm_up`, `steady`
     ");
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\ncolour = \"red\""), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 1
        |
     12 | colour = "red"
        | ^^^^^^
-    unknown field `colour`, expected one of `name`, `id`, `device`, `link`, `congestion`, `rate`, `policy`, `slots`, `slot`, `wait`, `cpu`
+    unknown field `colour`, expected one of `name`, `id`, `device`, `link`, `congestion`, `rate`, `burst`, `policy`, `slots`, `slot`, `wait`, `cpu`
     "#);
     assert_snapshot!(changed("\"model-adc\"", "\"tape\""), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 19
@@ -130,6 +130,7 @@ fn values_that_cannot_be_are_named_with_what_can() {
 #[test]
 fn what_does_not_go_together_is_named() {
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\npolicy = \"drop-newest\""), @r#"thalweg: lab.toml: source 'source0': policy: a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = "block""#);
+    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nburst = 8"), @"thalweg: lab.toml: source 'source0': burst: without a `rate` the device always has more: give it a rate, whose events then come together");
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nlink = \"shm\""), @r"thalweg: lab.toml: source 'source0': link: builder 'builder0' listens on no shm address");
     assert_snapshot!(changed("name = \"source0\"", "name = \"builder0\""), @r"thalweg: lab.toml: name: 'builder0' is used twice: every node needs a name of its own");
     let twin =

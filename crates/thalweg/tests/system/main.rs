@@ -5,6 +5,7 @@
 mod common;
 
 mod bad_input;
+mod by_room;
 mod disk;
 mod doctor;
 mod door;

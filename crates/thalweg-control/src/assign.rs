@@ -1,0 +1,428 @@
+//! Which builder gets which events, where they are assigned by room (`run.assignment = "by-room"`).
+//!
+//! The builder that leads has one [`Assigner`]. It hands out ranges of events in order, ahead of the sources: a range
+//! to each builder in turn that has room for one. A builder that is slow has room less often, and gets fewer. Nobody has
+//! room: nothing is assigned, and the sources wait, which is back-pressure.
+//!
+//! What builders say comes over the sources. A builder is believed what more than half of the sources that answer have
+//! heard from it; so one source that lies changes nothing. What a builder says of itself is limited by what the sources'
+//! slots hold: however much room it claims, the slots that it keeps are its share of them.
+
+use crate::time::Pace;
+use std::collections::VecDeque;
+use std::time::Duration;
+use thalweg_wire::{Assign, Contact, EventId, Heard, Room};
+
+/// A builder says at least so often how much room it has.
+pub const HEARTBEAT: Duration = Duration::from_millis(500);
+/// A builder, or a source, that was not heard for so long gets nothing more, or has no say, until it is.
+const QUIET: Duration = HEARTBEAT.saturating_mul(2);
+/// How often it is looked at who was not heard.
+const LOOK: Duration = Duration::from_millis(100);
+/// Ranges that are kept for a source that was away. One that comes back and lacks older ones cannot go on.
+const MOST_RANGES: usize = 1 << 16;
+/// Ranges that the share of a builder is handed out in, so that it has the next one before it is through with the last.
+const PARTS: u64 = 4;
+
+/// What an assigner must know before the run.
+#[derive(Debug, Clone)]
+pub struct AssignConfig {
+    /// How many sources are expected.
+    pub sources: usize,
+    /// How many builders there are; at least 1. Number 0 is the one that assigns.
+    pub builders: u32,
+    /// The first event of the run.
+    pub first: EventId,
+    /// The run ends in front of this event.
+    pub end: Option<EventId>,
+    /// A builder that is connected and was not heard for so long is left out.
+    pub silence: Duration,
+}
+
+/// A builder that no event goes to any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The builder.
+    pub builder: u32,
+    /// The first event that was assigned to nobody when it was left out.
+    pub at: EventId,
+    /// Events assigned to it that it had not said to be closed.
+    pub open: Vec<Assign>,
+    /// Events it had closed, as it said last.
+    pub closed: u64,
+    /// All events that were ever assigned to it.
+    pub assigned: u64,
+}
+
+/// What a source is to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// These events go there.
+    Assign(Assign),
+    /// No event goes to this builder any more.
+    LeaveOut(u32),
+}
+
+/// A source speaks of a builder that there is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it passed on how much room builder {builder} has, and there are {builders}")]
+pub struct NoSuchBuilder {
+    builder: u32,
+    builders: usize,
+}
+
+/// Assigns events to builders; see the module's documentation.
+///
+/// Times are those of any clock. Sources are named by their index.
+#[derive(Debug)]
+pub struct Assigner {
+    silence: Duration,
+    pace: Pace,
+    builders: Vec<Builder>,
+    sources: Vec<Source>,
+    /// What was assigned last, in order and without gaps.
+    ranges: VecDeque<Assign>,
+    /// The first event that is assigned to nobody.
+    until: u64,
+    /// Nothing is assigned from here on.
+    end: u64,
+    /// Whose turn it is.
+    turn: usize,
+    left_out: Vec<LeftOut>,
+    /// When it was last looked at all builders.
+    looked: Duration,
+    /// Something has changed with the sources since then.
+    news: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Builder {
+    /// What it is believed to have said; nothing before most sources have heard it.
+    said: Option<Room>,
+    /// Assigned to it and not closed.
+    open: VecDeque<Assign>,
+    /// All that was ever assigned to it.
+    assigned: u64,
+    left: bool,
+    /// It was not heard for a while: it gets nothing before it is.
+    quiet: bool,
+    /// Something was heard of it since it was last looked at.
+    news: bool,
+}
+
+impl Builder {
+    fn outstanding(&self) -> u64 {
+        self.open.iter().map(|range| range.count).sum()
+    }
+
+    /// It has nothing to do any more with events below this one.
+    fn close(&mut self, below: u64) {
+        while let Some(range) = self.open.front_mut() {
+            if range.first.0 >= below {
+                break;
+            }
+            if range.end().0 <= below {
+                self.open.pop_front();
+                continue;
+            }
+            range.count = range.end().0 - below;
+            range.first = EventId(below);
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Source {
+    present: bool,
+    /// It may yet accept events.
+    live: bool,
+    /// Its slots, and how many records one of them holds.
+    slots: u64,
+    records: u64,
+    /// When anything was last heard of it.
+    spoke: Option<Duration>,
+    /// What it has passed on of each builder.
+    heard: Vec<Word>,
+    /// The first event that it has not accepted.
+    next: u64,
+    /// It was told, over this connection, of all that is assigned below this event, and of so many left builders.
+    told: Option<u64>,
+    told_left: usize,
+}
+
+/// What a source has passed on of a builder.
+#[derive(Debug, Clone, Copy, Default)]
+struct Word {
+    room: Option<Room>,
+    at: Duration,
+    contact: Contact,
+}
+
+impl Assigner {
+    /// Nothing is assigned.
+    pub fn new(config: &AssignConfig) -> Self {
+        let AssignConfig { sources, builders, first, end, silence } = *config;
+        let builders = vec![Builder::default(); builders.max(1) as usize];
+        let source = Source {
+            present: false,
+            live: true,
+            slots: 1,
+            records: 1,
+            spoke: None,
+            heard: vec![Word::default(); builders.len()],
+            next: first.0,
+            told: None,
+            told_left: 0,
+        };
+        Self {
+            silence: silence.max(QUIET),
+            pace: Pace::default(),
+            builders,
+            sources: vec![source; sources],
+            ranges: VecDeque::new(),
+            until: first.0,
+            end: end.map_or(u64::MAX, |end| end.0),
+            turn: 0,
+            left_out: Vec::new(),
+            looked: Duration::ZERO,
+            news: true,
+        }
+    }
+
+    /// A source is connected, with so many slots of so many records each. `knows_none`: it has just begun, and was told
+    /// nothing yet; another one says how far it knows.
+    pub fn greeted(&mut self, source: usize, slots: u32, records: u32, knows_none: bool) {
+        let until = self.ranges.front().map_or(self.until, |range| range.first.0);
+        let source = &mut self.sources[source];
+        source.present = true;
+        source.live = true;
+        (source.slots, source.records) = (slots.max(1).into(), records.max(1).into());
+        (source.told, source.told_left) = (knows_none.then_some(until), 0);
+        source.spoke = None;
+        self.news = true;
+    }
+
+    /// The connection of a source is down.
+    pub fn left(&mut self, source: usize) {
+        self.sources[source].present = false;
+        self.news = true;
+    }
+
+    /// A source accepts nothing more: it has ended, or was given up.
+    pub fn ended(&mut self, source: usize) {
+        self.sources[source].live = false;
+        self.news = true;
+    }
+
+    /// A source passes on what a builder said, and says how far it is.
+    ///
+    /// # Errors
+    /// There is no such builder.
+    pub fn heard(&mut self, source: usize, heard: &Heard) -> Result<(), NoSuchBuilder> {
+        let builders = self.builders.len();
+        let Heard { room, contact, next, assigned } = *heard;
+        let (now, until) = (self.pace.elapsed(), self.until);
+        let source = &mut self.sources[source];
+        let builder = usize::try_from(room.builder).unwrap_or(usize::MAX);
+        let Some(word) = source.heard.get_mut(builder) else {
+            return Err(NoSuchBuilder { builder: room.builder, builders });
+        };
+        source.spoke = Some(now);
+        source.next = source.next.max(next.0);
+        source.told.get_or_insert(assigned.0.min(until));
+        word.contact = contact;
+        // Who says to have closed what it was never given says nothing.
+        if contact != Contact::Away && room.closed_below.0 <= until {
+            (word.room, word.at) = (Some(room), now);
+        }
+        self.builders[builder].news = true;
+        Ok(())
+    }
+
+    /// The run ends in front of this event.
+    pub fn end_at(&mut self, end: EventId) {
+        self.end = self.end.min(end.0);
+        self.news = true;
+    }
+
+    /// The first event that is assigned to nobody.
+    pub fn until(&self) -> EventId {
+        EventId(self.until)
+    }
+
+    /// The first event that a source has not accepted, as it says, and as far as that can be.
+    pub fn position(&self, source: usize) -> EventId {
+        EventId(self.sources[source].next.min(self.until))
+    }
+
+    /// The builders that were left out, the first one first.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
+    }
+
+    /// Whether the other builders are done with a source, or left out. One that does not answer is not waited for.
+    pub fn is_done(&self, source: usize) -> bool {
+        let source = &self.sources[source];
+        let mut others = source.heard.iter().zip(&self.builders).skip(1);
+        !self.answers(source) || others.all(|(word, builder)| word.contact == Contact::Done || builder.left)
+    }
+
+    /// Time passes, or something has happened: assigns what can be assigned.
+    pub fn time(&mut self, now: Duration) {
+        self.pace.step(now);
+        let all = std::mem::take(&mut self.news) || self.pace.elapsed() - self.looked >= LOOK;
+        if all {
+            self.looked = self.pace.elapsed();
+        }
+        let mut news = all;
+        for builder in 0..self.builders.len() {
+            if std::mem::take(&mut self.builders[builder].news) || all {
+                self.look_at(builder);
+                news = true;
+            }
+        }
+        if news {
+            self.assign();
+        }
+    }
+
+    /// When [`time`](Self::time) is to be called again even if nothing happens.
+    pub fn next_time(&self) -> Duration {
+        self.pace.clock() + LOOK
+    }
+
+    /// What a source is to be told next.
+    pub fn next_share(&mut self, source: usize) -> Option<Share> {
+        let source = &mut self.sources[source];
+        let told = source.told.filter(|_| source.present)?;
+        if let Some(left) = self.left_out.get(source.told_left) {
+            source.told_left += 1;
+            return Some(Share::LeaveOut(left.builder));
+        }
+        let at = self.ranges.partition_point(|range| range.end().0 <= told);
+        let range = *self.ranges.get(at)?;
+        source.told = Some(range.end().0);
+        Some(Share::Assign(range))
+    }
+
+    /// Whether a source is there and was heard not long ago: only those have a say.
+    fn answers(&self, source: &Source) -> bool {
+        let now = self.pace.elapsed();
+        source.present && source.spoke.is_some_and(|spoke| now - spoke < QUIET)
+    }
+
+    /// What more than half of the sources that answer say at least of a builder.
+    fn most<T: Ord>(&self, builder: usize, say: impl Fn(&Word) -> Option<T>) -> Option<T> {
+        let voters = self.sources.iter().filter(|source| self.answers(source));
+        let needed = voters.clone().count() / 2;
+        let mut said: Vec<T> = voters.filter_map(|source| say(&source.heard[builder])).collect();
+        said.sort_unstable_by(|one, other| other.cmp(one));
+        said.into_iter().nth(needed)
+    }
+
+    /// Believes what most sources have heard of a builder, and leaves it out where they hear nothing any more.
+    fn look_at(&mut self, builder: usize) {
+        if self.builders[builder].left {
+            return;
+        }
+        let closed_below = self.most(builder, |word| Some(word.room?.closed_below));
+        let room = self.most(builder, |word| Some(word.room?.room));
+        let closed = self.most(builder, |word| Some(word.room?.closed));
+        if let (Some(closed_below), Some(room), Some(closed)) = (closed_below, room, closed) {
+            let number = u32::try_from(builder).unwrap_or(u32::MAX);
+            let entry = &mut self.builders[builder];
+            entry.close(closed_below.0);
+            entry.said = Some(Room { builder: number, closed_below, room, closed });
+        }
+        // The builder that assigns is there; one that was never heard has not begun, and the sources wait for it.
+        if builder == 0 || self.builders[builder].said.is_none() {
+            return;
+        }
+        let done = self.most(builder, |word| (word.contact == Contact::Done).then_some(()));
+        let away = self.most(builder, |word| (word.contact == Contact::Away).then_some(()));
+        let Some(quiet) = self.quiet(builder).filter(|_| done.is_none()) else { return };
+        self.builders[builder].quiet = quiet >= QUIET;
+        if quiet >= self.silence || away.is_some() && quiet >= QUIET {
+            self.leave_out(builder);
+        }
+    }
+
+    /// For how long most sources have not heard a builder; nothing where no source answers.
+    fn quiet(&self, builder: usize) -> Option<Duration> {
+        let heard = self.most(builder, |word| Some(word.room.map_or(Duration::ZERO, |_| word.at)))?;
+        Some(self.pace.elapsed().saturating_sub(heard))
+    }
+
+    fn leave_out(&mut self, builder: usize) {
+        let entry = &mut self.builders[builder];
+        entry.left = true;
+        self.left_out.push(LeftOut {
+            builder: u32::try_from(builder).unwrap_or(u32::MAX),
+            at: EventId(self.until),
+            open: std::mem::take(&mut entry.open).into(),
+            closed: entry.said.map_or(0, |said| said.closed),
+            assigned: entry.assigned,
+        });
+    }
+
+    fn assign(&mut self) {
+        self.assign_what_nobody_has();
+        let (share, part) = self.parts();
+        let mut idle = 0;
+        while self.until < self.end && idle < self.builders.len() {
+            let builder = self.turn;
+            self.turn = (self.turn + 1) % self.builders.len();
+            let count = self.fitting(builder, share, part).min(self.end - self.until);
+            if count == 0 {
+                idle += 1;
+                continue;
+            }
+            idle = 0;
+            let range = self.give(builder, count);
+            self.builders[builder].open.push_back(range);
+        }
+    }
+
+    /// Numbers that all sources have passed already: they jump over them, or had to drop their fragments for want of a
+    /// builder. They take no room.
+    fn assign_what_nobody_has(&mut self) {
+        let live = self.sources.iter().filter(|source| source.live);
+        let passed = live.map(|source| source.next).min().unwrap_or(self.until).min(self.end);
+        if passed > self.until {
+            self.give(0, passed - self.until);
+        }
+    }
+
+    /// How many of the next events go to a builder whose turn it is. `share`: what it may have of the sources' slots;
+    /// `part`: how many are handed out at a time.
+    fn fitting(&self, builder: usize, share: u64, part: u64) -> u64 {
+        let entry = &self.builders[builder];
+        let Some(said) = entry.said.filter(|_| !entry.left && !entry.quiet) else { return 0 };
+        let (room, outstanding) = (said.room.min(share), entry.outstanding());
+        let free = room.saturating_sub(outstanding);
+        // Not in crumbs, each of which would take a slot for itself.
+        if free >= part || outstanding == 0 { free.min(part) } else { 0 }
+    }
+
+    /// How many events of a builder the sources' slots may hold, so that those of the others have slots too whatever it
+    /// does; and how many are handed out at a time: as many as fill whole slots, where that goes.
+    fn parts(&self) -> (u64, u64) {
+        let builders = self.builders.len() as u64;
+        let holds = |source: &Source| (source.slots / builders).max(1).saturating_mul(source.records);
+        let share = self.sources.iter().map(holds).min().unwrap_or(1);
+        let part = (share / PARTS).max(1);
+        let records = self.sources.iter().map(|source| source.records).max().unwrap_or(1);
+        (share, if part > records { part - part % records } else { part })
+    }
+
+    fn give(&mut self, builder: usize, count: u64) -> Assign {
+        let range = Assign { first: EventId(self.until), count, builder: u32::try_from(builder).unwrap_or(u32::MAX) };
+        self.until += count;
+        self.builders[builder].assigned = self.builders[builder].assigned.saturating_add(count);
+        if self.ranges.len() >= MOST_RANGES {
+            self.ranges.pop_front();
+        }
+        self.ranges.push_back(range);
+        range
+    }
+}

@@ -1,0 +1,673 @@
+//! A scenario as a model: Thalweg's own event builder, with its credits and its order of asking, in a network of FIFOs.
+//! No sockets, no kernel, no processors.
+//!
+//! What is real is [`thalweg_build::Builder`]: the same code that a node runs, told the same things. What is a model is
+//! all around it: sources that always have more, links that carry frames at their rate, ports that drop what does not
+//! fit, and a transport that sends again what was dropped, a round trip later. It takes a small part of the time that
+//! the virtual machine takes, and hundreds of hosts.
+
+mod source;
+mod wire;
+
+use crate::LabError;
+use crate::report::{self, Bookkeeping, Completion, Events, Queue, Receiver, Report, Sender, Troubles};
+use crate::scenario::{Assignment, Link, Scenario, TCP_IP, Wrong};
+use crate::topology::{Memory, Slots};
+use source::{Out, Source};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use thalweg_build::{Builder, BuilderConfig, Check, Hold, Path, Window};
+use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, RunNumber, SourceId, record_len};
+use wire::{Calendar, Port, Time};
+
+/// Bytes of a message of the conversation.
+const MESSAGE: u64 = 64;
+
+/// What it lacks is refused.
+pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
+    let Scenario { network, traffic, measure } = scenario;
+    let stalls = network.unlike_receivers.iter().any(|receiver| receiver.stall.is_some() || receiver.dies.is_some());
+    let lacks = [
+        ("traffic.control", !traffic.control.credit, "it knows credits only, over a transport without a window"),
+        ("traffic.cross", traffic.cross > 0, "there are no other flows in it"),
+        ("traffic.assignment", traffic.assignment != Assignment::Modulo, "event e goes to builder e mod M in it"),
+        ("traffic.burst", traffic.burst.is_some(), "events come one by one in it"),
+        ("network.loss", network.loss > 0.0, "nothing is lost in it but what finds no room"),
+        ("network.receiver", stalls, "builders neither stall nor die in it"),
+        ("measure.calibrate", measure.calibrate, "there is nothing to be found out in it"),
+    ];
+    match lacks.into_iter().find(|(_, asked, _)| *asked) {
+        Some((key, _, why)) => Err(Wrong { key: key.into(), problem: format!("not in the model: {why}") }),
+        None => Ok(()),
+    }
+}
+
+/// Runs it.
+pub(crate) fn run(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabError> {
+    let begun = Instant::now();
+    let mut world = World::new(scenario);
+    world.run(stop)?;
+    Ok(world.report(begun.elapsed()))
+}
+
+/// What happens.
+#[derive(Debug)]
+enum Happening {
+    /// A builder's word reaches a source.
+    Said { source: usize, builder: usize, what: Said },
+    /// A source's link can take its next frame.
+    Free { source: usize },
+    /// A frame reaches the next port on its way.
+    AtPort(Frame),
+    /// A frame reaches its builder.
+    Arrives(Frame),
+    /// A builder's pace allows more.
+    Ask { builder: usize },
+    /// A source has its next event.
+    Next { source: usize },
+    /// The measurement begins.
+    Warm,
+    /// It ends.
+    End,
+}
+
+#[derive(Debug)]
+enum Said {
+    Fetch(u64),
+    Release(u64),
+}
+
+#[derive(Debug)]
+struct Frame {
+    source: usize,
+    builder: usize,
+    /// How many ports of its way it has passed.
+    passed: usize,
+    what: Cargo,
+    /// Bytes of the conversation, and on the wire.
+    bytes: u64,
+}
+
+#[derive(Debug)]
+enum Cargo {
+    Offer(Announcement),
+    /// So many bytes of a slot.
+    Data(u64),
+}
+
+/// A builder's host.
+struct Host {
+    builder: Builder,
+    /// For each source: what was asked for and has not come, in order: ticket, bytes, and whether these are its last.
+    asked: Vec<VecDeque<(u64, u64, bool)>>,
+    /// The time it will be asked again.
+    asks: Option<Time>,
+    payload: u64,
+    /// Bytes of places that are being filled, now and at most.
+    holds: u64,
+    most_held: u64,
+}
+
+struct World<'a> {
+    scenario: &'a Scenario,
+    now: Time,
+    calendar: Calendar<Happening>,
+    sources: Vec<Source>,
+    hosts: Vec<Host>,
+    /// In the order of [`Scenario::links`].
+    ports: Vec<Port>,
+    /// Where in it receivers' ports begin.
+    downlinks: usize,
+    /// Payload bytes of a segment, and what a frame of it is longer on the wire.
+    segment: u64,
+    overhead: u64,
+    delay: Time,
+    /// Messages that went either way.
+    messages: u64,
+    warm: Marks,
+    end: Marks,
+}
+
+/// What was counted up to a moment.
+#[derive(Debug, Default, Clone)]
+struct Marks {
+    at: Time,
+    payload: Vec<u64>,
+    events: Vec<(u64, u64)>,
+    drops: Vec<u64>,
+    messages: u64,
+}
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario) -> Self {
+        let network = &scenario.network;
+        let (senders, receivers) = (network.senders as usize, network.receivers as usize);
+        let memory = Memory::of(scenario);
+        let segment = u64::from(network.mtu - TCP_IP);
+        // As `LinkConfig` has it: what is on the line without headers.
+        let wire = f64::from(network.mtu + 38);
+        let path = |builder: usize| Path {
+            rate: scenario.receiver_rate(builder as u32).bytes_per_second() * segment as f64 / wire,
+            round_trip: scenario.round_trip().max(Duration::from_micros(50)),
+            buffer: network.buffer.0,
+            segment: segment as u32,
+            // As a node has it, with small slots or without.
+            unasked: network.buffer.0 / 8,
+        };
+        let config = |builder: usize| BuilderConfig {
+            run: RunNumber(1),
+            builder: builder as u32,
+            builders: receivers as u32,
+            rank: (builder as u32, receivers as u32),
+            sources: (0..senders).map(|n| (SourceId::new(1, n as u16), format!("sender-{n}"))).collect(),
+            level2: Vec::new(),
+            first: EventId(0),
+            window: Window::Credit(path(builder)),
+            deadline: Duration::from_secs(3600),
+            open_events: memory.open as u32,
+            max_payload: u32::MAX,
+            check: Check::Headers,
+            hold: Hold::UntilArrived,
+        };
+        let hosts = (0..receivers).map(|builder| {
+            let mut builder = Builder::new(config(builder));
+            (0..senders).for_each(|source| {
+                builder.connected(source, Slots::of(scenario, source as u32, memory.open).count as u32, false);
+            });
+            Host { builder, asked: vec![VecDeque::new(); senders], asks: None, payload: 0, holds: 0, most_held: 0 }
+        });
+        let interval = scenario.traffic.interval.map(|interval| interval.as_nanos() as Time);
+        let sources = (0..senders).map(|number| {
+            let slots = Slots::of(scenario, number as u32, memory.open);
+            let sizes = scenario.sizes_of(number as u32);
+            Source::new(number as u16, receivers, sizes, slots.bytes, slots.count, memory.open as u32, interval)
+        });
+        let links = scenario.links();
+        let port =
+            |link: &Link| Port::new(link.name.clone(), link.rate.bytes_per_second(), link.buffer.unwrap_or(u64::MAX));
+        Self {
+            scenario,
+            now: 0,
+            calendar: Calendar::new(),
+            sources: sources.collect(),
+            hosts: hosts.collect(),
+            ports: links.iter().map(port).collect(),
+            downlinks: links.len() - receivers,
+            segment,
+            overhead: u64::from(TCP_IP) + 38,
+            delay: network.delay.as_nanos() as Time,
+            messages: 0,
+            warm: Marks::default(),
+            end: Marks::default(),
+        }
+    }
+
+    fn run(&mut self, stop: &AtomicBool) -> Result<(), LabError> {
+        let warm = self.scenario.warm_up().as_nanos() as Time;
+        let end = warm + self.scenario.measured().as_nanos() as Time;
+        self.calendar.at(warm, Happening::Warm);
+        self.calendar.at(end, Happening::End);
+        for source in 0..self.sources.len() {
+            self.produce(source);
+        }
+        let mut turns = 0_u64;
+        while let Some((now, what)) = self.calendar.next() {
+            self.now = now;
+            turns += 1;
+            if turns.is_multiple_of(65_536) && stop.load(Ordering::Relaxed) {
+                return Err(LabError::Interrupted);
+            }
+            match what {
+                Happening::Said { source, builder, what } => self.told(source, builder, what),
+                Happening::Free { source } => self.send(source),
+                Happening::AtPort(frame) => self.at_port(frame),
+                Happening::Arrives(frame) => self.arrives(frame),
+                Happening::Ask { builder } => {
+                    if self.hosts[builder].asks == Some(now) {
+                        self.hosts[builder].asks = None;
+                        self.ask(builder);
+                    }
+                }
+                Happening::Next { source } => self.produce(source),
+                Happening::Warm => {
+                    self.warm = self.marks();
+                    self.hosts.iter_mut().for_each(|host| host.builder.forget_completions());
+                    self.ports.iter_mut().for_each(|port| port.longest = 0);
+                    self.sources.iter_mut().for_each(|source| source.most_waiting = 0);
+                }
+                Happening::End => {
+                    self.end = self.marks();
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn time(&self) -> Duration {
+        Duration::from_nanos(self.now)
+    }
+
+    fn produce(&mut self, source: usize) {
+        self.sources[source].produce(self.now);
+        if let Some(next) = self.sources[source].next_time().filter(|next| *next > self.now) {
+            self.calendar.at(next, Happening::Next { source });
+        }
+        self.wake(source);
+    }
+
+    /// Has a source send, where its link is free.
+    fn wake(&mut self, source: usize) {
+        if !self.sources[source].sending {
+            self.sources[source].sending = true;
+            self.send(source);
+        }
+    }
+
+    fn told(&mut self, source: usize, builder: usize, what: Said) {
+        match what {
+            Said::Fetch(bytes) => {
+                let asked = &mut self.sources[source];
+                asked.queue.push_back((builder, Out::Data { left: bytes, head: MESSAGE }));
+                asked.waiting += bytes;
+                asked.most_waiting = asked.most_waiting.max(asked.waiting);
+                self.wake(source);
+            }
+            Said::Release(below) => {
+                self.sources[source].release(builder, below);
+                self.produce(source);
+            }
+        }
+    }
+
+    /// Puts the next frame of a source onto its link.
+    fn send(&mut self, source: usize) {
+        let Some((builder, out)) = self.sources[source].queue.front_mut() else {
+            self.sources[source].sending = false;
+            return;
+        };
+        let builder = *builder;
+        let (what, bytes, done) = match out {
+            Out::Offer(offer) => (Cargo::Offer(*offer), MESSAGE, true),
+            Out::Data { left, head } => {
+                let head = std::mem::take(head);
+                let bytes = (*left).min(self.segment - head);
+                *left -= bytes;
+                (Cargo::Data(bytes), bytes + head, *left == 0)
+            }
+        };
+        if done {
+            self.sources[source].queue.pop_front();
+        }
+        if let Cargo::Data(bytes) = &what {
+            self.sources[source].waiting -= bytes;
+        }
+        let wire = bytes + self.overhead;
+        if let Some(gone) = self.ports[source].enqueue(self.now, wire, wire) {
+            self.calendar.at(gone, Happening::Free { source });
+            self.pass_on(gone, Frame { source, builder, passed: 1, what, bytes });
+        }
+    }
+
+    /// A frame leaves a port for the next one. Behind the last switch is the cable, with all of the delay.
+    fn pass_on(&mut self, now: Time, frame: Frame) {
+        let delay = if frame.passed + 1 == self.way(&frame).len() { self.delay } else { 0 };
+        self.calendar.at(now + delay, Happening::AtPort(frame));
+    }
+
+    /// The ports on a frame's way, the sender's own link first.
+    fn way(&self, frame: &Frame) -> Vec<usize> {
+        let Frame { source, builder, .. } = *frame;
+        let senders = self.sources.len();
+        let last = self.downlinks + builder;
+        let scenario = self.scenario;
+        if let Some(rack) = scenario.rack_of(source as u32) {
+            return vec![source, senders + rack as usize, last];
+        }
+        match (scenario.leaf_of(source as u32), scenario.leaf_of(builder as u32)) {
+            (Some(from), Some(to)) if from != to => {
+                vec![source, senders + 2 * from as usize, senders + 2 * to as usize + 1, last]
+            }
+            _ => vec![source, last],
+        }
+    }
+
+    fn at_port(&mut self, mut frame: Frame) {
+        let wire = frame.bytes + self.overhead;
+        let way = self.way(&frame);
+        match self.ports[way[frame.passed]].enqueue(self.now, wire - 24, wire) {
+            Some(gone) if frame.passed + 1 == way.len() => self.calendar.at(gone, Happening::Arrives(frame)),
+            Some(gone) => {
+                frame.passed += 1;
+                self.pass_on(gone, frame);
+            }
+            // Found missing, and sent again.
+            None => {
+                frame.passed = 1;
+                self.calendar.at(self.now + 2 * self.delay + 1000, Happening::AtPort(frame));
+            }
+        }
+    }
+
+    fn arrives(&mut self, frame: Frame) {
+        let now = self.time();
+        let Frame { source, builder, what, .. } = frame;
+        let host = &mut self.hosts[builder];
+        let mut done = false;
+        match what {
+            Cargo::Offer(offer) => {
+                self.messages += 1;
+                if let Err(violation) = host.builder.offered(source, offer, now) {
+                    unreachable!("a source of the model broke the rules: {violation}");
+                }
+            }
+            Cargo::Data(bytes) => {
+                host.builder.received(source, bytes, now);
+                let mut left = bytes;
+                while left > 0
+                    && let Some((ticket, wanted, last)) = host.asked[source].front_mut()
+                {
+                    let came = left.min(*wanted);
+                    (*wanted, left) = (*wanted - came, left - came);
+                    if *wanted > 0 {
+                        break;
+                    }
+                    let (ticket, last) = (*ticket, *last);
+                    host.asked[source].pop_front();
+                    if last {
+                        done = true;
+                        let sent = &self.sources[source];
+                        let first = sent.out[builder].iter().find(|slot| slot.offer.ticket == ticket);
+                        let Some(first) = first.map(|slot| slot.offer.first) else { continue };
+                        let lengths = sent.lengths(builder, ticket);
+                        let records = Records::new(sent.id, first, self.scenario.network.receivers, lengths);
+                        host.holds -= records.bytes as u64;
+                        host.payload += lengths.iter().map(|length| u64::from(*length)).sum::<u64>();
+                        if let Err(violation) = host.builder.arrived(source, ticket, &records, |_, _| {}) {
+                            unreachable!("a source of the model broke the rules: {violation}");
+                        }
+                    }
+                }
+            }
+        }
+        if done && let Some(below) = self.hosts[builder].builder.release(source) {
+            self.say(source, builder, Said::Release(below));
+        }
+        self.ask(builder);
+    }
+
+    /// A builder's message goes to a source.
+    fn say(&mut self, source: usize, builder: usize, what: Said) {
+        self.messages += 1;
+        self.calendar.at(self.now + self.delay, Happening::Said { source, builder, what });
+    }
+
+    /// A builder's turn.
+    fn ask(&mut self, builder: usize) {
+        let now = self.time();
+        while self.hosts[builder].builder.next_closed().is_some() {}
+        while let Some(fetch) = self.hosts[builder].builder.next_fetch(now) {
+            let host = &mut self.hosts[builder];
+            let bytes = u64::from(fetch.range.end - fetch.range.start);
+            let last = fetch.range.end == fetch.offer.bytes;
+            host.asked[fetch.source].push_back((fetch.offer.ticket, bytes, last));
+            if fetch.range.start == 0 {
+                host.holds += u64::from(fetch.offer.bytes);
+                host.most_held = host.most_held.max(host.holds);
+            }
+            // The message in front of the data that answers it counts too.
+            self.messages += 1;
+            self.say(fetch.source, builder, Said::Fetch(bytes));
+        }
+        let Self { hosts, calendar, .. } = self;
+        let host = &mut hosts[builder];
+        if let Some(at) = host.builder.next_ask() {
+            let at = (at.as_nanos() as Time).max(self.now + 1);
+            if host.asks.is_none_or(|known| at < known) {
+                host.asks = Some(at);
+                calendar.at(at, Happening::Ask { builder });
+            }
+        }
+    }
+
+    fn marks(&self) -> Marks {
+        Marks {
+            at: self.now,
+            payload: self.hosts.iter().map(|host| host.payload + host.builder.in_parts()).collect(),
+            events: self.hosts.iter().map(|host| host.builder.counts()).collect(),
+            drops: self.ports.iter().map(|port| port.drops).collect(),
+            messages: self.messages,
+        }
+    }
+
+    fn report(&self, wall: Duration) -> Report {
+        let seconds = (self.end.at - self.warm.at) as f64 * 1e-9;
+        let receivers: Vec<Receiver> = (0..self.hosts.len())
+            .map(|at| {
+                let (times, port) = (self.hosts[at].builder.completion(), &self.ports[self.downlinks + at]);
+                let micros = |quantile: f64| times.value_at_quantile(quantile) as f64 / 1e3;
+                let complete = |(built, incomplete): (u64, u64)| built - incomplete;
+                Receiver {
+                    name: port.name.clone(),
+                    goodput_bits_per_second: (self.end.payload[at] - self.warm.payload[at]) as f64 * 8.0 / seconds,
+                    events: Events {
+                        complete: complete(self.end.events[at]) - complete(self.warm.events[at]),
+                        incomplete: self.end.events[at].1,
+                    },
+                    completion: (!times.is_empty()).then(|| Completion {
+                        p50_us: micros(0.5),
+                        p99_us: micros(0.99),
+                        max_us: micros(1.0),
+                    }),
+                    drops: self.end.drops[self.downlinks + at] - self.warm.drops[self.downlinks + at],
+                    queue: Queue { max_bytes: port.longest, limit_bytes: port.buffer, ..Queue::default() },
+                }
+            })
+            .collect();
+        let goodput: f64 = receivers.iter().map(|receiver| receiver.goodput_bits_per_second).sum();
+        let ceiling = self.scenario.ceiling();
+        let drops: u64 = self.end.drops.iter().sum::<u64>() - self.warm.drops.iter().sum::<u64>();
+        let whole: u64 = self.end.drops.iter().sum();
+        Report {
+            laboratory: "model".to_owned(),
+            scenario: self.scenario.clone(),
+            goodput_bits_per_second: goodput,
+            ceiling_bits_per_second: ceiling,
+            share_of_ceiling: goodput / ceiling,
+            retransmissions: drops,
+            drops,
+            whole_run: Troubles { retransmissions: whole, timeouts: 0, drops: whole },
+            queue: receivers
+                .iter()
+                .map(|one| &one.queue)
+                .max_by_key(|queue| queue.max_bytes)
+                .cloned()
+                .unwrap_or_default(),
+            events: receivers.iter().fold(Events::default(), |sum, one| Events {
+                complete: sum.complete + one.events.complete,
+                incomplete: sum.incomplete + one.events.incomplete,
+            }),
+            completion: receivers.iter().filter_map(|one| one.completion).reduce(|a, b| Completion {
+                p50_us: a.p50_us.max(b.p50_us),
+                p99_us: a.p99_us.max(b.p99_us),
+                max_us: a.max_us.max(b.max_us),
+            }),
+            measured_seconds: seconds,
+            virtual_seconds: self.now as f64 * 1e-9,
+            wall_seconds: wall.as_secs_f64(),
+            bookkeeping: Some(self.bookkeeping(seconds)),
+            ports: self.between(),
+            notes: vec![
+                "simulated: Thalweg's own event builder, in a network of queues; processors take no time".to_owned(),
+                "what finds no room is sent again a round trip later; there are no acknowledgements".to_owned(),
+            ],
+            senders: self.ports[..self.sources.len()]
+                .iter()
+                .map(|port| Sender { name: port.name.clone(), ..Sender::default() })
+                .collect(),
+            receivers,
+            ..Report::default()
+        }
+    }
+}
+
+impl World<'_> {
+    /// What it takes to say who sends what.
+    fn bookkeeping(&self, seconds: f64) -> Bookkeeping {
+        let messages = (self.end.messages - self.warm.messages) as f64;
+        let payload: u64 = self.end.payload.iter().sum::<u64>() - self.warm.payload.iter().sum::<u64>();
+        let event = self.scenario.event_payload();
+        let holds = |bytes: &mut dyn Iterator<Item = u64>| bytes.max().unwrap_or(0);
+        Bookkeeping {
+            messages_per_second: messages / seconds,
+            messages_per_event: messages * event / (payload as f64).max(1.0),
+            share_of_bytes: messages * MESSAGE as f64 / (payload as f64).max(1.0),
+            builder_bytes: holds(&mut self.hosts.iter().map(|host| host.most_held)),
+            source_bytes: holds(&mut self.sources.iter().map(|source| source.most_held)),
+            card_bytes: holds(&mut self.sources.iter().map(|source| source.most_waiting)),
+        }
+    }
+
+    /// The ports between switches.
+    fn between(&self) -> Vec<report::Port> {
+        let ports = self.sources.len()..self.downlinks;
+        let port = |at: usize| report::Port {
+            name: self.ports[at].name.clone(),
+            drops: self.end.drops[at] - self.warm.drops[at],
+            queue: Queue { max_bytes: self.ports[at].longest, limit_bytes: self.ports[at].buffer, ..Queue::default() },
+        };
+        ports.map(port).collect()
+    }
+}
+
+/// A slot's bytes, as far as they matter: headers.
+struct Records {
+    headers: Vec<(usize, [u8; HEADER_LEN])>,
+    bytes: usize,
+}
+
+impl Records {
+    fn new(source: SourceId, first: EventId, stride: u32, lengths: &[u32]) -> Self {
+        let mut at = 0;
+        let headers = lengths.iter().zip(0..).map(|(&length, n)| {
+            let header = FragmentHeader {
+                run: RunNumber(1),
+                source,
+                event: EventId(first.0 + n * u64::from(stride)),
+                total_length: length,
+                piece_length: length,
+                ..FragmentHeader::default()
+            };
+            let begins = at;
+            at += record_len(length as usize);
+            (begins, header.encode())
+        });
+        let headers = headers.collect();
+        Self { headers, bytes: at }
+    }
+}
+
+impl RecordBytes for Records {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Only headers are ever looked at.
+    fn copy_to(&self, at: usize, out: &mut [u8]) {
+        let header =
+            self.headers.iter().find(|(begins, _)| *begins == at).map_or([0; HEADER_LEN], |(_, header)| *header);
+        let length = out.len();
+        out.copy_from_slice(&header[..length]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(text: &str) -> Report {
+        let scenario = Scenario::parse(text).unwrap();
+        takes(&scenario).unwrap();
+        run(&scenario, &AtomicBool::new(false)).unwrap()
+    }
+
+    /// Nothing is dropped, no event incomplete, and so much of the ceiling is carried.
+    fn carries(text: &str, share: f64) -> Report {
+        let report = report(text);
+        assert_eq!((report.whole_run.drops, report.events.incomplete), (0, 0), "{text}");
+        assert!(report.share_of_ceiling >= share, "{}: {text}", report.share_of_ceiling);
+        report
+    }
+
+    #[test]
+    fn builders_that_go_around_the_sources_keep_every_link_busy() {
+        for (senders, receivers) in [(4, 4), (8, 8), (16, 16), (16, 4), (4, 16), (24, 24)] {
+            for size in ["size = \"16 KiB\"", "size = \"64 KiB\"", "sizes = [\"1 KiB\", \"128 KiB\"]"] {
+                let share = if size.contains("sizes") { 0.93 } else { 0.97 };
+                let network = format!("[network]\nsenders = {senders}\nreceivers = {receivers}\n");
+                carries(&format!("{network}[traffic]\n{size}\n[measure]\nseconds = 0.2\n"), share);
+            }
+        }
+        carries("[network]\nsenders = 8\nreceivers = 8\n[traffic]\nsize = \"1 MiB\"\n[measure]\nseconds = 0.5\n", 0.97);
+        let far = "[network]\nsenders = 8\nreceivers = 8\nrate = \"10 Gbit/s\"\ndelay = \"1ms\"\nbuffer = \"3.4 MB\"\n";
+        carries(&format!("{far}[measure]\nseconds = 0.03\n"), 0.95);
+    }
+
+    #[test]
+    fn one_builder_has_what_it_had_before_there_were_others() {
+        for senders in [3, 10, 32] {
+            carries(&format!("[network]\nsenders = {senders}\n[measure]\nseconds = 0.3\n"), 0.99);
+        }
+    }
+
+    #[test]
+    fn a_source_of_nearly_all_bytes_has_what_its_link_carries() {
+        for (receivers, others) in [(1, "64 KiB"), (8, "16 KiB")] {
+            let network = format!("[network]\nsenders = 8\nreceivers = {receivers}\n");
+            let text = "[[network.sender]]\nnumber = 0\nsize = \"1600 KiB\"\n";
+            carries(&format!("{network}{text}[traffic]\nsize = \"{others}\"\n[measure]\nseconds = 0.4\n"), 0.9);
+        }
+    }
+
+    #[test]
+    fn nothing_is_dropped_in_front_of_uplinks_and_trunks_that_sources_share() {
+        for (hosts, between) in [
+            ("senders = 16\nreceivers = 4\n", "[network.shared]\nsenders = 4\n"),
+            ("senders = 16\nreceivers = 16\n", "[network.tree]\nleaves = 2\noversubscription = 2\n"),
+            ("senders = 16\nreceivers = 16\n", "[network.tree]\nleaves = 4\n"),
+        ] {
+            let report = carries(&format!("[network]\n{hosts}{between}[measure]\nseconds = 0.2\n"), 0.95);
+            assert!(!report.ports.is_empty());
+        }
+    }
+
+    /// Messages for each fragment: an offer, a release, and for each piece a fetch and what is in front of its data.
+    #[test]
+    fn messages_grow_with_the_fragments_and_memory_with_the_peers() {
+        let fabric = |hosts: u32| {
+            let network = format!("[network]\nsenders = {hosts}\nreceivers = {hosts}\nrate = \"100 Gbit/s\"\n");
+            let rest = "delay = \"5us\"\nbuffer = \"4 MB\"\nmtu = 9000\n[network.tree]\nleaves = 5\n";
+            let measure = "[measure]\nseconds = 0.002\nwarm_up = \"2ms\"\n";
+            let report = carries(&format!("{network}{rest}{measure}"), 0.95);
+            report.bookkeeping.unwrap()
+        };
+        let (few, many) = (fabric(10), fabric(40));
+        for (hosts, found) in [(10.0, few), (40.0, many)] {
+            assert!((found.messages_per_event / (4.0 * hosts) - 1.0).abs() < 0.05, "{found:?}");
+            assert!(found.share_of_bytes < 0.01, "{found:?}");
+        }
+        assert!(many.builder_bytes <= 4 * few.builder_bytes, "{few:?} {many:?}");
+    }
+
+    #[test]
+    fn what_the_model_lacks_is_refused_by_its_key() {
+        for (text, key) in [
+            ("[network]\nsenders = 2\nloss = 0.1\n", "network.loss"),
+            ("[network]\nsenders = 2\n[traffic]\ncontrol = \"cubic\"\n", "traffic.control"),
+            ("[network]\nsenders = 2\n[traffic]\ncross = 1\n", "traffic.cross"),
+        ] {
+            assert_eq!(takes(&Scenario::parse(text).unwrap()).unwrap_err().key, key);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! A source of the model: it always has more, as long as it has slots, and serves what builders ask in the order in
+//! which they asked.
+
+use super::wire::Time;
+use std::collections::VecDeque;
+use thalweg_device::payload_len;
+use thalweg_wire::{Announcement, Disposition, EventId, SourceId, record_len};
+
+/// What is to be sent to a builder.
+#[derive(Debug)]
+pub(super) enum Out {
+    /// A message of 64 bytes that tells of a slot.
+    Offer(Announcement),
+    /// So many bytes of slots, as they were asked for.
+    Data { left: u64, head: u64 },
+}
+
+/// A slot and the payload lengths of the fragments in it.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) offer: Announcement,
+    pub(super) lengths: Vec<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) id: SourceId,
+    sizes: (u64, u64),
+    slot_bytes: u64,
+    /// The most fragments in a slot.
+    most: u32,
+    /// Slots that are free.
+    free: u64,
+    next_event: u64,
+    interval: Option<Time>,
+    /// The next fragment's payload, which has no place yet.
+    pending: Option<u32>,
+    /// For each builder: what is being filled, tickets that are out, and the next ticket.
+    filling: Vec<Option<Slot>>,
+    pub(super) out: Vec<VecDeque<Slot>>,
+    tickets: Vec<u64>,
+    /// What is to be sent, in order: to which builder, and what.
+    pub(super) queue: VecDeque<(usize, Out)>,
+    pub(super) sending: bool,
+    /// Bytes that it was asked for and that wait for its link, now and at most.
+    pub(super) waiting: u64,
+    pub(super) most_waiting: u64,
+    /// The most bytes that its slots held.
+    pub(super) held: u64,
+    pub(super) most_held: u64,
+}
+
+impl Source {
+    pub(super) fn new(
+        number: u16,
+        builders: usize,
+        sizes: (u64, u64),
+        slot_bytes: u64,
+        slots: u64,
+        most: u32,
+        interval: Option<Time>,
+    ) -> Self {
+        Self {
+            id: SourceId::new(1, number),
+            sizes,
+            slot_bytes,
+            most,
+            free: slots,
+            next_event: 0,
+            interval,
+            pending: None,
+            filling: std::iter::repeat_with(|| None).take(builders).collect(),
+            out: std::iter::repeat_with(VecDeque::new).take(builders).collect(),
+            tickets: vec![0; builders],
+            queue: VecDeque::new(),
+            sending: false,
+            waiting: 0,
+            most_waiting: 0,
+            held: 0,
+            most_held: 0,
+        }
+    }
+
+    /// Fills slots as far as there are free ones, and tells builders of those that are full.
+    pub(super) fn produce(&mut self, now: Time) {
+        let builders = self.filling.len() as u64;
+        loop {
+            if self.interval.is_some_and(|interval| self.next_event * interval > now) {
+                break;
+            }
+            let event = self.next_event;
+            let builder = (event % builders) as usize;
+            let length = *self.pending.get_or_insert_with(|| match self.sizes {
+                (from, to) if from == to => to as u32,
+                (from, to) => payload_len(1, self.id, event, from, to) as u32,
+            });
+            let record = record_len(length as usize) as u64;
+            if self.filling[builder].as_ref().is_some_and(|slot| {
+                u64::from(slot.offer.bytes) + record > self.slot_bytes || slot.offer.count >= self.most
+            }) {
+                self.offer(builder);
+            }
+            if self.filling[builder].is_none() {
+                if self.free == 0 {
+                    break;
+                }
+                self.free -= 1;
+                let offer = Announcement {
+                    ticket: self.tickets[builder],
+                    first: EventId(event),
+                    arena_offset: 0,
+                    count: 0,
+                    bytes: 0,
+                    disposition: Disposition::Held,
+                };
+                self.tickets[builder] += 1;
+                self.filling[builder] = Some(Slot { offer, lengths: Vec::new() });
+            }
+            if let Some(slot) = &mut self.filling[builder] {
+                slot.offer.count += 1;
+                slot.offer.bytes += record as u32;
+                slot.lengths.push(length);
+                let full = u64::from(slot.offer.bytes) + record > self.slot_bytes || slot.offer.count >= self.most;
+                self.held += record;
+                if full {
+                    self.offer(builder);
+                }
+            }
+            self.pending = None;
+            self.next_event += 1;
+        }
+        self.most_held = self.most_held.max(self.held);
+        // Where little is under way, what is there need not wait for company.
+        for builder in 0..self.filling.len() {
+            if self.out[builder].len() < 2 {
+                self.offer(builder);
+            }
+        }
+    }
+
+    /// When the next event comes, where events come at intervals.
+    pub(super) fn next_time(&self) -> Option<Time> {
+        self.interval.map(|interval| self.next_event * interval)
+    }
+
+    fn offer(&mut self, builder: usize) {
+        if let Some(slot) = self.filling[builder].take() {
+            self.queue.push_back((builder, Out::Offer(slot.offer)));
+            self.out[builder].push_back(slot);
+        }
+    }
+
+    /// A builder has what it wants of all tickets below this one.
+    pub(super) fn release(&mut self, builder: usize, below: u64) {
+        while self.out[builder].front().is_some_and(|slot| slot.offer.ticket < below) {
+            if let Some(slot) = self.out[builder].pop_front() {
+                self.free += 1;
+                self.held -= u64::from(slot.offer.bytes);
+            }
+        }
+    }
+
+    /// The lengths of the fragments in a slot that is out.
+    pub(super) fn lengths(&self, builder: usize, ticket: u64) -> &[u32] {
+        let slot = self.out[builder].iter().find(|slot| slot.offer.ticket == ticket);
+        slot.map_or(&[], |slot| &slot.lengths)
+    }
+}

@@ -1,0 +1,110 @@
+//! Links and switch ports of the model: FIFOs of a rate and a buffer, and the clock that everything happens by.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Nanoseconds since the beginning.
+pub(super) type Time = u64;
+
+/// What is yet to happen, earliest first; at one time, in the order it was said.
+#[derive(Debug)]
+pub(super) struct Calendar<T> {
+    entries: BinaryHeap<Entry<T>>,
+    said: u64,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    at: Reverse<(Time, u64)>,
+    what: T,
+}
+
+impl<T> Calendar<T> {
+    pub(super) fn new() -> Self {
+        Self { entries: BinaryHeap::new(), said: 0 }
+    }
+
+    pub(super) fn at(&mut self, time: Time, what: T) {
+        self.said += 1;
+        self.entries.push(Entry { at: Reverse((time, self.said)), what });
+    }
+
+    pub(super) fn next(&mut self) -> Option<(Time, T)> {
+        self.entries.pop().map(|Entry { at: Reverse((time, _)), what }| (time, what))
+    }
+}
+
+impl<T> Ord for Entry<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
+impl<T> PartialOrd for Entry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> PartialEq for Entry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl<T> Eq for Entry<T> {}
+
+/// A link with a queue in front of it.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) name: String,
+    /// Nanoseconds for a byte on the wire.
+    pub(super) byte_time: f64,
+    pub(super) buffer: u64,
+    /// When what waits has gone.
+    free: Time,
+    /// What waits or is being sent: when it will have gone, and its bytes.
+    waiting: VecDeque<(Time, u64)>,
+    backlog: u64,
+    pub(super) longest: u64,
+    pub(super) drops: u64,
+}
+
+impl Port {
+    pub(super) fn new(name: String, bytes_per_second: f64, buffer: u64) -> Self {
+        Self {
+            name,
+            byte_time: 1e9 / bytes_per_second,
+            buffer,
+            free: 0,
+            waiting: VecDeque::new(),
+            backlog: 0,
+            longest: 0,
+            drops: 0,
+        }
+    }
+
+    /// A frame of so many bytes, which take `wire` on the wire, comes. When it has gone; nothing where there is no
+    /// room. What is being sent takes no room.
+    pub(super) fn enqueue(&mut self, now: Time, bytes: u64, wire: u64) -> Option<Time> {
+        while self.waiting.front().is_some_and(|(gone, _)| *gone <= now) {
+            self.waiting.pop_front();
+            // The next one is being sent from then on.
+            self.backlog -= self.waiting.front().map_or(0, |(_, bytes)| *bytes);
+        }
+        let takes = (wire as f64 * self.byte_time) as u64;
+        if self.waiting.is_empty() {
+            self.free = now + takes;
+        } else {
+            if self.backlog + bytes > self.buffer {
+                self.drops += 1;
+                return None;
+            }
+            self.backlog += bytes;
+            self.longest = self.longest.max(self.backlog);
+            self.free += takes;
+        }
+        self.waiting.push_back((self.free, bytes));
+        Some(self.free)
+    }
+}

@@ -1,0 +1,405 @@
+//! Who waits for whom: each link and each builder's credit over time, as pictures, and the two sentences that most
+//! readers look for: which links were idle, and why.
+
+use crate::report::{CreditOverTime, LinkKind, LinkOverTime, SentAgain, Timeline};
+use std::fmt::Write;
+use thalweg_page::html::{escaped, figure, paragraph, table};
+use thalweg_page::text::volume;
+
+/// What a page with a timeline needs beside the style of all pages.
+pub(super) const STYLE: &str = include_str!("timeline.css");
+
+/// The section of a report's page.
+pub(super) fn section(timeline: &Timeline) -> String {
+    let mut out = String::from("<h2>Who waits for whom</h2>\n");
+    for sentence in [idle_uplink(timeline), idle_downlink(timeline)].into_iter().flatten() {
+        out.push_str(&paragraph("finding", &sentence));
+    }
+    if !timeline.links.is_empty() {
+        out.push_str(&figure("", &links(timeline)));
+        out.push_str(&paragraph(
+            "quiet",
+            "Each row is a link; the bluer, the busier it was; where it is pale it was idle. The orange line beneath it is what waited in front of it, darkest at the longest queue of its kind. Look for pale stretches: an uplink that is pale while others are blue had nothing to send or nobody who asked.",
+        ));
+    }
+    if !timeline.credit.is_empty() {
+        let builders: String = timeline.credit.iter().map(|credit| builder(timeline, credit)).collect();
+        let _ = write!(out, "<h3>Where each builder’s credit was</h3>\n<div class=\"builders\">\n{builders}</div>\n");
+    }
+    let SentAgain { fast, tail_loss_probes, after_timeout, needless } = timeline.again;
+    let rows = [
+        ("a gap was seen behind them", fast),
+        ("to find out whether the last ones arrived", tail_loss_probes),
+        ("a timeout", after_timeout),
+        ("of all these, receivers said that they had", needless),
+    ];
+    let rows = rows.map(|(why, count)| [why.to_owned(), count.to_string()]);
+    let _ = write!(
+        out,
+        "<h3>Sent again by TCP</h3>\n{}",
+        table("beside again", &["why", "", "segments"][..], rows.map(|[why, count]| [why, String::new(), count]))
+    );
+    out
+}
+
+/// Pixels: of a name, of a row's figure behind it, and of the whole.
+const NAME: usize = 96;
+const FIGURE: usize = 54;
+const WIDE: usize = 920;
+/// Of a builder's picture: two stand side by side.
+const HALF: usize = 450;
+/// Shades between nothing and all.
+const SHADES: usize = 12;
+/// More senders than can be told apart share rows.
+const MOST_ROWS: usize = 64;
+
+/// All links.
+fn links(timeline: &Timeline) -> String {
+    let most = timeline.links.len();
+    let (row, lane) = if most > 40 { (11, 6) } else { (17, 10) };
+    let strip = Strip { left: NAME, width: WIDE - NAME - FIGURE };
+    let mut body = String::new();
+    let mut y = 0;
+    for kind in [LinkKind::Up, LinkKind::Shared, LinkKind::Trunk, LinkKind::Down] {
+        let of_kind = || timeline.links.iter().filter(|link| link.kind == kind);
+        if of_kind().next().is_none() {
+            continue;
+        }
+        y += 24;
+        let title = match kind {
+            LinkKind::Up => "from senders",
+            LinkKind::Shared => "shared uplinks",
+            LinkKind::Trunk => "trunks",
+            LinkKind::Down => "to receivers",
+        };
+        let _ = writeln!(body, "<text class=\"head\" x=\"0\" y=\"{}\">{title}</text>", y - 7);
+        let longest = of_kind().flat_map(|link| &link.waiting).max().copied().unwrap_or(0).max(1);
+        for link in of_kind() {
+            let name = escaped(&link.name);
+            let mean = percent(mean(&link.busy));
+            let text = y + lane - 1;
+            let _ = writeln!(body, "<text x=\"{}\" y=\"{text}\" text-anchor=\"end\">{name}</text>", NAME - 8);
+            let busy = link.busy.iter().map(|busy| f64::from(*busy));
+            body.push_str(&strip.row("b", y, lane, busy));
+            let waiting = link.waiting.iter().map(|bytes| *bytes as f64 / longest as f64);
+            body.push_str(&strip.row("w", y + lane + 1, 3, waiting));
+            let _ = writeln!(
+                body,
+                "<text x=\"{}\" y=\"{text}\" text-anchor=\"end\" class=\"quiet\">{mean}</text>",
+                WIDE - 2
+            );
+            y += row;
+        }
+    }
+    body.push_str(&strip.axis(timeline, y));
+    y += 30;
+    for (at, colour, less, more) in [(0, "b", "idle", "busy"), (1, "w", "nothing in front of it", "the longest queue")]
+    {
+        let x = NAME + at * 330;
+        let _ = write!(body, "<text class=\"quiet\" x=\"{x}\" y=\"{}\">{less}</text>", y + 9);
+        let scale = Strip { left: x + 8 * less.len() - less.len() * 7 / 4, width: 78 };
+        body.push_str(&scale.row(colour, y, 10, (0..=SHADES).map(|shade| shade as f64 / SHADES as f64)));
+        let _ = writeln!(body, "<text class=\"quiet\" x=\"{}\" y=\"{}\">{more}</text>", scale.left + 86, y + 9);
+    }
+    let height = y + 16;
+    let what = "how busy each link was over time";
+    format!(
+        "<svg class=\"timeline\" role=\"img\" aria-label=\"{what}\" viewBox=\"0 0 {WIDE} {height}\" width=\"{WIDE}\" height=\"{height}\">\n{body}</svg>\n"
+    )
+}
+
+/// A builder's credit, and what to read from it.
+fn builder(timeline: &Timeline, credit: &CreditOverTime) -> String {
+    // One scale for all builders, so that they can be compared.
+    let most = timeline.credit.iter().flat_map(|credit| credit.at.iter().flatten()).max().copied().unwrap_or(0).max(1);
+    let together = credit.at.len().div_ceil(MOST_ROWS).max(1);
+    let rows = credit.at.len().div_ceil(together);
+    let lane = (176 / rows.max(1)).clamp(3, 11);
+    let strip = Strip { left: 62, width: HALF - 62 - 8 };
+    let mut body = String::new();
+    let _ = writeln!(body, "<text class=\"head\" x=\"0\" y=\"13\">{}</text>", escaped(&credit.receiver));
+    let mut y = 20;
+    for (number, some) in credit.at.chunks(together).enumerate() {
+        // A name where there is room for it.
+        if lane >= 9 || number % 10usize.div_ceil(lane) == 0 {
+            let name = format!("sender-{}", number * together);
+            let _ = writeln!(
+                body,
+                "<text class=\"small\" x=\"56\" y=\"{}\" text-anchor=\"end\">{name}</text>",
+                y + lane.max(8) - 1
+            );
+        }
+        let steps = some.first().map_or(0, Vec::len);
+        let largest = |step: usize| some.iter().filter_map(|at| at.get(step)).max().copied().unwrap_or(0);
+        body.push_str(&strip.row("c", y, lane, (0..steps).map(|step| largest(step) as f64 / most as f64)));
+        y += lane + 1;
+    }
+    body.push_str(&strip.axis(timeline, y));
+    let height = y + 20;
+    let svg = format!(
+        "<svg class=\"timeline\" role=\"img\" aria-label=\"where the credit of {} was\" viewBox=\"0 0 {HALF} {height}\" width=\"{HALF}\" height=\"{height}\">\n{body}</svg>",
+        escaped(&credit.receiver)
+    );
+    format!("<div>{svg}{}</div>\n", paragraph("quiet", &credit_sentence(credit, most)))
+}
+
+/// What to read from a builder's picture.
+fn credit_sentence(credit: &CreditOverTime, most: u64) -> String {
+    let sums: Vec<u64> = credit.at.iter().map(|at| at.iter().sum()).collect();
+    let all: u64 = sums.iter().sum();
+    if all == 0 {
+        return "It had asked for nothing whenever it was looked at.".into();
+    }
+    let share = |sum: u64| percent(sum as f64 / all as f64);
+    let largest = sums.iter().enumerate().max_by_key(|(_, sum)| **sum);
+    let (at, sum) = largest.map_or((0, 0), |(at, sum)| (at, *sum));
+    let held = match credit.window.iter().sum::<u64>() {
+        0 => "It has no window".to_owned(),
+        window => format!("{} of its window was out", percent(all as f64 / window as f64)),
+    };
+    format!(
+        "{held}, {} of that at sender-{at} (an even share is {}). Darkest: {} asked of one sender and not received; a dark row is a sender that holds it up.",
+        share(sum),
+        percent(1.0 / sums.len() as f64),
+        volume(most)
+    )
+}
+
+/// The uplink that was idle most, and why.
+fn idle_uplink(timeline: &Timeline) -> Option<String> {
+    let link = most_idle(timeline, LinkKind::Up)?;
+    let busy = format!("The most idle uplink, {}, was busy {} of the time", link.name, percent(mean(&link.busy)));
+    let number: usize = link.name.strip_prefix("sender-")?.parse().ok()?;
+    if timeline.credit.is_empty() || mean(&link.busy) > FULL {
+        return Some(format!("{busy}."));
+    }
+    let [mut unasked, mut full, mut other] = [0.0; 3];
+    for (step, busy) in link.busy.iter().enumerate() {
+        let idle = 1.0 - f64::from(*busy);
+        let asking = || timeline.credit.iter().filter(|credit| value(&credit.at, number, step) > 0);
+        let waits = |credit: &CreditOverTime| down(timeline, credit).and_then(|port| port.waiting.get(step)) > Some(&0);
+        match () {
+            () if asking().next().is_none() => unasked += idle,
+            () if asking().all(waits) => full += idle,
+            () => other += idle,
+        }
+    }
+    let all = unasked + full + other;
+    let part = |part: f64| percent(part / all);
+    let why = if unasked > 0.995 * all {
+        "Nobody asked it meanwhile.".to_owned()
+    } else {
+        format!(
+            "For {} of its idle time nobody asked it; for {} it had been asked and had sent, and all of that waited in front of its receivers; else requests or data were on their way.",
+            part(unasked),
+            part(full)
+        )
+    };
+    Some(format!("{busy}. {why}"))
+}
+
+/// The downlink that was idle most, and where its credit was.
+fn idle_downlink(timeline: &Timeline) -> Option<String> {
+    let link = most_idle(timeline, LinkKind::Down)?;
+    let busy = format!("The most idle downlink, {}, was busy {} of the time", link.name, percent(mean(&link.busy)));
+    let credit = timeline.credit.iter().find(|credit| credit.receiver == link.name);
+    let Some(credit) = credit.filter(|_| mean(&link.busy) <= FULL) else { return Some(format!("{busy}.")) };
+    let mut at = vec![0.0; credit.at.len()];
+    let (mut with_busy, mut unasked, mut all_idle) = (0.0, 0.0, 0.0);
+    for (step, busy) in link.busy.iter().enumerate() {
+        let idle = 1.0 - f64::from(*busy);
+        let asked: u64 = (0..at.len()).map(|sender| value(&credit.at, sender, step)).sum();
+        all_idle += idle;
+        if asked == 0 {
+            unasked += idle;
+            continue;
+        }
+        for (sender, sum) in at.iter_mut().enumerate() {
+            let part = idle * value(&credit.at, sender, step) as f64 / asked as f64;
+            *sum += part;
+            let name = format!("sender-{sender}");
+            let uplink = timeline.links.iter().find(|link| link.kind == LinkKind::Up && link.name == name);
+            if uplink.and_then(|link| link.busy.get(step)).is_some_and(|busy| f64::from(*busy) >= BUSY) {
+                with_busy += part;
+            }
+        }
+    }
+    if unasked > 0.5 * all_idle {
+        return Some(format!(
+            "{busy}. For {} of its idle time its builder had asked for nothing.",
+            percent(unasked / all_idle)
+        ));
+    }
+    let asked = (all_idle - unasked).max(1e-12);
+    let mut order: Vec<usize> = (0..at.len()).collect();
+    order.sort_by(|a, b| at[*b].total_cmp(&at[*a]));
+    let most = order.iter().take(3).filter(|sender| at[**sender] > 0.005 * asked);
+    let most: Vec<String> = most.map(|sender| format!("sender-{sender} ({})", percent(at[*sender] / asked))).collect();
+    Some(format!(
+        "{busy}. While it was idle, {} of its credit sat at senders that were busy sending (to others, or what it had asked for before); most of it at {}.",
+        percent(with_busy / asked),
+        most.join(", ")
+    ))
+}
+
+/// From here on a link is as good as always busy, and nothing has to be explained.
+const FULL: f64 = 0.985;
+/// From here on a sender is busy in a step.
+const BUSY: f64 = 0.9;
+
+fn most_idle(timeline: &Timeline, kind: LinkKind) -> Option<&LinkOverTime> {
+    let of_kind = timeline.links.iter().filter(|link| link.kind == kind && !link.busy.is_empty());
+    of_kind.min_by(|a, b| mean(&a.busy).total_cmp(&mean(&b.busy)))
+}
+
+/// The port that a builder's credit is for.
+fn down<'a>(timeline: &'a Timeline, credit: &CreditOverTime) -> Option<&'a LinkOverTime> {
+    timeline.links.iter().find(|link| link.kind == LinkKind::Down && link.name == credit.receiver)
+}
+
+fn value(at: &[Vec<u64>], sender: usize, step: usize) -> u64 {
+    at.get(sender).and_then(|at| at.get(step)).copied().unwrap_or(0)
+}
+
+fn mean(values: &[f32]) -> f64 {
+    values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len().max(1) as f64
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", if share.is_finite() { share * 100.0 } else { 0.0 })
+}
+
+/// Where time goes from left to right.
+#[derive(Debug, Clone, Copy)]
+struct Strip {
+    left: usize,
+    width: usize,
+}
+
+impl Strip {
+    /// A row of shares from 0 to 1, in shades of a colour: one path for each shade.
+    fn row(self, colour: &str, y: usize, height: usize, shares: impl Iterator<Item = f64>) -> String {
+        let shares: Vec<f64> = shares.collect();
+        let mut shades = vec![String::new(); SHADES];
+        let wide = self.width as f64 / shares.len().max(1) as f64;
+        let shade = |share: &f64| ((share.clamp(0.0, 1.0) * SHADES as f64).round() as usize).min(SHADES);
+        let mut from = 0;
+        while from < shares.len() {
+            let to = from + shares[from..].iter().take_while(|share| shade(share) == shade(&shares[from])).count();
+            // Nothing is what lies behind.
+            if let Some(path) = shade(&shares[from]).checked_sub(1).and_then(|shade| shades.get_mut(shade)) {
+                let (x, length) = (self.left as f64 + from as f64 * wide, (to - from) as f64 * wide);
+                let _ = write!(path, "M{x:.1} {y}h{length:.2}v{height}h-{length:.2}z");
+            }
+            from = to;
+        }
+        let Self { left, width } = self;
+        let mut out = format!("<path class=\"{colour}0\" d=\"M{left} {y}h{width}v{height}h-{width}z\"/>");
+        for (number, path) in (1..).zip(shades).filter(|(_, path)| !path.is_empty()) {
+            let _ = write!(out, "<path class=\"{colour}{number}\" d=\"{path}\"/>");
+        }
+        out.push('\n');
+        out
+    }
+
+    /// What time it is, beneath the last row.
+    fn axis(self, timeline: &Timeline, y: usize) -> String {
+        let steps = timeline.links.first().map_or(0, |link| link.busy.len());
+        let steps = timeline.credit.first().map_or(steps, |credit| credit.window.len());
+        let all = (steps as f64 * timeline.step_seconds * 1e3).max(1e-9);
+        let (scale, unit) = if all > 5000.0 { (1e-3, "s") } else { (1.0, "ms") };
+        let marks = (self.width / 90).max(1) as f64;
+        // 1, 2 or 5 times a power of ten.
+        let rough = all / marks;
+        let power = 10f64.powf(rough.log10().floor());
+        let apart = [1.0, 2.0, 5.0, 10.0].into_iter().map(|times| times * power).find(|apart| *apart >= rough);
+        let apart = apart.unwrap_or(rough);
+        let from = timeline.from_seconds * 1e3;
+        let first = (from / apart).ceil() * apart;
+        let mut out = String::new();
+        for mark in (0..).map(|number| first + f64::from(number) * apart).take_while(|at| *at <= from + all * 1.0001) {
+            let x = self.left as f64 + (mark - from) / all * self.width as f64;
+            let _ = write!(out, "<path class=\"tick\" d=\"M{x:.1} {y}v5\"/>");
+            let text = format!("{} {unit}", ((mark * scale) * 1e3).round() / 1e3);
+            let anchor = if x > (self.left + self.width) as f64 - 16.0 { "end" } else { "middle" };
+            let _ = writeln!(
+                out,
+                "<text class=\"small quiet\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{text}</text>",
+                y + 16
+            );
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(name: &str, kind: LinkKind, busy: &[f32], waiting: &[u64]) -> LinkOverTime {
+        let (busy, waiting) = (busy.to_vec(), waiting.to_vec());
+        LinkOverTime { name: name.into(), kind, rate_bits_per_second: 1_000_000_000, busy, waiting }
+    }
+
+    /// Both builders ask sender-0; sender-1 is asked only in the last step, when all it sent waits at receiver-0.
+    fn lopsided() -> Timeline {
+        let credit = |name: &str, at: [[u64; 4]; 2]| CreditOverTime {
+            receiver: name.into(),
+            window: vec![200; 4],
+            at: at.map(|at| at.to_vec()).to_vec(),
+        };
+        Timeline {
+            from_seconds: 0.0,
+            step_seconds: 0.001,
+            links: vec![
+                link("sender-0", LinkKind::Up, &[1.0; 4], &[0; 4]),
+                link("sender-1", LinkKind::Up, &[0.0; 4], &[0; 4]),
+                link("receiver-0", LinkKind::Down, &[0.75; 4], &[0, 0, 0, 9]),
+                link("receiver-1", LinkKind::Down, &[0.25; 4], &[0; 4]),
+            ],
+            credit: vec![credit("receiver-0", [[50; 4], [0, 0, 0, 50]]), credit("receiver-1", [[100; 4], [0; 4]])],
+            again: SentAgain { fast: 7, tail_loss_probes: 1, after_timeout: 0, needless: 3 },
+        }
+    }
+
+    #[test]
+    fn a_sentence_says_which_link_was_idle_and_why() {
+        let timeline = lopsided();
+        assert_eq!(
+            idle_uplink(&timeline).unwrap(),
+            "The most idle uplink, sender-1, was busy 0 % of the time. For 75 % of its idle time nobody asked it; for 25 % it had been asked and had sent, and all of that waited in front of its receivers; else requests or data were on their way."
+        );
+        assert_eq!(
+            idle_downlink(&timeline).unwrap(),
+            "The most idle downlink, receiver-1, was busy 25 % of the time. While it was idle, 100 % of its credit sat at senders that were busy sending (to others, or what it had asked for before); most of it at sender-0 (100 %)."
+        );
+        assert!(
+            credit_sentence(&timeline.credit[0], 100)
+                .starts_with("31 % of its window was out, 80 % of that at sender-0")
+        );
+    }
+
+    #[test]
+    fn a_laboratory_that_sees_no_credit_still_shows_links() {
+        let timeline = Timeline { credit: Vec::new(), ..lopsided() };
+        let section = section(&timeline);
+        assert!(section.contains("receiver-1, was busy 25 % of the time.</p>"), "{section}");
+        assert!(!section.contains("credit was"));
+        // Nothing at all is a section too.
+        assert!(super::section(&Timeline::default()).contains("Sent again"));
+    }
+
+    #[test]
+    fn a_row_has_a_path_for_each_shade_and_none_for_nothing() {
+        let row = Strip { left: 0, width: 100 }.row("b", 5, 10, [0.0, 1.0, 1.0, 0.5].into_iter());
+        let paths: Vec<&str> = row.trim().split_inclusive("/>").collect();
+        assert_eq!(
+            paths,
+            [
+                "<path class=\"b0\" d=\"M0 5h100v10h-100z\"/>",
+                "<path class=\"b6\" d=\"M75.0 5h25.00v10h-25.00z\"/>",
+                "<path class=\"b12\" d=\"M25.0 5h50.00v10h-50.00z\"/>",
+            ]
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! What happened on links and where credit was, put together over equal steps of the measured time.
+
+use crate::LabError;
+use crate::counters::Counts;
+use crate::network::Port;
+use crate::queue::Look;
+use crate::report::{CreditOverTime, LinkKind, LinkOverTime, SentAgain};
+use crate::scenario::{BitRate, Link, Scenario};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Deserialize;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// More than can be told apart on a page is not kept.
+const MOST_STEPS: u32 = 400;
+const MOST_LINKS: usize = 64;
+/// Builders whose credit is kept: so many, and no more than this over the senders.
+const MOST_BUILDERS: u32 = 16;
+const MOST_ROWS: u32 = 1024;
+/// Looks at a sender's card in each step: enough to see a queue come and go.
+const LOOKS: u32 = 8;
+
+/// Equal steps of the measured time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Steps {
+    count: u32,
+    pub(super) step: Duration,
+}
+
+/// Which links are drawn: where there are too many, some of each kind.
+pub(super) fn drawn(ports: &[Port]) -> Vec<bool> {
+    let is_card = |port: &&Port| port.link.kind == LinkKind::Up;
+    let cards = ports.iter().filter(is_card).count();
+    let others = ports.len() - cards;
+    let of_others = others.min(MOST_LINKS - cards.min(MOST_LINKS / 2));
+    let of_cards = cards.min(MOST_LINKS - of_others);
+    let (mut card, mut other) = (0, 0);
+    let mut next = |port: &Port| {
+        let (number, of, among) =
+            if is_card(&port) { (&mut card, of_cards, cards) } else { (&mut other, of_others, others) };
+        *number += 1;
+        // Evenly: where the count of those drawn steps up.
+        *number * of / among > (*number - 1) * of / among
+    };
+    ports.iter().map(&mut next).collect()
+}
+
+impl Steps {
+    pub(super) fn of(scenario: &Scenario) -> Self {
+        let measured = scenario.measured();
+        // Two looks at a queue in each, at least.
+        let possible = measured.as_secs_f64() / (2.0 * scenario.sample().as_secs_f64());
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
+        let count = possible.clamp(1.0, f64::from(MOST_STEPS)) as u32;
+        Self { count, step: measured / count }
+    }
+
+    /// Each so many looks at switches there is one at senders' cards.
+    pub(super) fn looks(self, sample: Duration) -> u64 {
+        ((self.step.as_nanos() / u128::from(LOOKS) / sample.as_nanos().max(1)) as u64).max(1)
+    }
+
+    fn ends(self) -> impl Iterator<Item = Duration> {
+        (1..=self.count).map(move |number| number * self.step)
+    }
+
+    /// What happened on a link, of whose rate its queue counts so much.
+    pub(super) fn link(self, link: &Link, counted: BitRate, seen: &[(Instant, Look)], from: Instant) -> LinkOverTime {
+        let full = counted.bytes_per_second() * self.step.as_secs_f64();
+        let mut before = sent(seen, from);
+        let mut over_time = LinkOverTime {
+            name: link.name.clone(),
+            kind: link.kind,
+            rate_bits_per_second: link.rate.0,
+            busy: Vec::new(),
+            waiting: Vec::new(),
+        };
+        for end in self.ends() {
+            let (begin, end) = (from + end - self.step, from + end);
+            let now = sent(seen, end);
+            // A token bucket may send a frame or two more than its rate allows, after a pause.
+            over_time.busy.push(((now - before) / full).clamp(0.0, 1.0) as f32);
+            before = now;
+            let first = seen.partition_point(|(at, _)| *at < begin);
+            let behind = seen.partition_point(|(at, _)| *at < end);
+            // Where nobody looked in this step, what was seen before it.
+            let looks = seen.get(first.min(behind.saturating_sub(1))..behind).unwrap_or_default();
+            over_time.waiting.push(looks.iter().map(|(_, look)| u64::from(look.backlog)).max().unwrap_or(0));
+        }
+        over_time
+    }
+
+    /// Where a builder's credit was, as it wrote down. Nothing where it came to write nothing.
+    pub(super) fn credit(self, receiver: &str, file: &Path, from: Instant) -> Result<Option<CreditOverTime>, LabError> {
+        let Ok(text) = std::fs::read_to_string(file) else { return Ok(None) };
+        // A builder that was killed has left half a line.
+        let looks: Vec<Asked> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let Some(senders) = looks.first().map(|look| look.asked.len()) else { return Ok(None) };
+        let from = monotonic(from);
+        let mut credit =
+            CreditOverTime { receiver: receiver.to_owned(), window: Vec::new(), at: vec![Vec::new(); senders] };
+        for end in self.ends() {
+            let end = u64::try_from((from + end).as_nanos()).unwrap_or(u64::MAX);
+            let look = looks.partition_point(|look| look.at <= end).checked_sub(1).map(|at| &looks[at]);
+            credit.window.push(look.and_then(|look| look.window).unwrap_or(0));
+            for (sender, over_time) in credit.at.iter_mut().enumerate() {
+                over_time.push(look.and_then(|look| look.asked.get(sender)).copied().unwrap_or(0));
+            }
+        }
+        Ok(Some(credit))
+    }
+}
+
+/// How many builders write down where their credit is.
+pub(super) fn traced(scenario: &Scenario) -> usize {
+    let network = &scenario.network;
+    (MOST_ROWS / network.senders).clamp(1, MOST_BUILDERS).min(network.receivers) as usize
+}
+
+/// What senders sent again, and why.
+pub(super) fn again(counts: impl Iterator<Item = Counts>) -> SentAgain {
+    counts.fold(SentAgain::default(), |sum, one| SentAgain {
+        fast: sum.fast + one.fast,
+        tail_loss_probes: sum.tail_loss_probes + one.tail_loss_probes,
+        after_timeout: sum.after_timeout + one.timeouts + one.after_timeout,
+        needless: sum.needless + one.needless,
+    })
+}
+
+/// A line of a builder's trace.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    at: u64,
+    window: Option<u64>,
+    asked: Vec<u64>,
+}
+
+/// Bytes that had gone through at some time, as if evenly between one look and the next.
+fn sent(seen: &[(Instant, Look)], at: Instant) -> f64 {
+    let behind = seen.partition_point(|(then, _)| *then <= at);
+    let look = |number: usize| seen.get(number).map(|(then, look)| (*then, look.sent as f64));
+    match (behind.checked_sub(1).and_then(look), look(behind)) {
+        (Some((from, before)), Some((to, after))) => {
+            let part = (at - from).as_secs_f64() / (to - from).as_secs_f64().max(1e-12);
+            before + (after - before) * part
+        }
+        (Some((_, only)), None) | (None, Some((_, only))) => only,
+        (None, None) => 0.0,
+    }
+}
+
+/// The time of nodes: `Instant` is of the same clock, and does not say so.
+fn monotonic(at: Instant) -> Duration {
+    let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+    now.saturating_sub(at.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::Namespace;
+
+    fn link(kind: LinkKind) -> Link {
+        Link { name: "a".into(), kind, rate: BitRate(8_000_000), buffer: None, event_bytes: 1.0 }
+    }
+
+    #[test]
+    fn a_link_that_sends_half_of_the_time_is_half_busy() {
+        let from = Instant::now();
+        let steps = Steps { count: 4, step: Duration::from_millis(10) };
+        let look = |millis, backlog, sent| (from + Duration::from_millis(millis), Look { backlog, drops: 0, sent });
+        // A megabyte a second: ten thousand bytes a step. Nobody looked in the last step until it was over.
+        let seen = [look(0, 7, 500), look(5, 90, 5_500), look(10, 0, 5_500), look(20, 40, 5_500), look(40, 3, 25_500)];
+        let over_time = steps.link(&link(LinkKind::Up), BitRate(8_000_000), &seen, from);
+        assert_eq!(over_time.busy, [0.5, 0.0, 1.0, 1.0]);
+        assert_eq!(over_time.waiting, [90, 0, 40, 40]);
+    }
+
+    #[test]
+    fn where_there_are_too_many_links_some_of_each_kind_are_drawn() {
+        let drawn = |cards: usize, others: usize| {
+            let port = |kind| Port { link: link(kind), space: Namespace::named("a".into()), device: "eth".into() };
+            let kinds = [LinkKind::Up].repeat(cards).into_iter().chain([LinkKind::Down].repeat(others));
+            let drawn = drawn(&kinds.map(port).collect::<Vec<_>>());
+            let count = |part: &[bool]| part.iter().filter(|drawn| **drawn).count();
+            (count(&drawn[..cards]), count(&drawn[cards..]))
+        };
+        assert_eq!(drawn(8, 8), (8, 8));
+        assert_eq!(drawn(512, 1), (63, 1));
+        assert_eq!(drawn(512, 64), (32, 32));
+        assert_eq!(drawn(3, 192), (3, 61));
+    }
+
+    #[test]
+    fn credit_is_what_a_builder_last_wrote_down() {
+        let from = Instant::now();
+        let at = |millis| (monotonic(from) + Duration::from_millis(millis)).as_nanos();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let line = |millis, asked| format!("{{\"at\":{},\"window\":900,\"asked\":{asked}}}\n", at(millis));
+        // It was killed while it wrote the last.
+        let text = [line(1, "[1,2]"), line(9, "[3,4]"), line(25, "[5,6]"), "{\"at\":12".to_owned()].concat();
+        std::fs::write(file.path(), text).unwrap();
+        let steps = Steps { count: 4, step: Duration::from_millis(10) };
+        let credit = steps.credit("b", file.path(), from).unwrap().unwrap();
+        assert_eq!(credit.at, [[3, 3, 5, 5], [4, 4, 6, 6]]);
+        assert_eq!(credit.window, [900; 4]);
+        assert_eq!(steps.credit("b", Path::new("/nowhere"), from).unwrap(), None);
+    }
+}

@@ -1,0 +1,336 @@
+//! What a network is made of beyond one switch and equal hosts: hosts that differ, uplinks that several senders share,
+//! trees of switches; and, from all that, every link with its rate and the part of an event that passes it.
+
+use super::{BitRate, ByteSize, Network, RECORD, Scenario, TCP_IP, UNSEEN, Wrong, check_sizes, time, wrong};
+use crate::report::LinkKind;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// `[[network.sender]]`: a sender that differs from the others.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unlike {
+    /// Which, counted from 0.
+    pub number: u32,
+    /// The rate of its link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<BitRate>,
+    /// Payload bytes in each of its fragments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<ByteSize>,
+    /// Instead of `size`: the smallest and the largest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<[ByteSize; 2]>,
+}
+
+/// `[[network.receiver]]`: a receiver that differs from the others.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnlikeReceiver {
+    /// Which, counted from 0.
+    pub number: u32,
+    /// The rate of its port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<BitRate>,
+    /// A time for which its builder does nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<Stall>,
+    /// When its builder is killed, counted from the beginning of the measured time.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "time::option")]
+    pub dies: Option<Duration>,
+}
+
+/// `stall = { at = "50ms", length = "20ms" }`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stall {
+    /// When it begins, counted from the beginning of the measured time.
+    #[serde(with = "time")]
+    pub at: Duration,
+    /// How long it is.
+    #[serde(with = "time")]
+    pub length: Duration,
+}
+
+/// `[network.shared]`: neighbouring senders behind one uplink, as those of a rack are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shared {
+    /// How many share one: the first so many, the next so many, and so on.
+    pub senders: u32,
+    /// The rate of each uplink; absent: the network's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<BitRate>,
+    /// Bytes that the port in front of it can hold; absent: the network's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<ByteSize>,
+}
+
+/// `[network.tree]`: leaf switches around a core switch. Sender *n* and receiver *n* are on leaf *n* mod `leaves`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tree {
+    /// How many leaf switches.
+    pub leaves: u32,
+    /// How many times more a leaf's hosts can send (or receive) than its trunk carries up (or down).
+    #[serde(default = "even", skip_serializing_if = "is_even")]
+    pub oversubscription: f64,
+    /// Bytes that the port at each end of a trunk can hold; absent: the network's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<ByteSize>,
+}
+
+fn even() -> f64 {
+    1.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, clippy::float_cmp, reason = "the shape serde asks for; what nobody said")]
+fn is_even(ratio: &f64) -> bool {
+    *ratio == 1.0
+}
+
+/// One direction of a cable, and the queue in front of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Link {
+    /// `sender-0`, `rack-0`, `leaf-0 up`, `leaf-0 down`, `receiver-0`.
+    pub name: String,
+    /// Where in the network it is.
+    pub kind: LinkKind,
+    /// What it carries on the wire.
+    pub rate: BitRate,
+    /// Bytes that the switch port in front of it can hold. A sender's own card drops nothing.
+    pub buffer: Option<u64>,
+    /// Bytes on the wire that pass it for an event, in the mean over events.
+    pub event_bytes: f64,
+}
+
+impl Scenario {
+    /// Payload bytes of the smallest and the largest fragment of a sender.
+    pub fn sizes_of(&self, sender: u32) -> (u64, u64) {
+        let unlike = self.network.unlike.iter().find(|unlike| unlike.number == sender);
+        match unlike.map(|unlike| (unlike.size, unlike.sizes)) {
+            Some((_, Some([from, to]))) => (from.0, to.0),
+            Some((Some(ByteSize(size)), None)) => (size, size),
+            Some((None, None)) | None => self.sizes(),
+        }
+    }
+
+    /// The rate of a sender's link.
+    pub fn sender_rate(&self, number: u32) -> BitRate {
+        let unlike = self.network.unlike.iter().find(|sender| sender.number == number);
+        unlike.and_then(|sender| sender.rate).unwrap_or(self.network.rate)
+    }
+
+    /// The rate of a receiver's port.
+    pub fn receiver_rate(&self, number: u32) -> BitRate {
+        self.receiver(number).and_then(|receiver| receiver.rate).unwrap_or(self.network.rate)
+    }
+
+    /// The rate of the fastest receiver's port.
+    pub fn fastest_port(&self) -> BitRate {
+        (0..self.network.receivers).map(|number| self.receiver_rate(number)).max().unwrap_or(self.network.rate)
+    }
+
+    /// What is said of a receiver that differs.
+    pub fn receiver(&self, number: u32) -> Option<&UnlikeReceiver> {
+        self.network.unlike_receivers.iter().find(|receiver| receiver.number == number)
+    }
+
+    /// Which uplink a sender shares with its neighbours, where there are such.
+    pub fn rack_of(&self, sender: u32) -> Option<u32> {
+        self.network.shared.as_ref().map(|shared| sender / shared.senders)
+    }
+
+    /// Which leaf switch the sender or receiver of this number is on, where there are such.
+    pub fn leaf_of(&self, number: u32) -> Option<u32> {
+        self.network.tree.as_ref().map(|tree| number % tree.leaves)
+    }
+
+    /// Payload bytes of a mean event.
+    pub fn event_payload(&self) -> f64 {
+        let mean = |(from, to): (u64, u64)| (from + to) as f64 / 2.0;
+        (0..self.network.senders).map(|sender| mean(self.sizes_of(sender))).sum()
+    }
+
+    /// Bytes that all ports on the way from a sender to a receiver can hold.
+    pub fn buffers(&self) -> u64 {
+        let Network { buffer, shared, tree, .. } = &self.network;
+        let shared = shared.as_ref().map_or(0, |shared| shared.buffer.unwrap_or(*buffer).0);
+        let tree = tree.as_ref().map_or(0, |tree| 2 * tree.buffer.unwrap_or(*buffer).0);
+        buffer.0 + shared + tree
+    }
+
+    /// Every link on the way from senders to receivers: senders', shared uplinks, trunks (of each leaf up, then down),
+    /// receivers'. What goes back (requests, acknowledgements) is not in [`Link::event_bytes`].
+    pub fn links(&self) -> Vec<Link> {
+        let Network { senders, receivers, rate, buffer, shared, tree, .. } = &self.network;
+        let wire: Vec<f64> = (0..*senders).map(|sender| self.wire_bytes(sender)).collect();
+        let all: f64 = wire.iter().sum();
+        // Builders take events in turn.
+        let share = 1.0 / f64::from(*receivers);
+        let mut links: Vec<Link> = (0..*senders)
+            .zip(&wire)
+            .map(|(number, bytes)| Link {
+                name: format!("sender-{number}"),
+                kind: LinkKind::Up,
+                rate: self.sender_rate(number),
+                buffer: None,
+                event_bytes: *bytes,
+            })
+            .collect();
+        if let Some(shared) = shared {
+            let racks = wire.chunks(shared.senders as usize).enumerate();
+            links.extend(racks.map(|(number, wire)| Link {
+                name: format!("rack-{number}"),
+                kind: LinkKind::Shared,
+                rate: shared.rate.unwrap_or(*rate),
+                buffer: Some(shared.buffer.unwrap_or(*buffer).0),
+                event_bytes: wire.iter().sum(),
+            }));
+        }
+        for (leaf, tree) in tree.iter().flat_map(|tree| (0..tree.leaves).map(move |leaf| (leaf, tree))) {
+            let here = |number: &u32| number % tree.leaves == leaf;
+            let trunk = |direction: &str, rates: &mut dyn Iterator<Item = BitRate>, event_bytes| {
+                let sum: u64 = rates.map(|rate| rate.0).sum();
+                // Where none of its hosts sends (or receives) fragments, requests and acknowledgements go there.
+                let sum = if sum == 0 { rate.0 } else { sum };
+                Link {
+                    name: format!("leaf-{leaf} {direction}"),
+                    kind: LinkKind::Trunk,
+                    rate: BitRate(((sum as f64 / tree.oversubscription) as u64).max(1)),
+                    buffer: Some(tree.buffer.unwrap_or(*buffer).0),
+                    event_bytes,
+                }
+            };
+            let from_here: f64 =
+                (0..*senders).zip(&wire).filter(|(number, _)| here(number)).map(|(_, wire)| wire).sum();
+            let to_here = share * (0..*receivers).filter(here).count() as f64;
+            let mut up = (0..*senders).filter(here).map(|number| self.sender_rate(number));
+            let mut down = (0..*receivers).filter(here).map(|number| self.receiver_rate(number));
+            links.push(trunk("up", &mut up, from_here * (1.0 - to_here)));
+            links.push(trunk("down", &mut down, (all - from_here) * to_here));
+        }
+        links.extend((0..*receivers).map(|number| Link {
+            name: format!("receiver-{number}"),
+            kind: LinkKind::Down,
+            rate: self.receiver_rate(number),
+            buffer: Some(buffer.0),
+            event_bytes: all * share,
+        }));
+        links
+    }
+
+    /// Bytes on the wire that a sender's fragment takes, in the mean: 52 bytes of every packet are headers (IPv4, TCP,
+    /// timestamps), a frame is 38 bytes longer on the wire, a record is the payload with its 64-byte header, padded to
+    /// whole 64 bytes.
+    fn wire_bytes(&self, sender: u32) -> f64 {
+        let record = |payload: u64| RECORD + payload.div_ceil(RECORD) * RECORD;
+        let (from, to) = self.sizes_of(sender);
+        // The mean of the padded lengths is that of the padding at both ends, as near as matters.
+        let recorded = (record(from) + record(to)) as f64 / 2.0;
+        recorded * f64::from(self.frame() + UNSEEN) / f64::from(self.network.mtu - TCP_IP)
+    }
+
+    pub(super) fn check_fabric(&self) -> Result<(), Wrong> {
+        self.check_senders()?;
+        self.check_receivers()?;
+        let Network { shared, tree, .. } = &self.network;
+        if let Some(shared) = shared {
+            if !(1..=self.network.senders).contains(&shared.senders) {
+                let problem =
+                    format!("{}; there are {} senders to share an uplink", shared.senders, self.network.senders);
+                return wrong("network.shared.senders", problem);
+            }
+            self.check_buffer("network.shared.buffer", shared.buffer)?;
+        }
+        if let Some(tree) = tree {
+            if shared.is_some() {
+                return wrong("network.tree", "there is a `shared` too: write one of them".into());
+            }
+            if !(2..=64).contains(&tree.leaves) {
+                return wrong("network.tree.leaves", format!("{}; 2 to 64 are possible", tree.leaves));
+            }
+            if !(0.01..=1000.0).contains(&tree.oversubscription) {
+                let problem = format!("{}; 0.01 to 1000 are possible", tree.oversubscription);
+                return wrong("network.tree.oversubscription", problem);
+            }
+            self.check_buffer("network.tree.buffer", tree.buffer)?;
+        }
+        Ok(())
+    }
+
+    fn check_senders(&self) -> Result<(), Wrong> {
+        let network = &self.network;
+        for (at, sender) in network.unlike.iter().enumerate() {
+            let key = |name: &str| format!("network.sender.{at}.{name}");
+            let others = network.unlike[..at].iter().map(|other| other.number);
+            check_number(&key("number"), "senders", sender.number, network.senders, others)?;
+            if sender.rate.is_none() && sender.size.is_none() && sender.sizes.is_none() {
+                return wrong(&key("number"), "it differs in nothing: give it a `rate`, a `size` or `sizes`".into());
+            }
+            check_sizes(&format!("network.sender.{at}"), sender.size, sender.sizes)?;
+        }
+        Ok(())
+    }
+
+    fn check_receivers(&self) -> Result<(), Wrong> {
+        let Self { network, measure, .. } = self;
+        let measured = self.measured();
+        for (at, receiver) in network.unlike_receivers.iter().enumerate() {
+            let key = |name: &str| format!("network.receiver.{at}.{name}");
+            let others = network.unlike_receivers[..at].iter().map(|other| other.number);
+            check_number(&key("number"), "receivers", receiver.number, network.receivers, others)?;
+            if receiver.rate.is_none() && receiver.stall.is_none() && receiver.dies.is_none() {
+                return wrong(
+                    &key("number"),
+                    "it differs in nothing: give it a `rate`, a `stall`, or say that it `dies`".into(),
+                );
+            }
+            if let Some(Stall { at, length }) = receiver.stall {
+                if length.is_zero() {
+                    return wrong(&key("stall"), "a `length` above 0 is possible".into());
+                }
+                if at.checked_add(length).is_none_or(|end| end > measured) {
+                    return wrong(
+                        &key("stall"),
+                        format!("it is over after the {} s that are measured", measure.seconds),
+                    );
+                }
+            }
+            if receiver.dies.is_some_and(|at| at > measured) {
+                return wrong(&key("dies"), format!("only {} s are measured", measure.seconds));
+            }
+        }
+        let dead = network.unlike_receivers.iter().filter(|receiver| receiver.dies.is_some());
+        if dead.count() == network.receivers as usize {
+            return wrong("network.receiver", "all of them die: nobody is left to build".into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_buffer(&self, key: &str, buffer: Option<ByteSize>) -> Result<(), Wrong> {
+        let least = u64::from(self.frame());
+        match buffer {
+            Some(ByteSize(bytes)) if !(least..=1 << 32).contains(&bytes) => {
+                wrong(key, format!("{bytes} bytes; a port holds at least one frame, {least} bytes, and at most 4GiB"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_number(
+    key: &str,
+    kind: &str,
+    number: u32,
+    count: u32,
+    mut others: impl Iterator<Item = u32>,
+) -> Result<(), Wrong> {
+    if number >= count {
+        return wrong(key, format!("{number}; {kind} are 0 to {}", count - 1));
+    }
+    if others.any(|other| other == number) {
+        return wrong(key, format!("{number} is there already"));
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! Where a builder's credit is, over time: a line of JSON for each look, for those who study what it asks of whom.
+
+use crate::NodeError;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thalweg_build::Builder;
+
+/// One look: what [`BuilderNode::trace`](super::BuilderNode::trace) says of a line.
+#[derive(Debug, Serialize)]
+struct Look {
+    at: u64,
+    window: Option<u64>,
+    asked: Vec<u64>,
+}
+
+/// Writes looks.
+#[derive(Debug)]
+pub(super) struct Trace {
+    path: PathBuf,
+    file: BufWriter<File>,
+    every: Duration,
+    next: Duration,
+}
+
+impl Trace {
+    pub(super) fn open(path: &Path, every: Duration) -> Result<Self, NodeError> {
+        let file = File::create(path).map_err(|error| cannot(path, &error))?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(file), every, next: Duration::ZERO })
+    }
+
+    /// When to look again.
+    pub(super) fn next(&self) -> Duration {
+        self.next
+    }
+
+    /// Looks, where it is time.
+    pub(super) fn look(&mut self, builder: &Builder, sources: usize, now: Duration) -> Result<(), NodeError> {
+        if now < self.next {
+            return Ok(());
+        }
+        self.next = now + self.every;
+        let look = Look {
+            at: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            window: builder.credit().map(|credit| credit.window),
+            asked: (0..sources).map(|source| builder.in_flight_of(source)).collect(),
+        };
+        let written = serde_json::to_writer(&mut self.file, &look).map_err(std::io::Error::from);
+        written.and_then(|()| self.file.write_all(b"\n")).map_err(|error| cannot(&self.path, &error))
+    }
+
+    pub(super) fn close(mut self) -> Result<(), NodeError> {
+        self.file.flush().map_err(|error| cannot(&self.path, &error))
+    }
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> NodeError {
+    NodeError::Config(format!("the trace cannot be written to {}: {error}", path.display()))
+}
