@@ -30,6 +30,8 @@ const PIECES_OF_MANY: f64 = 18.0;
 /// And this part of the buffer is filled. What is asked for waits in front of sources' links as well, and what waits
 /// too long is taken for lost by TCP, which probes.
 const SHARE_OF_MANY: f64 = 0.4;
+/// And the ramp begins with this part of where it begins for one.
+const START_OF_MANY: f64 = 1.0 / 8.0;
 /// Bounds of a piece. Shorter ones cost more messages than they are worth; longer ones let one source fill the port.
 pub(crate) const LONGEST_PIECE: u64 = 64 << 10;
 const SHORTEST_PIECE: u64 = 4;
@@ -233,9 +235,11 @@ impl Credit {
         self.flows[source].outstanding() >= share
     }
 
-    /// Whether so much of the window is left that a source may have more than its share.
+    /// Whether so much of the window is left that a source may have more than its share. Not at the beginning: the source
+    /// that is there first would be asked for all of it, by all builders.
     pub(crate) fn has_spare(&self) -> bool {
-        self.mode.port().is_none_or(|port| port.alone || 2 * self.outstanding <= port.window())
+        let has = |port: &Port| port.alone || !port.on_the_ramp() && 2 * self.outstanding <= port.window();
+        self.mode.port().is_none_or(has)
     }
 
     /// Whether any source does not keep up.
@@ -454,7 +458,7 @@ impl Flow {
         if took <= due {
             port.prompt = Some((source, now));
             self.slow = self.slow.and_then(|slow| slow.kept_up(fetch, port));
-        } else if port.alone && others && port.full && port.ramp >= port.widest() {
+        } else if port.alone && others && port.full && !port.on_the_ramp() {
             let before = self.slow.map_or(0.0, |slow| slow.rate * (1.0 - 1.0 / 16.0));
             self.slow = Some(Slow::new(before.max(fetch.outstanding as f64 / took.as_secs_f64()), due, port));
             port.full = false;
@@ -505,9 +509,15 @@ impl Port {
         port
     }
 
-    /// Where the ramp begins: what the buffer takes at once.
+    /// Where the ramp begins: what the buffer takes at once. With other builders, a part of that: all begin at the same
+    /// time, and not all sources are there yet.
     fn start(&self) -> f64 {
-        (Path::SHARE * self.path.buffer as f64).max(10.0 * self.segment() as f64)
+        let part = if self.alone { 1.0 } else { START_OF_MANY };
+        (part * Path::SHARE * self.path.buffer as f64).max(10.0 * self.segment() as f64)
+    }
+
+    fn on_the_ramp(&self) -> bool {
+        self.ramp < self.widest()
     }
 
     /// Bytes have come.
@@ -581,7 +591,7 @@ impl Port {
     fn may_ask(&mut self, now: Duration) -> bool {
         // On the ramp, evenly over the round trip: a gap would come back in every round. It grows by 1.76 in each, kτ
         // of kτ = exp(-kτ) being 0.567.
-        let ramp = match self.ramp < self.widest() {
+        let ramp = match self.on_the_ramp() {
             true => self.ramp / self.round_trip().as_secs_f64().max(1e-9),
             false => f64::INFINITY,
         };

@@ -80,7 +80,7 @@ pub fn headline(report: &Report) -> String {
 /// What matters most, as names and values.
 pub fn summary(report: &Report) -> Vec<Vec<String>> {
     let whole = &report.whole_run;
-    let with_start = |here: u64, whole: u64| format!("{here} ({whole} with the start)");
+    let of_all = |here: u64, whole: u64| format!("{here} ({whole} with beginning and end)");
     let share = format!("{:.1} %, of {}", report.share_of_ceiling * 100.0, bits(report.ceiling_bits_per_second));
     let queue = &report.queue;
     let mut rows = vec![
@@ -91,9 +91,9 @@ pub fn summary(report: &Report) -> Vec<Vec<String>> {
             "event complete after (median, 99 of 100, all)",
             report.completion.map_or_else(|| "–".into(), |times| completion_text(&times)),
         ),
-        ("sent again by TCP", with_start(report.retransmissions, whole.retransmissions)),
-        ("timeouts", with_start(report.timeouts, whole.timeouts)),
-        ("dropped by the switch", with_start(report.drops, whole.drops)),
+        ("sent again by TCP", of_all(report.retransmissions, whole.retransmissions)),
+        ("timeouts", of_all(report.timeouts, whole.timeouts)),
+        ("dropped by the switch", of_all(report.drops, whole.drops)),
         (
             "longest queue",
             format!("{} of {}, mean {}", volume(queue.max_bytes), volume(queue.limit_bytes), volume(queue.mean_bytes)),
