@@ -30,7 +30,7 @@
 //! | `report` | What a laboratory found: one shape for all of them |
 //! | `render` | A report as a page that needs nothing else: no server, no scripts, no fonts |
 //! | `sweep` | A sweep: one scenario with lists in it |
-//! | `tdaq` | A paper taken again: which congestion control suits an event builder (Nagasaka and Oki, 2012), in the laboratory, with credits beside them |
+//! | `reproduce` | Published measurements taken again in the laboratory: what was measured there, the sweeps that measure it here, what stands beside what, and which findings hold |
 //! | `error` | Why a laboratory has no result |
 #![forbid(unsafe_code)]
 
@@ -46,10 +46,10 @@ mod progress;
 mod queue;
 pub mod render;
 pub mod report;
+pub mod reproduce;
 mod rig;
 pub mod scenario;
 pub mod sweep;
-pub mod tdaq;
 mod topology;
 
 pub use error::LabError;

@@ -593,6 +593,30 @@ fn sources_have_turns_around_and_each_builder_begins_at_another() {
 }
 
 #[test]
+fn who_is_there_first_is_not_asked_for_everything_by_all_builders() {
+    let path = Path { rate: 1e5, round_trip: ms(1), buffer: 4000, segment: 20, unasked: 0 };
+    let mut rig = Rig::new(BuilderConfig { rank: (0, 4), open_events: 64, window: Window::Credit(path), ..config(4) });
+    let asked = |rig: &mut Rig| {
+        let asked = std::iter::from_fn(|| rig.builder.next_fetch(rig.now));
+        asked.map(|fetch| u64::from(fetch.range.end - fetch.range.start)).sum::<u64>()
+    };
+    (0..4).for_each(|slot| _ = rig.offer(0, 16 * slot, 16));
+    let piece = rig.builder.credit().unwrap().piece;
+    assert_eq!(asked(&mut rig), piece);
+    // It alone has anything, and the port is known to carry it: now it gets more, but not the whole window.
+    let window = |rig: &Rig| rig.builder.credit().unwrap().window;
+    let narrow = window(&rig);
+    let mut outstanding = piece;
+    for _ in 0..30 {
+        rig.now += ms(1);
+        rig.builder.received(0, outstanding.min(piece), rig.now);
+        outstanding = outstanding.saturating_sub(piece) + asked(&mut rig);
+    }
+    assert!(window(&rig) > 4 * narrow);
+    assert!(outstanding > piece && outstanding <= window(&rig) / 2 + piece, "{outstanding} of {}", window(&rig));
+}
+
+#[test]
 fn who_is_far_ahead_waits_for_those_behind() {
     let mut rig = Rig::new(config(2));
     (0..8).for_each(|event| _ = rig.offer(0, event, 1));

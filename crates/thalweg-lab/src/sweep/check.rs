@@ -2,6 +2,7 @@
 
 use crate::report::Report;
 use serde::Serialize;
+use thalweg_page::text::volume;
 
 /// A number of a report, by name.
 #[derive(Debug, Clone, Copy)]
@@ -12,7 +13,7 @@ pub struct Figure {
 }
 
 /// What `[check]` may ask about.
-pub const FIGURES: [Figure; 14] = [
+pub const FIGURES: [Figure; 17] = [
     // Goodput over Scenario::ceiling.
     Figure { name: "share_of_ceiling", of: |report| Some(report.share_of_ceiling) },
     Figure { name: "goodput_bits_per_second", of: |report| Some(report.goodput_bits_per_second) },
@@ -39,7 +40,40 @@ pub const FIGURES: [Figure; 14] = [
         name: "cross_share",
         of: |report| Some(report.cross.as_ref()?.goodput_bits_per_second / report.ceiling_bits_per_second),
     },
+    // What the model knows: messages' bytes over those of all payloads, and the most that a node had to hold.
+    Figure { name: "messages_of_bytes", of: |report| Some(report.bookkeeping.as_ref()?.share_of_bytes) },
+    Figure { name: "builder_bytes", of: |report| Some(report.bookkeeping.as_ref()?.builder_bytes as f64) },
+    Figure { name: "source_bytes", of: |report| Some(report.bookkeeping.as_ref()?.source_bytes as f64) },
 ];
+
+impl Figure {
+    /// The one of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        FIGURES.into_iter().find(|figure| figure.name == name)
+    }
+
+    /// Of a report; nothing where it has none.
+    pub(crate) fn value(&self, report: &Report) -> Option<f64> {
+        (self.of)(report).filter(|value| value.is_finite())
+    }
+
+    /// Its name in words.
+    pub(crate) fn words(&self) -> String {
+        self.name.replace('_', " ")
+    }
+
+    /// A value in a table or a sentence. Parts of something are shown in percent.
+    pub(crate) fn shown(&self, value: f64) -> String {
+        match self.name {
+            "share_of_ceiling" | "queue_of_buffer" | "cross_share" => format!("{:.1} %", 100.0 * value),
+            "messages_of_bytes" => format!("{:.2} %", 100.0 * value),
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was counted")]
+            name if name.ends_with("_bytes") => volume(value as u64),
+            _ if value.fract() == 0.0 => format!("{value:.0}"),
+            _ => format!("{value:.1}"),
+        }
+    }
+}
 
 fn least(report: &Report) -> f64 {
     let scenario = &report.scenario;
@@ -67,16 +101,30 @@ pub struct Checked {
 
 impl Check {
     /// `share_of_ceiling` and `>= 0.98`.
-    pub(super) fn parse(name: &str, text: &str) -> Option<Self> {
-        let figure = FIGURES.into_iter().find(|figure| figure.name == name)?;
+    pub(crate) fn parse(name: &str, text: &str) -> Option<Self> {
+        let figure = Figure::named(name)?;
         let compare = [">=", "<=", "=="].into_iter().find(|compare| text.trim().starts_with(compare))?;
         let with: f64 = text.trim().strip_prefix(compare)?.trim().parse().ok()?;
         with.is_finite().then_some(Self { figure, compare, with })
     }
 
+    /// What it asks about.
+    pub(crate) fn figure(&self) -> Figure {
+        self.figure
+    }
+
+    /// The larger, the nearer a value is to where it does not hold, or the further behind that.
+    pub(crate) fn badness(&self, value: f64) -> f64 {
+        match self.compare {
+            ">=" => self.with - value,
+            "<=" => value - self.with,
+            _ => (value - self.with).abs(),
+        }
+    }
+
     /// Looks at a report.
     pub fn of(&self, report: &Report) -> Checked {
-        let value = (self.figure.of)(report).filter(|value| value.is_finite());
+        let value = self.figure.value(report);
         let holds = value.is_some_and(|value| match self.compare {
             ">=" => value >= self.with,
             "<=" => value <= self.with,

@@ -14,20 +14,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use thalweg_bench::reproduce::{Experiment, Measured, Reproduction};
-use thalweg_lab::{Laboratory, tdaq};
+use thalweg_lab::Laboratory;
+use thalweg_lab::reproduce as laboratory;
 use thalweg_page::text::{seconds, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Which paper. Without it, those there are
     name: Option<String>,
-    /// A first look: short points, and not the largest sizes. Takes seconds; tdaq, five to ten minutes
+    /// A first look: short points, and not the largest sizes. Takes seconds; tdaq and fabric, minutes
     #[arg(long, requires = "name")]
     quick: bool,
-    /// Where the cells of tdaq run: virtual (without it), host, ns3
+    /// Where the cells of tdaq and fabric run: virtual (without it), host, ns3
     #[arg(long, value_name = "LABORATORY", requires = "name")]
     on: Option<Laboratory>,
-    /// How many cells of tdaq run at a time. Without it: two; on the host one
+    /// How many of these cells run at a time. Without it: two; on the host one
     #[arg(long, value_name = "NUMBER", requires = "name")]
     jobs: Option<usize>,
     /// Where the report is written: report.html, report.md and its pictures. Without it: reproduce-NAME
@@ -46,15 +47,17 @@ enum Line<'a> {
 
 pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let Some(name) = &options.name else { return list(json) };
-    if name == tdaq::NAME {
-        return tdaq(options, json);
+    if let Some(experiment) = laboratory::Experiment::named(name) {
+        return in_the_laboratory(&experiment, options, json);
     }
     if options.on.is_some() || options.jobs.is_some() {
-        return Err(Failure::Usage(format!("--on and --jobs are for {}: {name} measures this machine", tdaq::NAME)));
+        let those: Vec<&str> = laboratory::Experiment::all().map(|experiment| experiment.name).collect();
+        let those = those.join(" and ");
+        return Err(Failure::Usage(format!("--on and --jobs are for {those}: {name} measures this machine")));
     }
     let experiment = Experiment::named(name).ok_or_else(|| {
         let mut names: Vec<String> = Experiment::all().into_iter().map(|experiment| experiment.name).collect();
-        names.push(tdaq::NAME.to_owned());
+        names.extend(laboratory::Experiment::all().map(|experiment| experiment.name.to_owned()));
         Failure::Usage(format!("there is no experiment '{name}'; there are {}", names.join(", ")))
     })?;
     let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{name}").into());
@@ -110,26 +113,25 @@ pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failu
     Ok(if stop.pressed() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// The one that the laboratory does. Each of its sweeps has a directory of its own, and goes on where it was
-/// interrupted.
-fn tdaq(options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{}", tdaq::NAME).into());
-    let how = lab::How { on: options.on.unwrap_or_default(), jobs: options.jobs };
+/// One that the laboratory does. Each of its sweeps has a directory of its own, and goes on where it was interrupted.
+fn in_the_laboratory(experiment: &laboratory::Experiment, options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let name = experiment.name;
+    let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{name}").into());
     let file = options.json_file.as_deref().map(Target::open).transpose()?;
     let stop = Arc::new(AtomicBool::new(false));
     crate::lab::heed_signals(stop.clone())?;
-    let sweeps = tdaq::sweeps(options.quick).map_err(Failure::broken)?;
-    let cells: usize = sweeps.iter().map(|sweep| sweep.cells.len()).sum();
-    let all: Duration = sweeps.iter().map(|sweep| how.estimate(sweep)).sum();
+    let sweeps = experiment.sweeps(options.on.unwrap_or_default(), options.quick).map_err(Failure::broken)?;
+    let how = |on| lab::How { on, jobs: options.jobs };
+    let cells: usize = sweeps.iter().map(|(sweep, _)| sweep.cells.len()).sum();
+    let all: Duration = sweeps.iter().map(|(sweep, on)| how(*on).estimate(sweep)).sum();
     let time = seconds(all.as_secs_f64().round());
-    eprintln!("{}: {cells} cells; where none is done yet, about {time} in all", tdaq::NAME);
+    eprintln!("{name}: {cells} cells; where none is done yet, about {time} in all");
     let mut measured = Vec::new();
-    for sweep in sweeps {
+    for (sweep, on) in sweeps {
         let own = directory.join(&sweep.name);
-        measured.push(lab::run(sweep, how, &own, &stop)?);
+        measured.push(lab::run(sweep, how(on), &own, &stop)?);
     }
-    let measured = measured.try_into().map_err(|_| Failure::Broken("not all sweeps were run".into()))?;
-    let reproduction = tdaq::Reproduction::new(measured);
+    let reproduction = experiment.reproduction(measured);
     let mut out = Output::new();
     match json {
         true => out.json(&reproduction)?,
@@ -146,7 +148,8 @@ fn tdaq(options: &Options, json: bool) -> Result<ExitCode, Failure> {
 fn list(json: bool) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
     let all = Experiment::all().into_iter().map(|one| [one.name, one.title, one.source]);
-    let all = all.chain([[tdaq::NAME, tdaq::TITLE, tdaq::SOURCE].map(str::to_owned)]);
+    let those = laboratory::Experiment::all();
+    let all = all.chain(those.map(|one| [one.name, one.title(), one.source()].map(str::to_owned)));
     if json {
         let all: Vec<_> = all
             .map(|[name, title, source]| serde_json::json!({ "name": name, "title": title, "source": source }))

@@ -1,7 +1,9 @@
 use super::paper::{DELAYS, INTERVALS, VEGAS_MINUS_BIC};
-use super::*;
+use crate::Laboratory;
+use crate::reproduce::{Experiment, Reproduction};
 use crate::scenario::Scenario;
 use crate::sweep::tests::{report, results};
+use crate::sweep::{Results, Sweep};
 use std::time::Duration;
 use thalweg_page::paper::{Row, Verdict};
 
@@ -16,9 +18,16 @@ fn as_the_paper(scenario: &Scenario) -> f64 {
     bic + if scenario.traffic.control.congestion == "vegas" { difference } else { 0.0 }
 }
 
+fn experiment() -> Experiment {
+    Experiment::named("tdaq").unwrap()
+}
+
+fn sweeps(quick: bool) -> impl Iterator<Item = Sweep> {
+    experiment().sweeps(Laboratory::Ns3, quick).unwrap().into_iter().map(|(sweep, _)| sweep)
+}
+
 fn reproduction(quick: bool) -> Reproduction {
-    let all: [Sweep; 4] = sweeps(quick).unwrap().try_into().unwrap();
-    let measured = all.map(|sweep| {
+    let measured = sweeps(quick).map(|sweep| {
         let simulated = sweep.name == "tdaq-simulated";
         let incast = sweep.name.contains("incast");
         results(sweep, move |scenario| {
@@ -36,7 +45,7 @@ fn reproduction(quick: bool) -> Reproduction {
             Ok(Box::new(one))
         })
     });
-    Reproduction::new(measured)
+    experiment().reproduction(measured.collect())
 }
 
 #[test]
@@ -73,10 +82,8 @@ fn the_first_look_fits_a_terminal_and_leaves_out_what_it_did_not_measure() {
 
 #[test]
 fn without_cells_nothing_is_claimed() {
-    let empty: [Sweep; 4] = sweeps(true).unwrap().try_into().unwrap();
-    let measured =
-        empty.map(|sweep| Results { outcomes: vec![None; sweep.cells.len()], sweep, laboratory: "ns3".into() });
-    let reproduction = Reproduction::new(measured);
+    let lacking = |sweep: Sweep| Results { outcomes: vec![None; sweep.cells.len()], sweep, laboratory: "ns3".into() };
+    let reproduction = experiment().reproduction(sweeps(true).map(lacking).collect());
     assert!(reproduction.findings.iter().all(|finding| finding.verdict == Verdict::CannotBeTested));
     assert!(reproduction.text().contains("this run has no cells to compare"));
 }

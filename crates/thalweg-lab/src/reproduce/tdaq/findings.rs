@@ -1,6 +1,6 @@
 //! What the results say about the paper's findings, and about ours.
 
-use super::find;
+use super::super::{NOTHING, find, values};
 use super::paper::{DELAYS, INTERVALS, SENDERS, SIGN, VEGAS_MINUS_BIC};
 use crate::report::Report;
 use crate::sweep::Results;
@@ -21,7 +21,7 @@ const NO_SLOW_SERVER: &str = "in the virtual laboratory and in ns-3 processors t
 /// The retransmission timer's least, in µs.
 const TIMER_US: f64 = 200e3;
 
-pub(super) fn findings(measured: &[Results; 4]) -> Vec<Finding> {
+pub(super) fn findings(measured: [&Results; 4]) -> Vec<Finding> {
     let [sizes, grid, each, whole] = measured;
     vec![
         alike(sizes),
@@ -40,21 +40,14 @@ pub(super) fn findings(measured: &[Results; 4]) -> Vec<Finding> {
     ]
 }
 
-pub(super) fn tables(measured: &[Results; 4]) -> Vec<Table> {
+pub(super) fn tables(measured: [&Results; 4]) -> Vec<Table> {
     let [sizes, grid, each, whole] = measured;
     vec![by_size(sizes), differences(grid), standings(sizes, grid), incast(each), incast(whole)]
-}
-
-/// Values of an axis that this run has.
-fn values<'a>(results: &'a Results, key: &str) -> &'a [String] {
-    results.sweep.axis(key).map_or(&[], |axis| &results.sweep.axes[axis].values)
 }
 
 fn megabits(report: &Report) -> f64 {
     report.goodput_bits_per_second * 1e-6
 }
-
-const NOTHING: &str = "this run has no cells to compare";
 
 /// Each control's goodput over BIC's at each size: control, size, ratio.
 fn over_bic(sizes: &Results) -> Vec<(&str, &str, f64)> {

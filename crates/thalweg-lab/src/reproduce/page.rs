@@ -1,9 +1,7 @@
 //! The reproduction as people see it: in a terminal, as a page.
 
-use super::paper::SENDERS;
-use super::{Reproduction, findings};
-use crate::sweep::Results;
-use crate::sweep::heat::{STYLE, Scale, Tile, figure, svg};
+use super::Reproduction;
+use crate::sweep::heat::STYLE;
 use crate::sweep::text::grid;
 use std::fmt::Write;
 use thalweg_page::html::{escaped, list, page, paragraph};
@@ -15,7 +13,7 @@ const QUICK: &str = "A first look: a sample of the cells, with short measurement
 impl Reproduction {
     /// What stands beside what, and which findings hold, for a terminal.
     pub fn text(&self) -> String {
-        let mut out = wrapped("", self.title) + &wrapped("", self.source);
+        let mut out = wrapped("", &self.title) + &wrapped("", &self.source);
         out.push_str(&wrapped("", &format!("laboratory: {}", self.laboratory)));
         if self.quick {
             out.push_str(&wrapped("", QUICK));
@@ -26,42 +24,20 @@ impl Reproduction {
         out + "\n" + &paper::findings_text(&self.findings)
     }
 
-    /// The whole report as a page that needs nothing else, with the surfaces of the paper's figures 5 and 6 as heat
-    /// maps.
+    /// The whole report as a page that needs nothing else.
     pub fn html(&self) -> String {
-        let mut body = paragraph("quiet", self.source);
+        let mut body = paragraph("quiet", &self.source);
         body.push_str(&paragraph("quiet", &format!("laboratory: {}", self.laboratory)));
         body.push_str(&list("warnings", self.quick.then_some(QUICK)));
-        body.push_str(&paper::html(self.method, self.here, &self.findings, &self.tables));
-        body.push_str(&surfaces(&self.measured[1].report));
+        body.push_str(&paper::html(&self.method, &self.here, &self.findings, &self.tables));
+        body.push_str(&self.pictures);
         for one in &self.measured {
             let title = escaped(&one.report.sweep.title);
             let _ = writeln!(body, "<h2>Measured: {title}</h2>\n<pre>{}</pre>", escaped(&one.line));
             body.push_str(&one.report.html_body().replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
         }
-        page(self.title, STYLE, &body)
+        page(&self.title, STYLE, &body)
     }
-}
-
-/// Vegas minus BIC over interval and delay, for each number of senders.
-fn surfaces(results: &Results) -> String {
-    let mut out = "<h2>Simulated: Vegas minus BIC in Mbit/s</h2>\n<div class=\"maps\">\n".to_owned();
-    let [intervals, delays] = findings::sides(results);
-    for senders in SENDERS {
-        let values = findings::surface(results, senders);
-        if values.iter().flatten().all(Option::is_none) {
-            continue;
-        }
-        let tile = |value: &Option<f64>| Tile {
-            value: *value,
-            text: value.map_or("-".into(), |value| format!("{value:+.1}")),
-            marked: false,
-        };
-        let tiles: Vec<Vec<Tile>> = values.iter().map(|row| row.iter().map(tile).collect()).collect();
-        let map = svg("interval \\ delay", intervals, delays, &tiles, Scale::Around { most: 700.0 });
-        out.push_str(&figure(&format!("{senders} to 1"), &map));
-    }
-    out + "</div>\n"
 }
 
 /// For a terminal: the paper's rows, then ours, in columns as wide as they need.

@@ -1,0 +1,201 @@
+//! An experiment's file: texts, sweeps, and what tables and findings are made of.
+
+use super::{NOTHING, find, values};
+use crate::Laboratory;
+use crate::report::Report;
+use crate::sweep::check::{Check, Figure};
+use crate::sweep::{Cell, Results, Sweep};
+use serde::{Deserialize, Deserializer, de};
+use std::collections::BTreeMap;
+use thalweg_page::paper::{Finding, Row, Table};
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) title: String,
+    pub(super) source: String,
+    pub(super) method: String,
+    pub(super) here: String,
+    #[serde(rename = "sweep")]
+    pub(super) sweeps: Vec<Part>,
+    #[serde(rename = "table", default)]
+    pub(super) tables: Vec<TableSpec>,
+    #[serde(rename = "finding", default)]
+    pub(super) findings: Vec<FindingSpec>,
+}
+
+/// A sweep, and the only laboratory it is for.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Part {
+    pub(super) name: String,
+    #[serde(default, deserialize_with = "laboratory")]
+    pub(super) on: Option<Laboratory>,
+}
+
+/// A row for each value of one key, and some figures, for each value of another key if there is one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TableSpec {
+    title: String,
+    pub(super) sweep: String,
+    pub(super) rows: String,
+    pub(super) columns: Option<String>,
+    #[serde(deserialize_with = "figures")]
+    show: Vec<Figure>,
+    note: Option<String>,
+}
+
+/// Either `check`, which must be true of every cell, or `against`: cells that are the same but for these values, whose
+/// share of the ceiling may be larger by the part `within`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FindingSpec {
+    paper: String,
+    here: String,
+    pub(super) sweep: String,
+    /// Only cells with these values.
+    #[serde(default)]
+    pub(super) at: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "check")]
+    check: Option<Check>,
+    #[serde(default)]
+    pub(super) against: BTreeMap<String, Vec<String>>,
+    #[serde(default)]
+    within: f64,
+}
+
+/// One that comes with Thalweg.
+pub(super) fn parse(name: &str, text: &str) -> File {
+    toml::from_str(text).unwrap_or_else(|error| panic!("experiments/{name}.toml: {error}"))
+}
+
+impl File {
+    /// What the figures say.
+    pub(super) fn work_out(&self, measured: &[Results]) -> (Vec<Table>, Vec<Finding>) {
+        let of = |name: &str| measured.iter().find(|results| results.sweep.name == name);
+        let tables = self.tables.iter().filter_map(|table| Some(table.work_out(of(&table.sweep)?)));
+        let findings = self.findings.iter().map(|finding| {
+            let outcome = of(&finding.sweep).ok_or(NOTHING.to_owned()).and_then(|results| finding.outcome(results));
+            Finding::new(&finding.paper, &finding.here, outcome)
+        });
+        (tables.collect(), findings.collect())
+    }
+}
+
+impl TableSpec {
+    fn work_out(&self, results: &Results) -> Table {
+        // Without columns there is one, of no key.
+        let columns = self.columns.as_deref();
+        let columns: Vec<Option<(&str, &str)>> = match columns {
+            Some(key) => values(results, key).iter().map(|value| Some((key, value.as_str()))).collect(),
+            None => vec![None],
+        };
+        let heading = |column: &Option<(&str, &str)>, figure: &Figure| match column {
+            Some((_, value)) => format!("{value}: {}", figure.words()),
+            None => figure.words(),
+        };
+        let row = |value: &String| {
+            let cell = |column: &Option<(&str, &str)>| {
+                let at: Vec<_> = [(self.rows.as_str(), value.as_str())].into_iter().chain(*column).collect();
+                let report = find(results, &at);
+                self.show.iter().map(move |figure| match report.and_then(|report| figure.value(report)) {
+                    Some(value) => figure.shown(value),
+                    None => "-".into(),
+                })
+            };
+            Row { name: value.clone(), cells: columns.iter().flat_map(cell).collect() }
+        };
+        let first = self.rows.rsplit('.').next().unwrap_or(&self.rows).to_owned();
+        let rest = columns.iter().flat_map(|column| self.show.iter().map(move |figure| heading(column, figure)));
+        Table {
+            title: self.title.clone(),
+            headings: [first].into_iter().chain(rest).collect(),
+            paper: Vec::new(),
+            here: values(results, &self.rows).iter().map(row).collect(),
+            remarks: self.note.iter().cloned().collect(),
+        }
+    }
+}
+
+impl FindingSpec {
+    fn outcome(&self, results: &Results) -> Result<(bool, String), String> {
+        let is = |cell: &&Cell| self.at.iter().all(|(key, value)| value_of(&results.sweep, cell, key) == Some(value));
+        let cells = results.sweep.cells.iter().filter(is);
+        let cells: Vec<(&Cell, &Report)> = cells.filter_map(|cell| Some((cell, results.report(&cell.at)?))).collect();
+        let outcome = match &self.check {
+            Some(check) => checked(check, results, &cells),
+            None => self.compared(results, &cells),
+        };
+        outcome.ok_or_else(|| NOTHING.to_owned())
+    }
+
+    /// The cell in which one of the others is ahead most, or nearest to that.
+    fn compared(&self, results: &Results, cells: &[(&Cell, &Report)]) -> Option<(bool, String)> {
+        let mut nearest: Option<(f64, String)> = None;
+        for (cell, own) in cells {
+            let at = |axis: usize| results.sweep.axes[axis].values[cell.at[axis]].as_str();
+            let keys: Vec<(&str, &str)> =
+                results.sweep.axes.iter().enumerate().map(|(axis, of)| (of.key.as_str(), at(axis))).collect();
+            for (key, others) in &self.against {
+                for other in others {
+                    let at: Vec<_> =
+                        keys.iter().map(|(own, value)| (*own, if own == key { other } else { *value })).collect();
+                    let Some(theirs) = find(results, &at) else { continue };
+                    let ahead = theirs.share_of_ceiling / own.share_of_ceiling;
+                    if nearest.as_ref().is_none_or(|(most, _)| ahead > *most) {
+                        let percent = |report: &Report| format!("{:.1} %", 100.0 * report.share_of_ceiling);
+                        let (own, theirs) = (percent(own), percent(theirs));
+                        let said = format!("{}: {own}, and {theirs} with {other}", results.sweep.describe(cell));
+                        nearest = Some((ahead, said));
+                    }
+                }
+            }
+        }
+        let (ahead, said) = nearest?;
+        let holds = ahead <= 1.0 + self.within;
+        Some((holds, format!("the {} is {said}", if holds { "closest" } else { "furthest off" })))
+    }
+}
+
+/// What is worst of all cells, and in which of them it is so.
+fn checked(check: &Check, results: &Results, cells: &[(&Cell, &Report)]) -> Option<(bool, String)> {
+    let mut all = Vec::new();
+    for (cell, report) in cells {
+        all.push((*cell, check.of(report), check.figure().value(report)?));
+    }
+    let worst = all.iter().max_by(|a, b| check.badness(a.2).total_cmp(&check.badness(b.2)))?;
+    let broken: Vec<String> =
+        all.iter().filter(|(_, checked, _)| !checked.holds).map(|(cell, ..)| results.sweep.describe(cell)).collect();
+    let (cell, figure) = (results.sweep.describe(worst.0), check.figure());
+    let worst = format!("{cell} ({} {})", figure.words(), figure.shown(worst.2));
+    Some(match broken.len() {
+        0 => (true, format!("in all of {} cells; the closest is {worst}", all.len())),
+        many => {
+            let broken = broken.join("; ");
+            (false, format!("not in {many} of {} cells ({broken}); the furthest off is {worst}", all.len()))
+        }
+    })
+}
+
+fn value_of<'a>(sweep: &'a Sweep, cell: &Cell, key: &str) -> Option<&'a String> {
+    let axis = sweep.axis(key)?;
+    Some(&sweep.axes[axis].values[cell.at[axis]])
+}
+
+fn laboratory<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Laboratory>, D::Error> {
+    String::deserialize(from)?.parse().map(Some).map_err(de::Error::custom)
+}
+
+fn figures<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Figure>, D::Error> {
+    let names = Vec::<String>::deserialize(from)?;
+    let figure = |name: String| Figure::named(&name).ok_or_else(|| de::Error::custom(format!("no figure '{name}'")));
+    names.into_iter().map(figure).collect()
+}
+
+fn check<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Check>, D::Error> {
+    let named = BTreeMap::<String, String>::deserialize(from)?;
+    let one = named.iter().next().filter(|_| named.len() == 1);
+    let check = one.and_then(|(name, text)| Check::parse(name, text));
+    check.map(Some).ok_or_else(|| de::Error::custom("one figure, and what it is compared with"))
+}

@@ -1,0 +1,38 @@
+//! Which congestion control suits an event builder (Nagasaka and Oki, 2012), with credits beside them: tables beside
+//! the paper's, findings and whether they hold.
+
+mod findings;
+mod paper;
+#[cfg(test)]
+mod tests;
+
+use super::Worked;
+use crate::sweep::Results;
+use crate::sweep::heat::{Scale, Tile, figure, svg};
+
+pub(super) fn worked_out(measured: &[Results]) -> Worked {
+    let [sizes, grid, each, whole] = measured else { return Worked::default() };
+    let measured = [sizes, grid, each, whole];
+    (findings::tables(measured), findings::findings(measured), surfaces(grid))
+}
+
+/// The paper's figures 5 and 6 as heat maps: Vegas minus BIC over interval and delay, for each number of senders.
+fn surfaces(results: &Results) -> String {
+    let mut out = "<h2>Simulated: Vegas minus BIC in Mbit/s</h2>\n<div class=\"maps\">\n".to_owned();
+    let [intervals, delays] = findings::sides(results);
+    for senders in paper::SENDERS {
+        let values = findings::surface(results, senders);
+        if values.iter().flatten().all(Option::is_none) {
+            continue;
+        }
+        let tile = |value: &Option<f64>| Tile {
+            value: *value,
+            text: value.map_or("-".into(), |value| format!("{value:+.1}")),
+            marked: false,
+        };
+        let tiles: Vec<Vec<Tile>> = values.iter().map(|row| row.iter().map(tile).collect()).collect();
+        let map = svg("interval \\ delay", intervals, delays, &tiles, Scale::Around { most: 700.0 });
+        out.push_str(&figure(&format!("{senders} to 1"), &map));
+    }
+    out + "</div>\n"
+}
