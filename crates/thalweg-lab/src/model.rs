@@ -147,13 +147,16 @@ impl<'a> World<'a> {
         let segment = u64::from(network.mtu - TCP_IP);
         // As `LinkConfig` has it: what is on the line without headers.
         let wire = f64::from(network.mtu + 38);
-        let path = |builder: usize| Path {
-            rate: scenario.receiver_rate(builder as u32).bytes_per_second() * segment as f64 / wire,
-            round_trip: scenario.round_trip().max(Duration::from_micros(50)),
-            buffer: network.buffer.0,
-            segment: segment as u32,
-            // As a node has it, with small slots or without.
-            unasked: network.buffer.0 / 8,
+        let path = |builder: usize| {
+            let (rate, buffer) = scenario.port_for_credit(builder as u32);
+            Path {
+                rate: rate.bytes_per_second() * segment as f64 / wire,
+                round_trip: scenario.round_trip().max(Duration::from_micros(50)),
+                buffer,
+                segment: segment as u32,
+                // As a node has it, with small slots or without.
+                unasked: buffer / 8,
+            }
         };
         let config = |builder: usize| BuilderConfig {
             run: RunNumber(1),
@@ -636,6 +639,8 @@ mod tests {
             ("senders = 16\nreceivers = 4\n", "[network.shared]\nsenders = 4\n"),
             ("senders = 16\nreceivers = 16\n", "[network.tree]\nleaves = 2\noversubscription = 2\n"),
             ("senders = 16\nreceivers = 16\n", "[network.tree]\nleaves = 4\n"),
+            ("senders = 16\nreceivers = 16\n", "[network.tree]\nleaves = 4\noversubscription = 2\n"),
+            ("senders = 8\nreceivers = 8\n", "[network.shared]\nsenders = 4\nrate = \"2 Gbit/s\"\n"),
         ] {
             let report = carries(&format!("[network]\n{hosts}{between}[measure]\nseconds = 0.2\n"), 0.95);
             assert!(!report.ports.is_empty());

@@ -21,12 +21,11 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
     let memory = Memory::of(scenario);
     let calibrate = scenario.measure.calibrate;
     let credit = traffic.control.credit && !calibrate;
-    let link = |number: u32| Link {
-        rate: scenario.receiver_rate(number).to_string(),
+    let link = |number: u32| {
+        let (rate, buffer) = scenario.port_for_credit(number);
         // Hosts take time too where the network takes none.
-        round_trip: time(scenario.round_trip().max(Duration::from_micros(50))),
-        buffer: network.buffer.0,
-        mtu: network.mtu,
+        let round_trip = time(scenario.round_trip().max(Duration::from_micros(50)));
+        Link { rate: rate.to_string(), round_trip, buffer, mtu: network.mtu }
     };
     let builder = |(number, host): (u32, &Host)| Builder {
         name: host.name.clone(),

@@ -220,6 +220,24 @@ impl Scenario {
         links
     }
 
+    /// Rate and buffer of what a builder's credit has to fit: its own port or, where that is narrower, its part of a shared
+    /// uplink or of a trunk. What all builders ask for meets there. If half of each event passes it, and there are four
+    /// builders, then each may have half of its rate and half of its buffer in front of all its sources together.
+    pub fn port_for_credit(&self, receiver: u32) -> (BitRate, u64) {
+        let links = self.links();
+        let all: f64 = (0..self.network.senders).map(|sender| self.wire_bytes(sender)).sum();
+        let between = links.iter().filter(|link| matches!(link.kind, LinkKind::Shared | LinkKind::Trunk));
+        let parts = between.filter(|link| link.event_bytes > 0.0).map(|link| {
+            let part = all / (link.event_bytes * f64::from(self.network.receivers));
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of either")]
+            let of = |whole: u64| (part * whole as f64) as u64;
+            (BitRate(of(link.rate.0).max(1)), of(link.buffer.unwrap_or(u64::MAX)))
+        });
+        let own = (self.receiver_rate(receiver), self.network.buffer.0);
+        let narrowest = parts.min_by_key(|(rate, _)| *rate).filter(|(rate, _)| *rate < own.0);
+        narrowest.map_or(own, |(rate, buffer)| (rate, buffer.min(own.1)))
+    }
+
     /// Bytes on the wire that a sender's fragment takes, in the mean: 52 bytes of every packet are headers (IPv4, TCP,
     /// timestamps), a frame is 38 bytes longer on the wire, a record is the payload with its 64-byte header, padded to
     /// whole 64 bytes.

@@ -132,6 +132,23 @@ fn the_narrowest_link_is_the_ceiling_wherever_it_is() {
 }
 
 #[test]
+fn credit_fits_what_all_builders_share_where_that_is_narrower_than_their_ports() {
+    let port = |behind: &str| {
+        let text = format!("[network]\nsenders = 8\nreceivers = 4\n{behind}");
+        let (rate, buffer) = Scenario::parse(&text).unwrap().port_for_credit(0);
+        (rate.0 / 1_000_000, buffer)
+    };
+    assert_eq!(port(""), (1000, 340_000));
+    // Half of each event comes from each rack, of whose uplink a builder has a quarter.
+    assert_eq!(port("[network.shared]\nsenders = 4\nrate = \"1 Gbit/s\"\n"), (500, 170_000));
+    // As fast as the ports together: it is not where anything waits.
+    assert_eq!(port("[network.shared]\nsenders = 4\nrate = \"2 Gbit/s\"\n"), (1000, 340_000));
+    assert_eq!(port("[network.shared]\nsenders = 2\nrate = \"500 Mbit/s\"\nbuffer = \"1 MB\"\n"), (500, 340_000));
+    assert_eq!(port("[network.tree]\nleaves = 2\n"), (1000, 340_000));
+    assert_eq!(port("[network.tree]\nleaves = 2\noversubscription = 4\n"), (500, 340_000));
+}
+
+#[test]
 fn a_sender_of_large_fragments_limits_by_its_own_size() {
     let text = "[network]\nsenders = 4\nreceivers = 4\n[[network.sender]]\nnumber = 1\nsize = \"6400 KiB\"\n";
     let scenario = Scenario::parse(text).unwrap();
