@@ -130,6 +130,24 @@ fn a_trunk_that_is_too_narrow_drops_and_the_timeline_shows_it() {
     assert!(busiest.fold(0.0, f64::max) > 0.5, "{}", report["timeline"]["links"]);
 }
 
+/// Its events are lost, so the run is INCOMPLETE; what the others built is reported all the same.
+#[test]
+fn where_a_builder_dies_the_others_go_on_and_are_reported() {
+    if !has_kernel() {
+        return;
+    }
+    let report = run_scenario(
+        "[network]\nsenders = 2\nreceivers = 2\nrate = \"100 Mbit/s\"\n[[network.receiver]]\nnumber = 1\n\
+         dies = \"50ms\"\n[traffic]\nsize = \"16 KiB\"\nassignment = \"by-room\"\n[measure]\nseconds = 0.2\n\
+         wall_limit = \"5m\"\n",
+    );
+    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+    let report = json(&report);
+    let share = report["share_of_ceiling"].as_f64().unwrap();
+    assert!(share > 0.45 && share < 0.55, "one of two: {share}");
+    assert_eq!((&report["drops"], &report["events"]["incomplete"]), (&0.into(), &0.into()), "{report}");
+}
+
 #[test]
 fn a_builder_finds_out_what_its_link_carries() {
     if !has_kernel() {

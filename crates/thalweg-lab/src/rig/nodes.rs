@@ -184,7 +184,10 @@ impl Nodes {
         for at in ended {
             let node = &mut self.nodes[at];
             node.status = node.child.try_wait().map_err(LabError::os(format!("waiting for {}", node.name)))?;
-            if !node.killed && node.status.is_some_and(|status| !status.success()) {
+            let failed = !node.killed && node.status.is_some_and(|status| !status.success());
+            // Where one was killed, the run that the others bring to its end is INCOMPLETE.
+            let reported = !self.dead.is_empty() && matches!(node.built(), Ok(Some(_)));
+            if failed && !reported {
                 return Err(node.failed());
             }
         }

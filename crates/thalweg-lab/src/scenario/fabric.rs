@@ -222,7 +222,7 @@ impl Scenario {
 
     /// Rate and buffer of what a builder's credit has to fit: its own port or, where that is narrower, its part of a shared
     /// uplink or of a trunk. What all builders ask for meets there. If half of each event passes it, and there are four
-    /// builders, then each may have half of its rate and half of its buffer in front of all its sources together.
+    /// builders, then each may have half of its rate, and half of [`FILLED`] times its buffer.
     pub fn port_for_credit(&self, receiver: u32) -> (BitRate, u64) {
         let links = self.links();
         let all: f64 = (0..self.network.senders).map(|sender| self.wire_bytes(sender)).sum();
@@ -231,7 +231,7 @@ impl Scenario {
             let part = all / (link.event_bytes * f64::from(self.network.receivers));
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of either")]
             let of = |whole: u64| (part * whole as f64) as u64;
-            (BitRate(of(link.rate.0).max(1)), of(link.buffer.unwrap_or(u64::MAX)))
+            (BitRate(of(link.rate.0).max(1)), of(link.buffer.unwrap_or(u64::MAX).saturating_mul(FILLED)))
         });
         let own = (self.receiver_rate(receiver), self.network.buffer.0);
         let narrowest = parts.min_by_key(|(rate, _)| *rate).filter(|(rate, _)| *rate < own.0);
@@ -336,6 +336,10 @@ impl Scenario {
         }
     }
 }
+
+/// A builder among several fills two fifths of its port's buffer, since what it asked for may come all at once. What many
+/// of them asked for does not: together they fill twice as much of a buffer that they share.
+const FILLED: u64 = 2;
 
 fn check_number(
     key: &str,
