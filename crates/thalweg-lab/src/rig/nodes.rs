@@ -186,8 +186,7 @@ impl Nodes {
             node.status = node.child.try_wait().map_err(LabError::os(format!("waiting for {}", node.name)))?;
             let failed = !node.killed && node.status.is_some_and(|status| !status.success());
             // Where one was killed, the run that the others bring to its end is INCOMPLETE.
-            let reported = !self.dead.is_empty() && matches!(node.built(), Ok(Some(_)));
-            if failed && !reported {
+            if failed && (self.dead.is_empty() || node.built().is_err()) {
                 return Err(node.failed());
             }
         }

@@ -226,12 +226,14 @@ impl Scenario {
     pub fn port_for_credit(&self, receiver: u32) -> (BitRate, u64) {
         let links = self.links();
         let all: f64 = (0..self.network.senders).map(|sender| self.wire_bytes(sender)).sum();
+        // One builder fills half of a buffer as it is.
+        let filled = if self.network.receivers > 1 { FILLED } else { 1 };
         let between = links.iter().filter(|link| matches!(link.kind, LinkKind::Shared | LinkKind::Trunk));
         let parts = between.filter(|link| link.event_bytes > 0.0).map(|link| {
             let part = all / (link.event_bytes * f64::from(self.network.receivers));
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of either")]
             let of = |whole: u64| (part * whole as f64) as u64;
-            (BitRate(of(link.rate.0).max(1)), of(link.buffer.unwrap_or(u64::MAX).saturating_mul(FILLED)))
+            (BitRate(of(link.rate.0).max(1)), of(link.buffer.unwrap_or(u64::MAX).saturating_mul(filled)))
         });
         let own = (self.receiver_rate(receiver), self.network.buffer.0);
         let narrowest = parts.min_by_key(|(rate, _)| *rate).filter(|(rate, _)| *rate < own.0);

@@ -142,6 +142,8 @@ fn credit_fits_what_all_builders_share_where_that_is_narrower_than_their_ports()
     // Half of each event comes from each rack, of whose uplink a builder has a quarter.
     assert_eq!(port("[network.shared]\nsenders = 4\nrate = \"1 Gbit/s\"\n"), (500, 340_000));
     assert_eq!(port("[network.shared]\nsenders = 4\nrate = \"1 Gbit/s\"\nbuffer = \"100 kB\"\n"), (500, 100_000));
+    let one = "[network]\nsenders = 8\n[network.shared]\nsenders = 8\nrate = \"500 Mbit/s\"\nbuffer = \"100 kB\"\n";
+    assert_eq!(Scenario::parse(one).unwrap().port_for_credit(0), (BitRate(500_000_000), 100_000));
     // As fast as the ports together: it is not where anything waits.
     assert_eq!(port("[network.shared]\nsenders = 4\nrate = \"2 Gbit/s\"\n"), (1000, 340_000));
     assert_eq!(port("[network.shared]\nsenders = 2\nrate = \"500 Mbit/s\"\nbuffer = \"1 MB\"\n"), (500, 340_000));
