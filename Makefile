@@ -39,6 +39,10 @@ check: setup-venv ## A few minutes' part of it, for use while working
 bench: setup release ## Measure beside the programs people use (ARGS="--quick" for a first look)
 	@$(THALWEG_BIN) bench peers --install $(ARGS)
 
+.PHONY: soak
+soak: setup release ## Run each link at full rate for ten minutes (ARGS="--time 40h --link udp"); watch books and memory
+	@scripts/soak.py $(ARGS)
+
 .PHONY: release
 release: setup ## Build the optimised program
 	cargo build --release --locked -p thalweg $(FEATURES)
@@ -121,7 +125,7 @@ fuzz: setup ## Feed the parsers with bytes made to break them (SECONDS_EACH=60)
 	@scripts/fuzz.sh
 
 # What .ci/run builds first.
-.PHONY: build-tests build-loom build-fuzz build-kernel
+.PHONY: build-tests build-loom build-fuzz build-kernel build-machine
 build-tests: setup
 	$(RUST_TESTS) --no-run
 build-loom: setup
@@ -130,6 +134,8 @@ build-fuzz: setup
 	@scripts/fuzz.sh build
 build-kernel: build-tests
 	$(TARGET)/debug/thalweg lab build
+build-machine: build-tests
+	$(TARGET)/debug/thalweg lab machine
 
 .PHONY: deny
 deny: ## Licences, advisories and origins of all dependencies

@@ -77,7 +77,7 @@ need_compiler() {
     fi
 }
 
-# What the congestion controls (bpf/) are compiled with, and what loads them into the kernel.
+# What the programs in bpf/ (congestion controls, AF_XDP) are compiled with, and what loads them into the kernel.
 missing_for_bpf() {
     command -v "${CLANG:-clang}" >/dev/null 2>&1 || echo clang
     # Headers and libraries alike: what the compiler does not find is not there.
@@ -91,13 +91,13 @@ missing_for_bpf() {
 want_bpf() {
     local missing
     mapfile -t missing < <(missing_for_bpf)
-    [ "${#missing[@]}" -eq 0 ] || wanted "congestion controls are left out of the build" "${missing[@]}"
+    [ "${#missing[@]}" -eq 0 ] || wanted "congestion controls and AF_XDP are left out of the build" "${missing[@]}"
 }
 
-# What people fetch and mount served runs with. Tests do without those that are not there.
+# What people fetch and mount served runs with, and another program's camera. Tests do without those that are not there.
 want_clients() {
     local missing=() pair
-    for pair in curl:curl wget:wget aria2c:aria2 fusermount3:fuse3; do
+    for pair in curl:curl wget:wget aria2c:aria2 fusermount3:fuse3 arv-fake-gv-camera-0.8:aravis-tools; do
         command -v "${pair%%:*}" >/dev/null 2>&1 || missing+=("${pair#*:}")
     done
     [ "${#missing[@]}" -eq 0 ] || (wanted "some tests are skipped" "${missing[@]}") || say "some tests are skipped"

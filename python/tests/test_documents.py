@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import documents
 
-# The page on Python is run by test_docs.py, in an interpreter.
+# The pages on Python are run by test_docs.py and test_image.py, in an interpreter.
 PAGES = {
     page: documents.parts(page.read_text())
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -43,9 +43,10 @@ is 37 s behind, is `fragment.time_utc`.
 
 Reading copies nothing: arrays look into the run's files, and keep them mapped for as long as they live. `thalweg.dask`
 reads a run in parallel. A program that has a device of its own pushes what it reads from it; `help(thalweg.Source)`
-says how.
+says how. `thalweg.image` says what a camera's frame shows of a beam.
 """
 
+from thalweg import image
 from thalweg._thalweg import (
     DamageWarning,
     Event,
@@ -69,5 +70,6 @@ __all__ = [
     "RunOver",
     "Source",
     "__version__",
+    "image",
     "open",
 ]

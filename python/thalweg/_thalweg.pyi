@@ -17,6 +17,7 @@ __all__ = [
     "DamageWarning",
     "Event",
     "Events",
+    "FitError",
     "Fragment",
     "Run",
     "RunError",
@@ -26,6 +27,12 @@ __all__ = [
     "_event",
     "_events",
     "_fragment",
+    "_image_fringes",
+    "_image_fringes_2d",
+    "_image_gaussian",
+    "_image_gaussian_2d",
+    "_image_moments",
+    "_image_source_size",
     "_run",
     "open",
 ]
@@ -34,6 +41,9 @@ __version__: str
 class RunError(Exception): ...
 class RunOver(RunError): ...  # noqa: N818 - like StopIteration, it is no fault
 class DamageWarning(UserWarning): ...
+
+class FitError(ValueError):
+    reason: str
 
 def open(
     path: str | os.PathLike[str],
@@ -194,6 +204,7 @@ class Source:
         slot: int | None = None,
         policy: Literal["block", "drop-newest", "drop-oldest"] = "block",
         timeout: float = 10.0,
+        adapter: dict[str, Any] | None = None,
     ) -> Self: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -218,3 +229,23 @@ def _run(path: str, ca_file: str | None, timeout: float) -> Run: ...
 def _events(run: Run, first: int, step: int, count: int, sources: list[str] | None, errors: str) -> Events: ...
 def _event(run: int, id: int, complete: bool, fragments: list[tuple[bytes, str, Any]]) -> Event: ...
 def _fragment(record: bytes, dimensions: Any) -> Fragment: ...
+
+# What thalweg.image makes dataclasses of.
+def _image_moments(
+    array: NDArray[Any],
+    about: dict[str, Any],
+    corners: float,
+    threshold: float,
+    diameters: float,
+    tolerance: float,
+    iterations: int,
+) -> dict[str, Any]: ...
+def _image_gaussian(array: NDArray[Any], about: dict[str, Any], axis: str) -> dict[str, Any]: ...
+def _image_gaussian_2d(array: NDArray[Any], about: dict[str, Any]) -> dict[str, Any]: ...
+def _image_fringes(array: NDArray[Any], about: dict[str, Any], axis: str, envelope: str) -> dict[str, Any]: ...
+def _image_fringes_2d(
+    array: NDArray[Any], about: dict[str, Any], slits: str, envelope: str, turned: bool
+) -> dict[str, Any]: ...
+def _image_source_size(
+    visibility: tuple[float, float], wavelength: float, separation: float, distance: float, intensity_ratio: float
+) -> tuple[float, float] | None: ...

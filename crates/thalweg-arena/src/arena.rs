@@ -164,14 +164,42 @@ impl Arena {
         self.memory.len()
     }
 
-    /// Address and length of the mapping; for the kernel, not for reading.
-    pub(crate) fn mapping(&self) -> *const [u8] {
+    /// Address and length of the mapping; for the kernel or a device, not for reading.
+    pub fn mapping(&self) -> *const [u8] {
         std::ptr::slice_from_raw_parts(self.memory.as_ptr(), self.size())
     }
 
     /// What it is made of.
     pub fn backing(&self) -> Backing {
         self.backing
+    }
+
+    /// Whether both are the same memory, mapped twice.
+    pub fn is_same_memory(&self, other: &Self) -> bool {
+        let file = |arena: &Self| rustix::fs::fstat(&arena.fd).map(|stat| (stat.st_dev, stat.st_ino));
+        matches!((file(self), file(other)), (Ok(one), Ok(two)) if one == two)
+    }
+
+    /// Maps an arena of our own once more, at an address that the caller has set aside for it: for a device to read from
+    /// that wants all of its memory in one range of addresses. It can be written there, since the kernel pins memory for
+    /// a device only where the device may write to it (`FOLL_WRITE`, xdp_umem_pin_pages in net/xdp/xdp_umem.c).
+    ///
+    /// # Errors
+    /// The arena is imported, or the kernel refuses. The addresses are as they were then, or unmapped.
+    ///
+    /// # Safety
+    /// The caller owns the addresses from `at` on, as many as the arena has bytes, all of them mapped; whatever was
+    /// there is gone afterwards. Nothing may be written there: the bytes belong to [`Span`]s.
+    pub unsafe fn map_again(&self, at: *mut u8) -> Result<(), Errno> {
+        if !self.owned {
+            return Err(Errno::PERM);
+        }
+        // mremap(2): with an old size of 0, a shared mapping is not moved but mapped a second time. It keeps the right
+        // to write, which a new mapping of the sealed file could not have (F_SEAL_FUTURE_WRITE).
+        let flags = rustix::mm::MremapFlags::MAYMOVE;
+        // SAFETY: the old mapping stays as it is; the caller vouches for the new addresses.
+        unsafe { rustix::mm::mremap_fixed(self.memory.as_mut_ptr().cast(), 0, self.size(), flags, at.cast()) }?;
+        Ok(())
     }
 
     /// Notes that its pages were made known to a ring, an adapter or an IOMMU, which keeps them where they are (a
@@ -200,6 +228,41 @@ impl Arena {
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(len).filter(|end| *end <= self.size())?;
         Some(View { arena: Arc::clone(self), range: start..end })
+    }
+
+    /// Where its pages are in physical memory now: see [`page_list`](crate::page_list()).
+    ///
+    /// # Errors
+    /// A page is not there, or the kernel does not tell where.
+    pub fn page_list(&self) -> Result<PageList, PageListError> {
+        pages_at(self.memory.as_ptr() as usize, self.size())
+    }
+
+    /// Copies bytes that somebody else may write to meanwhile.
+    #[inline]
+    fn load(&self, at: usize, out: &mut [u8]) {
+        assert!(at + out.len() <= self.size());
+        // SAFETY: inside the mapping, as was just compared.
+        let start = unsafe { self.memory.as_ptr().add(at) };
+        // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the arena. Whoever else writes
+        // there does not matter to atomics, and a relaxed load of a word or less does not write, which the mapping
+        // may forbid.
+        let bytes = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU8>(), out.len()) };
+        // SAFETY: eight atomic bytes are an atomic word of any content, which is only read.
+        let (head, words, tail) = unsafe { bytes.align_to::<AtomicU64>() };
+        let (first, rest) = out.split_at_mut(head.len());
+        let (middle, last) = rest.split_at_mut(words.len() * WORD);
+        first.iter_mut().zip(head).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
+        let middle = middle.as_chunks_mut::<WORD>().0;
+        middle.iter_mut().zip(words).for_each(|(word, from)| *word = from.load(Ordering::Relaxed).to_ne_bytes());
+        last.iter_mut().zip(tail).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
+    }
+
+    /// A range for the kernel or a device to read from, or nothing where the range is not inside the arena.
+    pub fn piece(self: &Arc<Self>, offset: u64, len: usize) -> Option<Piece> {
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(len).filter(|end| *end <= self.size())?;
+        Some(Piece { arena: Arc::clone(self), range: start..end })
     }
 }
 
@@ -361,6 +424,61 @@ impl fmt::Debug for Span {
     }
 }
 
+/// A range of an arena that somebody else reads: the kernel, an adapter. It keeps the memory where it is; what is in it is
+/// the business of whoever has the [`Span`].
+#[derive(Clone)]
+pub struct Piece {
+    arena: Arc<Arena>,
+    range: Range<usize>,
+}
+
+impl Piece {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// The arena it lies in.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// Where in the arena it begins.
+    pub fn offset(&self) -> usize {
+        self.range.start
+    }
+
+    /// Where it begins in this process, for whoever reads it: this program must not, since a span may be written to.
+    pub fn as_ptr(&self) -> *const u8 {
+        // SAFETY: inside the mapping: `Arena::piece` checked the range.
+        unsafe { self.arena.memory.as_ptr().add(self.range.start) }
+    }
+
+    /// Copies as many bytes as `out` has, from byte `at` on: for a medium that cannot read them where they lie. As a
+    /// device would: what somebody writes there meanwhile comes as it comes. (A slot's bytes are left alone from its offer
+    /// to its release; a piece of it that is sent later still is thrown away where it arrives.)
+    ///
+    /// # Panics
+    /// There are not so many.
+    #[inline]
+    pub fn copy_to(&self, at: usize, out: &mut [u8]) {
+        let end = at.checked_add(out.len()).filter(|end| *end <= self.len());
+        assert!(end.is_some(), "bytes {at}+{} of a piece of {}", out.len(), self.len());
+        self.arena.load(self.range.start + at, out);
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Piece({:?} of {:?})", self.range, self.arena)
+    }
+}
+
 /// A range of an arena that another process writes, for reading here.
 ///
 /// By the protocol its owner leaves the bytes alone until they are released. An owner that breaks this changes what is
@@ -391,20 +509,7 @@ impl View {
     pub fn copy_to(&self, at: usize, out: &mut [u8]) {
         let end = at.checked_add(out.len()).filter(|end| *end <= self.len());
         assert!(end.is_some(), "bytes {at}+{} of a view of {}", out.len(), self.len());
-        // SAFETY: inside the mapping: `Arena::view` checked the range, and `at` was compared with it.
-        let start = unsafe { self.arena.memory.as_ptr().add(self.range.start + at) };
-        // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the `Arc`. Whoever else writes
-        // there does not matter to atomics, and a relaxed load of a word or less does not write, which the mapping
-        // forbids.
-        let bytes = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU8>(), out.len()) };
-        // SAFETY: eight atomic bytes are an atomic word of any content, which is only read.
-        let (head, words, tail) = unsafe { bytes.align_to::<AtomicU64>() };
-        let (first, rest) = out.split_at_mut(head.len());
-        let (middle, last) = rest.split_at_mut(words.len() * WORD);
-        first.iter_mut().zip(head).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
-        let middle = middle.as_chunks_mut::<WORD>().0;
-        middle.iter_mut().zip(words).for_each(|(word, from)| *word = from.load(Ordering::Relaxed).to_ne_bytes());
-        last.iter_mut().zip(tail).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
+        self.arena.load(self.range.start + at, out);
     }
 
     /// The pages that it lies in, in order.

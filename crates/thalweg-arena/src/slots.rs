@@ -21,6 +21,11 @@ impl Slot {
         self.index
     }
 
+    /// The arena that it lies in.
+    pub fn arena(&self) -> &Arc<Arena> {
+        self.span.arena()
+    }
+
     /// Where its first byte lies in the arena.
     pub fn offset(&self) -> usize {
         self.span.offset()

@@ -32,7 +32,7 @@ pub struct Options {
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     builders: u16,
     /// What carries the fragments
-    #[arg(long, value_name = "tcp|shm", value_delimiter = ',', default_value = "tcp,shm")]
+    #[arg(long, value_name = "tcp|udp|shm", value_delimiter = ',', default_value = "tcp,shm")]
     link: Vec<LinkKind>,
     /// TCP congestion control of the sources' links, or 'system' for the system's default. Without it: cubic
     #[arg(short = 'C', long, value_name = "NAME")]
@@ -201,7 +201,9 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
         name: format!("source-{index}"),
         id: SourceId::new(1, index).to_string(),
         device: Some(DeviceConfig::ModelAdc(model.clone())),
+        beat: None,
         link,
+        adapter: None,
         congestion: options.congestion.clone().filter(|_| link.congestion),
         rate: None,
         burst: 1,

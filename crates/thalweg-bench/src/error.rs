@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
+use thalweg_netns::NetnsError;
 use thiserror::Error;
 
 /// Why a measurement, or one point of it, cannot be had.
@@ -80,6 +81,11 @@ impl BenchError {
     pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         let doing = doing.into();
         move |error| Self::Os { doing, error: error.into() }
+    }
+
+    /// For `map_err`: there is no network of one's own.
+    pub(crate) fn network(error: NetnsError) -> Self {
+        Self::Unavailable { what: "a network of its own".to_owned(), why: error.to_string() }
     }
 
     /// Whether what was asked for is at fault, not what became of it.

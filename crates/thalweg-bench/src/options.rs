@@ -101,3 +101,21 @@ mod tests {
         }
     }
 }
+
+/// What lies between two ends on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum On {
+    /// The host's own
+    Loopback,
+    /// A pair of virtual Ethernet cards, each in a network namespace of its own
+    Veth,
+}
+
+impl On {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Loopback => "loopback",
+            Self::Veth => "veth",
+        }
+    }
+}

@@ -12,6 +12,8 @@ pub enum Plan {
     Latency(net::latency::Options),
     /// Bytes per second from one process to another, by message size
     Bandwidth(net::bandwidth::Options),
+    /// Packets per second through one port, by frame size, and what of them arrives
+    Packets(net::packets::Options),
     /// Latency while messages are sent at a fixed rate, corrected for coordinated omission
     UnderLoad(net::load::Options),
     /// Events built from N sources, by fragment size: the whole path
@@ -51,6 +53,7 @@ impl Plan {
         match self {
             Self::Latency(_) => "latency",
             Self::Bandwidth(_) => "bandwidth",
+            Self::Packets(_) => "packets",
             Self::UnderLoad(_) => "under-load",
             Self::Build(_) => "build",
             Self::Copy(_) => "copy",
@@ -67,6 +70,7 @@ impl Plan {
         match self {
             Self::Latency(options) => options.timing,
             Self::Bandwidth(options) => options.timing,
+            Self::Packets(options) => options.timing,
             Self::UnderLoad(options) => options.timing,
             Self::Build(options) => options.timing,
             Self::Copy(options) => options.timing,
@@ -82,6 +86,7 @@ impl Plan {
         match self {
             Self::Latency(options) => options.instrument(),
             Self::Bandwidth(options) => options.instrument(),
+            Self::Packets(options) => options.instrument(),
             Self::UnderLoad(options) => options.instrument(),
             Self::Build(options) => options.instrument(),
             Self::Copy(options) => options.instrument(),
@@ -98,6 +103,7 @@ impl Plan {
         match self {
             Self::Latency(options) => options.ends.peer.clone(),
             Self::Bandwidth(options) => options.ends.peer.clone(),
+            Self::Packets(options) => options.ends.peer.clone(),
             Self::UnderLoad(options) => options.ends.peer.clone(),
             _ => None,
         }

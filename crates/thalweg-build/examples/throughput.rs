@@ -38,6 +38,7 @@ fn measure(sources: u16, check: Check) {
         level2: Vec::new(),
         first: EventId(0),
         window: Window::Constant(8 << 20),
+        held: u64::MAX,
         deadline: Duration::from_secs(1),
         open_events: 4 * FRAGMENTS,
         max_payload: 1 << 16,

@@ -60,7 +60,7 @@ impl Builder {
         let sources: Vec<Source> =
             config.sources.iter().map(|(id, name)| Source::new(id.to_string(), name.clone(), first)).collect();
         let events = OpenEvents::new(first, config.open_events, sources.len(), &config.level2);
-        let credit = Credit::new(&config.window, sources.len(), config.rank.1);
+        let credit = Credit::new(&config, sources.len());
         Self {
             due: sources.iter().map(|entry| entry.due(u64::from(events.most()))).collect(),
             events,

@@ -24,6 +24,9 @@ pub struct BuilderConfig {
     pub first: EventId,
     /// Bytes that may be asked for and not yet received, over all sources. One fetch is always allowed.
     pub window: Window,
+    /// Bytes that the links hold on their way to here, whatever the window: what is more would be lost. Slots are asked
+    /// for in pieces where that is less than one. `u64::MAX` where a link loses nothing.
+    pub held: u64,
     /// How long an event waits for a source that has not mentioned it, and how long a source may be away.
     pub deadline: Duration,
     /// How many events may be open: no source gets further ahead of the slowest than this. An offer may name no more

@@ -11,10 +11,10 @@
 //! busy and never overflows it, however many sources there are. The reasoning is in `docs/n-to-one.md`.
 
 use crate::search::Search;
-use crate::{Found, Path, Window};
+use crate::{BuilderConfig, Found, Path, Window};
 use std::collections::VecDeque;
 use std::time::Duration;
-use thalweg_wire::MESSAGE_LEN;
+use thalweg_wire::{MESSAGE_LEN, RECORD_ALIGN};
 
 /// Asking goes no faster than the port's rate and this part of it more: enough that the window, not the clock, is what
 /// limits in the steady state, where each arrival makes room for the next fetch; and less at a long distance, so that
@@ -43,11 +43,17 @@ const IDLE: Duration = Duration::from_millis(200);
 const LOSSY: u32 = 64;
 /// Rounds are no shorter than this: nothing can be told from a handful of segments.
 const SHORTEST_ROUND: Duration = Duration::from_micros(200);
+/// Where a slot does not fit into what links hold, it is asked for in pieces of at least this part of that.
+const LEAST_OF_HELD: u64 = 8;
+/// Pieces are whole cache lines.
+const ALIGN: u64 = RECORD_ALIGN as u64;
 
 /// What has been asked for of all sources, and what may be.
 #[derive(Debug)]
 pub(crate) struct Credit {
     outstanding: u64,
+    /// What links hold.
+    held: u64,
     flows: Vec<Flow>,
     /// How many sources do not keep up.
     slow: usize,
@@ -170,14 +176,15 @@ pub struct CreditState {
 }
 
 impl Credit {
-    pub(crate) fn new(window: &Window, sources: usize, builders: u32) -> Self {
+    pub(crate) fn new(config: &BuilderConfig, sources: usize) -> Self {
         Self {
             outstanding: 0,
+            held: config.held,
             slow: 0,
             flows: std::iter::repeat_with(Flow::default).take(sources).collect(),
-            mode: match *window {
+            mode: match config.window {
                 Window::Constant(bytes) => Mode::Constant(bytes),
-                Window::Credit(path) => Mode::Port(Box::new(Port::new(path, builders))),
+                Window::Credit(path) => Mode::Port(Box::new(Port::new(path, config.rank.1))),
                 Window::Search { segment, most } => Mode::Search(Box::new(Search::new(segment, most))),
             },
         }
@@ -270,6 +277,15 @@ impl Credit {
         if self.holds_back(source) {
             return 0;
         }
+        let left = self.held.saturating_sub(self.outstanding) / ALIGN * ALIGN;
+        // Smaller pieces would be many. One is always allowed.
+        if left < bytes.min(self.held / LEAST_OF_HELD) && self.outstanding > 0 {
+            return 0;
+        }
+        self.room_of_mode(source, bytes, now).min(left.max(ALIGN))
+    }
+
+    fn room_of_mode(&mut self, source: usize, bytes: u64, now: Duration) -> u64 {
         let slow = self.flows[source].slow;
         match &mut self.mode {
             Mode::Constant(window) => {

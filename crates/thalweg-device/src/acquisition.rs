@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, Slot};
-use thalweg_wire::{EventId, HEADER_LEN};
+use thalweg_wire::{EventId, HEADER_LEN, TaiNanos};
 
 /// A device that fills buffers in its own order and time. It belongs to one source node's hot thread.
 ///
@@ -45,11 +45,12 @@ pub trait Acquisition: Debug + Send {
     /// Takes a buffer to be filled. Never more than [`depth`](Self::depth) at a time.
     fn post(&mut self, buffer: Buffer);
 
-    /// Begins to acquire. Buffers are posted before and after.
+    /// Begins to acquire. Buffers are posted before and after. `at` is when the run began, as all its sources are told.
     ///
     /// # Errors
     /// The device does not answer.
-    fn start(&mut self) -> Result<(), DeviceError> {
+    fn start(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
+        let _ = at;
         Ok(())
     }
 
@@ -59,14 +60,35 @@ pub trait Acquisition: Debug + Send {
     /// The device failed, and nothing more can be had from it.
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError>;
 
-    /// What to wait on until [`poll`](Self::poll) has something to say. Nothing where only time tells.
+    /// Called again and again while nothing is taken from it: before the run, in a pause, at the end. For a device that
+    /// has to be looked at all the same; what it finds is nobody's. When it wants to be called again, if at all.
+    ///
+    /// # Errors
+    /// The device failed, and nothing more can be had from it.
+    fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
+        let _ = now;
+        Ok(None)
+    }
+
+    /// What to wait on until [`poll`](Self::poll) has something to say: always the same. Nothing where only time tells.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// Whether it could take what its descriptor tells of. While it could not, nobody waits on that.
+    fn has_room(&self) -> bool {
+        true
     }
 
     /// When to poll although nothing told of it.
     fn next_time(&self) -> Option<Duration> {
         None
+    }
+
+    /// What it has counted that a person should know of, by name: for the node's report. What is lost is in the ledger
+    /// beside.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
     }
 }
 
@@ -96,6 +118,16 @@ impl Buffer {
         self.slot.offset() + HEADER_LEN
     }
 
+    /// Bytes that the longest payload here may have.
+    pub fn room(&self) -> usize {
+        self.slot.len() - HEADER_LEN
+    }
+
+    /// The arena that it lies in.
+    pub fn arena(&self) -> &Arc<Arena> {
+        self.slot.arena()
+    }
+
     /// The slot it is a part of.
     pub fn into_slot(self) -> Slot {
         self.slot
@@ -109,6 +141,14 @@ pub enum Acquired {
     Frame(Frame),
     /// The device says that it lost so many frames, from this number on.
     Lost {
+        /// The number of the first.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// The device was not triggered, or did not heed it, so many times, from this number on: it has nothing for these,
+    /// and has lost nothing.
+    Missed {
         /// The number of the first.
         first: u64,
         /// How many.
@@ -143,6 +183,8 @@ pub enum InTurn {
     Frame(Frame),
     /// So many that were lost.
     Lost(u64),
+    /// So many that the device has nothing for.
+    Missed(u64),
 }
 
 /// Puts frames into the order of their numbers, and finds those that are lost: the device says so, or its counter skips
@@ -152,8 +194,15 @@ pub struct FrameOrder {
     reorders: usize,
     next: u64,
     early: BTreeMap<u64, Frame>,
-    /// Numbers that the device says it lost: first, and one past the last.
-    lost: BTreeMap<u64, u64>,
+    /// Numbers that the device says it lost or missed, by the first.
+    gaps: BTreeMap<u64, Gap>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Gap {
+    /// One past the last.
+    end: u64,
+    missed: bool,
 }
 
 impl FrameOrder {
@@ -173,8 +222,17 @@ impl FrameOrder {
 
     /// The device says that it lost these.
     pub fn lost(&mut self, first: u64, count: u64) {
-        let end = self.lost.entry(first).or_insert(first);
-        *end = (*end).max(first.saturating_add(count));
+        self.gap(first, count, false);
+    }
+
+    /// The device has nothing for these.
+    pub fn missed(&mut self, first: u64, count: u64) {
+        self.gap(first, count, true);
+    }
+
+    fn gap(&mut self, first: u64, count: u64, missed: bool) {
+        let gap = self.gaps.entry(first).or_insert(Gap { end: first, missed });
+        gap.end = gap.end.max(first.saturating_add(count));
     }
 
     /// What comes next; nothing where that may still come. `over`: nothing comes any more.
@@ -183,26 +241,25 @@ impl FrameOrder {
             self.next = self.next.saturating_add(1);
             return Some(InTurn::Frame(frame));
         }
-        while let Some((first, end)) = self.lost.first_key_value().map(|(first, end)| (*first, *end)) {
+        while let Some((first, Gap { end, missed })) = self.gaps.first_key_value().map(|(first, gap)| (*first, *gap)) {
             if first > self.next {
                 break;
             }
-            self.lost.remove(&first);
+            self.gaps.remove(&first);
             // A frame that came after all is not lost.
             let end = end.min(self.early.first_key_value().map_or(u64::MAX, |(number, _)| *number));
             if end > self.next {
-                return Some(self.skip_to(end));
+                return Some(self.skip_to(end, missed));
             }
         }
         let (number, _) = self.early.first_key_value()?;
         let number = *number;
-        (over || self.early.len() > self.reorders).then(|| self.skip_to(number))
+        (over || self.early.len() > self.reorders).then(|| self.skip_to(number, false))
     }
 
-    fn skip_to(&mut self, number: u64) -> InTurn {
-        let lost = number - self.next;
-        self.next = number;
-        InTurn::Lost(lost)
+    fn skip_to(&mut self, number: u64, missed: bool) -> InTurn {
+        let count = number - std::mem::replace(&mut self.next, number);
+        if missed { InTurn::Missed(count) } else { InTurn::Lost(count) }
     }
 
     /// The frames that wait for earlier ones.
@@ -270,7 +327,7 @@ mod tests {
         std::iter::from_fn(|| order.next(over))
             .map(|next| match next {
                 InTurn::Frame(frame) => Ok(frame.number),
-                InTurn::Lost(count) => Err(count),
+                InTurn::Lost(count) | InTurn::Missed(count) => Err(count),
             })
             .collect()
     }

@@ -1,10 +1,12 @@
 //! How a device is asked for: the `device = { kind = "…", … }` table of the topology file.
 
-use crate::{Rate, StoredType};
+use crate::{DeviceError, Layout, MAX_PAYLOAD, Rate, StoredType};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 use thalweg_wire::SourceId;
 use thiserror::Error;
 
@@ -30,6 +32,18 @@ pub enum DeviceConfig {
     Npy(NpyConfig),
     /// Records of one size from a file; replayed.
     Raw(RawConfig),
+    /// An instrument that sends UDP datagrams of its own.
+    Udp(UdpConfig),
+    /// A GigE Vision camera.
+    Gige(GigeConfig),
+    /// QEMU's edu device, which writes to memory by itself; simulated.
+    Edu(EduConfig),
+    /// An NVMe disk, which writes its blocks to memory by itself; replayed.
+    Nvme(NvmeConfig),
+    /// Records out of a pipe or a serial port.
+    Stream(StreamConfig),
+    /// A camera that the kernel has a driver for (V4L2).
+    V4l2(V4l2Config),
 }
 
 impl DeviceConfig {
@@ -43,7 +57,54 @@ impl DeviceConfig {
             Self::Tiff(_) => "tiff",
             Self::Npy(_) => "npy",
             Self::Raw(_) => "raw",
+            Self::Udp(_) => "udp",
+            Self::Gige(_) => "gige",
+            Self::Edu(_) => "edu",
+            Self::Nvme(_) => "nvme",
+            Self::Stream(_) => "stream",
+            Self::V4l2(_) => "v4l2",
         }
+    }
+
+    /// Whether it is an [`Acquisition`](crate::Acquisition).
+    pub fn works_by_itself(&self) -> bool {
+        matches!(self, Self::Udp(_) | Self::Gige(_) | Self::Edu(_) | Self::Nvme(_) | Self::Stream(_) | Self::V4l2(_))
+    }
+
+    /// Bytes in its longest payload, where that is said without opening it.
+    pub fn longest(&self) -> Option<u64> {
+        match self {
+            Self::ModelAdc(config) => Some(config.size.0),
+            Self::Raw(config) => config.record_bytes(),
+            Self::Udp(config) => Some(config.size.0),
+            Self::Gige(config) => config.size.map(|size| size.0),
+            Self::Edu(config) => Some(config.size.0),
+            Self::Nvme(config) => Some(config.size.0),
+            Self::Stream(config) => config.longest(),
+            Self::Sigmf(_) | Self::Vdif(_) | Self::Pgm(_) | Self::Tiff(_) | Self::Npy(_) | Self::V4l2(_) => None,
+        }
+    }
+
+    /// The device at an address, which needs nothing else said: `gige:GV01`, `v4l2:/dev/video0`, `nvme:0000:01:00.0`.
+    ///
+    /// # Errors
+    /// What else there is.
+    pub fn at(address: &str) -> Result<Self, String> {
+        let Some((kind, place)) = address.split_once(':').filter(|(_, place)| !place.is_empty()) else {
+            return Err(format!("'{address}' is no device's address, such as gige:GV01 or v4l2:/dev/video0"));
+        };
+        let more = match kind {
+            "gige" | "edu" => format!("address = {place:?}"),
+            "v4l2" => format!("file = {place:?}"),
+            "nvme" => format!("address = {place:?}\nsize = \"64KiB\""),
+            other => {
+                return Err(format!(
+                    "'{other}': a device is gige:NAME, v4l2:FILE, nvme:ADDRESS or edu:ADDRESS; others need more said, in a \
+                     topology file"
+                ));
+            }
+        };
+        toml::from_str(&format!("kind = {kind:?}\n{more}")).map_err(|error| error.message().to_owned())
     }
 
     /// Tells a model which source it plays, unless it was configured with one: sources of one run then differ.
@@ -56,7 +117,9 @@ impl DeviceConfig {
     /// The files it plays.
     pub fn paths(&self) -> &[PathBuf] {
         match self {
-            Self::ModelAdc(_) => &[],
+            Self::ModelAdc(_) | Self::Udp(_) | Self::Gige(_) | Self::Edu(_) | Self::Nvme(_) => &[],
+            Self::Stream(config) => std::slice::from_ref(&config.file),
+            Self::V4l2(config) => std::slice::from_ref(&config.file),
             Self::Sigmf(config) => std::slice::from_ref(&config.file),
             Self::Vdif(config) => std::slice::from_ref(&config.file),
             Self::Pgm(config) => &config.files,
@@ -69,7 +132,9 @@ impl DeviceConfig {
     /// Takes relative file names as relative to `base`, the topology file's directory.
     pub fn resolve_paths(&mut self, base: &Path) {
         let files: &mut [PathBuf] = match self {
-            Self::ModelAdc(_) => &mut [],
+            Self::ModelAdc(_) | Self::Udp(_) | Self::Gige(_) | Self::Edu(_) | Self::Nvme(_) => &mut [],
+            Self::Stream(config) => std::slice::from_mut(&mut config.file),
+            Self::V4l2(config) => std::slice::from_mut(&mut config.file),
             Self::Sigmf(config) => std::slice::from_mut(&mut config.file),
             Self::Vdif(config) => std::slice::from_mut(&mut config.file),
             Self::Pgm(config) => &mut config.files,
@@ -209,12 +274,401 @@ pub struct RawConfig {
     pub looped: bool,
 }
 
+/// QEMU's edu device, bound to `vfio-pci`: see [a machine with devices](https://www.qemu.org/docs/master/specs/edu.html).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EduConfig {
+    /// Its PCI address, `0000:00:10.0`.
+    pub address: String,
+    /// Bytes in each fragment's payload.
+    #[serde(default = "longest_edu")]
+    pub size: ByteSize,
+    /// Before the run, have it write to memory that it was not shown, which an IOMMU keeps it from.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stray: bool,
+}
+
+impl EduConfig {
+    /// Looks for what cannot be, without touching the device. QEMU ends where the device reads its buffer's last byte
+    /// (`edu_check_range`, hw/misc/edu.c, up to 9.2).
+    ///
+    /// # Errors
+    /// Another size than its buffer has room for.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        let possible = (1..=longest_edu().0).contains(&self.size.0);
+        let expected = "1 to 4032 bytes, what its buffer has room for";
+        if possible { Ok(()) } else { Err(DeviceError::Setting { option: "size", value: self.size.0, expected }) }
+    }
+}
+
+/// An NVMe disk, bound to `vfio-pci`. It is read from its beginning to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvmeConfig {
+    /// Its PCI address, `0000:00:18.0`.
+    pub address: String,
+    /// Bytes in each fragment's payload: a multiple of its blocks.
+    pub size: ByteSize,
+}
+
+impl NvmeConfig {
+    /// Looks for what cannot be, without touching the disk.
+    ///
+    /// # Errors
+    /// A size that no disk gives at once.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        let possible = (512..=2 << 20).contains(&self.size.0) && self.size.0.is_multiple_of(512);
+        let expected = "a multiple of 512 bytes, at most 2 MiB";
+        if possible { Ok(()) } else { Err(DeviceError::Setting { option: "size", value: self.size.0, expected }) }
+    }
+}
+
+/// A record of it is a page.
+fn longest_edu() -> ByteSize {
+    ByteSize(4032)
+}
+
 impl RawConfig {
     /// Bytes in each record, where the options say it.
     pub fn record_bytes(&self) -> Option<u64> {
         let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
         self.record.map(|record| record.0).or_else(of_shape)
     }
+}
+
+/// What a program writes into a pipe, or an instrument to a serial port: record after record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamConfig {
+    /// A named pipe, a serial port, or a file.
+    pub file: PathBuf,
+    /// Bytes in each record; may be left out where `type` and `shape` say it, or where each has its `length` in front.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<ByteSize>,
+    /// What a record is made of; bytes without a stated meaning where left out.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredType>,
+    /// A record's axes, the last one without gaps; one axis where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<u64>>,
+    /// In front of each record stands how many bytes it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<LengthPrefix>,
+    /// Bytes in the longest record, where each has its `length` in front.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<ByteSize>,
+    /// A serial port's bits per second; as it is set where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baud: Option<u32>,
+}
+
+/// A camera that the kernel has a driver for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct V4l2Config {
+    /// Its video node, `/dev/video0`.
+    pub file: PathBuf,
+    /// Pixels in a row; as the camera is set where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub width: Option<u32>,
+    /// Rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub height: Option<u32>,
+    /// What pixels are: the letters of V4L2, such as `GREY` or `Y16`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+    /// Images per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Its controls, by the names that v4l2-ctl has for them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub controls: BTreeMap<String, i64>,
+}
+
+/// A number in front of a record: `{ bytes = 4 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LengthPrefix {
+    /// How many bytes the number has: 1 to 8.
+    pub bytes: u8,
+    /// The least significant byte comes first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub little_endian: bool,
+}
+
+impl StreamConfig {
+    /// Bytes in the longest record, where the options say it.
+    pub fn longest(&self) -> Option<u64> {
+        let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
+        match self.length {
+            Some(_) => self.size.map(|size| size.0),
+            None => self.record.map(|record| record.0).or_else(of_shape),
+        }
+    }
+
+    /// Looks for what cannot be, without opening anything. What its records are, where none has its length in front.
+    ///
+    /// # Errors
+    /// Options that do not go together, or that make no record.
+    pub fn check(&self) -> Result<Option<Layout>, DeviceError> {
+        let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.to_owned() });
+        let Some(length) = self.length else {
+            if self.size.is_some() {
+                return wrong(
+                    "size",
+                    "records without a `length` in front all have the bytes of `record`: leave it out",
+                );
+            }
+            return Layout::new(self.record, self.stored, self.shape.as_deref()).map(Some);
+        };
+        if self.record.is_some() || self.stored.is_some() || self.shape.is_some() {
+            return wrong("length", "each record says how long it is: leave out record, type and shape");
+        }
+        if !(1..=8).contains(&length.bytes) {
+            return wrong("length", "the number in front of records has 1 to 8 bytes");
+        }
+        let expected = "from 1 byte to 1 GiB, the bytes of the longest record";
+        match self.size {
+            Some(size) if (1..=MAX_PAYLOAD as u64).contains(&size.0) => Ok(None),
+            size => Err(DeviceError::Setting { option: "size", value: size.map_or(0, |size| size.0), expected }),
+        }
+    }
+}
+
+/// An instrument that sends UDP datagrams of its own: see the crate `thalweg-instrument`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpConfig {
+    /// Where it sends to: `udp:HOST:PORT`, `af-xdp:HOST:PORT`, `dpdk:HOST:PORT`.
+    pub listen: String,
+    /// What its datagrams are.
+    pub format: DatagramFormat,
+    /// Bytes in the longest fragment.
+    pub size: ByteSize,
+    /// Who alone is listened to: an address, or one with a port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// How many later datagrams may come before an earlier one that is not lost.
+    #[serde(default = "sixteen")]
+    pub reorders: u32,
+    /// How long something that is missing is waited for while nothing else comes.
+    #[serde(default = "patience", with = "crate::duration")]
+    pub patience: Duration,
+    /// Bytes of datagrams that the kernel keeps until they are received.
+    #[serde(default = "buffer")]
+    pub buffer: ByteSize,
+    /// The number, in the instrument's own count, of the run's first event; the first that comes where left out. VDIF: its
+    /// second since 1970 (TAI) times `rate` and the frame's number, or the sequence number. Not for VITA-49.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<u64>,
+    /// Frames (VDIF) or packets (VITA-49) per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// VDIF: the thread; that of the first frame where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<u16>,
+    /// VDIF: a sequence number of 8 bytes stands in front of each frame (VTP).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sequence: bool,
+    /// VITA-49: the stream; that of the first packet where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<u32>,
+    /// Fixed: bytes of the header of each datagram.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<u32>,
+    /// Fixed: where in it the counter is: of fragments where there is an `index`, else of datagrams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counter: Option<Counter>,
+    /// Fixed: where in it the number of the datagram within its fragment is; by the counter where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<Counter>,
+    /// Fixed: how many datagrams make a fragment; 1 where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u32>,
+}
+
+/// What datagrams are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DatagramFormat {
+    /// VDIF data frames.
+    Vdif,
+    /// Packets of SPEAD heaps.
+    Spead,
+    /// VITA-49 signal data packets.
+    Vita49,
+    /// A payload behind a header of known length with a counter.
+    Fixed,
+}
+
+impl DatagramFormat {
+    /// As it is written in a topology file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vdif => "vdif",
+            Self::Spead => "spead",
+            Self::Vita49 => "vita49",
+            Self::Fixed => "fixed",
+        }
+    }
+}
+
+/// A sequence counter in a header: `{ at = 0, bytes = 8 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counter {
+    /// Its first byte in the datagram.
+    pub at: u32,
+    /// How many it has: 1 to 8.
+    pub bytes: u32,
+    /// The least significant byte comes first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub little_endian: bool,
+}
+
+/// A GigE Vision camera: see the crate `thalweg-gige`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GigeConfig {
+    /// Which: its IP address, its MAC address, its serial number, or the name that its user gave it.
+    pub address: String,
+    /// Where it is looked for: an interface's name or address; at all of them where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Bytes in the longest frame; what the camera says where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<ByteSize>,
+    /// What is set before the run, by the camera's own names.
+    #[serde(default, skip_serializing_if = "Features::is_empty")]
+    pub features: Features,
+    /// Frames per second, by which those are counted that a camera could not send while it was away; what the camera
+    /// says where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Bytes of the longest packet, with its IP header; found out where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packet: Option<u32>,
+    /// Whether packets that do not come are asked for again.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    pub resend: bool,
+    /// How long a frame of which packets are missing is waited for while nothing of it comes.
+    #[serde(default = "patience", with = "crate::duration")]
+    pub patience: Duration,
+    /// After how long without an answer a camera is taken to be away, and takes us to be.
+    #[serde(default = "heartbeat", with = "crate::duration")]
+    pub heartbeat: Duration,
+    /// Bytes of packets that the kernel keeps until they are received.
+    #[serde(default = "buffer")]
+    pub buffer: ByteSize,
+}
+
+/// What a camera's features are set to: a table, or a list of tables where the order matters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Each with its value.
+    pub values: Vec<(String, FeatureValue)>,
+    /// Whether they are to be set in this order.
+    pub ordered: bool,
+}
+
+impl Features {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+}
+
+/// What a feature is set to; a command is executed where it is set to `true`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "true, false, a number or a text")]
+pub enum FeatureValue {
+    /// Yes or no, or a command.
+    Switch(bool),
+    /// A whole number.
+    Integer(i64),
+    /// A number.
+    Number(f64),
+    /// An entry of an enumeration, or a text.
+    Text(String),
+}
+
+// No number is NaN: reading one is refused.
+impl Eq for FeatureValue {}
+
+impl fmt::Display for FeatureValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Switch(value) => value.fmt(f),
+            Self::Integer(value) => value.fmt(f),
+            Self::Number(value) => value.fmt(f),
+            Self::Text(value) => value.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Features {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let values = self.values.iter();
+        match self.ordered {
+            true => serializer.collect_seq(values.map(|(name, value)| BTreeMap::from([(name, value)]))),
+            false => serializer.collect_map(values.map(|(name, value)| (name, value))),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Features {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(FeaturesVisitor)
+    }
+}
+
+struct FeaturesVisitor;
+
+impl<'de> de::Visitor<'de> for FeaturesVisitor {
+    type Value = Features;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("features, such as { ExposureTime = 5000.0 }, or a list of such tables")
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Features, A::Error> {
+        let mut values = Vec::new();
+        while let Some((name, value)) = map.next_entry::<String, FeatureValue>()? {
+            if matches!(value, FeatureValue::Number(number) if !number.is_finite()) {
+                return Err(de::Error::custom(format!("{name} is no number")));
+            }
+            values.push((name, value));
+        }
+        Ok(Features { values, ordered: false })
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Features, A::Error> {
+        let mut all = Vec::new();
+        while let Some(Features { values, .. }) = seq.next_element()? {
+            all.extend(values);
+        }
+        Ok(Features { values: all, ordered: true })
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn heartbeat() -> Duration {
+    Duration::from_secs(3)
+}
+
+fn sixteen() -> u32 {
+    16
+}
+
+fn patience() -> Duration {
+    Duration::from_millis(200)
+}
+
+fn buffer() -> ByteSize {
+    ByteSize(32 << 20)
 }
 
 fn one() -> u64 {
@@ -380,6 +834,11 @@ mod tests {
             r#"device = { kind = "vdif", file = "x", rate = 1600 }"#,
             r#"device = { kind = "tiff", files = ["a"], rate = 12.5 }"#,
             r#"device = { kind = "npy", file = "x" }"#,
+            r#"device = { kind = "edu", address = "0000:00:10.0", size = 64, stray = true }"#,
+            r#"device = { kind = "nvme", address = "0000:00:18.0", size = "128KiB" }"#,
+            r#"device = { kind = "gige", address = "GV01" }"#,
+            r#"device = { kind = "gige", address = "10.0.0.5", size = "1MiB", features = { Gain = 3, ExposureTime = 1.5 } }"#,
+            r#"device = { kind = "gige", address = "x", resend = false, features = [{ B = "On" }, { A = true, C = -1 }] }"#,
             r#"device = { kind = "raw", file = "x", record = "2KiB" }"#,
             r#"device = { kind = "raw", file = "x", skip = 512, type = "ci16_be", shape = [64, 2], rate = 1e-3 }"#,
         ] {
@@ -403,6 +862,8 @@ mod tests {
         assert!(error.contains("\"100 Hz\"") && error.contains("without a unit, such as 100.0"), "{error}");
         let error = device(r#"device = { kind = "npy", file = "x", rate = 0 }"#).unwrap_err();
         assert!(error.contains("0.0") && error.contains("from 1e-6"), "{error}");
+        let error = device(r#"device = { kind = "gige", address = "x", features = { Gain = [1] } }"#).unwrap_err();
+        assert!(error.contains("a number or a text"), "{error}");
         let error = device(r#"device = { kind = "raw", file = "x", type = "float32" }"#).unwrap_err();
         assert!(error.contains("'float32' is not a type: write one of u8") && error.contains("_be"), "{error}");
     }

@@ -30,6 +30,27 @@ pub enum DeviceError {
         /// The system's answer.
         error: io::Error,
     },
+    /// The network, or the kernel's part of it.
+    #[error("{doing}: {error}")]
+    Network {
+        /// What was being done, and where.
+        doing: String,
+        /// The system's answer.
+        error: io::Error,
+    },
+    /// What comes out of a pipe or a serial port is not what was said.
+    #[error("{} at byte {at}: {problem}", file.display())]
+    Stream {
+        /// The pipe or port.
+        file: PathBuf,
+        /// Where in what came out of it.
+        at: u64,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// A device that works by itself is not asked.
+    #[error("a device of kind {0} works by itself: a node opens it (thalweg run, thalweg node)")]
+    WorksByItself(&'static str),
     /// An option of the device has a value that makes no sense.
     #[error("device option {option} = {value}: it must be {expected}")]
     Setting {
@@ -46,6 +67,14 @@ pub enum DeviceError {
         /// The option to look at first.
         option: &'static str,
         /// What is wrong, and what to write.
+        problem: String,
+    },
+    /// Hardware that cannot be used, or does not do what it should.
+    #[error("device {device}: {problem}")]
+    Hardware {
+        /// Which.
+        device: String,
+        /// What is wrong, and what to do.
         problem: String,
     },
     /// There is nothing to play.

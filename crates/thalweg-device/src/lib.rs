@@ -16,6 +16,12 @@
 //! | `tiff` | TIFF images, page by page | one image |
 //! | `npy` | a NumPy array | what one index of its first axis holds |
 //! | `raw` | a file of records of one size | one record |
+//! | `udp` | an instrument that sends datagrams (`thalweg-instrument`) | a frame, a heap, a packet or several |
+//! | `gige` | a GigE Vision camera (an [`Acquisition`], in `thalweg-gige`) | an image |
+//! | `stream` | records out of a pipe or a serial port (an [`Acquisition`], in `thalweg-dev`) | one record |
+//! | `v4l2` | a camera that the kernel has a driver for (an [`Acquisition`], in `thalweg-dev`) | one image |
+//! | `edu` | QEMU's edu device (an [`Acquisition`], in `thalweg-pci`) | what it writes into a slot |
+//! | `nvme` | an NVMe disk (an [`Acquisition`], in `thalweg-pci`) | a part of the disk, which it writes into a slot |
 //!
 //! How fast fragments are taken is not the device's business: the source node paces. Files are input from a stranger:
 //! what their headers say is compared with what is there, and errors name the file, the place and the field.
@@ -26,6 +32,8 @@
 //! | --- | --- |
 //! | `config` | How a device is asked for: the `device = { kind = "…", … }` table of the topology file |
 //! | `acquisition` | Devices that work by themselves: buffers are posted and come back filled, in the device's order and time |
+//! | `by_time` | Events numbered by time: for devices that share a clock, or a trigger, and no counter |
+//! | `on_time` | A device that works by itself, whose frames are numbered by their time stamps |
 //! | `adc` | The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again |
 //! | `replay` | What all recordings have in common: records in a row, played once or again and again |
 //! | `vdif` | Replay of one thread of a VDIF recording (*VLBI Data Interchange Format Specification*, release 1.1.1, 2014, <https://vlbi.org/vlbi-standards/vdif/>) |
@@ -34,22 +42,30 @@
 //! | `pgm` | Replay of camera images stored as binary PGM files (Netpbm `P5`, <https://netpbm.sourceforge.net/doc/pgm.html>) |
 //! | `tiff` | Replay of images stored as TIFF (*TIFF Revision 6.0*, 1992, and BigTIFF), page by page |
 //! | `npy` | Replay of a NumPy array, fragment by fragment along its first axis (`.npy`, versions 1 to 3, <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>) |
+//! | `layout` | What the records of a device are, where somebody has to say it: so many bytes, or an array |
 //! | `raw` | Replay of a file of records of one size, such as a front end's packets or frames without a header |
 //! | `guess` | Which devices a file makes, by its name and its first bytes: for `thalweg demo --input FILE…` |
 //! | `file` | A recording's file: opened once, read at stated places straight into the slot, each failure named |
 //! | `stored` | Array elements as a file has them, in its byte order: each fragment has them little-endian |
+//! | `clock` | The clock that dates fragments and runs |
 //! | `time` | From the UTC that recordings carry to the TAI of the fragment header |
+//! | `duration` | Durations as people write them in a topology file: `"10s"`, `"500ms"` |
 //! | `rate` | Rates: of links in bits, of recordings in samples or fragments |
 //! | `error` | What can be wrong with a device: the file, the place in it, and what to do |
 #![forbid(unsafe_code)]
 
 mod acquisition;
 mod adc;
+mod by_time;
+mod clock;
 mod config;
+pub mod duration;
 mod error;
 mod file;
 mod guess;
+mod layout;
 mod npy;
+mod on_time;
 mod pgm;
 mod rate;
 mod raw;
@@ -63,14 +79,20 @@ mod vdif;
 
 pub use acquisition::{Acquired, Acquisition, AsAcquisition, Buffer, Frame, FrameOrder, InTurn};
 pub use adc::{model_adc, payload_len};
+pub use by_time::{Beat, BeatCounts, Beats, Numbered};
+pub use clock::TaiClock;
 pub use config::{
-    ByteSize, ByteSizeError, DeviceConfig, ModelAdcConfig, NpyConfig, PgmConfig, RawConfig, SigmfConfig, TiffConfig,
-    VdifConfig,
+    ByteSize, ByteSizeError, Counter, DatagramFormat, DeviceConfig, EduConfig, FeatureValue, Features, GigeConfig,
+    LengthPrefix, ModelAdcConfig, NpyConfig, NvmeConfig, PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig,
+    UdpConfig, V4l2Config, VdifConfig,
 };
 pub use error::DeviceError;
 pub use guess::devices_for;
+pub use layout::Layout;
+pub use on_time::OnTime;
 pub use rate::{BitRate, BitRateError, Rate};
 pub use stored::StoredType;
+pub use vdif::{VdifFrame, vdif_rate};
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
@@ -136,7 +158,8 @@ pub struct Filled {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Description {
-    /// `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy` or `raw`.
+    /// `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `gige`, `edu`, `nvme`,
+    /// `stream`, `v4l2`, or `udp-` and a format.
     pub kind: String,
     /// Name of the payload type, as [`PayloadType::name`].
     pub payload_type: String,
@@ -171,6 +194,18 @@ pub struct Description {
     /// Rows in an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub height: Option<u32>,
+    /// What a pixel is, by the name that the camera gives it (GenICam PFNC).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pixel_format: Option<String>,
+    /// Who made the camera.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manufacturer: Option<String>,
+    /// Which camera it is: its model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The camera's serial number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
     /// The value of a white pixel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_value: Option<u32>,
@@ -227,7 +262,7 @@ pub struct Description {
 /// Opens the device that `config` describes, and checks what can be checked before the run.
 ///
 /// # Errors
-/// Where an option makes no sense, or the recording cannot be read, is empty, or is not what its format says.
+/// Where the device works by itself, an option makes no sense, or the recording cannot be read, is empty, or is not what its format says.
 pub fn open(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError> {
     Ok(match config {
         DeviceConfig::ModelAdc(config) => Box::new(adc::ModelAdc::new(config)?),
@@ -237,5 +272,6 @@ pub fn open(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError> {
         DeviceConfig::Tiff(config) => Box::new(tiff::open(config)?),
         DeviceConfig::Npy(config) => Box::new(npy::open(config)?),
         DeviceConfig::Raw(config) => Box::new(raw::open(config)?),
+        by_itself => return Err(DeviceError::WorksByItself(by_itself.kind())),
     })
 }

@@ -5,16 +5,12 @@
 
 use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};
-use crate::{ByteSize, Description, DeviceError, Filled, MAX_AXES, MAX_PAYLOAD, RawConfig, StoredType};
-use thalweg_wire::PayloadType;
+use crate::{ByteSize, Description, DeviceError, Filled, Layout, RawConfig};
 
 /// Opens the file and checks that it holds whole records.
 pub(crate) fn open(config: &RawConfig) -> Result<Replay<Raw>, DeviceError> {
-    let (record, shape) = record_of(config)?;
-    let size = usize::try_from(record)
-        .ok()
-        .filter(|size| (1..=MAX_PAYLOAD).contains(size))
-        .ok_or(DeviceError::Setting { option: "record", value: record, expected: "from 1 byte to 1 GiB" })?;
+    let layout = Layout::new(config.record, config.stored, config.shape.as_deref())?;
+    let (size, record) = (layout.bytes, layout.bytes as u64);
     let (file, ByteSize(skip)) = (InputFile::open(&config.file)?, config.skip);
     let length = file.len();
     let file = length.checked_sub(skip).and_then(|left| file.part(skip, left)).ok_or_else(|| {
@@ -27,83 +23,43 @@ pub(crate) fn open(config: &RawConfig) -> Result<Replay<Raw>, DeviceError> {
     if !file.len().is_multiple_of(record) {
         return Err(DeviceError::Leftover { file: config.file.clone(), length: file.len(), record });
     }
-    let array = config.stored.zip(shape).map(|(stored, shape)| stored.array(shape));
-    let (payload_type, shape) = array.map_or((PayloadType::RAW, None), |(kind, shape)| (kind, Some(shape)));
     let description = Description {
         kind: "raw".to_owned(),
-        payload_type: payload_type.name().to_owned(),
-        shape,
+        payload_type: layout.payload_type.name().to_owned(),
+        shape: layout.shape.clone(),
         fragment_rate: config.rate.map(|rate| rate.hertz()),
         record_bytes: Some(record),
         file: Some(config.file.display().to_string()),
-        notes: config.stored.and_then(|stored| stored.note(&config.file)).into_iter().collect(),
+        notes: layout.note(&config.file).into_iter().collect(),
         ..Default::default()
     };
-    let raw = Raw { file, size, payload_type, stored: config.stored, clock: Clock(config.rate) };
+    let raw = Raw { file, layout, clock: Clock(config.rate) };
     Ok(Replay::new(raw, description, size, config.looped))
-}
-
-/// Bytes in a record, and its axes where it is an array.
-fn record_of(config: &RawConfig) -> Result<(u64, Option<Vec<u64>>), DeviceError> {
-    let wrong = |option, problem| Err(DeviceError::Option { option, problem });
-    let record = config.record.map(|record| record.0);
-    match (config.stored, &config.shape, record) {
-        (None, None, Some(record)) => Ok((record, None)),
-        (_, None, None) => {
-            let problem = "missing: write the bytes of a record, such as record = 4096, or what it is made of, such as \
-                           type = \"i16\", shape = [1024, 2]";
-            wrong("record", problem.to_owned())
-        }
-        (None, Some(_), _) => {
-            wrong("shape", "what the elements are is not said: add type, such as type = \"i16\"".into())
-        }
-        (Some(StoredType { element, .. }), None, Some(record)) => match record.is_multiple_of(element.size() as u64) {
-            true => Ok((record, Some(vec![record / element.size() as u64]))),
-            false => wrong("record", format!("{record} bytes are not a whole number of {element}")),
-        },
-        (Some(StoredType { element, .. }), Some(shape), record) => {
-            if shape.is_empty() || shape.len() > MAX_AXES || shape.contains(&0) {
-                return wrong("shape", format!("{shape:?}: it must have 1 to {MAX_AXES} lengths, each at least 1"));
-            }
-            match (element.bytes_of(shape), record) {
-                (Some(bytes), None) => Ok((bytes, Some(shape.clone()))),
-                (Some(bytes), Some(record)) if bytes == record => Ok((bytes, Some(shape.clone()))),
-                (Some(bytes), Some(record)) => {
-                    wrong("shape", format!("{shape:?} of {element} takes {bytes} bytes, and record says {record}"))
-                }
-                (None, _) => wrong("shape", format!("{shape:?} of {element} takes more bytes than there can be")),
-            }
-        }
-    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Raw {
     file: InputFile,
-    size: usize,
-    payload_type: PayloadType,
-    stored: Option<StoredType>,
+    layout: Layout,
     clock: Clock,
 }
 
 impl Recording for Raw {
     fn records(&self) -> u64 {
-        self.file.len() / self.size as u64
+        self.file.len() / self.layout.bytes as u64
     }
 
     fn payload_len(&self, _record: u64) -> usize {
-        self.size
+        self.layout.bytes
     }
 
     fn filled(&self, record: u64) -> Filled {
-        self.clock.filled(record, self.payload_type)
+        self.clock.filled(record, self.layout.payload_type)
     }
 
     fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
-        self.file.read_at(record * self.size as u64, payload)?;
-        if let Some(stored) = self.stored {
-            stored.to_little_endian(payload);
-        }
+        self.file.read_at(record * self.layout.bytes as u64, payload)?;
+        self.layout.to_little_endian(payload);
         Ok(())
     }
 
@@ -117,7 +73,7 @@ mod tests {
     use super::*;
     use crate::{Device, Rate};
     use std::path::PathBuf;
-    use thalweg_wire::{EventId, Status, TaiNanos};
+    use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
 
     fn recording(bytes: &[u8]) -> (tempfile::TempDir, RawConfig) {
         let dir = tempfile::tempdir().unwrap();

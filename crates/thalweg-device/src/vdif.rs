@@ -252,20 +252,19 @@ impl Index {
 
     /// Frames per second. Nothing where nobody says it, or a frame number contradicts what the headers say.
     fn frame_rate(&self, header: &Header, config: &VdifConfig) -> Result<Option<u32>, DeviceError> {
-        // By the specification each second has a whole number of frames.
-        let can_be = |rate: &f64| rate.fract() == 0.0 && (f64::from(self.highest) + 1.0..16_777_216.0).contains(rate);
+        let possible = |rate| vdif_rate(rate).filter(|rate| *rate > self.highest);
         match (config.rate, config.sample_rate) {
             (None, None) => {
                 let seen = || self.seen.filter(|rate| *rate > self.highest);
-                Ok(self.stated.map_or_else(seen, |rate| can_be(&rate).then_some(rate as u32)))
+                Ok(self.stated.map_or_else(seen, possible))
             }
             (None, Some(value)) => {
-                let frames = header.samples().map(|samples| value as f64 / samples as f64).filter(can_be);
+                let frames = header.samples().and_then(|samples| possible(value as f64 / samples as f64));
                 let expected =
                     "such that a second has a whole number of the recording's frames, and no frame has a higher number";
-                frames.map(|rate| Some(rate as u32)).ok_or(DeviceError::Setting { option: "sample_rate", value, expected })
+                frames.map(Some).ok_or(DeviceError::Setting { option: "sample_rate", value, expected })
             }
-            (Some(rate), None) => Some(rate.hertz()).filter(can_be).map(|rate| Some(rate as u32)).ok_or_else(|| {
+            (Some(rate), None) => possible(rate.hertz()).map(Some).ok_or_else(|| {
                 let problem = format!(
                     "{}: it must be the whole number of frames that a second of one thread has; the recording has frame \
                      number {}, so that it is at least {}",
@@ -417,6 +416,44 @@ struct Header {
     extension: u32,
     /// Whether a bit is set that the specification reserves.
     reserved: bool,
+}
+
+/// What a data frame's header says, of a frame that has just come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct VdifFrame {
+    /// The second it lies in, in TAI since 1970.
+    pub second: u64,
+    /// Its number within the second: below 2²⁴.
+    pub number: u32,
+    /// Bytes in it, header included.
+    pub length: usize,
+    /// Whose it is.
+    pub thread: u16,
+    /// It says that its samples are not valid.
+    pub invalid: bool,
+    /// Frames per second of a thread, where an extension says it and it can be.
+    pub rate: Option<u32>,
+}
+
+impl VdifFrame {
+    /// Reads the header at the beginning of any bytes. Nothing where they are no VDIF frame's.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let header = Header::parse(bytes).ok()?;
+        Some(Self {
+            second: header.tai_second(),
+            number: header.frame,
+            length: header.length,
+            thread: header.thread,
+            invalid: header.invalid,
+            rate: header.frame_rate().and_then(vdif_rate),
+        })
+    }
+}
+
+/// Frames per second of a thread, where that can be so many: by the specification each second has a whole number of
+/// frames, and the field for their numbers has 24 bits.
+pub fn vdif_rate(rate: f64) -> Option<u32> {
+    (rate.fract() == 0.0 && (1.0..16_777_216.0).contains(&rate)).then_some(rate as u32)
 }
 
 #[derive(Debug, PartialEq, Eq)]

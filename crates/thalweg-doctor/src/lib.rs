@@ -65,6 +65,7 @@ pub fn preflight(needs: &Needs) -> Vec<Finding> {
     let sections = [
         (Section::Cpu, vec![cpu::pinned::probe(needs)]),
         (Section::Network, network::asked_for(needs)),
+        (Section::Userspace, userspace::dpdk::needed(needs).into_iter().collect()),
         (Section::Memory, vec![memory::room::probe(needs), memory::lock::probe(needs), memory::files::probe(needs)]),
         (Section::Disk, vec![disk::directory::probe(needs), disk::space::probe(needs)]),
     ];

@@ -70,6 +70,8 @@ pub struct NodeNeeds {
     pub listen: Vec<Address>,
     /// Where it connects to.
     pub connect: Vec<Address>,
+    /// Whether it drives a network adapter by itself.
+    pub adapter: bool,
     /// The TCP congestion control it asks for by name; `system` for the system's.
     pub congestion: Option<String>,
     /// Bytes that may be on their way to it.

@@ -89,9 +89,9 @@ mod tests {
     #[test]
     fn lists_and_choices_are_read() {
         assert_eq!(list("0-3,5"), [0, 1, 2, 3, 5]);
-        assert_eq!(list(""), []);
+        assert!(list("").is_empty());
         assert_eq!(list("3-1,x,-,7"), [7]);
-        assert_eq!(list("0-4294967295"), [], "no machine has so many");
+        assert!(list("0-4294967295").is_empty(), "no machine has so many");
         assert_eq!(chosen("always within_size advise [never] deny force"), Some("never"));
         assert_eq!(chosen("]["), None);
     }

@@ -1,7 +1,7 @@
-//! Ways around the kernel: DPDK, VFIO, RDMA, GPUs. Nothing here is needed for shared memory and TCP, so that nothing
-//! here is ever a fault: it says what is there.
+//! Ways around the kernel: DPDK, VFIO, RDMA, GPUs. Nothing here is needed for shared memory and TCP, so that what is not
+//! there is no fault, but for DPDK where a topology's node drives an adapter by it.
 
-mod dpdk;
+pub(crate) mod dpdk;
 mod gpu;
 mod iommu;
 mod libraries;

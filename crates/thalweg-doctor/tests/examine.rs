@@ -27,6 +27,7 @@ fn each_thing_that_nobody_has_is_missing_by_its_name() {
         blocks: u64::MAX,
         listen: vec!["tcp:192.0.2.1:1".parse().unwrap(), "shm:/no/such/directory/socket".parse().unwrap()],
         connect: vec!["tcp:host name with spaces:1".parse().unwrap()],
+        adapter: false,
         congestion: Some("no-such-control".into()),
         window: u64::MAX,
         bytes_per_second: Some(f64::INFINITY),

@@ -11,7 +11,7 @@ mod wire;
 
 use crate::LabError;
 use crate::report::{self, Bookkeeping, Completion, Events, Queue, Receiver, Report, Sender, Troubles};
-use crate::scenario::{Assignment, Link, Scenario, TCP_IP, Wrong};
+use crate::scenario::{Assignment, Carrier, Link, Scenario, TCP_IP, Wrong};
 use crate::topology::{Memory, Slots};
 use source::{Out, Source};
 use std::collections::VecDeque;
@@ -30,6 +30,7 @@ pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
     let stalls = network.unlike_receivers.iter().any(|receiver| receiver.stall.is_some() || receiver.dies.is_some());
     let lacks = [
         ("traffic.control", !traffic.control.credit, "it knows credits only, over a transport without a window"),
+        ("traffic.link", traffic.link != Carrier::Tcp, "its packets have the headers of TCP"),
         ("traffic.cross", traffic.cross > 0, "there are no other flows in it"),
         ("traffic.assignment", traffic.assignment != Assignment::Modulo, "event e goes to builder e mod M in it"),
         ("traffic.burst", traffic.burst.is_some(), "events come one by one in it"),
@@ -167,6 +168,7 @@ impl<'a> World<'a> {
             level2: Vec::new(),
             first: EventId(0),
             window: Window::Credit(path(builder)),
+            held: u64::MAX,
             deadline: Duration::from_secs(3600),
             open_events: memory.open as u32,
             max_payload: u32::MAX,

@@ -19,7 +19,7 @@ mod process;
 pub use compare::compare;
 
 use crate::network::{marking, port_notes, tcp_buffer};
-use crate::scenario::{Assignment, Scenario, Wrong};
+use crate::scenario::{Assignment, Carrier, Scenario, Wrong};
 use crate::topology::Memory;
 use crate::{LabError, Report};
 use install::Ns3;
@@ -67,6 +67,7 @@ pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
             (traffic.assignment != Assignment::Modulo).then(|| "traffic.assignment".into()),
             "ns3 has event e at builder e mod M",
         ),
+        ((traffic.link != Carrier::Tcp).then(|| "traffic.link".into()), "ns3 has TCP only"),
         (traffic.burst.is_some().then(|| "traffic.burst".into()), "the events of ns3 come one by one"),
     ];
     match lacking.into_iter().find_map(|(key, what)| Some((key?, what))) {

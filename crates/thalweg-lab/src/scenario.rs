@@ -94,6 +94,9 @@ impl Default for Network {
 pub struct Traffic {
     /// Who keeps the senders from overrunning the switch.
     pub control: Control,
+    /// What carries it.
+    #[serde(skip_serializing_if = "Carrier::is_tcp")]
+    pub link: Carrier,
     /// Payload bytes in each fragment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteSize>,
@@ -115,6 +118,50 @@ pub struct Traffic {
     pub cross: u32,
     /// Loss recovery as it was before RACK and tail loss probes.
     pub classic_recovery: bool,
+}
+
+/// What carries the traffic: a topology's `link`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Carrier {
+    /// Linux's TCP.
+    #[default]
+    Tcp,
+    /// Thalweg's frames over UDP, which nothing but credits keeps from overrunning the switch.
+    Udp,
+}
+
+impl Carrier {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape serde asks for")]
+    fn is_tcp(&self) -> bool {
+        *self == Self::Tcp
+    }
+
+    /// As a topology names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// Bytes of a slot in a full packet of so many bytes.
+    fn payload(self, mtu: u32) -> u32 {
+        match self {
+            Self::Tcp => mtu - TCP_IP,
+            // IPv4 (20), UDP (8), the head of a frame (64); pieces are whole cache lines.
+            Self::Udp => (mtu - 92) / 64 * 64,
+        }
+    }
+}
+
+impl std::str::FromStr for Carrier {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Self::Tcp, Self::Udp].into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| format!("'{text}' is not a link of the laboratory's: use 'tcp' or 'udp'"))
+    }
 }
 
 /// Which builder gets which event: a topology's `assignment`.
@@ -316,7 +363,8 @@ impl Scenario {
     ///
     /// ```text
     /// events = min over all links (rate / bytes of an event on the wire that pass the link)
-    /// bytes on the wire = record × (mtu + 38) / (mtu − 52)
+    /// bytes on the wire = record × (mtu + 38) / payload of a packet
+    /// payload of a packet = mtu − 52 over TCP, mtu − 92 in whole 64 bytes over UDP
     /// ```
     ///
     /// An event needs a fragment of every sender, so that no sender gets further than the slowest; and builders take
@@ -423,6 +471,10 @@ fn check_traffic(traffic: &Traffic) -> Result<(), Wrong> {
             return wrong("traffic.burst", format!("{burst}; 1 to {MOST_BURST} are possible"));
         }
         _ => {}
+    }
+    if traffic.link == Carrier::Udp && traffic.control != Control::default() {
+        let problem = "UDP has no congestion control: it goes with control = \"credit\" only";
+        return wrong("traffic.link", problem.into());
     }
     if traffic.cross > 64 {
         return wrong("traffic.cross", format!("{}; at most 64 are possible", traffic.cross));

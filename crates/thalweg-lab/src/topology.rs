@@ -29,7 +29,7 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
     };
     let builder = |(number, host): (u32, &Host)| Builder {
         name: host.name.clone(),
-        listen: [format!("tcp:{}:{PORT}", host.address)],
+        listen: [format!("{}:{}:{PORT}", traffic.link.name(), host.address)],
         block: memory.block,
         blocks: memory.blocks,
         // Without credits everything is asked for as soon as it is offered: what the window has to say is switched off.
@@ -46,6 +46,7 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
         Source {
             name: host.name.clone(),
             id: format!("1.{number}"),
+            link: traffic.link.name(),
             congestion: traffic.control.congestion,
             rate: traffic.interval.map(|interval| 1.0 / interval.as_secs_f64()),
             burst: traffic.burst,
@@ -211,6 +212,7 @@ struct Link {
 struct Source {
     name: String,
     id: String,
+    link: &'static str,
     congestion: &'static str,
     rate: Option<f64>,
     burst: Option<u32>,

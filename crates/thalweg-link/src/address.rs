@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn what_no_kernel_would_take_is_no_address() {
         for text in
-            ["shm:/tmp/a\0b", "tcp:a\0b:7400", "tcp:h:65536", "tcp::1", "shm:", "tcp:h", "tcp://h:1", "udp:h:1", ""]
+            ["shm:/tmp/a\0b", "tcp:a\0b:7400", "tcp:h:65536", "tcp::1", "shm:", "tcp:h", "tcp://h:1", "ib:h:1", ""]
         {
             let error = text.parse::<Address>().unwrap_err();
             assert!(!error.contains('\0'), "{error:?}");

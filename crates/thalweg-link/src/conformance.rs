@@ -41,24 +41,31 @@ pub trait Medium {
     /// The kind of link.
     fn kind(&self) -> LinkKind;
 
+    /// Whether the source's bytes are sent from where they lie.
+    fn gathers(&self) -> bool {
+        self.is_faithful()
+    }
+
     /// Where builders listen.
     fn directory(&self) -> &Path;
 
     /// Waits until one of the ends has something to do.
     fn wait(&mut self, source: Option<&mut SourceEnd>, builder: Option<&mut BuilderEnd>) {
         let poller = Poller::new().unwrap();
-        let mut woken = 0;
+        let (mut woken, mut next) = (0, None);
         if let Some(source) = source {
             woken += u32::from(!source.all.prepare_wait());
+            next = source.left();
             poller.add(source.all.poller().as_fd(), 0, Interest::READ).unwrap();
         }
         if let Some(builder) = builder {
             woken += u32::from(!builder.all.prepare_wait());
+            next = next.into_iter().chain(builder.left()).min();
             poller.add(builder.all.poller().as_fd(), 1, Interest::READ).unwrap();
         }
-        let timeout = if woken > 0 { Duration::ZERO } else { TIMEOUT };
+        let timeout = if woken > 0 { Duration::ZERO } else { next.unwrap_or(TIMEOUT) };
         poller.wait(Some(timeout), |_| woken += 1).unwrap();
-        assert!(woken > 0, "neither end has anything to do");
+        assert!(woken > 0 || next.is_some(), "neither end has anything to do");
     }
 }
 
@@ -81,7 +88,7 @@ impl Over {
 
 impl Medium for Over {
     fn is_faithful(&self) -> bool {
-        self.kind.frames.is_none()
+        !self.kind.frames
     }
 
     fn kind(&self) -> LinkKind {
@@ -98,6 +105,8 @@ impl Medium for Over {
 pub struct End<E: ?Sized> {
     all: Endpoints<E>,
     begun: Instant,
+    /// The last poll told that something is to be received.
+    told: bool,
 }
 
 /// A source's end.
@@ -107,7 +116,7 @@ pub type BuilderEnd = End<dyn BuilderEndpoint>;
 
 impl<E: Endpoint + ?Sized> End<E> {
     fn of(all: Endpoints<E>) -> Self {
-        Self { all, begun: Instant::now() }
+        Self { all, begun: Instant::now(), told: false }
     }
 
     /// What its descriptors wake.
@@ -132,7 +141,9 @@ impl<E: Endpoint + ?Sized> End<E> {
     pub fn receive(&mut self, received: &mut Vec<E::Received>) -> Result<(), LinkError> {
         let mut tokens = Vec::new();
         self.all.poller().wait(Some(Duration::ZERO), |token| tokens.push(token))?;
-        self.all.poll(self.begun.elapsed(), &tokens, &mut Vec::new());
+        let mut ready = Vec::new();
+        self.all.poll(self.begun.elapsed(), &tokens, &mut ready);
+        self.told = !ready.is_empty();
         while self.all.receive(0, received)? {}
         Ok(())
     }
@@ -140,6 +151,11 @@ impl<E: Endpoint + ?Sized> End<E> {
     /// To be called before waiting for its [`poller`](Self::poller). False where something has come already.
     pub fn prepare_wait(&mut self) -> bool {
         self.all.prepare_wait()
+    }
+
+    /// How long until it is to be polled again, though nothing comes.
+    fn left(&self) -> Option<Duration> {
+        self.all.next_timeout().map(|at| at.saturating_sub(self.begun.elapsed()))
     }
 
     /// When it is to be polled again, though nothing comes.
@@ -155,6 +171,7 @@ impl SourceEnd {
     /// As [`SourceEndpoint::connect`].
     pub fn connect(to: &Address, greeting: &SourceGreeting) -> Result<Self, LinkError> {
         let mut all = Endpoints::new()?.towards(std::slice::from_ref(to))?;
+        all.register(&greeting.arena)?;
         all.connect(0, to, None, greeting)?;
         Ok(Self::of(all))
     }
@@ -210,12 +227,22 @@ impl Listening {
 
 impl BuilderEnd {
     fn accept(&mut self) {
-        while self.all.accept(0, 0).unwrap().is_none() {
-            let mut tokens = Vec::new();
-            self.all.poller().wait(Some(TIMEOUT), |token| tokens.push(token)).unwrap();
-            assert!(!tokens.is_empty(), "nobody comes");
-            self.all.poll(self.begun.elapsed(), &tokens, &mut Vec::new());
+        let poller = Poller::new().unwrap();
+        poller.add(self.all.poller().as_fd(), 0, Interest::READ).unwrap();
+        let begun = Instant::now();
+        while !self.lets_in() {
+            let timeout = if self.prepare_wait() { self.left().unwrap_or(TIMEOUT) } else { Duration::ZERO };
+            poller.wait(Some(timeout), |_| {}).unwrap();
+            assert!(begun.elapsed() < TIMEOUT, "nobody comes");
         }
+    }
+
+    /// Whether it had somebody to let in.
+    fn lets_in(&mut self) -> bool {
+        let mut tokens = Vec::new();
+        self.all.poller().wait(Some(Duration::ZERO), |token| tokens.push(token)).unwrap();
+        self.all.poll(self.begun.elapsed(), &tokens, &mut Vec::new());
+        self.all.accept(0, 0).unwrap().is_some()
     }
 }
 
@@ -234,12 +261,24 @@ impl DerefMut for BuilderEnd {
 }
 
 /// Connects one to the other.
-fn connect(medium: &impl Medium, greeting: &SourceGreeting, eager: Eager) -> (SourceEnd, BuilderEnd, Address) {
+fn connect(medium: &mut impl Medium, greeting: &SourceGreeting, eager: Eager) -> (SourceEnd, BuilderEnd, Address) {
     let address = Address::here(medium.kind(), medium.directory(), "builder").unwrap();
-    let door = Listening::open(&address, eager).unwrap();
-    let address = door.address().clone();
-    let source = SourceEnd::connect(&address, greeting).unwrap();
-    (source, door.accept(), address)
+    let Listening { all, address } = Listening::open(&address, eager).unwrap();
+    let (mut source, mut builder) = (SourceEnd::connect(&address, greeting).unwrap(), End::of(all));
+    let_in(medium, &mut source, &mut builder);
+    (source, builder, address)
+}
+
+/// The builder lets the source in. What it says for that may have to be said several times.
+fn let_in(medium: &mut impl Medium, source: &mut SourceEnd, builder: &mut BuilderEnd) {
+    loop {
+        source.receive(&mut Vec::new()).unwrap();
+        source.flush().unwrap();
+        if builder.lets_in() {
+            return;
+        }
+        medium.wait(Some(source), Some(builder));
+    }
 }
 
 /// A source and a builder that are connected, and what each has heard.
@@ -257,6 +296,8 @@ struct Link<M> {
     /// Heard by the builder, but for what arrived.
     said: Vec<Message>,
     arrived: BTreeMap<u64, Bytes>,
+    /// Bytes that the builder was told of.
+    told: u64,
     hello: Option<(Hello, String)>,
 }
 
@@ -268,7 +309,7 @@ impl<M: Medium> Link<M> {
         Self::with(medium, |_| {})
     }
 
-    fn with(medium: M, change: impl FnOnce(&mut Hello)) -> Self {
+    fn with(mut medium: M, change: impl FnOnce(&mut Hello)) -> Self {
         let mut hello = Hello {
             session: 7,
             source: SourceId::new(1, 2),
@@ -284,7 +325,7 @@ impl<M: Medium> Link<M> {
         let description = format!("{{\"name\": \"{}\"}}", "detector ".repeat(600));
         hello.description = description.len() as u32;
         let greeting = SourceGreeting { hello, description, arena: Arc::clone(arena().arena()) };
-        let (source, builder, address) = connect(&medium, &greeting, EAGER);
+        let (source, builder, address) = connect(&mut medium, &greeting, EAGER);
         let places = block(PLACES);
         let mut link = Self {
             medium,
@@ -297,6 +338,7 @@ impl<M: Medium> Link<M> {
             heard: Vec::new(),
             said: Vec::new(),
             arrived: BTreeMap::new(),
+            told: 0,
             hello: None,
         };
         link.welcome(0);
@@ -324,7 +366,7 @@ impl<M: Medium> Link<M> {
         self.source.all.close(0);
         self.builder.all.close(0);
         self.source.all.connect(0, &self.address, None, &self.greeting).unwrap();
-        self.builder.accept();
+        let_in(&mut self.medium, &mut self.source, &mut self.builder);
         self.hello = None;
         self.heard.clear();
         self.said.clear();
@@ -345,6 +387,9 @@ impl<M: Medium> Link<M> {
     fn builder_turn(&mut self) -> Result<(), LinkError> {
         let mut said = Vec::new();
         let outcome = self.builder.receive(&mut said);
+        if self.builder.told {
+            self.told = self.builder.received();
+        }
         for said in said {
             match said {
                 Received::Hello(hello, text) => {
@@ -440,7 +485,7 @@ fn block(bytes: usize) -> Block {
 }
 
 /// The arena of the sources of all tests, which only read it: bytes drawn at random.
-fn arena() -> &'static Span {
+pub fn arena() -> &'static Span {
     static ARENA_OF_ALL: OnceLock<Span> = OnceLock::new();
     ARENA_OF_ALL.get_or_init(|| {
         let mut arena = Arena::create("source", ARENA).unwrap();
@@ -557,7 +602,7 @@ pub fn a_fetch_may_be_made_in_pieces<M: Medium>(medium: M) {
             }
         }
         if asked % 3 != 0 && !link.builder.maps() {
-            link.until("all that was asked for", |link| link.builder.received() == asked);
+            link.until("all that was asked for", |link| link.told == asked);
         }
     }
     link.until("all bytes", |link| link.arrived.len() == offers.len());
@@ -854,7 +899,9 @@ pub fn copies_are_counted<M: Medium>(medium: M) {
     if link.medium.is_faithful() {
         assert_eq!((link.source.copied(), link.builder.copied()), (0, 4 << 20));
     } else {
-        assert!(link.source.copied() >= 4 << 20 && link.builder.copied() >= 4 << 20);
+        let copied = link.source.copied();
+        assert!(if link.medium.gathers() { copied == 0 } else { copied >= 4 << 20 }, "{copied}");
+        assert!(link.builder.copied() >= 4 << 20);
     }
 }
 

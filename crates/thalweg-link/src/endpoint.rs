@@ -1,6 +1,8 @@
 //! Endpoints: what a node speaks to its peers through.
 
-use crate::{Address, BuilderLink, Eager, LinkError, LinkKind, Peer, Poller, SourceGreeting, SourceLink, Watch};
+use crate::{
+    Adapter, Address, BuilderLink, Eager, LinkError, LinkKind, Peer, Poller, SourceGreeting, SourceLink, Watch,
+};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +34,7 @@ pub trait Endpoint: Debug + Send {
     }
 
     /// Does what can be done now for all peers together, and appends those that have something to be received to
-    /// `ready`. `woken` are the numbers of its [`Watch`] of which the poller told.
+    /// `ready`: also those of which only some bytes of a slot have come. `woken` are the numbers of its [`Watch`] of which the poller told.
     fn poll(&mut self, now: Duration, woken: &[u32], ready: &mut Vec<usize>);
 
     /// Receives what has come from a peer, up to a fair share. True where more is waiting: the next
@@ -97,6 +99,12 @@ pub trait BuilderEndpoint: Endpoint<Received = crate::Received> {
         Ok(())
     }
 
+    /// Prepares for so many bytes that are on their way to here at a time, of all sources together, and says how many may
+    /// be: more would be lost.
+    fn holds(&mut self, bytes: u64) -> u64 {
+        bytes
+    }
+
     /// Lets in the next that waits, as number `peer`, with a name of the peer for the log. Nothing where nobody waits.
     ///
     /// # Errors
@@ -122,6 +130,8 @@ pub struct Endpoints<E: ?Sized> {
     poller: Arc<Poller>,
     /// The number under which the poller knows the first of them.
     first: usize,
+    /// What kinds of links lead through that drive one by themselves.
+    adapter: Option<Adapter>,
     endpoints: Vec<Box<E>>,
     /// For each peer, which of them it is at.
     at: Vec<Option<usize>>,
@@ -144,10 +154,16 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         Self::under(Arc::clone(&others.poller), others.first + Self::MOST)
     }
 
+    /// With an adapter, for kinds of links that [drive one by themselves](crate::Abilities::adapter).
+    #[must_use]
+    pub fn by(self, adapter: Option<Adapter>) -> Self {
+        Self { adapter, ..self }
+    }
+
     const MOST: usize = 1 << 16;
 
     fn under(poller: Arc<Poller>, first: usize) -> Self {
-        Self { poller, first, endpoints: Vec::new(), at: Vec::new(), woken: Vec::new() }
+        Self { poller, first, adapter: None, endpoints: Vec::new(), at: Vec::new(), woken: Vec::new() }
     }
 
     /// What to wait on. Tokens from [`Watch::OTHERS`] on are free for other descriptors.
@@ -244,7 +260,7 @@ impl Endpoints<dyn SourceEndpoint> {
             let known = kinds.iter().position(|kind| *kind == address.kind());
             let at = known.unwrap_or(kinds.len());
             if known.is_none() {
-                self.endpoints.push(address.kind().transport().source(self.watch())?);
+                self.endpoints.push(address.kind().transport().source(address, self.adapter.as_ref(), self.watch())?);
                 kinds.push(address.kind());
             }
             self.put(peer, at);
@@ -284,7 +300,7 @@ impl Endpoints<dyn BuilderEndpoint> {
     /// # Errors
     /// It cannot be listened on there: [`LinkError::Listening`] says what to do.
     pub fn add(&mut self, address: &Address, eager: Eager) -> Result<Address, LinkError> {
-        let endpoint = address.kind().transport().builder(address, eager, self.watch())?;
+        let endpoint = address.kind().transport().builder(address, self.adapter.as_ref(), eager, self.watch())?;
         let found = Address::new(address.kind(), &endpoint.place()).unwrap_or_else(|_| address.clone());
         self.endpoints.push(endpoint);
         Ok(found)
@@ -300,6 +316,11 @@ impl Endpoints<dyn BuilderEndpoint> {
             told = told.and(endpoint.expect(bytes));
         }
         told
+    }
+
+    /// As [`BuilderEndpoint::holds`], of all.
+    pub fn holds(&mut self, bytes: u64) -> u64 {
+        self.endpoints.iter_mut().map(|endpoint| endpoint.holds(bytes)).min().unwrap_or(bytes)
     }
 
     /// As [`BuilderEndpoint::accept`], at one of them.

@@ -1,6 +1,6 @@
 //! The kinds of links: one table of what each can do, that the whole program asks.
 
-use crate::{Address, BuilderEndpoint, Eager, LinkError, SourceEndpoint, Watch, shm, tcp};
+use crate::{Adapter, Address, BuilderEndpoint, Eager, LinkError, SourceEndpoint, Watch, shm, tcp, udp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fmt::Debug;
@@ -8,23 +8,32 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::str::FromStr;
 use std::sync::{PoisonError, RwLock};
+use thalweg_wire::RECORD_ALIGN;
 
 /// A kind of link: what it can do, and how its endpoints come to be.
 pub trait Transport: Debug + Send + Sync {
     /// What it can do.
     fn abilities(&self) -> &'static Abilities;
 
-    /// An endpoint that sources connect through. Its descriptors are put under `watch`.
+    /// An endpoint that sources connect through, to builders of which one is at `to`: by an adapter of its own, where
+    /// [it needs one](Abilities::adapter). Its descriptors are put under `watch`.
     ///
     /// # Errors
     /// This kind of link cannot be used here.
-    fn source(&self, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError>;
+    fn source(&self, to: &Address, by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError>;
 
-    /// An endpoint that sources connect to, at `at`. Its descriptors are put under `watch`.
+    /// An endpoint that sources connect to, at `at`: by an adapter of its own, where [it needs one](Abilities::adapter).
+    /// Its descriptors are put under `watch`.
     ///
     /// # Errors
     /// It cannot be listened on there, and [`LinkError::Listening`] says what to do.
-    fn builder(&self, at: &Address, eager: Eager, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError>;
+    fn builder(
+        &self,
+        at: &Address,
+        by: Option<&Adapter>,
+        eager: Eager,
+        watch: Watch,
+    ) -> Result<Box<dyn BuilderEndpoint>, LinkError>;
 }
 
 /// What a kind of link can do: a row of the table.
@@ -47,12 +56,27 @@ pub struct Abilities {
     pub eager: bool,
     /// One end reads or writes the other's memory without its processor.
     pub one_sided: bool,
-    /// It sends frames of its own making, of at most so many bytes each; nothing where the kernel makes them.
-    pub frames: Option<u32>,
+    /// It sends frames of its own making, any of which may be lost: what has arrived of it is known here, and no kernel
+    /// delivers it after the sender's death.
+    pub frames: bool,
+    /// Bytes of headers in a full IP packet, its own among them; 0 where it sends none.
+    pub headers: u32,
     /// It is a connection of the kernel's TCP, whose congestion control can be chosen.
     pub congestion: bool,
     /// Files that each end has open for one connection.
     pub files: u64,
+    /// A node has an interface of its host to itself, and does not hear the others on its host.
+    pub interface: bool,
+    /// An end drives an [`Adapter`] by itself, and has to be told which.
+    pub adapter: bool,
+}
+
+impl Abilities {
+    /// Bytes of a slot in a full IP packet of so many bytes.
+    pub fn payload(&self, mtu: u32) -> u32 {
+        let payload = mtu.saturating_sub(self.headers);
+        if self.frames { payload / RECORD_ALIGN as u32 * RECORD_ALIGN as u32 } else { payload }
+    }
 }
 
 /// What stands behind the name of a kind in an address.
@@ -65,7 +89,13 @@ pub enum Locator {
 }
 
 /// Kinds that are there without being asked for.
-static BUILT_IN: [LinkKind; 2] = [LinkKind::TCP, LinkKind::SHM];
+static BUILT_IN: &[LinkKind] = &[
+    LinkKind::TCP,
+    LinkKind::UDP,
+    #[cfg(feature = "af-xdp")]
+    LinkKind::AF_XDP,
+    LinkKind::SHM,
+];
 static REGISTERED: RwLock<Vec<LinkKind>> = RwLock::new(Vec::new());
 
 /// One of the kinds that are registered.
@@ -76,6 +106,11 @@ pub struct LinkKind(&'static dyn Transport);
 impl LinkKind {
     /// Kernel TCP.
     pub const TCP: Self = Self(&tcp::Tcp);
+    /// Datagrams of the kernel's UDP.
+    pub const UDP: Self = Self(&udp::Udp);
+    /// The same datagrams past the kernel's network.
+    #[cfg(feature = "af-xdp")]
+    pub const AF_XDP: Self = Self(&udp::AfXdp);
     /// Shared memory on one host.
     pub const SHM: Self = Self(&shm::Shm);
 

@@ -8,24 +8,24 @@
 //!
 //! # The links
 //!
-//! | | shm | tcp | [`memory`], for tests |
+//! | | shm | tcp | udp, af-xdp, dpdk, [`memory`] for tests |
 //! | --- | --- | --- | --- |
-//! | address | `shm:/path/to/socket` | `tcp:host:port` | `memory:NAME`, one process |
-//! | how a fetch moves bytes | it does not: the source's arena is mapped | `sendfile` from the source's memfd, received into the block | datagrams, which may be lost |
-//! | copies: source, builder | 0, 0 (1 when taken into a block to be recorded) | 0, 1 | counted |
-//! | eager offers | become held ones: seeing is faster than sending | sent unasked, within the credit | as over tcp |
-//! | releases heard by the source | each | each | the latest; earlier ones may be left out |
+//! | address | `shm:/path/to/socket` | `tcp:host:port` | `udp:host:port`, `af-xdp:host:port`, `dpdk:host:port` (`thalweg-dpdk`), `memory:NAME` |
+//! | how a fetch moves bytes | it does not: the source's arena is mapped | `sendfile` from the source's memfd, received into the block | datagrams out of the arena, which may be lost; copied to their place |
+//! | copies: source, builder | 0, 0 (1 when taken into a block to be recorded) | 0, 1 | udp: 1, 2; af-xdp: 0, 1, and 1 each where the kernel copies; dpdk: 0, 1 |
+//! | eager offers | become held ones: seeing is faster than sending | sent unasked, within the credit | become held ones |
 //! | last words of a peer that dies | heard | heard, as far as they had arrived | may be lost |
-//! | a process that dies is noticed | at once | at once | after 10 s of silence |
+//! | a process that dies is noticed | at once | at once | udp: when something is sent to it; otherwise after 10 s |
 //! | a host or a cable that dies is noticed | | after some 10 s | after 10 s |
 //!
 //! # What each of them promises
 //!
 //! - What one end says the other hears once and in that order: offers by their tickets, `End` behind the offers it
-//!   counts. (Over a link of datagrams `Paused` may overtake offers, and what the builder says may overtake releases.)
+//!   counts.
 //! - A fetch arrives whole, in its own place and with the length that was asked for, unless its offer is dropped or the
 //!   link ends. That the bytes are the right ones is for the CRC in each fragment's header to say.
-//! - Over a stream and over a ring fetches are answered in the order they were made in, over links of datagrams in any.
+//! - Over a stream and over a ring fetches are answered in the order they were made in; over frames some may come later,
+//!   which were asked for again.
 //! - A place that went into a fetch comes back with what arrived. Otherwise it is [dropped](Span), and so returns by
 //!   itself: when the fetch is [called off](BuilderLink::cancel), or with the link.
 //! - A slot's bytes are read until its ticket is released and no longer, and an offer that was asked for cannot be
@@ -43,13 +43,15 @@
 //! Over shm it can do two things more. It can change bytes while they are read: what they say, not where anything is
 //! read or written. And it can hold up whoever rings its [`Doorbell`](thalweg_arena::Doorbell). A builder that does not
 //! trust the sources of its own host listens on tcp. Who may connect at all is decided by the permissions of the socket
-//! (shm) and by the network (tcp): nothing here is encrypted.
+//! (shm) and by the network (the others): nothing here is encrypted. Over frames, who cannot see a connection's number
+//! cannot speak for it; who only greets takes one of 4096 places until it is let in or given up.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
 //! | `kind` | The kinds of links: one table of what each can do, that the whole program asks |
+//! | `adapter` | A network adapter that an end drives by itself, past the kernel |
 //! | `address` | Where a builder listens: the name of a kind of link, and a place |
 //! | `endpoint` | Endpoints: what a node speaks to its peers through |
 //! | `sockets` | Endpoints of links that have a descriptor each: one socket for a peer |
@@ -60,14 +62,17 @@
 //! | `rules` | What a builder checks of a source's words over every link |
 //! | `tcp` | The three verbs over TCP |
 //! | `shm` | The three verbs over shared memory, between two processes of one host |
-//! | `reliable` | Reliability for links that lose, repeat, delay and reorder what they carry |
+//! | `frames` | Endpoints of links of frames: a port for all peers, and for each peer a connection that is reliable though the port is not |
+//! | `udp` | The three verbs over UDP: frames through a socket |
 //! | `memory` | A link inside one process, for tests: datagrams that get lost, come twice, late and out of order, under a clock that only moves when told to |
 //! | `buffer` | A TCP socket's buffers, for all that may be on its way from the beginning |
 //! | `copy` | Copies are counted where they are made |
 //! | `error` | What ends a link |
 //! | `conformance` | What every link must do, told once and tried on each kind of them |
+//! | `foul` | A port that loses, doubles and delays what it is given: for tests |
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod address;
 mod buffer;
 #[cfg(feature = "conformance")]
@@ -75,6 +80,9 @@ pub mod conformance;
 mod copy;
 mod endpoint;
 mod error;
+#[cfg(feature = "conformance")]
+pub mod foul;
+mod frames;
 mod kind;
 
 pub mod memory;
@@ -82,12 +90,13 @@ mod offered;
 mod outstanding;
 mod peer;
 mod poller;
-mod reliable;
 mod rules;
 mod shm;
 mod sockets;
 mod tcp;
+mod udp;
 
+pub use adapter::{Adapter, OwnAddress};
 pub use address::Address;
 pub use endpoint::{BuilderEndpoint, Endpoint, Endpoints, SourceEndpoint};
 pub use error::LinkError;
@@ -97,8 +106,10 @@ pub use peer::{Origin, Peer};
 
 pub mod parts {
     //! What kinds of links are made of, here and in other crates.
+    pub use crate::frames::{builder_over, source_over};
     pub use crate::offered::{Asked, Novelty, Offered};
     pub use crate::sockets::{Connects, Door, SocketLink, Sockets};
+    pub use crate::udp::DATAGRAMS;
 }
 pub use poller::{Interest, Poller, Watch};
 

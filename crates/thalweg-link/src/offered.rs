@@ -82,6 +82,11 @@ impl Offered {
         }
     }
 
+    /// Whether this ticket was offered: then a fetch of it need not wait.
+    pub fn has_heard_of(&self, ticket: u64) -> bool {
+        self.book.as_ref().is_some_and(|book| ticket < book.next_ticket())
+    }
+
     /// A fetch has come: the offer it is to be served from, and whether it is the first fetch of it. Nothing where the
     /// offer was released, dropped or sent already (the builder knows, or will in a moment), or where it is still to be
     /// made: then the fetch comes back from [`early`](Self::early).

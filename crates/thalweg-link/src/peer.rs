@@ -15,6 +15,16 @@ pub(crate) fn accepted<S>(result: io::Result<S>) -> Result<Option<S>, LinkError>
     }
 }
 
+/// What to do where an address cannot be listened on for that reason.
+pub(crate) fn advice(reason: ErrorKind) -> &'static str {
+    match reason {
+        ErrorKind::AddrInUse => "end what listens there, or choose another address for `listen`",
+        ErrorKind::AddrNotAvailable => "it is no address of this host: choose one that `ip address` shows for `listen`",
+        ErrorKind::PermissionDenied => "choose a port from 1024 on for `listen`",
+        _ => "choose another address for `listen`",
+    }
+}
+
 /// Who is at the other end, as far as the link can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {

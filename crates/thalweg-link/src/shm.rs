@@ -13,7 +13,7 @@ use crate::offered::{Asked, Novelty, Offered};
 use crate::rules::{check_hello, check_offer, check_order};
 use crate::sockets::{Connects, Door, SocketLink, Sockets};
 use crate::{
-    Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Poller, Received,
+    Adapter, Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Poller, Received,
     SourceEndpoint, SourceGreeting, SourceLink, Watch, peer,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -242,18 +242,27 @@ impl Transport for Shm {
             pieces: false,
             eager: false,
             one_sided: true,
-            frames: None,
+            frames: false,
+            headers: 0,
             congestion: false,
             // A socket, an arena, two rings and two doorbells.
             files: 6,
+            interface: false,
+            adapter: false,
         }
     }
 
-    fn source(&self, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+    fn source(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
         Ok(Box::new(Sockets::<ShmSource>::new(watch)))
     }
 
-    fn builder(&self, at: &Address, _eager: Eager, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
+    fn builder(
+        &self,
+        at: &Address,
+        _by: Option<&Adapter>,
+        _eager: Eager,
+        watch: Watch,
+    ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let path = Path::new(at.place());
         let open = || -> std::io::Result<UnixListener> {
             // Connecting to any other kind of file is refused in the same way: leave those alone.

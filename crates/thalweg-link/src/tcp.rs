@@ -11,14 +11,14 @@ mod stash;
 
 use crate::buffer::Buffer;
 use crate::kind::{Abilities, Locator, Transport};
-use crate::peer::accepted;
+use crate::peer::{accepted, advice};
 use crate::sockets::{Door, Sockets};
-use crate::{Address, BuilderEndpoint, Eager, LinkError, Origin, Peer, SourceEndpoint, SourceGreeting, Watch};
+use crate::{Adapter, Address, BuilderEndpoint, Eager, LinkError, Origin, Peer, SourceEndpoint, SourceGreeting, Watch};
 use builder::TcpBuilder;
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 use source::TcpSource;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -50,17 +50,27 @@ impl Transport for Tcp {
             pieces: true,
             eager: true,
             one_sided: false,
-            frames: None,
+            frames: false,
+            // IPv4 (20) and TCP with timestamps (32).
+            headers: 52,
             congestion: true,
             files: 1,
+            interface: false,
+            adapter: false,
         }
     }
 
-    fn source(&self, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+    fn source(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
         Ok(Box::new(Sockets::<TcpSource>::new(watch)))
     }
 
-    fn builder(&self, at: &Address, eager: Eager, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
+    fn builder(
+        &self,
+        at: &Address,
+        _by: Option<&Adapter>,
+        eager: Eager,
+        watch: Watch,
+    ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let failed = |advice| move |error| LinkError::Listening { address: at.clone(), error, advice };
         let resolved = resolve(at.place()).map_err(failed("correct the name in `listen`, or write a number"))?;
         let open = || -> io::Result<Socket> {
@@ -72,16 +82,6 @@ impl Transport for Tcp {
         };
         let socket = open().map_err(|error| failed(advice(error.kind()))(error))?;
         Ok(Box::new(Sockets::behind(TcpDoor { socket, eager }, watch)?))
-    }
-}
-
-/// What to do where an address cannot be listened on for that reason.
-fn advice(reason: ErrorKind) -> &'static str {
-    match reason {
-        ErrorKind::AddrInUse => "end what listens there, or choose another address for `listen`",
-        ErrorKind::AddrNotAvailable => "it is no address of this host: choose one that `ip address` shows for `listen`",
-        ErrorKind::PermissionDenied => "choose a port from 1024 on for `listen`",
-        _ => "choose another address for `listen`",
     }
 }
 

@@ -45,6 +45,7 @@ macro_rules! with_impairments {
 }
 
 thalweg_link::link_conformance!(tcp, Over::new(LinkKind::TCP));
+thalweg_link::link_conformance!(udp, Over::new(LinkKind::UDP));
 thalweg_link::link_conformance!(shm, Over::new(LinkKind::SHM));
 thalweg_link::link_conformance!(unix_packets, Over::new(LinkKind::register(&packets::PACKETS)));
 thalweg_link::link_conformance!(memory, Memory(Network::new(Impairments::PERFECT, 0)));

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thalweg_build::Found;
 use thalweg_device::{BitRate, ByteSize};
-use thalweg_link::Address;
+use thalweg_link::{Address, LinkKind};
 
 /// What the link of a builder that listens there was found to carry, if that was ever found out, and the file that says
 /// so.
@@ -28,7 +28,8 @@ pub(crate) fn known(listen: &[Address]) -> Option<(LinkConfig, PathBuf)> {
 /// Keeps what was found. Where it is.
 pub(crate) fn keep(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, NodeError> {
     let wrong = |error: String| NodeError::Config(format!("what was found cannot be kept: {error}"));
-    let path = file(listen).ok_or_else(|| wrong("no TCP address is listened on, or HOME is not set".into()))?;
+    let path =
+        file(listen).ok_or_else(|| wrong("no address of an IP network is listened on, or HOME is not set".into()))?;
     let text = toml::to_string(link).map_err(|error| wrong(error.to_string()))?;
     let directory = path.parent().map(PathBuf::from).unwrap_or_default();
     std::fs::create_dir_all(&directory)
@@ -38,10 +39,10 @@ pub(crate) fn keep(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, Nod
 }
 
 /// As a topology says it.
-pub(crate) fn link(found: &Found, mtu: u32) -> LinkConfig {
+pub(crate) fn link(found: &Found, mtu: u32, kind: LinkKind) -> LinkConfig {
     let unit = LinkConfig { rate: BitRate(8_000_000), round_trip: Duration::ZERO, buffer: ByteSize(0), mtu };
     // Bytes on the line for each payload byte.
-    let line = 1e6 / unit.payload_rate();
+    let line = 1e6 / unit.payload_rate(kind);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate of bits per second")]
     let rate = BitRate((found.rate * line * 8.0 / 1e5).round() as u64 * 100_000);
     LinkConfig { rate, round_trip: found.round_trip, buffer: ByteSize(found.buffer), mtu }

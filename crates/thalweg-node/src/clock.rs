@@ -1,8 +1,7 @@
-//! The clocks of a node: one that orders, one that dates, one that charges.
+//! The clocks of a node: one that orders, and one that charges. The one that dates is `thalweg_device::TaiClock`.
 
-use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;
-use thalweg_wire::{TAI_MINUS_UTC, TaiNanos};
 
 /// Time since an arbitrary beginning that never goes back (`CLOCK_MONOTONIC`).
 pub fn now() -> Duration {
@@ -12,41 +11,6 @@ pub fn now() -> Duration {
 /// Processor time of this process so far, user and system, all threads.
 pub fn cpu() -> Duration {
     duration(clock_gettime(ClockId::ProcessCPUTime))
-}
-
-/// The clock that dates fragments and runs.
-#[derive(Debug, Clone, Copy)]
-pub struct TaiClock {
-    /// Seconds to add to `CLOCK_TAI`: zero where the kernel knows the offset.
-    correction: i64,
-    offset: i64,
-}
-
-impl TaiClock {
-    /// Finds out whether the kernel knows TAI minus UTC (`adjtimex(2)`, usually from the NTP or PTP daemon).
-    pub fn probe() -> Self {
-        let known = tai().tv_sec - clock_gettime(ClockId::Realtime).tv_sec;
-        // The two readings may lie on both sides of a second.
-        let (correction, offset) = if known > 1 { (0, known) } else { (TAI_MINUS_UTC.into(), TAI_MINUS_UTC.into()) };
-        Self { correction, offset }
-    }
-
-    /// Now.
-    pub fn now(self) -> TaiNanos {
-        let time = tai();
-        let seconds = u64::try_from(time.tv_sec + self.correction).unwrap_or(0);
-        TaiNanos(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
-    }
-
-    /// TAI minus UTC in seconds.
-    pub fn offset(self) -> i32 {
-        i32::try_from(self.offset).unwrap_or(0)
-    }
-}
-
-/// `CLOCK_TAI`, which every Linux since 3.10 has.
-fn tai() -> Timespec {
-    clock_gettime_dynamic(DynamicClockId::Tai).unwrap_or_else(|_| clock_gettime(ClockId::Realtime))
 }
 
 fn duration(time: Timespec) -> Duration {

@@ -39,11 +39,12 @@ mod topology;
 mod wait;
 
 pub use builder::BuilderNode;
-pub use clock::{TaiClock, cpu, now};
+pub use clock::{cpu, now};
 pub use error::NodeError;
 pub use handle::{Handle, Snapshot, SourceRow};
-pub use preflight::{OpenDevice, Recordings, needs, open_device, preflight};
+pub use preflight::{OpenDevice, Recordings, needs, open_device, open_feed, preflight};
 pub use push::PushSource;
+pub use thalweg_device::TaiClock;
 
 pub use report::{
     BuilderReport, Calibration, Completion, CreditReport, LeftOutReport, RunReport, SourceReport, Steady, TriggerRates,

@@ -1,12 +1,14 @@
 //! What a topology asks of this machine, and whether a node may go ahead with it.
 
-use crate::NodeError;
 use crate::topology::{BuilderNodeConfig, Policy, SourceNodeConfig, Topology};
+use crate::{Feed, NodeError};
 use thalweg_arena::{HEADROOM, PAGE};
 use thalweg_build::Window;
-use thalweg_device::{Device, DeviceConfig};
+use thalweg_dev::{Stream, Video};
+use thalweg_device::{DeviceConfig, DeviceError, OnTime};
 use thalweg_doctor::{Data, Finding, Level, Needs, NodeNeeds};
-use thalweg_link::Address;
+use thalweg_link::{Adapter, Address};
+use thalweg_pci::{Edu, Nvme};
 use thalweg_store::{StoreError, run_directory_name};
 use thalweg_wire::{RunNumber, record_len};
 
@@ -68,8 +70,8 @@ pub(crate) fn check_number(topology: &Topology) -> Result<(), NodeError> {
 /// A source's device, ready to be asked.
 #[derive(Debug)]
 pub struct OpenDevice {
-    /// The device.
-    pub device: Box<dyn Device>,
+    /// Where fragments come from.
+    pub feed: Feed,
     /// Bytes in each of the source's slots.
     pub slot_bytes: usize,
 }
@@ -82,8 +84,12 @@ pub struct OpenDevice {
 pub fn open_device(topology: &Topology, source: &SourceNodeConfig) -> Result<Option<OpenDevice>, NodeError> {
     let Some(mut config) = source.device.clone() else { return Ok(None) };
     config.set_source(source.source_id());
-    let device = thalweg_device::open(&config)?;
-    let (longest, least) = (device.max_payload(), record_len(device.max_payload()));
+    let feed = open_feed(&config, source.adapter.as_ref())?;
+    let feed = match (feed, source.beat) {
+        (Feed::Acquisition(device), Some(beat)) => Feed::Acquisition(Box::new(OnTime::new(device, beat))),
+        (feed, _) => feed,
+    };
+    let (longest, least) = (feed.max_payload(), record_len(feed.max_payload()));
     let slot_bytes = source.slot_bytes(longest);
     if least > slot_bytes {
         return Err(NodeError::Config(format!(
@@ -91,7 +97,23 @@ pub fn open_device(topology: &Topology, source: &SourceNodeConfig) -> Result<Opt
         )));
     }
     topology.check_slot(slot_bytes as u64, least).map_err(|problem| NodeError::Config(format!("slot: {problem}")))?;
-    Ok(Some(OpenDevice { device, slot_bytes }))
+    Ok(Some(OpenDevice { feed, slot_bytes }))
+}
+
+/// Opens what a device's table says.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open_feed(config: &DeviceConfig, adapter: Option<&Adapter>) -> Result<Feed, DeviceError> {
+    Ok(match config {
+        DeviceConfig::Udp(udp) => Feed::Acquisition(thalweg_instrument::open(udp, adapter)?),
+        DeviceConfig::Gige(gige) => Feed::Acquisition(thalweg_gige::open(gige)?),
+        DeviceConfig::Edu(edu) => Feed::Acquisition(Box::new(Edu::new(edu)?)),
+        DeviceConfig::Nvme(nvme) => Feed::Acquisition(Box::new(Nvme::new(nvme)?)),
+        DeviceConfig::Stream(stream) => Feed::Acquisition(Box::new(Stream::open(stream)?)),
+        DeviceConfig::V4l2(video) => Feed::Acquisition(Box::new(Video::open(video)?)),
+        other => Feed::Device(thalweg_device::open(other)?),
+    })
 }
 
 /// Whether to look how long a recording's fragments are: a long recording takes its time to be opened.
@@ -148,6 +170,7 @@ fn builder_needs(topology: &Topology, config: &BuilderNodeConfig, rate: Option<f
         blocks: config.block.0.saturating_mul(config.blocks_for(&config.credit(topology.sources.len()).0).into()),
         listen: config.listen.clone(),
         window: window_bytes(config),
+        adapter: config.adapter.is_some(),
         bytes_per_second: rate,
         files: builder_files(topology),
         ..NodeNeeds::default()
@@ -171,6 +194,7 @@ fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> 
         connect,
         congestion: config.congestion.clone(),
         window,
+        adapter: config.adapter.is_some(),
         bytes_per_second: flow.bytes_per_second,
         ..NodeNeeds::default()
     }
@@ -198,13 +222,19 @@ struct Flow {
 impl Flow {
     fn of(source: &SourceNodeConfig, recordings: Recordings) -> Self {
         let size = |bytes: u64| usize::try_from(bytes).ok();
-        let (payload, exact) = match &source.device {
-            None => (None, false),
-            Some(DeviceConfig::ModelAdc(model)) => (size(model.size.0), model.size_from.is_none()),
-            Some(DeviceConfig::Raw(raw)) => (raw.record_bytes().and_then(size), raw.looped),
-            Some(_) if recordings == Recordings::Unopened => (None, false),
-            // Why it cannot be opened is its node's to say.
-            Some(other) => (thalweg_device::open(other).ok().map(|device| device.max_payload()), false),
+        let stated = source.device.as_ref().and_then(DeviceConfig::longest).and_then(size);
+        let payload = stated.or_else(|| match &source.device {
+            Some(recording) if recordings == Recordings::Opened && !recording.works_by_itself() => {
+                // Why it cannot be opened is its node's to say.
+                thalweg_device::open(recording).ok().map(|device| device.max_payload())
+            }
+            _ => None,
+        });
+        let exact = match &source.device {
+            Some(DeviceConfig::ModelAdc(model)) => model.size_from.is_none(),
+            Some(DeviceConfig::Raw(raw)) => raw.looped,
+            Some(DeviceConfig::Edu(_)) => true,
+            _ => false,
         };
         // Where the disk is behind, such a source drops what it has no room for.
         let exact = exact && source.policy == Policy::Block;

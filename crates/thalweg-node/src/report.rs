@@ -2,6 +2,7 @@
 
 use crate::{LinkConfig, Wait};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use thalweg_build::{Ledger, Triggered};
 
 /// What a source did.
@@ -24,6 +25,9 @@ pub struct SourceReport {
     /// Of these, lost in the device before it was asked for them.
     #[serde(default)]
     pub lost_in_device: u64,
+    /// What a device that works by itself has counted, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub device: BTreeMap<String, u64>,
     /// How often the device had to wait.
     pub blocked: u64,
     /// Payload bytes copied on the way out.

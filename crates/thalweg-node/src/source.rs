@@ -11,13 +11,14 @@ use crate::{EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State,
 use acquisition::Acquiring;
 use assignments::Assignments;
 use builders::Builder;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::SlotPool;
 use thalweg_control::Command;
-use thalweg_device::{Acquisition, Device};
-use thalweg_link::{Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
-use thalweg_wire::{Accounts, Capabilities, Hello, Message, RunNumber, SourceId, record_len};
+use thalweg_device::{Acquisition, Description, Device};
+use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
+use thalweg_wire::{Accounts, Capabilities, Hello, Message, RunNumber, SourceId, TaiNanos, record_len};
 
 /// What a source node is made from.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct SourceSettings {
     /// The builders, in their order: event `e` goes to number `e` modulo their count, where number 0 does not assign it
     /// to another.
     pub builders: Vec<Address>,
+    /// The network adapter that it drives by itself, where a link does that.
+    pub adapter: Option<Adapter>,
     /// Congestion control of TCP links: see [`SourceEndpoint::connect`].
     pub congestion: Option<String>,
     /// How many events there are in a second; as fast as they are taken when absent.
@@ -69,6 +72,15 @@ pub enum Feed {
 }
 
 impl Feed {
+    /// What a device says of itself.
+    pub fn description(&self) -> Option<&Description> {
+        match self {
+            Self::Device(device) => Some(device.description()),
+            Self::Acquisition(device) => Some(device.description()),
+            Self::Pushed { .. } => None,
+        }
+    }
+
     /// The longest payload that will come.
     pub fn max_payload(&self) -> usize {
         match self {
@@ -107,6 +119,8 @@ pub struct SourceNode {
     clock: TaiClock,
     phase: Phase,
     run: RunNumber,
+    /// When it began, as builder 0 says.
+    run_began: TaiNanos,
     next_event: u64,
     end_at: Option<u64>,
     due: Option<Duration>,
@@ -160,7 +174,7 @@ impl SourceNode {
         }
         let pool = SlotPool::new(&settings.name, settings.slots, settings.slot_bytes)?;
         let description = describe(&settings)?;
-        let mut endpoints = Endpoints::new()?.towards(&settings.builders)?;
+        let mut endpoints = Endpoints::new()?.by(settings.adapter.clone()).towards(&settings.builders)?;
         endpoints.register(pool.arena())?;
         if let Feed::Acquisition(device) = &mut settings.feed {
             device.register(pool.arena())?;
@@ -185,6 +199,7 @@ impl SourceNode {
             clock: TaiClock::probe(),
             phase: Phase::Waiting,
             run: RunNumber(0),
+            run_began: TaiNanos(0),
             next_event: 0,
             end_at: None,
             due: None,
@@ -223,11 +238,6 @@ impl SourceNode {
     pub(crate) fn begin(&self, handle: &Handle) -> Result<Arc<Poller>, NodeError> {
         let poller = self.endpoints.poller();
         poller.add(std::os::fd::AsFd::as_fd(handle), BELL, Interest::READ)?;
-        if let Feed::Acquisition(device) = &self.settings.feed
-            && let Some(fd) = device.fd()
-        {
-            poller.add(fd, DEVICE, Interest::READ)?;
-        }
         Ok(Arc::clone(poller))
     }
 
@@ -277,6 +287,7 @@ impl SourceNode {
         let due = match (&self.settings.feed, self.phase, self.blocked) {
             (Feed::Device(_), Phase::Running, false) => Some(self.due.unwrap_or(now)),
             (Feed::Acquisition(device), Phase::Running, _) => device.next_time(),
+            (Feed::Acquisition(_), ..) => self.acquiring.idle,
             _ => None,
         };
         retry.into_iter().chain(due).chain(self.endpoints.next_timeout()).min().map(|at| at.saturating_sub(now))
@@ -299,6 +310,16 @@ impl SourceNode {
         }
     }
 
+    fn device_counters(&self) -> BTreeMap<String, u64> {
+        let Feed::Acquisition(device) = &self.settings.feed else { return BTreeMap::new() };
+        device
+            .counters()
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| (name.into(), count))
+            .collect()
+    }
+
     pub(crate) fn report(&self) -> SourceReport {
         let accounts = self.builders.iter().map(|builder| builder.accounts);
         let total = accounts.fold(Accounts::default(), |sum, a| Accounts {
@@ -317,6 +338,7 @@ impl SourceNode {
             dropped_newest: total.dropped_newest,
             dropped_oldest: total.dropped_oldest,
             lost_in_device: self.shown.lost_in_device,
+            device: self.device_counters(),
             blocked: self.shown.stalls,
             copied_bytes: total.copied_bytes,
             cpu_seconds: (clock::cpu() - self.cpu_before).as_secs_f64(),

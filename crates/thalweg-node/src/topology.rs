@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_build::{Path as CreditPath, Window};
-use thalweg_device::{BitRate, ByteSize, DeviceConfig, ModelAdcConfig};
-use thalweg_link::{Address, LinkKind};
+use thalweg_device::{Beat, BitRate, ByteSize, DeviceConfig, ModelAdcConfig, duration};
+use thalweg_link::{Adapter, Address, LinkKind};
 use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;
 
@@ -110,6 +110,9 @@ pub struct BuilderNodeConfig {
     /// Where it listens. Sources use the first address of the kind they ask for.
     #[serde(deserialize_with = "written::addresses")]
     pub listen: Vec<Address>,
+    /// The network adapter that it drives by itself, where a link does that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<Adapter>,
     /// Bytes in a block: what goes to disk in one write, and what a slot must fit into.
     #[serde(default = "defaults::block")]
     pub block: ByteSize,
@@ -164,6 +167,7 @@ impl BuilderNodeConfig {
         Self {
             name: name.to_owned(),
             listen,
+            adapter: None,
             block: defaults::block(),
             blocks: defaults::blocks(),
             window: None,
@@ -199,10 +203,10 @@ impl BuilderNodeConfig {
         let share = link.buffer.0 / 8 / sources.max(1) as u64;
         let eager = if share < LEAST_EAGER { 0 } else { share.min(eager_credit) };
         let path = CreditPath {
-            rate: link.payload_rate(),
+            rate: link.payload_rate(self.carrier()),
             round_trip: link.round_trip,
             buffer: link.buffer.0,
-            segment: link.segment(),
+            segment: link.segment(self.carrier()),
             unasked: eager * sources as u64,
         };
         (Window::Credit(path), eager)
@@ -211,8 +215,13 @@ impl BuilderNodeConfig {
     /// The window of a search for what the link carries.
     pub(crate) fn search(&self) -> Window {
         let mtu = self.link.map_or_else(defaults::mtu, |link| link.mtu);
-        let segment = mtu.saturating_sub(LinkConfig::HEADERS);
-        Window::Search { segment, most: self.window.map_or(WIDEST, |window| window.0) }
+        Window::Search { segment: self.carrier().payload(mtu), most: self.window.map_or(WIDEST, |window| window.0) }
+    }
+
+    /// The kind of link that its port carries.
+    pub(crate) fn carrier(&self) -> LinkKind {
+        let kinds = self.listen.iter().map(Address::kind);
+        kinds.into_iter().find(|kind| !kind.maps).unwrap_or_default()
     }
 
     /// How many blocks it needs to have a place for all that may be asked for, beside those it fills and writes.
@@ -255,19 +264,17 @@ pub struct LinkConfig {
 }
 
 impl LinkConfig {
-    /// IPv4 (20) and TCP with timestamps (32).
-    const HEADERS: u32 = 52;
     /// Ethernet: header (14), checksum (4), preamble (8), gap (12).
     const FRAMING: u32 = 38;
 
-    /// Payload bytes in a segment (TCP's MSS).
-    pub fn segment(&self) -> u32 {
-        self.mtu.saturating_sub(Self::HEADERS)
+    /// Payload bytes in a packet (TCP's MSS).
+    pub fn segment(&self, kind: LinkKind) -> u32 {
+        kind.payload(self.mtu)
     }
 
     /// Payload bytes that the port carries in a second.
-    pub fn payload_rate(&self) -> f64 {
-        self.rate.bytes_per_second() * f64::from(self.segment()) / f64::from(self.mtu + Self::FRAMING)
+    pub fn payload_rate(&self, kind: LinkKind) -> f64 {
+        self.rate.bytes_per_second() * f64::from(self.segment(kind)) / f64::from(self.mtu + Self::FRAMING)
     }
 }
 
@@ -331,9 +338,15 @@ pub struct SourceNodeConfig {
     /// Python `thalweg.Source`), and decides itself on everything below.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceConfig>,
+    /// When its events are, where its device works by itself and frames are numbered by their time stamps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beat: Option<Beat>,
     /// Which of a builder's addresses it uses.
     #[serde(default)]
     pub link: LinkKind,
+    /// The network adapter that it drives by itself, where its link does that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<Adapter>,
     /// TCP congestion control of its links, or `system` for the system's default; cubic when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
@@ -370,6 +383,8 @@ impl SourceNodeConfig {
     pub fn slot_bytes(&self, max_payload: usize) -> usize {
         match self.slot {
             Some(ByteSize(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
+            // A device that works by itself lays one fragment in a slot.
+            None if self.device.as_ref().is_some_and(DeviceConfig::works_by_itself) => record_len(max_payload),
             None => default_slot_bytes(max_payload),
         }
     }
@@ -639,38 +654,5 @@ impl Topology {
     pub fn names(&self) -> Vec<&str> {
         let builders = self.builders.iter().map(|builder| builder.name.as_str());
         builders.chain(self.sources.iter().map(|source| source.name.as_str())).collect()
-    }
-}
-
-mod duration {
-    //! Durations as people write them: `"10s"`, `"500ms"`.
-    use serde::{Deserializer, Serializer, de::Error};
-    use std::time::Duration;
-
-    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_duration(*value))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        let text =
-            deserializer.deserialize_string(super::written::Text("a time with its unit, \"10s\" or \"500ms\""))?;
-        humantime::parse_duration(&text)
-            .map_err(|error| D::Error::custom(format!("'{text}' is not a duration ({error}): write 10s or 500ms")))
-    }
-
-    pub(super) mod option {
-        use super::*;
-
-        #[expect(clippy::ref_option, reason = "the shape serde asks for")]
-        pub(in super::super) fn serialize<S: Serializer>(value: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
-            match value {
-                Some(value) => super::serialize(value, s),
-                None => s.serialize_none(),
-            }
-        }
-
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Duration>, D::Error> {
-            super::deserialize(d).map(Some)
-        }
     }
 }

@@ -26,6 +26,8 @@ struct Habits {
     loses: u64,
     /// It says so, instead of leaving it to its counter.
     says_so: bool,
+    /// It was not triggered for these, and says that.
+    missed: bool,
     /// Buffers come back in groups of so many, the last first.
     group: u32,
     /// After how many looks each group comes.
@@ -55,9 +57,11 @@ impl Toy {
     }
 
     fn fill(&mut self, mut buffer: Buffer) {
-        let Habits { loses, says_so, .. } = self.habits;
+        let Habits { loses, says_so, missed, .. } = self.habits;
         if self.number.is_multiple_of(loses) {
-            if says_so {
+            if missed {
+                self.done.push(Acquired::Missed { first: self.number, count: 1 });
+            } else if says_so {
                 self.done.push(Acquired::Lost { first: self.number, count: 1 });
             }
             self.number += 1;
@@ -107,7 +111,7 @@ impl Acquisition for Toy {
         self.posted.push(buffer);
     }
 
-    fn start(&mut self) -> Result<(), DeviceError> {
+    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.started = true;
         Ok(())
     }
@@ -149,6 +153,7 @@ fn record(folder: &Path, builders: usize, device: Box<dyn Acquisition>) -> (Vec<
         id: SourceId::new(1, 0),
         feed: Feed::Acquisition(device),
         builders: nodes.iter().map(|node| node.addresses().remove(0)).collect(),
+        adapter: None,
         congestion: None,
         rate: None,
         burst: 1,
@@ -188,7 +193,7 @@ fn what_a_device_delivers_is_on_disk_and_what_it_lost_is_in_a_bucket_of_its_own(
     for (group, late, says_so, sums) in all {
         for builders in [1, 3] {
             let folder = tempfile::tempdir().unwrap();
-            let habits = Habits { loses: 7, says_so, group, late, sums };
+            let habits = Habits { loses: 7, says_so, missed: false, group, late, sums };
             let (reports, source) = record(folder.path(), builders, Box::new(Toy::new(habits)));
             let lost = (0..EVENTS).filter(|number| number % 7 == 0).count() as u64;
             let sum = |bucket: fn(&thalweg_build::LedgerEntry) -> u64| -> u64 {
@@ -210,6 +215,23 @@ fn what_a_device_delivers_is_on_disk_and_what_it_lost_is_in_a_bucket_of_its_own(
                 assert_eq!(payload, [content(event.0); BYTES]);
             }
         }
+    }
+}
+
+#[test]
+fn what_a_device_was_not_triggered_for_is_not_lost() {
+    for builders in [1, 3] {
+        let folder = tempfile::tempdir().unwrap();
+        let habits = Habits { loses: 7, says_so: true, missed: true, group: 4, late: 2, sums: false };
+        let (reports, source) = record(folder.path(), builders, Box::new(Toy::new(habits)));
+        let taken = (0..EVENTS).filter(|number| number % 7 != 0).count() as u64;
+        let sums = |bucket: fn(&thalweg_build::LedgerEntry) -> u64| -> u64 {
+            reports.iter().map(|report| bucket(&report.ledger.sources[0])).sum()
+        };
+        assert_eq!((source.lost_in_device, sums(|entry| entry.lost_in_device)), (0, 0), "{source:#?}");
+        assert_eq!((sums(|entry| entry.accepted), sums(|entry| entry.recorded)), (taken, taken), "{reports:#?}");
+        assert!(reports.iter().all(|report| report.state == "COMPLETE"), "{reports:#?}");
+        assert!(payloads(&reports).keys().all(|event| event.0 % 7 != 0));
     }
 }
 

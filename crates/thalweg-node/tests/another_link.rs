@@ -36,6 +36,7 @@ fn a_kind_of_link_that_was_registered_is_used_as_the_others_are() {
                 name: source.name.clone(),
                 id: source.source_id(),
                 builders: node.addresses(),
+                adapter: None,
                 congestion: None,
                 rate: None,
                 burst: 1,

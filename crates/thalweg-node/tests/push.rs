@@ -112,6 +112,7 @@ fn source(address: &Address, id: &str) -> PushSource {
         id: id.parse().unwrap(),
         feed: Feed::Pushed { max_payload: 1000, description: serde_json::json!({ "kind": "test" }) },
         builders: vec![address.clone()],
+        adapter: None,
         congestion: None,
         rate: None,
         burst: 1,

@@ -39,6 +39,7 @@ fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile:
                 name: source.name.clone(),
                 id: source.source_id(),
                 builders: builders.clone(),
+                adapter: None,
                 congestion: None,
                 rate: source.rate,
                 burst: 1,

@@ -10,7 +10,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use thalweg_link::Address;
+use thalweg_link::{Adapter, Address};
 use thalweg_node::{Feed, NodeError, Policy, PushSource, PushedFragment, SourceSettings, Wait, default_slot_bytes};
 use thalweg_wire::{EventId, SourceId, Status, TaiNanos};
 
@@ -33,7 +33,8 @@ const STEP: Duration = Duration::from_millis(100);
 /// the run begins when every source is there.
 ///
 /// `builders` is the address of the builder, or the addresses of all of them in the order of the topology:
-/// "tcp:HOST:PORT", or "shm:PATH" on the builder's own host.
+/// "tcp:HOST:PORT", "udp:HOST:PORT", "shm:PATH" on the builder's own host, or "dpdk:HOST:PORT". For the last, `adapter`
+/// is a dict of what a topology has there: {"device": "0000:00:12.0", "address": "10.0.0.2/24"}.
 ///
 /// What will be pushed is said once, because readers are told in run.json. Either with `dtype` and `shape` of the
 /// largest array:
@@ -79,6 +80,7 @@ impl Source {
     #[pyo3(signature = (
         builders, *, id, name = None, dtype = None, shape = None, max_bytes = None, payload_type = None,
         description = None, slots = 16, slot = None, policy = "block", timeout = 10.0,
+        adapter = None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named where they are given")]
     fn new(
@@ -95,7 +97,9 @@ impl Source {
         slot: Option<i128>,
         policy: &str,
         timeout: f64,
+        adapter: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
+        thalweg_dpdk::register();
         let builders = addresses(builders)?;
         let id: SourceId = id.parse().map_err(PyValueError::new_err)?;
         let max_bytes = max_bytes.map(|most| within("max_bytes", most, 0..=usize::MAX)).transpose()?;
@@ -109,6 +113,7 @@ impl Source {
             id,
             feed: Feed::Pushed { max_payload: content.max_bytes(), description: describe(&content, description)? },
             builders: builders.clone(),
+            adapter: adapter.map(adapter_of).transpose()?,
             congestion: None,
             rate: None,
             burst: 1,
@@ -302,9 +307,18 @@ fn addresses(builders: &Bound<'_, PyAny>) -> PyResult<Vec<Address>> {
         }
     };
     if texts.is_empty() {
-        return Err(PyValueError::new_err("builders: at least one address, tcp:HOST:PORT or shm:PATH"));
+        return Err(PyValueError::new_err("builders: at least one address, tcp:HOST:PORT, udp:HOST:PORT or shm:PATH"));
     }
     texts.iter().map(|text| text.parse().map_err(PyValueError::new_err)).collect()
+}
+
+/// An adapter as a topology describes it.
+fn adapter_of(given: &Bound<'_, PyDict>) -> PyResult<Adapter> {
+    let text: String = given.py().import("json")?.call_method1("dumps", (given,))?.extract()?;
+    let wrong = |error: &dyn Display| PyValueError::new_err(format!("adapter: {error}"));
+    let adapter: Adapter = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+    adapter.check().map_err(|(key, problem)| wrong(&format!("{key}: {problem}")))?;
+    Ok(adapter)
 }
 
 /// What `run.json` will say of this source.

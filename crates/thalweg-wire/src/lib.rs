@@ -14,6 +14,7 @@
 //! | `record` | Fragments laid one behind the other, each header in place in front of its payload: how a slot is filled, what a fetch moves, and how a block on disk is made |
 //! | `crc` | CRC32C (Castagnoli, RFC 3720 appendix B.4), as used by iSCSI, SCTP and iWARP |
 //! | `message` | Control messages: what a source and a builder say to each other, whatever carries it |
+//! | `frame` | The head of a frame: what stands in front of everything that a link of datagrams carries |
 //! | `interval` | A set of byte ranges: what has arrived of a fragment, and what is still missing |
 //! | `sequence` | Follows a source's 32-bit sequence numbers and says which are new, repeated or missing |
 //! | `digest` | A CRC32C as HTTP has it: `Repr-Digest` (RFC 9530), a dictionary of byte sequences (RFC 9651) |
@@ -24,6 +25,7 @@
 
 mod crc;
 mod digest;
+mod frame;
 mod header;
 mod interval;
 mod message;
@@ -36,6 +38,7 @@ mod tai;
 
 pub use crc::{Crc32c, crc32c, crc32c_combine};
 pub use digest::{ReprDigestError, parse_repr_digest, repr_digest};
+pub use frame::{Content, FRAME_MAGIC, FRAME_VERSION, FrameError, HEAD_LEN, Head};
 pub use header::{
     EventId, FragmentHeader, HEADER_LEN, HEADER_MAGIC, HEADER_VERSION, HeaderError, RunNumber, SourceId, Status,
     TaiNanos,

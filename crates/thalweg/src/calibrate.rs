@@ -18,6 +18,6 @@ pub(crate) fn calibrate(options: &Options, json: bool, verbose: u8) -> Result<Ex
     let topology = Topology::load(&options.file)?.calibrating();
     match &options.node {
         Some(name) => node::run_alone(&topology, name, node::Kind::Single, json),
-        None => demo::run_here(topology, json, verbose),
+        None => demo::run_here(topology, None, json, verbose),
     }
 }

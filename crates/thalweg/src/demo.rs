@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
-use thalweg_link::{Address, LinkKind};
+use thalweg_link::{Adapter, Address, LinkKind, OwnAddress};
+use thalweg_netns::Network;
 use thalweg_node::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, OpenDevice, Policy, RunConfig, Snapshot, SourceNodeConfig,
     Topology, WINDOW, Wait,
@@ -28,13 +29,18 @@ pub(crate) struct Options {
     /// How long the run lasts. Without it: 5 s, and no longer than it takes to record 500 MB
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
-    /// What carries the data: tcp, or shm (shared memory)
-    #[arg(long, value_name = "shm|tcp", default_value = "tcp")]
+    /// What carries the data: tcp, udp, shm (shared memory); af-xdp or dpdk (over virtual interfaces of hosts made for the
+    /// demo: needs root; dpdk drives them by net_af_packet)
+    #[arg(long, value_name = "tcp|udp|shm|af-xdp|dpdk", default_value = "tcp")]
     link: LinkKind,
     /// Real recordings to replay instead of the model ADC: SigMF, VDIF, NumPy arrays, PGM and TIFF images. They are
     /// repeated until the time is over
     #[arg(long, value_name = "FILE", num_args = 1..)]
     input: Vec<PathBuf>,
+    /// Devices to record from instead: gige:NAME, v4l2:FILE, nvme:ADDRESS (thalweg devices lists them)
+    #[arg(long, value_name = "ADDRESS", num_args = 1.., conflicts_with_all = ["input", "rate", "sources", "size"],
+        value_parser = DeviceConfig::at)]
+    device: Vec<DeviceConfig>,
     /// Events per second; without it, as fast as the builder takes them, or 1000 with --input
     #[arg(long, value_name = "HZ")]
     rate: Option<EventRate>,
@@ -59,6 +65,15 @@ pub(crate) struct Options {
 
 pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     let topology = topology(options)?;
+    // Nodes of one host that have an interface each need as many hosts.
+    let network = match options.link.interface {
+        true if options.print_topology => {
+            let why = "its hosts are gone when it ends, and no file can name them; docs/topology.md has one for yours";
+            return Err(Failure::Usage(format!("--print-topology: over {}, {why}", options.link)));
+        }
+        true => Some(hosts(options.link, topology.sources.len())?),
+        false => None,
+    };
     if options.print_topology {
         let mut output = print::Output::new();
         output.text(&toml::to_string(&absolute(topology)?).map_err(Failure::broken)?)?;
@@ -68,11 +83,18 @@ pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCod
     if !json && !live::is_quiet() {
         introduce(options, &topology);
     }
-    run_here(topology, json, verbose)
+    run_here(topology, network.as_ref(), json, verbose)
+}
+
+/// A host for the builder, and one for each source. Where they drive their interfaces, the kernel stays out of it.
+fn hosts(link: LinkKind, sources: usize) -> Result<Network, Failure> {
+    let count = u16::try_from(1 + sources).map_err(Failure::usage)?;
+    let made = if link.adapter { Network::without_addresses(count, MTU) } else { Network::new(count, MTU) };
+    made.map_err(|error| Failure::Usage(format!("no network for the demo: {error}")))
 }
 
 pub(crate) fn run(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
-    run_here(Topology::load(file)?, json, verbose)
+    run_here(Topology::load(file)?, None, json, verbose)
 }
 
 #[derive(Debug, clap::Args)]
@@ -151,10 +173,14 @@ impl Checked {
                 Vec::new(),
                 serde_json::json!({ "name": name, "id": id, "device": null }),
             ),
-            Some(OpenDevice { device, slot_bytes: slot }) => {
-                let description = device.description();
-                let truth = if description.simulated { "simulated" } else { "replayed" };
-                let most = size(device.max_payload() as u64);
+            Some(OpenDevice { feed, slot_bytes: slot }) => {
+                let description = feed.description().cloned().unwrap_or_default();
+                let truth = match (description.simulated, description.replayed) {
+                    (true, _) => "simulated",
+                    (_, true) => "replayed",
+                    _ => "live",
+                };
+                let most = size(feed.max_payload() as u64);
                 let slots_text = format!("{slots} slots of {}", size(slot as u64));
                 (
                     format!("{}, {truth}; fragments of up to {most}, {slots_text}", description.kind),
@@ -184,17 +210,24 @@ fn sources_text(sources: &[Checked]) -> String {
     out
 }
 
-pub(crate) fn run_here(topology: Topology, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+pub(crate) fn run_here(
+    topology: Topology,
+    network: Option<&Network>,
+    json: bool,
+    verbose: u8,
+) -> Result<ExitCode, Failure> {
     node::allow_files();
-    // Together they may need more than each of them alone.
-    thalweg_node::preflight(&topology, None)?;
+    // Together they may need more than each of them alone. What another host has is for its node to find out.
+    if network.is_none() {
+        thalweg_node::preflight(&topology, None)?;
+    }
     let shown = Arc::<Mutex<Snapshot>>::default();
     let line = live::Line::new("thalweg", Goal::from(&topology.run), {
         let shown = Arc::clone(&shown);
         move || shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     });
     let show = |now| *shown.lock().unwrap_or_else(PoisonError::into_inner) = now;
-    let watched = supervise(topology, verbose, &show);
+    let watched = supervise(topology, network, verbose, &show);
     line.clear();
     let Watched { report, failures } = watched?;
     for failure in &failures {
@@ -204,7 +237,9 @@ pub(crate) fn run_here(topology: Topology, json: bool, verbose: u8) -> Result<Ex
 }
 
 fn introduce(options: &Options, topology: &Topology) {
-    let what = if options.input.is_empty() {
+    let what = if !options.device.is_empty() {
+        options.device.iter().map(DeviceConfig::kind).collect::<Vec<_>>().join(", ")
+    } else if options.input.is_empty() {
         format!("model ADC, simulated, fragments of {}", size(options.size.0))
     } else {
         "real recordings, replayed".to_owned()
@@ -226,11 +261,31 @@ fn introduce(options: &Options, topology: &Topology) {
     outlet::stdout().put(text);
 }
 
+/// Of a node of a demo, a source or the builder, where its link drives an adapter by itself: the interface of its host.
+fn adapter(link: LinkKind, source: Option<usize>) -> Option<Adapter> {
+    let own = |source: usize| {
+        let host = u16::try_from(1 + source).ok()?;
+        Some(OwnAddress { ip: Network::address(host), prefix: Some(Network::PREFIX) })
+    };
+    let device = format!("net_af_packet0,iface={}", Network::INTERFACE);
+    link.adapter.then(|| Adapter { device, address: source.and_then(own), gateway: None, mtu: None })
+}
+
+/// Of the network of a demo whose nodes have hosts of their own: as in networks built for readout.
+const MTU: u32 = 9000;
+
 /// Bytes that a demo records at most where nobody says how long it lasts.
 const LITTLE: u64 = 500_000_000;
 
 /// What its sources read from.
 fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
+    if !options.device.is_empty() {
+        if options.link.interface {
+            let why = "its sources are on hosts made for the demo, which have no devices";
+            return Err(Failure::Usage(format!("--device: not over {}: {why}", options.link)));
+        }
+        return Ok(options.device.clone());
+    }
     if options.input.is_empty() {
         let size = usize::try_from(options.size.0).unwrap_or(usize::MAX);
         if options.size.0 == 0 || options.size.0 > 1 << 29 {
@@ -268,7 +323,11 @@ fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
 /// The topology that a demo's options stand for.
 fn topology(options: &Options) -> Result<Topology, Failure> {
     let name = format!("thalweg-{}.sock", std::process::id());
-    let listen = Address::here(options.link, &std::env::temp_dir(), &name).map_err(Failure::Usage)?;
+    let listen = match options.link.interface {
+        true => Address::new(options.link, &format!("{}:7400", Network::address(0))),
+        false => Address::here(options.link, &std::env::temp_dir(), &name),
+    }
+    .map_err(Failure::Usage)?;
     let devices = devices(options)?;
     let recorded = if options.input.is_empty() { None } else { EventRate::try_from(1000.0).ok() };
     let mut largest = 0;
@@ -279,13 +338,15 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         device.set_source(id);
         let payload = match &device {
             DeviceConfig::ModelAdc(model) => usize::try_from(model.size.0).unwrap_or(usize::MAX),
-            recorded => thalweg_device::open(recorded).map_err(Failure::usage)?.max_payload(),
+            other => thalweg_node::open_feed(other, None).map_err(Failure::usage)?.max_payload(),
         };
         let source = SourceNodeConfig {
             name: format!("{}-{index}", device.kind()),
             id: id.to_string(),
             device: Some(device),
+            beat: None,
             link: options.link,
+            adapter: adapter(options.link, Some(index)),
             congestion: options.congestion.clone(),
             rate: options.rate.or(recorded),
             burst: 1,
@@ -302,6 +363,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
     let check = options.check.unwrap_or(if options.no_record { CheckConfig::Header } else { CheckConfig::Payload });
     let mut builder = BuilderNodeConfig::new("builder", vec![listen]);
     builder.check = check;
+    builder.adapter = adapter(options.link, None);
     builder.block = ByteSize(builder.block.0.max((largest as u64 + (1 << 17)).next_multiple_of(1 << 20)));
     // Several fetches under way, however large they are.
     builder.window = Some(ByteSize(WINDOW.max(4 * largest as u64)));

@@ -1,5 +1,6 @@
 //! `thalweg lab`: rehearse a system before its hardware is bought.
 
+mod machine;
 pub(crate) mod sweep;
 
 use crate::live::Busy;
@@ -14,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_device::ByteSize;
 use thalweg_lab::kernel::{self, Kernel, Progress};
-use thalweg_lab::scenario::{Assignment, BitRate, Control, Measure, Network, Traffic, Wrong, defaults, time};
+use thalweg_lab::scenario::{Assignment, BitRate, Carrier, Control, Measure, Network, Traffic, Wrong, defaults, time};
 use thalweg_lab::{HowFar, LabError, Laboratory, Report, Scenario, render};
 use thalweg_page::text::{seconds, volume, wrapped};
 
@@ -36,6 +37,8 @@ enum Command {
     Build,
     /// A shell in the virtual machine, to look around
     Shell,
+    /// A command in another machine: a whole PC with PCI devices behind an IOMMU, NICs for DPDK, Debian's kernel
+    Machine(machine::Options),
     /// What runs in the virtual machine
     #[command(hide = true)]
     Guest {
@@ -93,6 +96,9 @@ struct Incast {
     /// vegas, veno, westwood, reno, bbr, dctcp
     #[arg(long, default_value_t)]
     control: Control,
+    /// What carries it: tcp, or udp with credit only
+    #[arg(long, value_name = "tcp|udp", default_value = "tcp")]
+    link: Carrier,
     /// From one event to the next; without it sources always have more
     #[arg(long, value_parser = time::parse)]
     interval: Option<Duration>,
@@ -135,6 +141,7 @@ impl Incast {
             },
             traffic: Traffic {
                 control: self.control,
+                link: self.link,
                 size: Some(self.size),
                 sizes: None,
                 interval: self.interval,
@@ -170,6 +177,7 @@ pub(crate) fn lab(options: &Options, json: bool) -> Result<ExitCode, Failure> {
             kernel::shell(&kernel, SHELL_MEMORY, Path::new(".")).map_err(LabError::from)?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Machine(options) => machine::machine(options, json),
         Command::Guest { directory } => {
             thalweg_lab::guest(directory)?;
             Ok(ExitCode::SUCCESS)

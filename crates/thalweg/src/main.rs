@@ -3,9 +3,11 @@
 
 mod bench;
 mod calibrate;
+mod capture;
 #[cfg(feature = "congestion-controls")]
 mod cc;
 mod demo;
+mod devices;
 mod doctor;
 mod generate;
 mod lab;
@@ -19,6 +21,7 @@ mod push;
 mod serve;
 mod show;
 mod signals;
+mod source;
 mod stay;
 mod supervise;
 
@@ -28,8 +31,8 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 use tracing_subscriber::EnvFilter;
 
-/// Carries detector data from the buffer a device writes into, over shared memory or TCP, N-to-1 into built events on
-/// disk, and proves what became of every fragment.
+/// Carries detector data from the buffer a device writes into, over shared memory or whatever network there is, N-to-1
+/// into built events on disk, and proves what became of every fragment.
 #[derive(Debug, Parser)]
 #[command(version = VERSION.as_str(), max_term_width = 80)]
 struct Arguments {
@@ -66,11 +69,15 @@ enum Command {
     Run(File),
     /// Run one node of a topology: one of many hosts
     Node(node::Options),
+    /// Feed a run with what a program writes into a pipe, or an instrument to a serial port
+    Source(source::Options),
     /// Find out what each builder's link carries, by asking for more until something is lost; kept for the runs that
     /// follow
     Calibrate(calibrate::Options),
     /// Check a topology: whether `run` would refuse it here, or `node` one of its nodes. Starts nothing
     Check(demo::CheckOptions),
+    /// List the devices that are here and reachable: cameras, video nodes, serial ports, PCI functions
+    Devices(devices::Options),
     /// Examine this machine: what it can do, and what would lose data or cost speed. Changes nothing
     Doctor(doctor::Options),
     #[command(flatten)]
@@ -85,6 +92,8 @@ enum Command {
     Push(push::Options),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
     Bench(Box<bench::Options>),
+    /// Write the packets of an interface into a pcapng file, as fast as the disk takes them
+    Capture(capture::Options),
     /// Congestion controls for the running kernel: what it has, load more, unload them
     #[cfg(feature = "congestion-controls")]
     #[command(subcommand)]
@@ -112,6 +121,8 @@ struct File {
 }
 
 fn main() -> ExitCode {
+    // Before anything reads an address.
+    thalweg_dpdk::register();
     let arguments = Arguments::parse();
     live::set_up(arguments.color, arguments.quiet);
     let level = match arguments.verbose {
@@ -136,10 +147,13 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::demo(&options, json, arguments.verbose),
         Command::Run(options) => demo::run(&options.file, json, arguments.verbose),
         Command::Node(options) => node::node(&options, json),
+        Command::Source(options) => source::source(options, json),
         Command::Calibrate(options) => calibrate::calibrate(&options, json, arguments.verbose),
         Command::Check(options) => demo::check(&options, json),
+        Command::Devices(options) => devices::devices(&options, json),
         Command::Doctor(options) => doctor::doctor(&options, json),
         Command::Show(command) => show::show(command, json),
+        Command::Capture(options) => capture::capture(options, json),
         #[cfg(feature = "congestion-controls")]
         Command::Cc(command) => cc::cc(command, json),
         #[cfg(not(feature = "congestion-controls"))]

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 use thalweg_link::Address;
 use thalweg_node::{
-    BuilderNode, BuilderReport, Feed, Handle, OpenDevice, Snapshot, SourceNode, SourceReport, SourceSettings, Topology,
+    BuilderNode, BuilderReport, Handle, OpenDevice, Snapshot, SourceNode, SourceReport, SourceSettings, Topology,
 };
 
 /// How often a node says how far it is.
@@ -148,18 +148,19 @@ pub(crate) fn run(
     }
     let config = topology.sources.iter().find(|source| source.name == name);
     let opened = config.map(|config| thalweg_node::open_device(topology, config)).transpose()?.flatten();
-    let (Some(config), Some(OpenDevice { device, slot_bytes })) = (config, opened) else {
+    let (Some(config), Some(OpenDevice { feed, slot_bytes })) = (config, opened) else {
         return Err(Failure::Usage(format!(
             "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"
         )));
     };
-    for note in &device.description().notes {
+    for note in feed.description().iter().flat_map(|description| &description.notes) {
         tracing::warn!("{name}: {note}");
     }
     let settings = SourceSettings {
         name: config.name.clone(),
         id: config.source_id(),
         builders: topology.builders.iter().filter_map(|b| topology.address(b, config.link).cloned()).collect(),
+        adapter: config.adapter.clone(),
         congestion: config.congestion.clone(),
         rate: config.rate,
         burst: config.burst,
@@ -169,7 +170,7 @@ pub(crate) fn run(
         timeout: topology.run.timeout,
         wait: config.wait,
         cpu: config.cpu,
-        feed: Feed::Device(device),
+        feed,
     };
     Ok(Done::Source(SourceNode::new(settings)?.run(handle)?))
 }

@@ -309,7 +309,7 @@ fn is_remarkable(entry: &LedgerEntry) -> bool {
 
 fn source_text(report: &SourceReport) -> String {
     let SourceReport { source, name, seconds, dropped_newest, dropped_oldest, blocked, .. } = report;
-    format!(
+    let mut text = format!(
         "source {source} ({name})\n  {}, {} in {seconds:.2} s\n  \
          dropped {} as they came and {} to make room; waited for a free slot: {}\n",
         many(report.accepted, "fragment"),
@@ -317,7 +317,13 @@ fn source_text(report: &SourceReport) -> String {
         count(dropped_newest),
         count(dropped_oldest),
         times(*blocked)
-    )
+    );
+    if !report.device.is_empty() {
+        let said = report.device.iter().map(|(name, number)| format!("{} {}", name.replace('_', " "), count(number)));
+        let said: Vec<_> = said.collect();
+        let _ = writeln!(text, "  the device: lost {}; {}", count(report.lost_in_device), said.join(", "));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use thalweg_netns::Network;
 use thalweg_node::{Assignment, BuilderReport, RunReport, Snapshot, Topology};
 
 /// How long nodes that were told to stop at once are waited for before they are killed.
@@ -62,8 +63,13 @@ impl Drop for Nodes {
     }
 }
 
-/// Runs it to the end. `show` is told how far it is.
-pub(crate) fn supervise(mut topology: Topology, verbose: u8, show: &dyn Fn(Snapshot)) -> Result<Watched, Failure> {
+/// Runs it to the end, each node on a host of its own where there is a network of them. `show` is told how far it is.
+pub(crate) fn supervise(
+    mut topology: Topology,
+    network: Option<&Network>,
+    verbose: u8,
+    show: &dyn Fn(Snapshot),
+) -> Result<Watched, Failure> {
     let (sender, news) = channel();
     watch_signals(sender.clone())?;
     let mut nodes = Nodes(Vec::new());
@@ -77,7 +83,7 @@ pub(crate) fn supervise(mut topology: Topology, verbose: u8, show: &dyn Fn(Snaps
     // Builders first: the system may choose their ports.
     for index in 0..builders {
         let name = topology.builders[index].name.clone();
-        nodes.0.push(start(&name, &topology, verbose, index, &sender)?);
+        nodes.0.push(start(&name, &topology, network, verbose, index, &sender)?);
     }
     let mut watch = Watch::new(builders);
     while watch.listening.iter().any(Option::is_none) {
@@ -97,7 +103,7 @@ pub(crate) fn supervise(mut topology: Topology, verbose: u8, show: &dyn Fn(Snaps
     for source in topology.sources.iter().filter(|source| source.device.is_some()) {
         let index = nodes.0.len();
         own.sources = vec![source.clone()];
-        nodes.0.push(start(&source.name, &own, verbose, index, &sender)?);
+        nodes.0.push(start(&source.name, &own, network, verbose, index, &sender)?);
     }
     while !nodes.0.iter().all(|node| node.over) {
         watch.next(&mut nodes, &news, show)?;
@@ -221,7 +227,14 @@ fn tell(node: &mut Node, times: u32) {
     }
 }
 
-fn start(name: &str, topology: &Topology, verbose: u8, index: usize, news: &Sender<News>) -> Result<Node, Failure> {
+fn start(
+    name: &str,
+    topology: &Topology,
+    network: Option<&Network>,
+    verbose: u8,
+    index: usize,
+    news: &Sender<News>,
+) -> Result<Node, Failure> {
     let program = std::env::current_exe().map_err(Failure::broken)?;
     let mut command = Command::new(program);
     command.args(["node", "--supervised"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -236,7 +249,14 @@ fn start(name: &str, topology: &Topology, verbose: u8, index: usize, news: &Send
     command.args(["--", name, "-"]);
     // An interrupt from the terminal is for the supervisor alone.
     command.process_group(0);
-    let mut child = command.spawn().map_err(Failure::broken)?;
+    let mut child = match network {
+        Some(network) => {
+            let host = u16::try_from(index).map_err(Failure::broken)?;
+            network.on(host, || command.spawn()).map_err(Failure::usage)?
+        }
+        None => command.spawn(),
+    }
+    .map_err(Failure::broken)?;
     let mut stdin = child.stdin.take();
     let mut text = serde_json::to_string(topology).map_err(Failure::broken)?;
     text.push('\n');

@@ -318,3 +318,38 @@ fn a_file_that_is_there_is_read_and_stays_as_it_was() {
     let output = bench(&["file", "--read-only", "data", "--sizes", "1MiB"], directory.path());
     assert!(errors(&output).contains("ask for a larger file or smaller --sizes"), "{}", errors(&output));
 }
+
+#[test]
+fn packets_go_over_a_cable_of_their_own_and_over_memory() {
+    let directory = directory();
+    let links = match thalweg_dpdk::available() {
+        Ok(_) => "udp,af-xdp,dpdk",
+        Err(reason) => {
+            skipped(reason);
+            "udp,af-xdp"
+        }
+    };
+    let ends = ["packets", "--link", links, "--on", "veth", "--sizes", "64,9000", "--rate", "2000"];
+    let soon = ["--check-data", "--min-time", "50ms", "--warmup", "1ms", "--repeat=1"];
+    let output = bench(&[&ends[..], &soon[..]].concat(), directory.path());
+    if errors(&output).contains("a network of its own cannot be had here") {
+        return skipped(errors(&output).trim());
+    }
+    assert!(output.status.success(), "{}", errors(&output));
+    let told = lines(&output);
+    let points: Vec<_> = told.iter().filter(|line| line["type"] == "point").collect();
+    assert_eq!(points.len(), 2 * links.split(',').count(), "{told:#?}");
+    for point in points {
+        let on = (point["link"] != "dpdk").then_some("veth");
+        assert_eq!(point["settings"]["on"].as_str(), on);
+        assert!(point["loss"]["received"].as_u64().unwrap() > 0, "{point:#}");
+    }
+}
+
+#[test]
+fn af_xdp_is_not_to_be_had_over_loopback() {
+    let directory = directory();
+    let output = bench(&["packets", "--link", "af-xdp", "--on", "loopback"], directory.path());
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert!(errors(&output).contains("--on veth"), "{}", errors(&output));
+}

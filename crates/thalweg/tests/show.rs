@@ -170,8 +170,13 @@ fn one_flipped_bit_is_found_and_named() {
     assert!(unread[0].starts_with(&format!("thalweg: {damaged} events, ")), "{said:?}");
     let said = thalweg(&directory, "verify runs/run-000001");
     assert!(said.out.contains(", 1 problem;"), "{said:?}");
-    let lost = format!("  lost: 1 block, and with them {damaged} events (");
-    assert!(said.out.contains(&lost) && said.out.contains(&format!("{} fragments", 3 * damaged)), "{said:?}");
+    let words = said.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lost = format!("lost: 1 block, and with them {damaged} events (");
+    assert!(words.contains(&lost), "{said:?}");
+    // An event at either end of the block may have fragments in the next.
+    let fragments = words.split_once(&lost).and_then(|(_, rest)| rest.split_once(") and ")?.1.split_once(" fragments"));
+    let fragments: usize = fragments.unwrap().0.parse().unwrap();
+    assert!((3 * damaged - 4..=3 * damaged).contains(&fragments), "{said:?}");
 }
 
 #[test]

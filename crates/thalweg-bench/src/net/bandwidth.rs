@@ -2,7 +2,7 @@
 
 use super::control::Work;
 use super::latency::{Net, figures};
-use super::{Ends, Exchange, Link, Path, Phase};
+use super::{Ends, Exchange, Path, Phase};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
 use crate::point::{Figures, Key, Loss};
@@ -31,13 +31,13 @@ pub struct Options {
 
 impl Options {
     pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
-        Ok(Box::new(Stream { net: Net::new(&self.path, &self.ends, &self.sizes)?, line_rate: self.line_rate() }))
+        Ok(Box::new(Stream { net: Net::new(&self.path, &self.ends, &self.sizes)?, line_rate: line_rate(&self.ends) }))
     }
+}
 
-    /// What the interface towards the other end carries at best.
-    fn line_rate(&self) -> Option<f64> {
-        Host::probe(self.ends.peer.as_deref()).interface.and_then(|interface| interface.bits_per_second)
-    }
+/// What the interface towards the other end carries at best.
+pub(super) fn line_rate(ends: &Ends) -> Option<f64> {
+    Host::probe(ends.peer.as_deref()).interface.and_then(|interface| interface.bits_per_second)
 }
 
 /// Sends for so long.
@@ -85,9 +85,9 @@ impl Instrument for Stream {
             figures.goodput_bits_per_second = Some(goodput);
             figures.messages_per_second = Some(bytes as f64 / key.size as f64 / done.seconds);
             figures.percent_of_line_rate =
-                line_rate.filter(|_| job.link != Link::Shm).map(|rate| 100.0 * goodput / rate);
+                line_rate.filter(|_| !job.link.is_shared()).map(|rate| 100.0 * goodput / rate);
             figures.seconds = done.seconds;
-            figures.loss = (job.link == Link::Udp).then_some(Loss { sent, received: done.tally.received.min(sent) });
+            figures.loss = job.link.loses().then_some(Loss { sent, received: done.tally.received.min(sent) });
             Ok(figures)
         })
     }

@@ -44,6 +44,8 @@ pub(crate) struct Job {
     pub(super) check_data: bool,
     /// Where the asking end listens, for Thalweg's own links, which the source of a message begins.
     pub(super) listens: Option<String>,
+    /// The asking and the serving end's addresses, on a cable of their own.
+    pub(super) between: Option<[IpAddr; 2]>,
 }
 
 /// What the serving end does.
@@ -94,6 +96,8 @@ pub(super) struct Greeting {
 pub(super) struct Control {
     pub(super) stream: ControlStream,
     pub(super) peer: String,
+    /// This end's address and the other's, on a cable of their own.
+    pub(super) between: Option<[IpAddr; 2]>,
 }
 
 #[derive(Debug)]
@@ -109,7 +113,7 @@ impl Control {
             ControlStream::Unix(unix) => unix.set_read_timeout(timeout),
         }
         .map_err(BenchError::os("setting up the control connection"))?;
-        Ok(Self { stream, peer })
+        Ok(Self { stream, peer, between: None })
     }
 
     pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
@@ -184,7 +188,10 @@ impl Control {
     /// The address that the data goes to, at this end or at the other.
     pub(super) fn address(&self, local: bool) -> Result<IpAddr, BenchError> {
         match &self.stream {
-            ControlStream::Unix(_) => Ok(IpAddr::from([127, 0, 0, 1])),
+            ControlStream::Unix(_) => {
+                let [here, there] = self.between.unwrap_or([IpAddr::from([127, 0, 0, 1]); 2]);
+                Ok(if local { here } else { there })
+            }
             ControlStream::Tcp(tcp) => {
                 let address = if local { tcp.local_addr() } else { tcp.peer_addr() };
                 address.map(|address| address.ip()).map_err(|error| self.error(error))

@@ -4,7 +4,7 @@ use super::control::{Done, Job, Work};
 use super::exchange::Tally;
 use super::session::{Other, bind};
 use super::steered::Steered;
-use super::{Ends, Exchange, Link, Method, Path, Phase, Way, points};
+use super::{Ends, Exchange, Link, Method, Path, Phase, Place, Way, points};
 use crate::cpu::{Cpu, Used};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
@@ -12,6 +12,7 @@ use crate::point::{Figures, Key, Latency, Loss};
 use crate::{BenchError, Clock, Host, Sizes, Usage};
 use hdrhistogram::Histogram;
 use std::time::Duration;
+use thalweg_netns::Network;
 
 /// The options.
 #[derive(Debug, Clone, clap::Args)]
@@ -39,38 +40,94 @@ impl Options {
     }
 }
 
+/// Bytes of an Ethernet frame's header.
+const ETHERNET: u32 = 14;
+
 /// What the instruments of the network have in common: their points, and the other end.
 pub(super) struct Net {
     points: Vec<(Key, Way)>,
+    /// Bytes of a point's size that are no message's.
+    headers: u64,
     path: Path,
     peer: Option<String>,
-    /// The other end, while it waits for a job, and where packets are taken in on the way to it.
-    pub(super) other: Option<(Option<u32>, Other)>,
+    /// The other end, while it waits for a job, and where it is.
+    pub(super) other: Option<(Place, Other)>,
     pub(super) host: Option<Host>,
     pub(super) clock: Clock,
-    /// Where packets were last asked to be taken in.
-    steered: Option<Steered>,
+    /// A network of our own, as it was last asked for.
+    own: Option<Own>,
+}
+
+/// A network of our own, with both ends in it.
+enum Own {
+    Steered(Steered),
+    Cable(Network),
+}
+
+impl Own {
+    /// None where the ends are where this program is.
+    fn at(place: Place, mtu: u32) -> Result<Option<Self>, BenchError> {
+        match place {
+            Place::Here => Ok(None),
+            Place::Steered(cpu) => Ok(Some(Self::Steered(Steered::to(cpu)?))),
+            Place::Cable => Ok(Some(Self::Cable(Network::new(2, mtu).map_err(BenchError::network)?))),
+        }
+    }
+
+    /// Puts the calling thread at the asking end.
+    fn enter(&self) -> Result<(), BenchError> {
+        match self {
+            Self::Steered(steered) => steered.enter(),
+            Self::Cable(network) => network.enter(0).map_err(BenchError::network),
+        }
+    }
+
+    /// Starts a process at the serving end.
+    fn reach(&self) -> Result<Other, BenchError> {
+        match self {
+            Self::Steered(_) => Other::reach(None),
+            Self::Cable(network) => {
+                let other = network.on(1, || Other::reach(None)).map_err(BenchError::network)??;
+                Ok(other.between([0, 1].map(|host| Network::address(host).into())))
+            }
+        }
+    }
 }
 
 impl Net {
     pub(super) fn new(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Self, BenchError> {
         let points = points(path, ends, sizes)?;
-        if ends.peer.is_some() && points.iter().all(|(_, way)| way.link == Link::Shm) {
-            return Err(BenchError::Usage("--link shm is for two processes of one host: leave out --peer".to_owned()));
+        if let (Some(_), Some((_, first))) = (&ends.peer, points.first())
+            && points.iter().all(|(_, way)| way.link.is_shared())
+        {
+            let what = "is for two processes of one host: leave out --peer";
+            return Err(BenchError::Usage(format!("--link {} {what}", first.link.name())));
         }
         // Over the network what cannot be is left out, unless it was all that was asked for.
-        let points = points.into_iter().filter(|(_, way)| ends.peer.is_none() || way.link != Link::Shm).collect();
+        let points = points.into_iter().filter(|(_, way)| ends.peer.is_none() || !way.link.is_shared()).collect();
         // One that is not there is said once, before anything is measured.
         let other = ends.peer.as_deref().map(|peer| Other::reach(Some(peer))).transpose()?;
         Ok(Self {
             points,
+            headers: 0,
             path: path.clone(),
             peer: ends.peer.clone(),
-            other: other.map(|other| (None, other)),
+            other: other.map(|other| (Place::Here, other)),
             host: None,
             clock: Clock::new(),
-            steered: None,
+            own: None,
         })
+    }
+
+    /// Sizes are those of frames, with so many bytes of headers.
+    pub(super) fn in_frames(self, headers: u64) -> Self {
+        Self { headers, ..self }
+    }
+
+    /// Of a cable of our own: what frames need, and what Ethernet has otherwise.
+    fn mtu(&self) -> u32 {
+        let longest = self.points.iter().map(|(key, _)| key.size).max().filter(|_| self.headers > 0);
+        longest.map_or(1500, |longest| u32::try_from(longest).unwrap_or(u32::MAX).saturating_sub(ETHERNET).max(1500))
     }
 
     pub(super) fn keys(&self) -> Vec<Key> {
@@ -91,29 +148,27 @@ impl Net {
             link: way.link,
             method: way.method,
             work,
-            size: usize::try_from(key.size).unwrap_or(usize::MAX),
+            size: usize::try_from(key.size.saturating_sub(self.headers)).unwrap_or(usize::MAX),
             wait: way.wait,
             socket_buffer: way.socket_buffer,
             congestion: self.path.congestion.clone().filter(|_| way.link == Link::Tcp),
             cpu: way.cpu.and_then(|cpu| cpu.serving),
             check_data: self.path.check_data,
             listens: None,
+            between: None,
         };
         let asking = way.cpu.and_then(|cpu| cpu.asking);
-        let interrupts = way.interrupts;
-        let kept = self.other.take().filter(|(on, _)| *on == interrupts).map(|(_, other)| other);
-        if let Some(cpu) = interrupts
-            && self.steered.as_ref().is_none_or(|steered| steered.cpu() != cpu)
-        {
-            self.steered = Some(Steered::to(cpu)?);
+        let place = way.place;
+        let kept = self.other.take().filter(|(at, _)| *at == place).map(|(_, other)| other);
+        if kept.is_none() {
+            self.own = Own::at(place, self.mtu())?;
         }
-        let steered = self.steered.as_ref().filter(|_| interrupts.is_some());
-        let (peer, clock) = (self.peer.as_deref(), &self.clock);
+        let (own, peer, clock) = (self.own.as_ref(), self.peer.as_deref(), &self.clock);
         let (measured, other) = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                // The other end is started where this thread is.
-                steered.map_or(Ok(()), Steered::enter)?;
-                let mut other = kept.map_or_else(|| Other::reach(peer), Ok)?;
+                own.map_or(Ok(()), Own::enter)?;
+                let reach = || own.map_or_else(|| Other::reach(peer), Own::reach);
+                let mut other = kept.map_or_else(reach, Ok)?;
                 let measured = (|| {
                     bind(asking)?;
                     let mut exchange = other.begin(&job)?;
@@ -127,7 +182,7 @@ impl Net {
         })?;
         self.host = other.host();
         if measured.is_ok() {
-            self.other = Some((interrupts, other));
+            self.other = Some((place, other));
         }
         measured
     }
@@ -171,8 +226,7 @@ impl Instrument for PingPong {
             let seconds = histogram.mean() * 0.5e-9;
             figures.goodput_bits_per_second = Some(key.size as f64 * 8.0 / seconds);
             figures.messages_per_second = Some(1.0 / seconds);
-            figures.loss =
-                (job.link == Link::Udp).then_some(Loss { sent: histogram.len() + lost, received: histogram.len() });
+            figures.loss = job.link.loses().then_some(Loss { sent: histogram.len() + lost, received: histogram.len() });
             Ok(figures)
         })
     }

@@ -8,7 +8,7 @@ use super::control::{Watchdog, Work};
 use super::datagram::LONGEST;
 use super::exchange::SHORTEST_STAMPED;
 use super::latency::{Net, figures, histogram, mark};
-use super::{Ends, Exchange, Link, Path, Phase};
+use super::{Ends, Exchange, Path, Phase};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
 use crate::point::{Figures, Key, Latency, Loss};
@@ -134,7 +134,7 @@ impl Instrument for UnderLoad {
             let before = mark(exchange)?;
             let schedule = Schedule::new(rate, arrivals);
             let room = (UNDER_WAY / job.size).clamp(1, 16);
-            let seen = offer(exchange, clock, schedule, room, timing.min_time, job.link == Link::Udp, stop)?;
+            let seen = offer(exchange, clock, schedule, room, timing.min_time, job.link.loses(), stop)?;
             exchange.send(Phase::End)?;
             exchange.receive()?;
             exchange.finish()?;
@@ -149,7 +149,7 @@ impl Instrument for UnderLoad {
             figures.offered_per_second = Some(rate);
             figures.messages_per_second = Some(arrived as f64 / seen.seconds);
             figures.goodput_bits_per_second = Some(arrived as f64 * key.size as f64 * 8.0 / seen.seconds);
-            figures.loss = (job.link == Link::Udp).then_some(Loss { sent: seen.sent, received: arrived });
+            figures.loss = job.link.loses().then_some(Loss { sent: seen.sent, received: arrived });
             Ok((figures, alone))
         })?;
         self.alone.insert(way, alone);

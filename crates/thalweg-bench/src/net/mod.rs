@@ -11,9 +11,11 @@ pub mod bandwidth;
 mod control;
 mod datagram;
 mod exchange;
+mod frames;
 pub mod latency;
 pub mod listen;
 pub mod load;
+pub mod packets;
 mod session;
 mod shm;
 mod steered;
@@ -26,7 +28,7 @@ mod verbs;
 pub(crate) use exchange::{Exchange, Phase, Tally};
 pub(crate) use session::{bind, set_congestion};
 
-use crate::options::Cpus;
+use crate::options::{Cpus, On};
 use crate::point::Key;
 use crate::{BenchError, Sizes};
 use serde::{Deserialize, Serialize};
@@ -47,8 +49,11 @@ pub struct Ends {
     /// Processors that the two ends are bound to; may be given several times, also as 'none', to compare
     #[arg(short = 'A', long, value_name = "N/M")]
     pub cpu: Vec<Cpus>,
+    /// What lies between them; several, to compare. Without it: loopback, or veth where a link needs it. Veth needs root
+    #[arg(long, value_enum, value_delimiter = ',', conflicts_with = "peer")]
+    pub on: Vec<On>,
     /// Processor on which the kernel takes packets in, over a loopback of its own; several, to compare. Needs root
-    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "peer")]
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["peer", "on"])]
     pub interrupts: Vec<u32>,
 }
 
@@ -60,6 +65,12 @@ pub enum Link {
     Tcp,
     /// Kernel UDP sockets
     Udp,
+    /// Datagrams past the kernel's network (AF_XDP). Needs root, or the capabilities that it names
+    #[value(name = "af-xdp")]
+    #[serde(rename = "af-xdp")]
+    AfXdp,
+    /// Datagrams over DPDK's shared memory (net_memif); on one host
+    Dpdk,
     /// Thalweg's shared-memory rings and arenas; on one host
     Shm,
 }
@@ -84,6 +95,8 @@ pub enum Method {
     Copy,
     /// shm: read where the device wrote it, as Thalweg's builders do
     Handover,
+    /// udp, af-xdp, dpdk: bursts of datagrams, as Thalweg's own links send them
+    Frames,
     /// tcp, shm: Thalweg's own link: offered, fetched, released
     Verbs,
 }
@@ -94,7 +107,7 @@ pub enum Method {
 pub enum Wait {
     /// Asleep, to be woken by the kernel: the default of tcp and udp
     Sleep,
-    /// Awake, looking again and again: the default of shm
+    /// Awake, looking again and again: the default of shm, and all that dpdk knows
     Poll,
 }
 
@@ -126,18 +139,31 @@ impl Link {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::AfXdp => "af-xdp",
+            Self::Dpdk => "dpdk",
             Self::Shm => "shm",
         }
     }
 
     /// The ways it knows, the usual one first.
     fn methods(self) -> &'static [Method] {
-        use Method::{Copy, Handover, IoUring, Sendfile, Sendmsg, Verbs, Write, Zerocopy};
+        use Method::{Copy, Frames, Handover, IoUring, Sendfile, Sendmsg, Verbs, Write, Zerocopy};
         match self {
             Self::Tcp => &[Write, Sendmsg, Zerocopy, Sendfile, IoUring, Verbs],
-            Self::Udp => &[Write, Sendmsg, IoUring],
+            Self::Udp => &[Write, Sendmsg, IoUring, Frames],
+            Self::AfXdp | Self::Dpdk => &[Frames],
             Self::Shm => &[Copy, Handover, Verbs],
         }
+    }
+
+    /// Whether its messages may be lost.
+    fn loses(self) -> bool {
+        matches!(self, Self::Udp | Self::AfXdp | Self::Dpdk)
+    }
+
+    /// Whether it is memory that both ends share.
+    fn is_shared(self) -> bool {
+        matches!(self, Self::Dpdk | Self::Shm)
     }
 }
 
@@ -151,6 +177,7 @@ impl Method {
             Self::IoUring => "io_uring",
             Self::Copy => "copy",
             Self::Handover => "handover",
+            Self::Frames => "frames",
             Self::Verbs => "verbs",
         }
     }
@@ -164,7 +191,18 @@ struct Way {
     wait: Wait,
     socket_buffer: Option<u32>,
     cpu: Option<Cpus>,
-    interrupts: Option<u32>,
+    place: Place,
+}
+
+/// Where both ends are, on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Where this program was started.
+    Here,
+    /// On a loopback of their own whose packets are taken in on this processor.
+    Steered(u32),
+    /// At the ends of a cable of their own.
+    Cable,
 }
 
 /// Everything that [`Path`], [`Ends`] and sizes ask for: the points, each with what it needs.
@@ -184,10 +222,6 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
         [] => vec![None],
         some => some.iter().copied().map(Some).collect(),
     };
-    let interrupts = match &ends.interrupts[..] {
-        [] => vec![None],
-        some => some.iter().copied().map(Some).collect(),
-    };
     let mut points = Vec::new();
     for link in &path.link {
         let known = link.methods();
@@ -201,16 +235,20 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
             let links: Vec<&str> = path.link.iter().map(|link| link.name()).collect();
             return Err(BenchError::Usage(format!("--method {} is none of --link {}", never.name(), links.join(","))));
         }
-        let wait = path.wait.unwrap_or(if *link == Link::Shm { Wait::Poll } else { Wait::Sleep });
+        let wait = match link {
+            Link::Dpdk => Wait::Poll,
+            Link::Shm => path.wait.unwrap_or(Wait::Poll),
+            _ => path.wait.unwrap_or(Wait::Sleep),
+        };
         // Only sockets have buffers; a link without is measured once.
-        let buffers = if *link == Link::Shm { &[None][..] } else { &buffers[..] };
-        let interrupts = if *link == Link::Shm { &[None][..] } else { &interrupts[..] };
+        let buffers = if link.is_shared() { &[None][..] } else { &buffers[..] };
+        let places = places(*link, ends)?;
         for method in methods {
             for socket_buffer in buffers {
                 for cpu in &cpus {
-                    for interrupts in interrupts {
-                        let (socket_buffer, cpu, interrupts) = (*socket_buffer, *cpu, *interrupts);
-                        let way = Way { link: *link, method, wait, socket_buffer, cpu, interrupts };
+                    for place in &places {
+                        let (socket_buffer, cpu, place) = (*socket_buffer, *cpu, *place);
+                        let way = Way { link: *link, method, wait, socket_buffer, cpu, place };
                         points.extend(sizes.0.iter().map(|size| (way.key(*size, path), way.clone())));
                     }
                 }
@@ -218,6 +256,34 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
         }
     }
     Ok(points)
+}
+
+/// Where the ends of a link are to be. Over the network they are where they are; shared memory needs no network.
+fn places(link: Link, ends: &Ends) -> Result<Vec<Place>, BenchError> {
+    if link.is_shared() || ends.peer.is_some() {
+        return Ok(vec![Place::Here]);
+    }
+    let alone = match link {
+        Link::AfXdp => Place::Cable,
+        _ => Place::Here,
+    };
+    if !ends.interrupts.is_empty() {
+        return match alone {
+            Place::Cable => Err(BenchError::Usage(format!("--interrupts: loopback has no --link {}", link.name()))),
+            _ => Ok(ends.interrupts.iter().copied().map(Place::Steered).collect()),
+        };
+    }
+    match &ends.on[..] {
+        [] => Ok(vec![alone]),
+        // What cannot be is left out, unless it was all that was asked for.
+        some if alone == Place::Cable && !some.contains(&On::Veth) => {
+            Err(BenchError::Usage(format!("--link {} cannot be had over loopback: --on veth", link.name())))
+        }
+        some => {
+            let place = |on: &On| if *on == On::Veth { Place::Cable } else { Place::Here };
+            Ok(some.iter().map(place).filter(|place| alone != Place::Cable || *place == Place::Cable).collect())
+        }
+    }
 }
 
 impl Way {
@@ -235,8 +301,10 @@ impl Way {
         if let Some(cpu) = self.cpu {
             key = key.with("cpu", cpu);
         }
-        if let Some(cpu) = self.interrupts {
-            key = key.with("interrupts", cpu);
+        match self.place {
+            Place::Here => {}
+            Place::Steered(cpu) => key = key.with("interrupts", cpu),
+            Place::Cable => key = key.with("on", On::Veth.name()),
         }
         if path.check_data {
             key = key.with("check_data", "yes");

@@ -2,6 +2,7 @@
 
 use super::control::{Answer, Control, Done, Greeting, Job, VERSION, Work, boot, gone};
 use super::datagram::Datagrams;
+use super::frames::Frames;
 use super::stream::Stream;
 use super::uring::Uring;
 use super::verbs::Door;
@@ -9,9 +10,12 @@ use super::{Exchange, LONGEST, Link, Method, Phase, TIMEOUT, Wait, shm};
 use crate::{BenchError, Clock, Host, Usage};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+use thalweg_dpdk::{DpdkPort, Options};
+use thalweg_frames::{EthernetPort, FrameIo, Subnet, UdpPort};
+use thalweg_netns::Network;
 
 /// The other end, as the asking end sees it.
 #[derive(Debug)]
@@ -58,6 +62,9 @@ impl Other {
         if job.method == Method::Verbs {
             return self.begin_verbs(job);
         }
+        if job.link == Link::Dpdk {
+            return self.begin_dpdk(job);
+        }
         let (port, _) = self.ask(job)?;
         let address = SocketAddr::new(self.control.address(false)?, port);
         match job.link {
@@ -71,12 +78,18 @@ impl Other {
                     _ => Ok(Box::new(Stream::new(stream, job)?)),
                 }
             }
+            Link::Udp if job.method == Method::Frames => {
+                let port = udp_port(SocketAddr::new(self.control.address(true)?, 0))?;
+                Ok(Box::new(Frames::new(port, Some(address), job)?))
+            }
+            Link::AfXdp => Ok(Box::new(Frames::new(af_xdp_port(self.control.address(true)?)?, Some(address), job)?)),
             Link::Udp => {
                 let socket = udp_socket(&SocketAddr::new(self.control.address(true)?, 0), job)?;
                 socket.connect(address).map_err(BenchError::os("connecting a UDP socket"))?;
                 datagrams(socket, job)
             }
             Link::Shm => Ok(Box::new(shm::ask(&self.control, job)?)),
+            Link::Dpdk => Err(gone("such a link begins otherwise")),
         }
     }
 
@@ -93,13 +106,20 @@ impl Other {
             cpu: None,
             check_data: false,
             listens: None,
+            between: None,
         };
         self.ask(&job)?;
         shm::ask(&self.control, &job)
     }
 
+    /// The two ends are at these addresses, of which the first is this one's.
+    pub(super) fn between(mut self, ends: [IpAddr; 2]) -> Self {
+        self.control.between = Some(ends);
+        self
+    }
+
     fn ask(&mut self, job: &Job) -> Result<(u16, Option<String>), BenchError> {
-        self.control.say(job)?;
+        self.control.say(&Job { between: self.control.between, ..job.clone() })?;
         match self.control.answer()? {
             Answer::Ready { port, listens } => Ok((port, listens)),
             _ => Err(self.control.error("it neither is ready nor has failed")),
@@ -114,6 +134,15 @@ impl Other {
             Some(theirs) => Ok(Box::new(door.meet(&theirs, &job)?)),
             None => Err(self.control.error("it does not say where it listens")),
         }
+    }
+
+    fn begin_dpdk(&mut self, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
+        let directory = meeting(job.link, &self.control)?;
+        let socket = directory.path().join("memif").display().to_string();
+        let job = Job { listens: Some(socket.clone()), ..job.clone() };
+        let (port, _) = self.ask(&job)?;
+        let port = SocketAddr::new(Network::address(SERVING).into(), port);
+        Ok(Box::new(Frames::new(dpdk_port("client", ASKING, &socket, &job)?, Some(port), &job)?))
     }
 
     /// Tells a stream's other end to begin counting, and waits until it does. Over UDP a mark may be lost: it is said
@@ -136,12 +165,12 @@ impl Other {
         let begun = Instant::now();
         loop {
             let sent = exchange.send(phase).and_then(|()| exchange.flush());
-            // Over UDP it may be lost; and where the other end has heard it, what is sent after meets a closed socket.
-            if job.link == Link::Udp && self.control.readable(Duration::from_millis(20))? {
+            // It may be lost; and where the other end has heard it, what is sent after meets a closed socket.
+            if job.link.loses() && self.control.readable(Duration::from_millis(20))? {
                 break;
             }
             sent?;
-            if job.link != Link::Udp || begun.elapsed() > TIMEOUT {
+            if !job.link.loses() || begun.elapsed() > TIMEOUT {
                 break;
             }
         }
@@ -197,15 +226,14 @@ pub(super) fn serve(mut control: Control, idle: Option<Duration>, greeted: impl 
                 .join()
                 .unwrap_or_else(|_| Err(BenchError::Peer { peer: "this end".into(), why: "it panicked".into() }))
         });
-        match served {
-            Ok(done) => control.say(&Answer::Done(done))?,
-            Err(error) => control.say(&Answer::Failed { why: error.to_string() })?,
+        if let Err(error) = served {
+            control.say(&Answer::Failed { why: error.to_string() })?;
         }
     }
 }
 
-/// Does a job: answers or receives until the end is said.
-fn work(job: &Job, control: &mut Control) -> Result<Done, BenchError> {
+/// Does a job: answers or receives until the end is said, and says what it has counted.
+fn work(job: &Job, control: &mut Control) -> Result<(), BenchError> {
     let mut exchange = accept(job, control)?;
     let clock = Clock::new();
     let mut begun = None;
@@ -233,7 +261,13 @@ fn work(job: &Job, control: &mut Control) -> Result<Done, BenchError> {
             exchange.finish()?;
             let (usage, first, before) = begun.ok_or_else(|| gone("the end came before the beginning"))?;
             let seconds = clock.nanos(first, last) as f64 * 1e-9;
-            return Ok(Done { seconds, tally: exchange.tally() - before, used: usage.used() });
+            let done = Done { seconds, tally: exchange.tally() - before, used: usage.used() };
+            control.say(&Answer::Done(done))?;
+            // Memory of DPDK's is not taken away while the other end may look at it.
+            if job.link == Link::Dpdk {
+                control.readable(TIMEOUT)?;
+            }
+            return Ok(());
         }
     }
 }
@@ -243,6 +277,7 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
     if !(1..=LONGEST).contains(&(job.size as u64)) || !job.link.methods().contains(&job.method) {
         return Err(gone("that cannot be measured: no such size, or no such method of this link"));
     }
+    control.between = job.between.map(|[asking, serving]| [serving, asking]);
     let here = SocketAddr::new(control.address(true)?, 0);
     let there = control.address(false)?;
     if let (Method::Verbs, Some(theirs)) = (job.method, &job.listens) {
@@ -265,6 +300,16 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
                 _ => Ok(Box::new(Stream::new(stream, job)?)),
             }
         }
+        Link::Udp if job.method == Method::Frames => {
+            let frames = Frames::new(udp_port(here)?, None, job)?;
+            control.say(&Answer::Ready { port: frames.port(), listens: None })?;
+            Ok(Box::new(frames))
+        }
+        Link::AfXdp => {
+            let frames = Frames::new(af_xdp_port(here.ip())?, None, job)?;
+            control.say(&Answer::Ready { port: frames.port(), listens: None })?;
+            Ok(Box::new(frames))
+        }
         Link::Udp => {
             let socket = udp_socket(&here, job)?;
             control.say(&Answer::Ready { port: port(socket.local_addr())?, listens: None })?;
@@ -280,6 +325,13 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
             }
             datagrams(socket, job)
         }
+        Link::Dpdk => {
+            control.unix()?;
+            let socket = job.listens.as_deref().ok_or_else(|| gone("nobody says where the memory is"))?;
+            let frames = Frames::new(dpdk_port("server", SERVING, socket, job)?, None, job)?;
+            control.say(&Answer::Ready { port: frames.port(), listens: None })?;
+            Ok(Box::new(frames))
+        }
         Link::Shm => {
             control.unix()?;
             control.say(&Answer::Ready { port: 0, listens: None })?;
@@ -290,7 +342,7 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
 
 /// A directory of this end's own for the socket of a shm link.
 fn meeting(link: Link, control: &Control) -> Result<tempfile::TempDir, BenchError> {
-    if link == Link::Shm {
+    if link.is_shared() {
         control.unix()?;
     }
     tempfile::Builder::new().prefix("thalweg-bench-").tempdir().map_err(BenchError::os("making a temporary directory"))
@@ -334,6 +386,43 @@ pub(crate) fn set_congestion(socket: &SockRef, name: &str) -> Result<(), BenchEr
         "TCP congestion control '{name}' (/proc/sys/net/ipv4/tcp_available_congestion_control lists those there are)"
     )))
 }
+
+fn udp_port(here: SocketAddr) -> Result<Box<dyn FrameIo>, BenchError> {
+    Ok(Box::new(UdpPort::bind(here).map_err(BenchError::os("binding a UDP port"))?))
+}
+
+#[cfg(feature = "af-xdp")]
+fn af_xdp_port(here: IpAddr) -> Result<Box<dyn FrameIo>, BenchError> {
+    let port = thalweg_frames::AfXdpPort::at(SocketAddr::new(here, 0));
+    Ok(Box::new(port.map_err(|error| BenchError::os(error.doing)(error.error))?))
+}
+
+#[cfg(not(feature = "af-xdp"))]
+fn af_xdp_port(_here: IpAddr) -> Result<Box<dyn FrameIo>, BenchError> {
+    let why = "this program was built without the feature `af-xdp`".to_owned();
+    Err(BenchError::Unavailable { what: "AF_XDP".to_owned(), why })
+}
+
+/// The two hosts of a network on which nobody else is.
+const ASKING: u16 = 0;
+const SERVING: u16 = 1;
+
+/// A port of DPDK's over memory shared with the other end, whose socket is there: the server's, which is first, or the
+/// client's.
+fn dpdk_port(role: &str, host: u16, socket: &str, job: &Job) -> Result<Box<dyn FrameIo>, BenchError> {
+    let mtu = u16::try_from(job.size + DATAGRAM).unwrap_or(u16::MAX).max(1500);
+    let link = if role == "server" { Duration::ZERO } else { TIMEOUT };
+    let options = Options { mtu: Some(mtu), link, ..Options::default() };
+    let port = DpdkPort::open(&format!("net_memif0,role={role},socket={socket}"), &options)
+        .map_err(|error| BenchError::Unavailable { what: "a port of DPDK's".to_owned(), why: error.to_string() })?;
+    let subnet = Subnet { prefix: Network::PREFIX, gateway: None, answers: true };
+    Ok(Box::new(EthernetPort::new(port, SocketAddrV4::new(Network::address(host), PORT), subnet)))
+}
+
+/// Headers of IPv4 and UDP.
+const DATAGRAM: usize = 28;
+/// Whatever is free: on such a network all are.
+const PORT: u16 = 5255;
 
 fn udp_socket(address: &SocketAddr, job: &Job) -> Result<UdpSocket, BenchError> {
     let socket = Socket::new(Domain::for_address(*address), Type::DGRAM.cloexec(), None)

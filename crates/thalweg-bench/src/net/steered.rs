@@ -7,17 +7,16 @@
 //! as they are.
 
 use crate::BenchError;
-use crate::peers::loopback::{REMEDY, separate};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::thread;
+use thalweg_netns::{REMEDY, separate};
 
 /// The namespace.
 #[derive(Debug)]
 pub(super) struct Steered {
-    cpu: u32,
     space: File,
 }
 
@@ -26,17 +25,13 @@ impl Steered {
     pub(super) fn to(cpu: u32) -> Result<Self, BenchError> {
         // A thread of its own: it does not come back out of what it enters.
         let make = || {
-            separate()?;
+            separate().map_err(BenchError::network)?;
             let path = "/proc/thread-self/ns/net";
             let space = File::open(path).map_err(|error| BenchError::File { path: path.into(), error })?;
             steer(cpu)?;
-            Ok(Self { cpu, space })
+            Ok(Self { space })
         };
         thread::scope(|scope| scope.spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    }
-
-    pub(super) fn cpu(&self) -> u32 {
-        self.cpu
     }
 
     /// Puts the calling thread, and what it starts from now on, into it: for threads made for this.

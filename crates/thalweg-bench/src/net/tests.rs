@@ -4,7 +4,7 @@ use super::bandwidth::Stream;
 use super::control::{Control, ControlStream};
 use super::latency::{Net, PingPong};
 use super::session::{Other, serve};
-use super::{Ends, Path};
+use super::{Ends, Path, Place};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
 use crate::{BenchError, Plan, Sizes};
@@ -39,7 +39,7 @@ fn net(options: &str) -> (Net, JoinHandle<Result<(), BenchError>>) {
     let (path, ends, sizes) = path(options);
     let mut net = Net::new(&path, &ends, &sizes).unwrap();
     let (other, serving) = other();
-    net.other = Some((None, other));
+    net.other = Some((Place::Here, other));
     (net, serving)
 }
 
@@ -57,7 +57,7 @@ fn every_way_carries_messages_there_and_back_unchanged() {
             if key.link == "udp" && key.method == "io_uring" && key.size > 65_507 {
                 assert!(measured.unwrap_err().to_string().contains("a datagram holds 65507"));
                 // After an error the other end is reached anew: here, another thread.
-                instrument.net.other = Some((None, other().0));
+                instrument.net.other = Some((Place::Here, other().0));
                 continue;
             }
             let figures = measured.unwrap_or_else(|error| panic!("{key:?}: {error}"));
@@ -222,7 +222,7 @@ fn a_serving_end_that_dies_in_the_middle_is_noticed() {
         let other = Other::greeted(control(ours), None).unwrap();
         let (path, ends, sizes) = path(&format!("--link {link} --sizes 1"));
         let mut instrument = PingPong { net: Net::new(&path, &ends, &sizes).unwrap() };
-        instrument.net.other = Some((None, other));
+        instrument.net.other = Some((Place::Here, other));
         // Its control connection ends before a job is asked for.
         doomed.shutdown(std::net::Shutdown::Both).unwrap();
         let key = instrument.keys().remove(0);

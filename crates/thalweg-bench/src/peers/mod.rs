@@ -194,7 +194,7 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
     // A thread, because a network of one's own is for the rest of a thread's life.
     std::thread::scope(|scope| {
         let work = || {
-            let separate = loopback::separate();
+            let separate = thalweg_netns::separate();
             let congestion = loopback::congestion_control();
             report.network = match &separate {
                 Ok(()) => format!("a loopback of its own, TCP congestion control {congestion} unless chosen"),
@@ -326,7 +326,7 @@ impl Turns<'_> {
                 what: row.peer.name.to_owned(),
                 why: format!(
                     "it listens on every address, and there is no network of its own for it: {}",
-                    loopback::REMEDY
+                    thalweg_netns::REMEDY
                 ),
             });
         }

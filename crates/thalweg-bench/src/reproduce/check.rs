@@ -33,6 +33,10 @@ enum Figure {
     Goodput,
     /// 10⁶ payload bits per second.
     Megabits,
+    /// 10⁶ payload bits per second that were sent, whether they arrived or not.
+    Sent,
+    /// What of it did not arrive, in percent.
+    Loss,
     /// What the sending end's process used, in percent of one processor.
     SenderCpu,
     /// What the receiving end's process used, in percent of one processor.
@@ -293,7 +297,9 @@ impl Selector {
 
 impl Figure {
     fn of(self, point: &Point) -> Option<(f64, &'static str)> {
-        let Figures { latency_us, goodput_bits_per_second, cpu, .. } = &point.figures;
+        let Figures { latency_us, goodput_bits_per_second, offered_per_second, messages_per_second, .. } =
+            &point.figures;
+        let Figures { cpu, loss, .. } = &point.figures;
         match self {
             Self::MeanLatency => Some((latency_us.as_ref()?.mean, "µs")),
             Self::MedianLatency => Some((latency_us.as_ref()?.p50, "µs")),
@@ -304,6 +310,11 @@ impl Figure {
             }
             Self::Goodput => Some(((*goodput_bits_per_second)? / 8e6, "MB/s")),
             Self::Megabits => Some(((*goodput_bits_per_second)? / 1e6, "Mbit/s")),
+            Self::Sent => {
+                let share = (*messages_per_second).filter(|arrived| *arrived > 0.0)? / (*offered_per_second)?;
+                Some(((*goodput_bits_per_second)? / share / 1e6, "Mbit/s"))
+            }
+            Self::Loss => loss.map(|loss| (loss.percent(), "%")),
             Self::SenderCpu => Some((cpu.as_ref()?.sender_percent?, "%")),
             Self::ReceiverCpu => Some((cpu.as_ref()?.receiver_percent?, "%")),
             Self::SenderCost => {

@@ -96,10 +96,11 @@ struct FindingSpec {
 }
 
 /// The experiments there are.
-const EXPERIMENTS: [(&str, &str); 3] = [
+const EXPERIMENTS: [(&str, &str); 4] = [
     ("fc-myrinet", include_str!("../../experiments/fc-myrinet.toml")),
     ("expether", include_str!("../../experiments/expether.toml")),
     ("olive", include_str!("../../experiments/olive.toml")),
+    ("mtca4", include_str!("../../experiments/mtca4.toml")),
 ];
 
 impl Experiment {

@@ -1,9 +1,9 @@
 //! Other programs: servers that run while they are measured, and fio.
 
 use crate::BenchError;
-use crate::drive::{Stop, TIMEOUT};
+use crate::drive::Stop;
 use crate::peers::parse;
-use crate::peers::program::{Ended, Program, Transport};
+use crate::peers::program::{Program, Transport};
 use crate::point::{Figures, Point, Report};
 use rustix::process::Pid;
 use std::fs;
@@ -194,12 +194,6 @@ pub(super) fn fio(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<P
     let measured = parse::fio(&ended.out).filter(|_| ended.status.success()).ok_or_else(|| ended.failed("fio"))?;
     let (Some(bytes), Some(cpu)) = (measured.bytes, measured.cpu) else { return Err(ended.failed("fio")) };
     Ok(Pass { bytes, seconds: bytes * 8.0 / measured.value, cpu })
-}
-
-/// Runs a program to its end.
-pub(super) fn run(name: &str, arguments: &[&str], stop: &Stop) -> Result<Ended, BenchError> {
-    let ended = Program::start(name, Command::new(name).args(arguments))?.wait(TIMEOUT, stop)?;
-    if ended.status.success() { Ok(ended) } else { Err(ended.failed(name)) }
 }
 
 /// A program by its name, or where it lies for those whose path has no directory for system programs.

@@ -26,13 +26,14 @@ use crate::drive::{Instrument, Stop};
 use crate::file::target::{Target, mount};
 use crate::memory::must_fit;
 use crate::net::bind;
+use crate::options::On;
 use crate::options::{Cpus, Timing};
 use crate::peers::processors;
 use crate::point::{Figures, Key, Latency, Point, median};
 use crate::{BenchError, Clock, Sizes, Usage};
 use client::{Connection, Crowd, DATA};
 use command::{Mount, Server, Who, fio, read};
-use network::{End, Network, On};
+use network::{End, Network};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -259,7 +260,7 @@ impl Instrument for Serving {
         let at = self.options.on.iter().position(|on| *on == case.on).expect("a network of ours");
         let network = match &mut self.networks[at] {
             Some(network) => network,
-            network => network.insert(Network::new(case.on, stop)?),
+            network => network.insert(Network::new(case.on)?),
         };
         let turn = Turn {
             case,

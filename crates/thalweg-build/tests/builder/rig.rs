@@ -21,6 +21,7 @@ pub(crate) fn config(sources: u16) -> BuilderConfig {
         level2: Vec::new(),
         first: EventId(0),
         window: Window::Constant(1 << 20),
+        held: u64::MAX,
         deadline: DEADLINE,
         open_events: 8,
         max_payload: 1 << 16,

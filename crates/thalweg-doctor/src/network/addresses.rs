@@ -28,6 +28,9 @@ fn listened(text: &str) -> Finding {
         Err(problem) => return Finding::new(title, problem).missing("it is no address"),
     };
     match (address.host_port(), address.path()) {
+        (Some(_), _) if address.kind().adapter => {
+            Finding::new(title, "at an adapter of the node's own; whether that can be driven shows when it runs")
+        }
         (Some(host), _) => match resolve(host) {
             Ok(address) => port(title, address),
             Err(error) => unresolved(title, &error),

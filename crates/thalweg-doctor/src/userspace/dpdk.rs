@@ -1,9 +1,9 @@
 //! DPDK, and what it asks of a machine, each thing by itself.
 
-use super::libraries;
 use crate::kernel::Config;
 use crate::network::Interface;
-use crate::{Finding, kernel, read};
+use crate::{Finding, Needs, kernel, read};
+use thalweg_dpdk::Version;
 
 /// Kernel drivers of devices that DPDK has a poll-mode driver for (<https://core.dpdk.org/supported/nics/>).
 const SUPPORTED: [&str; 29] = [
@@ -39,11 +39,23 @@ const SUPPORTED: [&str; 29] = [
 ];
 
 pub(super) fn library() -> Finding {
-    let told = match libraries::find("librte_eal.so") {
-        Some(path) => format!("at {}", path.display()),
-        None => "none here: no librte_eal.so among the libraries".to_owned(),
-    };
-    Finding::new("DPDK", told)
+    match thalweg_dpdk::available() {
+        Ok(version) => loadable(&version),
+        Err(why) => Finding::new("DPDK", why),
+    }
+}
+
+fn loadable(version: &Version) -> Finding {
+    Finding::new("DPDK", format!("{version} can be loaded"))
+}
+
+/// Whether nodes that drive adapters by themselves have what they do it with.
+pub(crate) fn needed(needs: &Needs) -> Option<Finding> {
+    let needed = needs.nodes.iter().any(|node| node.adapter);
+    needed.then(|| match thalweg_dpdk::available() {
+        Ok(version) => loadable(&version),
+        Err(why) => Finding::new("DPDK", why).missing("a node of the topology drives an adapter by it"),
+    })
 }
 
 /// The list that DPDK's own documents begin with.

@@ -13,13 +13,27 @@ pub(super) fn probe() -> Finding {
     };
     let groups = read::names("/dev/vfio").into_iter().filter(|name| name != "vfio").count();
     let config = Config::read();
+    let bound = bound();
+    let devices = if bound.is_empty() { String::new() } else { format!(", devices: {}", bound.join(", ")) };
     Finding::new(
         "VFIO",
         format!(
-            "/dev/vfio/vfio {}, {groups} groups bound, {unsafe_mode}; {}, {}",
+            "/dev/vfio/vfio {}, {groups} groups bound, {unsafe_mode}{devices}; {}, {}",
             if there { "there" } else { "not there" },
             config.says("CONFIG_VFIO"),
             config.says("CONFIG_VFIO_NOIOMMU")
         ),
     )
+}
+
+/// Devices that a program may drive, each with its IOMMU group.
+fn bound() -> Vec<String> {
+    let names = read::names("/sys/bus/pci/drivers/vfio-pci").into_iter();
+    let devices = names.filter_map(|name| {
+        let has_iommu = thalweg_pci::has_iommu(&name)?;
+        let link = std::fs::read_link(format!("/sys/bus/pci/devices/{name}/iommu_group")).ok()?;
+        let group = link.file_name()?.to_string_lossy().into_owned();
+        Some(format!("{name} (group {group}{})", if has_iommu { "" } else { ", no IOMMU" }))
+    });
+    devices.collect()
 }

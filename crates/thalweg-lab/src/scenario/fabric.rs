@@ -1,7 +1,7 @@
 //! What a network is made of beyond one switch and equal hosts: hosts that differ, uplinks that several senders share,
 //! trees of switches; and, from all that, every link with its rate and the part of an event that passes it.
 
-use super::{BitRate, ByteSize, Network, RECORD, Scenario, TCP_IP, UNSEEN, Wrong, check_sizes, time, wrong};
+use super::{BitRate, ByteSize, Network, RECORD, Scenario, UNSEEN, Wrong, check_sizes, time, wrong};
 use crate::report::LinkKind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -240,15 +240,14 @@ impl Scenario {
         narrowest.map_or(own, |(rate, buffer)| (rate, buffer.min(own.1)))
     }
 
-    /// Bytes on the wire that a sender's fragment takes, in the mean: 52 bytes of every packet are headers (IPv4, TCP,
-    /// timestamps), a frame is 38 bytes longer on the wire, a record is the payload with its 64-byte header, padded to
+    /// Bytes on the wire that a sender's fragment takes, in the mean: a part of every packet is headers, a frame is 38 bytes longer on the wire, a record is the payload with its 64-byte header, padded to
     /// whole 64 bytes.
     fn wire_bytes(&self, sender: u32) -> f64 {
         let record = |payload: u64| RECORD + payload.div_ceil(RECORD) * RECORD;
         let (from, to) = self.sizes_of(sender);
         // The mean of the padded lengths is that of the padding at both ends, as near as matters.
         let recorded = (record(from) + record(to)) as f64 / 2.0;
-        recorded * f64::from(self.frame() + UNSEEN) / f64::from(self.network.mtu - TCP_IP)
+        recorded * f64::from(self.frame() + UNSEEN) / f64::from(self.traffic.link.payload(self.network.mtu))
     }
 
     pub(super) fn check_fabric(&self) -> Result<(), Wrong> {

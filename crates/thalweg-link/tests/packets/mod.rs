@@ -10,8 +10,8 @@ use std::sync::Arc;
 use thalweg_arena::{Arena, Span};
 use thalweg_link::parts::{Asked, Connects, Door, Novelty, Offered, SocketLink, Sockets};
 use thalweg_link::{
-    Abilities, Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Locator, Origin, Peer,
-    Received, SourceEndpoint, SourceGreeting, SourceLink, Transport, Watch,
+    Abilities, Adapter, Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Locator, Origin,
+    Peer, Received, SourceEndpoint, SourceGreeting, SourceLink, Transport, Watch,
 };
 use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Refusal};
 
@@ -34,17 +34,26 @@ impl Transport for Packets {
             pieces: true,
             eager: false,
             one_sided: false,
-            frames: Some(PIECE),
+            frames: true,
+            headers: 0,
             congestion: false,
             files: 1,
+            interface: false,
+            adapter: false,
         }
     }
 
-    fn source(&self, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+    fn source(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
         Ok(Box::new(Sockets::<Source>::new(watch)))
     }
 
-    fn builder(&self, at: &Address, _eager: Eager, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
+    fn builder(
+        &self,
+        at: &Address,
+        _by: Option<&Adapter>,
+        _eager: Eager,
+        watch: Watch,
+    ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let open = || {
             let socket = socket()?;
             socket.bind(&SockAddr::unix(at.place())?)?;

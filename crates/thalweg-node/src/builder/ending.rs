@@ -171,7 +171,7 @@ impl BuilderNode {
 
     /// Keeps what the link was found to carry.
     fn calibration(&self, found: &Found) -> Result<Calibration, NodeError> {
-        let link = calibration::link(found, self.config.link.map_or(1500, |link| link.mtu));
+        let link = calibration::link(found, self.config.link.map_or(1500, |link| link.mtu), self.config.carrier());
         let config = BuilderNodeConfig { window: None, link: Some(link), ..self.config.clone() };
         let window_bytes = match config.credit(self.ids.len()).0 {
             Window::Credit(path) => path.widest(),

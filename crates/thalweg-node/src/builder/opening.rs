@@ -57,7 +57,7 @@ impl BuilderNode {
         #[expect(clippy::cast_possible_truncation, reason = "checked: builders are few")]
         let (index, count) = (index as u32, topology.builders.len() as u32);
         check_number(topology)?;
-        let (mut endpoints, addresses) = listen(&config, eager, window)?;
+        let (mut endpoints, addresses, held) = listen(&config, eager, window)?;
         if topology.run.record {
             check_directory(&topology.run.directory)?;
         }
@@ -67,7 +67,8 @@ impl BuilderNode {
         let mut control = RunControl::new(Self::control_config(topology, index, stays));
         control.configured();
         let by_room = topology.run.assignment == Assignment::ByRoom;
-        let builder = Builder::new(Self::builder_config(&config, &topology.run, index, count, sources.clone(), window));
+        let builder = Self::builder_config(&config, &topology.run, index, count, sources.clone(), window);
+        let builder = Builder::new(BuilderConfig { held, ..builder });
         let stride = builder.config().builders;
         let trigger = config.has_trigger().then(|| Trigger::new(&config, stride, topology.run.record));
         if let Some(CreditState { window, piece, .. }) = builder.credit() {
@@ -169,6 +170,7 @@ impl BuilderNode {
             sources,
             first: EventId(0),
             window,
+            held: u64::MAX,
             deadline: config.deadline,
             open_events,
             max_payload: u32::MAX,
@@ -191,19 +193,36 @@ fn asking(config: &BuilderNodeConfig, topology: &Topology) -> (Window, Eager) {
     (window, Eager { credit: eager as u32, limit: config.eager_limit.0.min(eager) as u32 })
 }
 
-/// Listens at all its addresses. Says where others find it.
-fn listen(
-    config: &BuilderNodeConfig,
-    eager: Eager,
-    window: Window,
-) -> Result<(Endpoints<dyn BuilderEndpoint>, Vec<Address>), NodeError> {
-    let mut endpoints = Endpoints::<dyn BuilderEndpoint>::new()?;
+/// What a builder speaks to its sources through.
+type Doors = Endpoints<dyn BuilderEndpoint>;
+
+/// Listens at all its addresses. Says where others find it, and how many bytes links hold on their way to here.
+fn listen(config: &BuilderNodeConfig, eager: Eager, window: Window) -> Result<(Doors, Vec<Address>, u64), NodeError> {
+    let mut endpoints = Doors::new()?.by(config.adapter.clone());
     let addresses = config.listen.iter().map(|address| endpoints.add(address, eager)).collect::<Result<_, _>>()?;
+    let wanted = match window {
+        Window::Constant(bytes) | Window::Search { most: bytes, .. } => bytes,
+        Window::Credit(path) => path.widest(),
+    };
+    let held = endpoints.holds(wanted);
+    if held < wanted {
+        let why = match &config.adapter {
+            Some(adapter) => format!("{} has no more descriptors. Ask for a smaller `window`", adapter.device),
+            None if config.listen.iter().any(|address| address.kind().interface) => {
+                "its interface holds no more. Ask for a smaller `window`".to_owned()
+            }
+            None => {
+                let room = wanted.saturating_mul(2);
+                format!("its sockets hold no more. Set net.core.rmem_max to {room} at least")
+            }
+        };
+        tracing::warn!(builder = config.name, "asks for at most {held} bytes at a time, not {wanted}: {why}");
+    }
     if let Window::Credit(path) = window {
         let expected = endpoints.expect(GAPS * path.widest());
         let _ = expected.map_err(|what| tracing::info!(builder = config.name, "{what}"));
     }
-    Ok((endpoints, addresses))
+    Ok((endpoints, addresses, if held < wanted { held } else { u64::MAX }))
 }
 
 fn blocks(config: &BuilderNodeConfig, window: &Window) -> Result<BlockPool, NodeError> {

@@ -1,9 +1,11 @@
 //! Taking fragments from a device that works by itself: its buffers are slots, and come back filled.
 
-use super::{Feed, Phase, SourceNode};
+use super::{DEVICE, Feed, Phase, SourceNode};
 use crate::slots::Filling;
 use crate::{NodeError, now};
+use std::time::Duration;
 use thalweg_device::{Acquired, Buffer, Frame, FrameOrder, InTurn};
+use thalweg_link::Interest;
 use thalweg_wire::{Disposition, EventId};
 
 /// Frames taken from the device before others have their turn.
@@ -17,6 +19,10 @@ pub(super) struct Acquiring {
     posted: u32,
     started: bool,
     over: bool,
+    /// Its descriptor is waited on.
+    watched: bool,
+    /// When it wants to be looked at while nothing is taken.
+    pub(super) idle: Option<Duration>,
 }
 
 impl Acquiring {
@@ -27,8 +33,34 @@ impl Acquiring {
 }
 
 impl SourceNode {
-    /// Gives the device what slots are free, and takes what it has filled, in the order of events.
+    /// Gives the device what slots are free, and takes what it has filled, in the order of events. Its descriptor is
+    /// waited on only while something is taken: it would tell again and again of what is left there.
     pub(super) fn acquire(&mut self) -> Result<(), NodeError> {
+        self.take_frames()?;
+        let Self { settings, acquiring, phase, .. } = self;
+        let Feed::Acquisition(device) = &mut settings.feed else { return Ok(()) };
+        let takes = *phase == Phase::Running && !acquiring.over;
+        let due = acquiring.idle.is_none_or(|at| at <= now());
+        acquiring.idle = match takes {
+            true => None,
+            false if due => device.idle(now())?,
+            false => acquiring.idle,
+        };
+        let watched = takes && device.has_room();
+        if let Some(fd) = device.fd()
+            && watched != std::mem::replace(&mut acquiring.watched, watched)
+        {
+            let poller = self.endpoints.poller();
+            match watched {
+                true => poller.add(fd, DEVICE, Interest::READ)?,
+                // Without an interest it would still tell of errors.
+                false => poller.remove(fd),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_frames(&mut self) -> Result<(), NodeError> {
         let Self { settings, acquiring, pool, traces, .. } = self;
         let Feed::Acquisition(device) = &mut settings.feed else { return Ok(()) };
         if !matches!(self.phase, Phase::Waiting | Phase::Running) {
@@ -44,7 +76,7 @@ impl SourceNode {
             return Ok(());
         }
         if !std::mem::replace(&mut acquiring.started, true) {
-            device.start()?;
+            device.start(self.run_began)?;
         }
         for _ in 0..FAIR_SHARE {
             match device.poll(now())? {
@@ -61,6 +93,7 @@ impl SourceNode {
                     }
                 }
                 Acquired::Lost { first, count } => acquiring.order.lost(first, count),
+                Acquired::Missed { first, count } => acquiring.order.missed(first, count),
                 Acquired::NotYet => break,
                 Acquired::Over => {
                     acquiring.over = true;
@@ -86,6 +119,7 @@ impl SourceNode {
             match self.acquiring.order.next(self.acquiring.over) {
                 Some(InTurn::Frame(frame)) => self.accept(frame)?,
                 Some(InTurn::Lost(count)) => self.lose(count),
+                Some(InTurn::Missed(count)) => self.miss(count),
                 None => {
                     if self.acquiring.over {
                         self.end();
@@ -137,6 +171,13 @@ impl SourceNode {
         self.went_on();
     }
 
+    /// The device has nothing for so many events: nothing is said, and the builders see this source go on.
+    fn miss(&mut self, count: u64) {
+        let end = self.next_event.saturating_add(count).min(self.end_at.unwrap_or(u64::MAX));
+        self.next_event = end.max(self.next_event);
+        self.went_on();
+    }
+
     fn lose_by_number(&mut self, first: u64, end: u64) {
         let builders = self.builders.len() as u64;
         for index in 0..self.builders.len() {
@@ -151,5 +192,104 @@ impl SourceNode {
                 left -= u64::from(run);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Handle, Policy, SourceSettings, Wait};
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::unix::net::UnixStream;
+    use thalweg_device::{Acquired, Acquisition, Description, DeviceError};
+    use thalweg_wire::SourceId;
+
+    /// Has something to say, always.
+    #[derive(Debug)]
+    struct Talker {
+        description: Description,
+        says: UnixStream,
+        _other: UnixStream,
+        full: bool,
+        idle: u32,
+    }
+
+    impl Acquisition for Talker {
+        fn description(&self) -> &Description {
+            &self.description
+        }
+
+        fn max_payload(&self) -> usize {
+            64
+        }
+
+        fn depth(&self) -> u32 {
+            1
+        }
+
+        fn post(&mut self, _buffer: Buffer) {
+            self.full = false;
+        }
+
+        fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+            self.full = true;
+            Ok(Acquired::NotYet)
+        }
+
+        fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
+            self.idle += 1;
+            Ok(Some(now + Duration::from_secs(3600)))
+        }
+
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.says.as_fd())
+        }
+
+        fn has_room(&self) -> bool {
+            !self.full || self.idle > 2
+        }
+    }
+
+    #[test]
+    fn a_device_wakes_its_node_only_while_the_node_takes_something() {
+        use std::io::Write;
+        let (says, mut other) = UnixStream::pair().unwrap();
+        other.write_all(&[1]).unwrap();
+        let device = Talker { description: Description::default(), says, _other: other, full: false, idle: 0 };
+        let settings = SourceSettings {
+            name: "s".into(),
+            id: SourceId::new(1, 0),
+            feed: Feed::Acquisition(Box::new(device)),
+            builders: vec!["tcp:127.0.0.1:1".parse().unwrap()],
+            adapter: None,
+            congestion: None,
+            rate: None,
+            burst: 1,
+            policy: Policy::Block,
+            slots: 2,
+            slot_bytes: 128,
+            timeout: Duration::from_secs(60),
+            wait: Wait::default(),
+            cpu: None,
+        };
+        let mut node = SourceNode::new(settings).unwrap();
+        let poller = node.begin(&Handle::new().unwrap()).unwrap();
+        let mut wakes = |phase, over| {
+            node.phase = phase;
+            node.acquiring.over = over;
+            node.acquire().unwrap();
+            let mut woken = false;
+            poller.wait(Some(Duration::ZERO), |token| woken |= token == DEVICE).unwrap();
+            woken
+        };
+        assert!(!wakes(Phase::Waiting, false) && !wakes(Phase::Waiting, false));
+        assert!(!wakes(Phase::Running, false), "it has no room");
+        assert!(!wakes(Phase::Paused, false));
+        assert!(!wakes(Phase::Running, false));
+        // By now it was asked three times whether it wants to be looked at: once for each rest.
+        assert!(!wakes(Phase::Paused, false));
+        assert!(wakes(Phase::Running, false), "it has room");
+        assert!(!wakes(Phase::Running, true), "nothing more comes");
+        assert!(wakes(Phase::Running, false) && !wakes(Phase::Ending, false));
     }
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use thalweg_arena::Slot;
 use thalweg_control::RunControl;
 use thalweg_link::{Address, LinkError, Outstanding, SourceGreeting};
-use thalweg_wire::{Accounts, Capabilities, Disposition, EventId, MAX_RECORDS, Message, Refusal, RunNumber, Welcome};
+use thalweg_wire::{
+    Accounts, Capabilities, Disposition, EventId, MAX_RECORDS, Message, Refusal, RunNumber, TaiNanos, Welcome,
+};
 
 /// How long after a failed attempt the next one is made to connect to a builder.
 const RETRY: Duration = Duration::from_millis(100);
@@ -104,7 +106,7 @@ impl SourceNode {
         let builder = &mut self.builders[index];
         match message {
             Message::Welcome(welcome) => self.welcomed(index, welcome)?,
-            Message::Start { run, first, .. } => self.start(index, run, first),
+            Message::Start { run, first, at } => self.start(index, run, first, at),
             Message::Release { below } => {
                 self.release(index, below);
                 self.blocked = false;
@@ -184,13 +186,14 @@ impl SourceNode {
         Ok(())
     }
 
-    fn start(&mut self, index: usize, run: RunNumber, first: EventId) {
+    fn start(&mut self, index: usize, run: RunNumber, first: EventId, at: TaiNanos) {
         if std::mem::replace(&mut self.builders[index].started, true) {
             // Received again after a reconnection.
             return;
         }
         if index == 0 {
             self.next_event = first.0;
+            self.run_began = at;
             self.assignments.iter_mut().for_each(|assignments| assignments.begin(first.0));
         }
         self.run = run;

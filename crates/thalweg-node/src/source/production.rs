@@ -447,6 +447,7 @@ mod tests {
                 id: SourceId::new(1, 0),
                 feed: Feed::Pushed { max_payload: 64, description: serde_json::json!({}) },
                 builders: vec![builder],
+                adapter: None,
                 congestion: None,
                 rate: None,
                 burst: 1,

@@ -3,10 +3,11 @@
 use super::{BESIDE_SLOT, BuilderNodeConfig, ByteSize, LinkConfig, Policy, SourceNodeConfig, Topology};
 use crate::Wait;
 use std::collections::HashSet;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_device::DeviceConfig;
-use thalweg_link::Address;
+use thalweg_link::{Adapter, Address, OwnAddress};
 use thalweg_wire::{HEADER_LEN, SourceId};
 
 /// The field, and what is wrong with it.
@@ -33,6 +34,7 @@ impl Topology {
         check_path(&run.directory).map_err(|problem| ("run.directory".to_owned(), problem))?;
         let mut listened_on = HashSet::new();
         builders.iter().try_for_each(|builder| self.check_builder(builder, &mut listened_on))?;
+        self.check_own_addresses()?;
         let mut ids = HashSet::new();
         sources.iter().try_for_each(|source| self.check_source(source, &mut ids))
     }
@@ -48,6 +50,22 @@ impl Topology {
         Ok(())
     }
 
+    /// Adapters that nodes drive have addresses of their own.
+    fn check_own_addresses(&self) -> Result<(), Problem> {
+        let mut known: HashSet<Ipv4Addr> = HashSet::new();
+        let builders = self.builders.iter().flat_map(|builder| {
+            let listen = builder.listen.iter().filter(|address| address.kind().adapter).filter_map(listens_at);
+            listen.map(move |ip| (format!("builder '{}': listen", builder.name), ip))
+        });
+        let sources = self.sources.iter().filter_map(|source| {
+            let ip = source.adapter.as_ref()?.address?.ip;
+            Some((format!("source '{}': adapter.address", source.name), ip))
+        });
+        builders
+            .chain(sources)
+            .try_for_each(|(field, ip)| must(known.insert(ip), field, format!("{ip} is another node's address, too")))
+    }
+
     fn check_builder<'a>(
         &self,
         builder: &'a BuilderNodeConfig,
@@ -55,12 +73,17 @@ impl Topology {
     ) -> Result<(), Problem> {
         let field = |name: &str| format!("builder '{}': {name}", builder.name);
         let must = |holds, name, problem: &str| must(holds, field(name), problem);
-        must(!builder.listen.is_empty(), "listen", "it needs at least one address, tcp:HOST:PORT or shm:PATH")?;
+        must(
+            !builder.listen.is_empty(),
+            "listen",
+            "it needs at least one address, tcp:HOST:PORT, udp:HOST:PORT or shm:PATH",
+        )?;
         for address in &builder.listen {
             let chosen_by_the_system = address.host_port().is_some_and(|host| host.ends_with(":0"));
             let is_new = listened_on.insert(address) || chosen_by_the_system;
             must(is_new, "listen", &format!("{address} is listened on twice: give each its own"))?;
         }
+        check_listening(builder).map_err(|(name, problem)| (field(&name), problem))?;
         let (block, blocks) = (builder.block.0, builder.blocks);
         let possible = (256 << 10..=1 << 30).contains(&block);
         must(possible, "block", &format!("{block} bytes; a block has 256 KiB to 1 GiB"))?;
@@ -113,6 +136,26 @@ impl Topology {
             let possible = (HEADER_LEN as u64..=1 << 30).contains(&slot);
             must(possible, "slot", &format!("{slot} bytes; a slot has 64 bytes to 1 GiB"))?;
         }
+        check_adapter(source).map_err(|(name, problem)| (field(&name), problem))?;
+        let own = match &source.device {
+            Some(DeviceConfig::Edu(edu)) => Some(edu.check()),
+            Some(DeviceConfig::Nvme(nvme)) => Some(nvme.check()),
+            Some(DeviceConfig::Stream(stream)) => Some(stream.check().map(drop)),
+            Some(DeviceConfig::V4l2(_)) => Some(Ok(())),
+            _ => None,
+        };
+        if let Some(checked) = own {
+            checked.map_err(|error| (field("device"), error.to_string()))?;
+            must(source.rate.is_none(), "rate", "this device has a pace of its own: leave it out")?;
+        }
+        if let Some(beat) = &source.beat {
+            let by_itself = source.device.as_ref().is_some_and(DeviceConfig::works_by_itself);
+            must(by_itself, "beat", "it numbers the frames of a device that works by itself, and this is none")?;
+            let stamps =
+                !matches!(source.device, Some(DeviceConfig::Stream(_) | DeviceConfig::Edu(_) | DeviceConfig::Nvme(_)));
+            must(stamps, "beat", "it goes by time stamps, and this device gives its frames none")?;
+            beat.check().map_err(|(key, problem)| (field(&format!("beat.{key}")), problem))?;
+        }
         for path in source.device.iter().flat_map(DeviceConfig::paths) {
             check_path(path).map_err(|problem| (field("device"), problem))?;
         }
@@ -126,6 +169,19 @@ impl Topology {
                      or add a `device`",
                 )
             });
+        }
+        let sends = match &source.device {
+            Some(DeviceConfig::Udp(udp)) => Some(thalweg_instrument::check(udp)),
+            Some(DeviceConfig::Gige(gige)) => Some(thalweg_gige::check(gige)),
+            _ => None,
+        };
+        if let Some(checked) = sends {
+            checked.map_err(|problem| (field("device"), problem.to_string()))?;
+            must(
+                source.rate.is_none() && source.policy == Policy::Block,
+                if source.rate.is_some() { "rate" } else { "policy" },
+                "an instrument sends at its own rate, and what finds no slot is lost in the device: leave it out",
+            )?;
         }
         must(
             source.rate.is_some() || source.policy == Policy::Block,
@@ -170,6 +226,88 @@ impl Topology {
 
 /// More events at once than a slot has records many times over: no burst, but a source that always has more.
 const MOST_BURST: u32 = 100_000;
+
+/// The number that a builder listens at, where it is one.
+fn listens_at(address: &Address) -> Option<Ipv4Addr> {
+    number_in(address.host_port()?)
+}
+
+fn number_in(place: &str) -> Option<Ipv4Addr> {
+    place.rsplit_once(':')?.0.parse().ok()
+}
+
+/// What is wrong with an adapter, or with there being one.
+fn adapter_problem(
+    adapter: Option<&Adapter>,
+    link: Option<&'static str>,
+    example: &str,
+) -> Result<(), (String, String)> {
+    match (adapter, link) {
+        (None, Some(link)) => Err((
+            "adapter".into(),
+            format!("over {link} a node drives a network adapter by itself: say which, as adapter = {{ {example} }}"),
+        )),
+        (Some(_), None) => {
+            Err(("adapter".into(), "no link of this node drives an adapter by itself: leave it out".into()))
+        }
+        (Some(adapter), Some(_)) => adapter.check().map_err(|(key, problem)| (format!("adapter.{key}"), problem)),
+        (None, None) => Ok(()),
+    }
+}
+
+fn check_adapter(source: &SourceNodeConfig) -> Result<(), (String, String)> {
+    // A program that pushes names its own.
+    let link = (source.link.adapter && source.device.is_some()).then_some(source.link.name);
+    let listens = match &source.device {
+        Some(DeviceConfig::Udp(udp)) if thalweg_instrument::drives(udp) => udp.listen.split_once(':'),
+        _ => None,
+    };
+    if let (Some(link), Some(_)) = (link, listens) {
+        let problem =
+            format!("its datagrams would come by the adapter that {link} leads by: another link, or another way");
+        return Err(("device".into(), problem));
+    }
+    let link = link.or(listens.map(|_| "dpdk"));
+    let adapter = source.adapter.as_ref();
+    adapter_problem(adapter, link, "device = \"0000:00:11.0\", address = \"10.0.0.2/24\"")?;
+    if adapter.is_some_and(|adapter| adapter.address.is_none()) {
+        let problem = "the kernel knows none for it: give it one of the builder's network, such as \"10.0.0.2/24\"";
+        return Err(("adapter.address".into(), problem.into()));
+    }
+    if let (Some((way, place)), Some(own)) = (listens, adapter.and_then(|adapter| adapter.address))
+        && number_in(place) != Some(own.ip)
+    {
+        let problem = format!("{way}:{place}: the adapter's address is {}: listen there", own.ip);
+        return Err(("device".into(), problem));
+    }
+    Ok(())
+}
+
+fn check_listening(builder: &BuilderNodeConfig) -> Result<(), (String, String)> {
+    let wrong = |key: &str, problem: String| Err((key.to_owned(), problem));
+    let mut driven = builder.listen.iter().filter(|address| address.kind().adapter);
+    let first = driven.next();
+    let link = first.map(|address| address.kind().name);
+    adapter_problem(builder.adapter.as_ref(), link, "device = \"0000:00:11.0\"")?;
+    let Some(address) = first else { return Ok(()) };
+    if driven.next().is_some() {
+        return wrong("listen", "a node drives one adapter: give it one such address".into());
+    }
+    let Some(ip) = listens_at(address) else {
+        return wrong("listen", format!("{address}: give the adapter's address in numbers, such as 10.0.0.1"));
+    };
+    let own = OwnAddress { ip, prefix: None };
+    match &builder.adapter {
+        Some(Adapter { address: Some(said), .. }) if said.ip != ip => {
+            wrong("adapter.address", format!("the builder listens at {ip}: write that, with its network"))
+        }
+        Some(adapter) => {
+            let listening = Adapter { address: Some(own), gateway: None, ..adapter.clone() };
+            listening.check().map_err(|(_, problem)| ("listen".into(), problem))
+        }
+        None => Ok(()),
+    }
+}
 
 fn check_link(link: LinkConfig) -> Result<(), (&'static str, String)> {
     let LinkConfig { mtu, round_trip, buffer, .. } = link;

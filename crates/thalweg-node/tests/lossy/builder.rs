@@ -128,6 +128,7 @@ impl Node {
             level2: Vec::new(),
             first: EventId(0),
             window: if plan.credit { Window::Credit(path) } else { Window::Constant(32 << 10) },
+            held: u64::MAX,
             deadline: DEADLINE,
             open_events: OPEN_EVENTS,
             max_payload: u32::MAX,

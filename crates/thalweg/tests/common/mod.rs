@@ -4,9 +4,11 @@
 //! to end; each of these waits has a deadline, and a test that misses one shows what every process said.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod camera;
 pub(crate) mod dialogue;
 pub(crate) mod disk;
 pub(crate) mod hostile;
+pub(crate) mod hosts;
 pub(crate) mod node;
 pub(crate) mod proxy;
 pub(crate) mod served;
@@ -52,10 +54,22 @@ pub(crate) fn thalweg_for_everybody() -> (TempDir, PathBuf) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
     Tcp,
+    Udp,
     Shm,
 }
 
-pub(crate) const LINKS: [Link; 2] = [Link::Tcp, Link::Shm];
+pub(crate) const LINKS: [Link; 3] = [Link::Tcp, Link::Udp, Link::Shm];
+
+impl Link {
+    /// As a topology names it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Shm => "shm",
+        }
+    }
+}
 
 /// What a system is made of. The strings are further lines of TOML.
 #[derive(Debug, Clone)]
@@ -101,10 +115,11 @@ impl System {
         let addresses: Vec<String> = (0..plan.builders)
             .map(|index| match plan.link {
                 Link::Shm => format!("shm:{}", sockets.path().join(format!("{index}.sock")).display()),
-                Link::Tcp => {
+                // Who is given a port of TCP's finds the same one of UDP's free.
+                Link::Tcp | Link::Udp => {
                     let (port, address) = reserve_port();
                     ports.push(port);
-                    format!("tcp:{address}")
+                    format!("{}:{address}", plan.link.name())
                 }
             })
             .collect();
@@ -198,7 +213,7 @@ impl System {
 
 fn text(plan: &Plan) -> String {
     let Plan { builders, sources, size, run, builder, source, .. } = plan;
-    let link = if plan.link == Link::Tcp { "tcp" } else { "shm" };
+    let link = plan.link.name();
     let mut text = format!("[run]\ndirectory = \"runs\"\n{run}\n");
     for index in 0..*builders {
         let _ = write!(text, "\n[[builder]]\nname = \"builder{index}\"\nlisten = [\"@{index}@\"]\n{builder}\n");

@@ -64,14 +64,14 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
        |
     12 | colour = "red"
        | ^^^^^^
-    unknown field `colour`, expected one of `name`, `id`, `device`, `link`, `congestion`, `rate`, `burst`, `policy`, `slots`, `slot`, `wait`, `cpu`
+    unknown field `colour`, expected one of `name`, `id`, `device`, `beat`, `link`, `adapter`, `congestion`, `rate`, `burst`, `policy`, `slots`, `slot`, `wait`, `cpu`
     "#);
     assert_snapshot!(changed("\"model-adc\"", "\"tape\""), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 19
        |
     12 | device = { kind = "tape", size = "16KiB" }
        |                   ^^^^^^
-    unknown variant `tape`, expected one of `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`
+    unknown variant `tape`, expected one of `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `udp`, `gige`, `edu`, `nvme`, `stream`, `v4l2`
     "#);
     assert_snapshot!(changed("size = \"16KiB\"", "size = \"16KiB\", sede = 3"), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 10
@@ -147,12 +147,12 @@ fn what_does_not_go_together_is_named() {
 
 #[test]
 fn addresses_that_cannot_be_listened_on_are_named() {
-    assert_snapshot!(changed("tcp:127.0.0.1:0", "udp:127.0.0.1:0"), @r#"
+    assert_snapshot!(changed("tcp:127.0.0.1:0", "ib:127.0.0.1:0"), @r#"
     thalweg: lab.toml: TOML parse error at line 7, column 10
       |
-    7 | listen = ["udp:127.0.0.1:0"]
-      |          ^^^^^^^^^^^^^^^^^^^
-    'udp:127.0.0.1:0' is not an address: write tcp:HOST:PORT or shm:PATH
+    7 | listen = ["ib:127.0.0.1:0"]
+      |          ^^^^^^^^^^^^^^^^^^
+    'ib:127.0.0.1:0' is not an address: write tcp:HOST:PORT or udp:HOST:PORT or af-xdp:HOST:PORT or shm:PATH or dpdk:HOST:PORT
     "#);
     assert_snapshot!(changed("tcp:127.0.0.1:0", "tcp:127.0.0.1:99999"), @r#"
     thalweg: lab.toml: TOML parse error at line 7, column 10
@@ -166,7 +166,7 @@ fn addresses_that_cannot_be_listened_on_are_named() {
       |
     7 | listen = ["tcp:127.0.0.1"]
       |          ^^^^^^^^^^^^^^^^^
-    'tcp:127.0.0.1' is not an address: write tcp:HOST:PORT or shm:PATH
+    'tcp:127.0.0.1' is not an address: write tcp:HOST:PORT or udp:HOST:PORT or af-xdp:HOST:PORT or shm:PATH or dpdk:HOST:PORT
     "#);
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -351,4 +351,60 @@ fn programs_get_the_error_as_json() {
     assert_eq!(output.status.code(), Some(2));
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_snapshot!(said["error"].as_str().unwrap(), @r"nowhere.toml: No such file or directory (os error 2)");
+}
+
+/// What a topology over DPDK is refused for. Nothing of DPDK's is needed for that.
+#[test]
+fn an_adapter_that_cannot_be_is_refused_with_its_key() {
+    const OVER: &str = "[[builder]]\nname = \"b\"\nlisten = [\"dpdk:10.0.0.1:7400\"]\nadapter = { device = \"0000:00:11.0\" }\n\
+        [[source]]\nname = \"s\"\nid = \"1.0\"\nlink = \"dpdk\"\n\
+        adapter = { device = \"0000:00:12.0\", address = \"10.0.0.2/24\" }\n\
+        device = { kind = \"model-adc\", size = \"16KiB\" }\n";
+    let changed = |from: &str, to: &str| {
+        let lab = lab();
+        assert!(OVER.contains(from));
+        std::fs::write(lab.path().join("lab.toml"), OVER.replacen(from, to, 1)).unwrap();
+        refused(lab.path(), &["check", "--file-only", "lab.toml"])
+    };
+    let builders = "adapter = { device = \"0000:00:11.0\" }";
+    for (from, to, said) in [
+        (builders, "", "builder 'b': adapter: over dpdk a node drives a network adapter by itself"),
+        (builders, "adapter = { device = \"\" }", "builder 'b': adapter.device: \"\" is no name"),
+        (builders, "adapter = { device = \"x\", address = \"10.0.0.3/24\" }", "the builder listens at 10.0.0.1"),
+        ("dpdk:10.0.0.1:7400", "tcp:127.0.0.1:7400", "builder 'b': adapter: no link of this node drives"),
+        ("dpdk:10.0.0.1:7400", "dpdk:nobody:7400", "builder 'b': listen: dpdk:nobody:7400: give the adapter's address"),
+        ("dpdk:10.0.0.1:7400", "dpdk:224.0.0.1:7400", "builder 'b': listen: 224.0.0.1 is no address that one host has"),
+        ("7400\"]", "7400\", \"dpdk:10.0.0.1:7401\"]", "builder 'b': listen: a node drives one adapter"),
+        (", address = \"10.0.0.2/24\"", "", "source 's': adapter.address: the kernel knows none for it"),
+        ("10.0.0.2/24", "10.0.0.2/33", "'10.0.0.2/33' is no address of an adapter"),
+        ("10.0.0.2/24", "10.0.0.1/24", "source 's': adapter.address: 10.0.0.1 is another node's address, too"),
+        ("/24\"", "/24\", gateway = \"10.0.1.1\"", "source 's': adapter.gateway: 10.0.1.1 is no neighbour"),
+        ("/24\"", "/24\", mtu = 100", "source 's': adapter.mtu: 100; 576 to 65535"),
+        ("/24\"", "/24\", colour = 1", "unknown field `colour`"),
+        ("kind = \"model-adc\"", "kind = \"edu\", address = \"0000:00:10.0\"", "it must be 1 to 4032 bytes"),
+    ] {
+        let refusal = changed(from, to);
+        assert!(refusal.contains(said), "{to}: {refusal}");
+    }
+}
+
+#[test]
+fn a_beat_that_nothing_can_keep_is_refused_with_its_key() {
+    const MODEL: &str = "device = { kind = \"model-adc\", size = \"16KiB\" }";
+    let beat = |device: &str, beat: &str| changed(MODEL, &format!("device = {{ {device} }}\nbeat = {{ {beat} }}"));
+    const STREAM: &str = "kind = \"stream\", file = \"fifo\", record = 100";
+    const CAMERA: &str = "kind = \"v4l2\", file = \"/dev/video0\"";
+    const FIFTY: &str = "period = \"20ms\", tolerance = \"5ms\"";
+    for (refusal, said) in [
+        (
+            beat("kind = \"model-adc\", size = 100", FIFTY),
+            "beat: it numbers the frames of a device that works by itself",
+        ),
+        (beat(STREAM, FIFTY), "beat: it goes by time stamps, and this device gives its frames none"),
+        (beat(CAMERA, "period = \"20ms\", tolerance = \"11ms\""), "beat.tolerance: 11ms; it is more than nothing"),
+        (beat(CAMERA, "period = \"0s\", tolerance = \"1ms\""), "beat.period"),
+        (beat(CAMERA, "period = \"20ms\""), "missing field `tolerance`"),
+    ] {
+        assert!(refusal.contains(said), "{refusal}");
+    }
 }

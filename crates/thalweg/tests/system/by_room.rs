@@ -153,7 +153,7 @@ fn a_run_goes_on_without_a_builder_that_dies() {
 
 #[test]
 fn thalweg_run_goes_on_without_a_builder_that_dies() {
-    let plan = Plan { builders: 3, run: BY_ROOM, source: "rate = 1000.0", ..PLAN };
+    let plan = Plan { builders: 3, run: BY_ROOM, builder: PATIENT, source: "rate = 1000.0", ..PLAN };
     let system = System::new(&plan);
     let mut run = system.run();
     run.wait_for("recording");

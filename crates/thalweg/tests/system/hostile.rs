@@ -98,9 +98,15 @@ fn connections_that_say_nothing_keep_nobody_out() {
         let builder = system.builder();
         let mut silent: Vec<std::os::fd::OwnedFd> = Vec::new();
         for _ in 0..150 {
-            silent.push(match system.addresses[0].strip_prefix("shm:") {
-                Some(path) => std::os::unix::net::UnixStream::connect(path).unwrap().into(),
-                None => std::net::TcpStream::connect(system.tcp()).unwrap().into(),
+            let (_, place) = system.addresses[0].split_once(':').unwrap();
+            silent.push(match link {
+                Link::Shm => std::os::unix::net::UnixStream::connect(place).unwrap().into(),
+                Link::Tcp => std::net::TcpStream::connect(place).unwrap().into(),
+                Link::Udp => {
+                    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+                    socket.send_to(b"?", place).unwrap();
+                    socket.into()
+                }
             });
         }
         let sources = system.sources([0, 1, 2]);

@@ -33,7 +33,11 @@ fn every_sample_of_every_source_is_on_disk() {
         assert_eq!(number(&report, "/events/built"), 200);
         assert_eq!(number(&report, "/events/incomplete"), 0);
         assert_eq!(number(&report, "/bytes"), 3 * 200 * 100 * 1024);
-        assert_eq!(report.pointer("/copies_per_byte/source").unwrap(), 0.0, "a source never copies a payload");
+        let copies = report.pointer("/copies_per_byte/source").unwrap().as_f64().unwrap();
+        match link {
+            Link::Udp => assert!((1.0..1.01).contains(&copies), "the kernel copies each payload once: {copies}"),
+            Link::Tcp | Link::Shm => assert_eq!(copies, 0.0, "a source never copies a payload"),
+        }
         check_books(&report);
         for source in ["1.0", "1.1", "1.2"] {
             check_untouched(&report, source);

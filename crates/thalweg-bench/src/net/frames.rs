@@ -1,0 +1,193 @@
+//! Messages as datagrams in bursts, by what Thalweg's own links send and receive them with.
+
+use super::control::{Job, gone};
+use super::exchange::{Messages, stamped};
+use super::{Exchange, Phase, TIMEOUT, Tally, Wait};
+use crate::BenchError;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thalweg_arena::{Arena, Span};
+use thalweg_frames::{Arrival, FrameIo, FramesError};
+
+/// Bytes of a message that go with the head: its phase and number. The rest lies in an arena, as a slot does.
+const HEAD: usize = 9;
+/// How often nothing comes before the clock is looked at.
+const LOOKS: u32 = 1 << 12;
+
+/// One end of a pair of ports.
+#[derive(Debug)]
+pub(super) struct Frames {
+    io: Box<dyn FrameIo>,
+    /// The other end; of the serving end, whoever spoke first.
+    peer: Option<SocketAddr>,
+    poll: bool,
+    check: bool,
+    messages: Messages,
+    /// The messages, one behind the other: no other part of it is sent.
+    arena: Arc<Arena>,
+    _bytes: Span,
+    /// Marks and ends that have come.
+    phases: VecDeque<Phase>,
+    last: Option<u64>,
+    tally: Tally,
+}
+
+impl Frames {
+    /// Bursts of messages of the job's size, to `peer` where that is known.
+    pub(super) fn new(mut io: Box<dyn FrameIo>, peer: Option<SocketAddr>, job: &Job) -> Result<Self, BenchError> {
+        if let Some(peer) = peer {
+            let longest = io.longest(peer).map_err(failed)?;
+            if job.size > longest {
+                return Err(BenchError::Unavailable {
+                    what: format!("a datagram of {} bytes", job.size),
+                    why: format!("{longest} is the most that gets to {peer}: see the MTU that `ip link` shows"),
+                });
+            }
+        }
+        let messages = Messages::new(job.size);
+        let mut bytes = Arena::create("messages", messages.all().len()).map_err(|error| gone(&error.to_string()))?;
+        bytes[..messages.all().len()].copy_from_slice(messages.all());
+        let arena = Arc::clone(bytes.arena());
+        io.register(&arena).map_err(failed)?;
+        io.hold(8 << 20);
+        Ok(Self {
+            io,
+            peer,
+            poll: job.wait == Wait::Poll,
+            check: job.check_data,
+            messages,
+            arena,
+            _bytes: bytes,
+            phases: VecDeque::new(),
+            last: None,
+            tally: Tally::default(),
+        })
+    }
+
+    /// Where the other end finds it.
+    pub(super) fn port(&self) -> u16 {
+        self.io.local().port()
+    }
+
+    /// Takes what has come: how many messages.
+    fn take(&mut self) -> Result<u64, BenchError> {
+        let Self { io, peer, check, messages, phases, last, tally, .. } = self;
+        let (before, copies, mut wrong) = (tally.received, io.copies().1, None);
+        let mut each = |from: SocketAddr, arrival: Arrival<'_>| {
+            let Arrival::Datagram(datagram) = arrival else { return };
+            if *peer.get_or_insert(from) != from || datagram.is_empty() {
+                return;
+            }
+            tally.received += 1;
+            tally.received_bytes += datagram.len() as u64;
+            tally.copied += copies * datagram.len() as u64;
+            *last = stamped(datagram);
+            match Phase::of(datagram[0]) {
+                Phase::Ordinary if *check => {
+                    wrong = wrong.take().or_else(|| messages.check(datagram, 0, tally.received).err());
+                }
+                Phase::Ordinary => {}
+                phase => phases.push_back(phase),
+            }
+        };
+        tally.calls += u64::from(!io.sees());
+        io.receive(&mut each).map_err(failed)?;
+        wrong.map_or(Ok(self.tally.received - before), Err)
+    }
+
+    fn wait(&self, what: PollFlags) -> Result<(), BenchError> {
+        let Some(fd) = self.io.fd().filter(|_| !self.poll) else { return Ok(()) };
+        ready(fd, what, TIMEOUT).and_then(|ready| if ready { Ok(()) } else { Err(gone("nothing comes any more")) })
+    }
+}
+
+fn failed(FramesError { doing, error }: FramesError) -> BenchError {
+    BenchError::os(doing)(error)
+}
+
+fn ready(fd: BorrowedFd<'_>, what: PollFlags, within: Duration) -> Result<bool, BenchError> {
+    let within =
+        rustix::time::Timespec { tv_sec: within.as_secs().cast_signed(), tv_nsec: within.subsec_nanos().into() };
+    let ready = poll(&mut [PollFd::from_borrowed_fd(fd, what)], Some(&within));
+    ready.map(|ready| ready > 0).map_err(BenchError::os("waiting for a port"))
+}
+
+impl Exchange for Frames {
+    fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
+        let to = self.peer.ok_or_else(|| gone("nobody has said anything to be answered"))?;
+        if !self.io.has_room() {
+            self.flush()?;
+        }
+        let (message, at) = (self.messages.get(phase), self.messages.offset(phase));
+        let (head, rest) = message.split_at(HEAD.min(message.len()));
+        let piece = self.arena.piece((at + head.len()) as u64, rest.len()).filter(|piece| !piece.is_empty());
+        self.tally.copied += self.io.copies().0 * rest.len() as u64;
+        self.tally.sent += 1;
+        self.io.send(to, head, piece);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), BenchError> {
+        let begun = Instant::now();
+        // Where nobody else looks after the network, who has which address comes in between.
+        if self.io.sees() {
+            self.take()?;
+        }
+        loop {
+            self.tally.calls += 1;
+            if self.io.flush().map_err(failed)? {
+                return Ok(());
+            }
+            if begun.elapsed() > TIMEOUT {
+                return Err(gone("the port takes nothing any more"));
+            }
+            self.wait(PollFlags::OUT)?;
+        }
+    }
+
+    /// A burst of ordinary messages counts as one.
+    fn receive(&mut self) -> Result<Phase, BenchError> {
+        self.flush()?;
+        let mut begun = None;
+        loop {
+            for _ in 0..LOOKS {
+                if let Some(phase) = self.phases.pop_front() {
+                    return Ok(phase);
+                }
+                match self.take()? {
+                    0 if self.poll || self.io.fd().is_none() => {}
+                    0 if self.io.prepare_wait() => self.wait(PollFlags::IN)?,
+                    0 => {}
+                    _ if self.phases.is_empty() => return Ok(Phase::Ordinary),
+                    _ => {}
+                }
+            }
+            if begun.get_or_insert_with(Instant::now).elapsed() > TIMEOUT {
+                return Err(gone("nothing comes any more"));
+            }
+        }
+    }
+
+    fn waiting(&mut self) -> Result<bool, BenchError> {
+        match self.io.fd() {
+            Some(fd) => Ok(!self.phases.is_empty() || ready(fd, PollFlags::IN, Duration::ZERO)?),
+            None => Ok(!self.phases.is_empty()),
+        }
+    }
+
+    fn stamp(&mut self, number: u64) {
+        self.messages.stamp(number);
+    }
+
+    fn stamped(&self) -> Option<u64> {
+        self.last
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally
+    }
+}

@@ -1,0 +1,140 @@
+//! Packets: datagrams in frames of a given length, one way, as fast as a port takes them or at a given rate, and what of
+//! them arrives.
+
+use super::bandwidth::line_rate;
+use super::control::Work;
+use super::latency::{Net, figures};
+use super::{Ends, Exchange, Link, Method, Path, Phase, Wait};
+use crate::drive::{Instrument, Stop};
+use crate::options::Timing;
+use crate::point::{Figures, Key, Loss};
+use crate::{BenchError, Clock, Host, Sizes, Usage};
+use std::time::Duration;
+
+/// Bytes of a frame in front of a datagram's: Ethernet (14), IPv4 (20), UDP (8). Its checksum (4) does not count.
+const HEADERS: u64 = 14 + 20 + 8;
+
+/// The options.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// What sends and receives them
+    #[arg(long, value_delimiter = ',', default_value = "udp")]
+    pub(crate) link: Vec<Link>,
+    /// Bytes in a frame, its checksum aside: 64, 64,1500, 64..8192:x2
+    #[arg(short = 'l', long, visible_alias = "size", value_name = "BYTES", default_value = "64,128,256,512,1024,1500")]
+    pub(crate) sizes: Sizes,
+    /// Frames a second that are offered; without it, as many as the port takes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) rate: Option<u64>,
+    /// How each end waits; without it, by the link
+    #[arg(long)]
+    pub(crate) wait: Option<Wait>,
+    /// Check every byte that arrives, which costs time
+    #[arg(long)]
+    pub(crate) check_data: bool,
+    #[command(flatten)]
+    pub(crate) timing: Timing,
+    #[command(flatten)]
+    pub(crate) ends: Ends,
+}
+
+impl Options {
+    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        if let Some(size) = self.sizes.0.iter().find(|size| !(HEADERS + 1..=65_535).contains(*size)) {
+            return Err(BenchError::Usage(format!(
+                "a frame of {size} bytes: it has {HEADERS} of headers, and 65535 at most"
+            )));
+        }
+        if let Some(link) = self.link.iter().find(|link| !link.methods().contains(&Method::Frames)) {
+            return Err(BenchError::Usage(format!(
+                "--link {} has no packets of ours: use udp, af-xdp or dpdk",
+                link.name()
+            )));
+        }
+        let path = Path {
+            link: self.link.clone(),
+            method: vec![Method::Frames],
+            wait: self.wait,
+            socket_buffer: Vec::new(),
+            congestion: None,
+            check_data: self.check_data,
+        };
+        let net = Net::new(&path, &self.ends, &self.sizes)?.in_frames(HEADERS);
+        Ok(Box::new(Packets { net, rate: self.rate, line_rate: line_rate(&self.ends) }))
+    }
+}
+
+struct Packets {
+    net: Net,
+    rate: Option<u64>,
+    line_rate: Option<f64>,
+}
+
+impl Instrument for Packets {
+    fn keys(&self) -> Vec<Key> {
+        let with_rate = |key: Key| match self.rate {
+            Some(rate) => key.with("rate", rate),
+            None => key,
+        };
+        self.net.keys().into_iter().map(with_rate).collect()
+    }
+
+    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let (rate, line_rate) = (self.rate, self.line_rate);
+        self.net.measure(key, Work::Receive, |other, exchange, job, clock| {
+            offer(exchange, clock, timing.warmup, rate, stop)?;
+            other.mark(exchange, job)?;
+            let before = (Usage::now(), exchange.tally());
+            offer(exchange, clock, timing.min_time, rate, stop)?;
+            let ours = (exchange.tally() - before.1, before.0.used());
+            let sent = ours.0.sent;
+            let done = other.end(exchange, job)?;
+            if sent == 0 || done.seconds <= 0.0 {
+                return Err(BenchError::Stopped);
+            }
+            // Marks are no packets.
+            let received = done.tally.received.min(sent);
+            let bytes = received * job.size as u64;
+            let goodput = bytes as f64 * 8.0 / ours.1.wall;
+            let mut figures = figures(job, ours, done, other.same_host(), bytes);
+            figures.goodput_bits_per_second = Some(goodput);
+            figures.offered_per_second = Some(rate.map_or(sent as f64 / ours.1.wall, |rate| rate as f64));
+            figures.messages_per_second = Some(received as f64 / ours.1.wall);
+            figures.percent_of_line_rate = line_rate.map(|rate| 100.0 * goodput / rate);
+            figures.seconds = ours.1.wall;
+            figures.loss = Some(Loss { sent, received });
+            Ok(figures)
+        })
+    }
+
+    fn peer(&self) -> Option<Host> {
+        self.net.host.clone()
+    }
+}
+
+/// Sends for so long, evenly where there is a rate: where a frame is late, those behind it are not.
+fn offer(
+    exchange: &mut dyn Exchange,
+    clock: &Clock,
+    lasting: Duration,
+    rate: Option<u64>,
+    stop: &Stop,
+) -> Result<(), BenchError> {
+    let lasting = u64::try_from(lasting.as_nanos()).unwrap_or(u64::MAX);
+    let (begun, mut sent) = (clock.raw(), 0u64);
+    loop {
+        let passed = clock.nanos(begun, clock.raw());
+        if passed >= lasting || stop.pressed() {
+            return exchange.flush();
+        }
+        let due = rate.map_or(sent + 64, |rate| (u128::from(rate) * u128::from(passed) / 1_000_000_000) as u64);
+        let burst = due.saturating_sub(sent);
+        for _ in 0..burst {
+            exchange.send(Phase::Ordinary)?;
+        }
+        sent += burst;
+        if rate.is_some() {
+            exchange.flush()?;
+        }
+    }
+}

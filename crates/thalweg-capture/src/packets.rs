@@ -1,0 +1,182 @@
+//! Where packets come from: the kernel's ring, or a port past the kernel.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::thread;
+use std::time::Duration;
+use thalweg_frames::{FramesError, Packet, PacketRing, RawIo};
+
+/// From one look at a port that wakes nobody to the next.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Something that packets come from.
+pub trait Packets {
+    /// Hands packets that have come to `each`, until that says that it is enough: those behind are lost to it. True where
+    /// there may be more.
+    ///
+    /// # Errors
+    /// Nothing can be received any more.
+    fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError>;
+
+    /// Waits for packets, at most so long.
+    ///
+    /// # Errors
+    /// The interface is gone or down.
+    fn wait(&mut self, longest: Duration) -> Result<(), FramesError>;
+
+    /// How long a packet may be on its way from the interface to here.
+    fn lag(&self) -> Duration;
+
+    /// Packets that there was no room for, where that is known.
+    fn dropped(&mut self) -> Option<u64>;
+}
+
+impl Packets for PacketRing {
+    fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError> {
+        Ok(PacketRing::receive(self, each))
+    }
+
+    fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
+        PacketRing::wait(self, longest)
+    }
+
+    /// The kernel hands packets over after 20 ms; some more, for a machine that is busy.
+    fn lag(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    fn dropped(&mut self) -> Option<u64> {
+        let counted = self.counters().inspect_err(|error| tracing::warn!("{error}"));
+        counted.ok().map(|(_, dropped)| dropped)
+    }
+}
+
+/// What a port takes, which nobody else gets then. A packet's time is when it was looked at: it may have waited in the
+/// port for as long as the file kept this program busy.
+#[derive(Debug)]
+pub struct Taken(Box<dyn RawIo>);
+
+impl Taken {
+    /// What this port takes.
+    pub fn by(port: impl RawIo + 'static) -> Self {
+        Self(Box::new(port))
+    }
+}
+
+impl Packets for Taken {
+    fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError> {
+        let (nanos, mut wanted) = (crate::now(), true);
+        self.0.receive(&mut |frame| {
+            wanted = wanted && each(Packet { nanos, length: frame.len(), bytes: frame, tag: None });
+        })
+    }
+
+    fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
+        if self.0.fd().is_none() {
+            thread::sleep(LOOK.min(longest));
+            return Ok(());
+        }
+        if !self.0.prepare_wait() {
+            return Ok(());
+        }
+        let Some(fd) = self.0.fd() else { return Ok(()) };
+        let longest = Timespec { tv_sec: longest.as_secs().cast_signed(), tv_nsec: longest.subsec_nanos().into() };
+        match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&longest)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(FramesError { doing: "waiting for packets".into(), error: error.into() }),
+        }
+    }
+
+    fn lag(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn dropped(&mut self) -> Option<u64> {
+        Some(self.0.counters().dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::time::Instant;
+    use thalweg_arena::{Arena, Piece};
+    use thalweg_frames::Counters;
+
+    /// A port that nothing comes through, with a descriptor.
+    #[derive(Debug)]
+    struct Port {
+        tells: UnixStream,
+        prepared: bool,
+    }
+
+    impl RawIo for Port {
+        fn register(&mut self, _memory: &Arc<Arena>) -> Result<(), FramesError> {
+            Ok(())
+        }
+
+        fn mac(&self) -> [u8; 6] {
+            [2; 6]
+        }
+
+        fn longest(&self) -> usize {
+            1514
+        }
+
+        fn has_room(&mut self) -> bool {
+            false
+        }
+
+        fn send(&mut self, _head: &[u8], _piece: Option<Piece>) -> bool {
+            false
+        }
+
+        fn flush(&mut self) -> Result<bool, FramesError> {
+            Ok(true)
+        }
+
+        fn receive(&mut self, _each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
+            Ok(false)
+        }
+
+        fn room(&self) -> usize {
+            0
+        }
+
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.tells.as_fd())
+        }
+
+        fn prepare_wait(&mut self) -> bool {
+            self.prepared = true;
+            true
+        }
+
+        fn copies(&self) -> (u64, u64) {
+            (0, 0)
+        }
+
+        fn counters(&self) -> Counters {
+            Counters::default()
+        }
+    }
+
+    #[test]
+    fn a_port_with_a_descriptor_is_waited_for_there() {
+        let (tells, mut other) = UnixStream::pair().unwrap();
+        let mut port = Taken::by(Port { tells, prepared: false });
+        let waited = |port: &mut Taken, longest| {
+            let begun = Instant::now();
+            port.wait(longest).unwrap();
+            begun.elapsed()
+        };
+        let short = Duration::from_millis(20);
+        assert!(waited(&mut port, short) >= short, "nothing came");
+        other.write_all(&[1]).unwrap();
+        assert!(waited(&mut port, Duration::from_secs(60)) < Duration::from_secs(30));
+    }
+}

@@ -1,0 +1,122 @@
+//! Blocks of the format (*PCAP Next Generation (pcapng) Capture File Format*, draft-ietf-opsawg-pcapng-03), in the byte
+//! order of this machine.
+
+use thalweg_frames::Packet;
+
+/// LINKTYPE_ETHERNET (draft-ietf-opsawg-pcaplinktype).
+const ETHERNET: u16 = 1;
+const SECTION: u32 = 0x0a0d_0d0a;
+const INTERFACE: u32 = 1;
+const STATISTICS: u32 = 5;
+const PACKET: u32 = 6;
+
+/// The block that a file begins with (section 4.1).
+pub(crate) fn section(out: &mut Vec<u8>, application: &str) {
+    block(out, SECTION, |out| {
+        out.extend(0x1a2b_3c4du32.to_ne_bytes());
+        out.extend([1u16, 0].map(u16::to_ne_bytes).as_flattened());
+        // Of a length that is not known yet.
+        out.extend((-1i64).to_ne_bytes());
+        option(out, 4, application.as_bytes());
+        option(out, 0, &[]);
+    });
+}
+
+/// The interface that packets are of (section 4.2). Times are in nanoseconds (`if_tsresol`).
+pub(crate) fn interface(out: &mut Vec<u8>, name: &str, snap: u32) {
+    block(out, INTERFACE, |out| {
+        out.extend([ETHERNET, 0].map(u16::to_ne_bytes).as_flattened());
+        out.extend(snap.to_ne_bytes());
+        option(out, 2, name.as_bytes());
+        option(out, 9, &[9]);
+        option(out, 0, &[]);
+    });
+}
+
+/// A packet, or its first bytes (section 4.3).
+pub(crate) fn packet(out: &mut Vec<u8>, packet: &Packet<'_>, snap: u32) {
+    let addresses = packet.bytes.len().min(12);
+    let tag = packet.tag.filter(|_| addresses == 12);
+    let tag = tag.as_ref().map_or(&[][..], |tag| tag);
+    let kept = (packet.bytes.len() + tag.len()).min(snap as usize);
+    block(out, PACKET, |out| {
+        let length = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let words =
+            [0, (packet.nanos >> 32) as u32, packet.nanos as u32, length(kept), length(packet.length + tag.len())];
+        out.extend(words.map(u32::to_ne_bytes).as_flattened());
+        let begin = out.len();
+        for part in [&packet.bytes[..addresses], tag, &packet.bytes[addresses..]] {
+            out.extend_from_slice(part);
+        }
+        out.truncate(begin + kept);
+        pad(out);
+    });
+}
+
+/// What was seen and what was not, from when to when (section 4.6).
+pub(crate) fn statistics(out: &mut Vec<u8>, begin: u64, end: u64, received: u64, dropped: Option<u64>) {
+    let time = |nanos: u64| [(nanos >> 32) as u32, nanos as u32].map(u32::to_ne_bytes);
+    block(out, STATISTICS, |out| {
+        out.extend(0u32.to_ne_bytes());
+        out.extend(time(end).as_flattened());
+        option(out, 2, time(begin).as_flattened());
+        option(out, 3, time(end).as_flattened());
+        if let Some(dropped) = dropped {
+            // isb_ifrecv counts what was dropped, too.
+            option(out, 4, &(received + dropped).to_ne_bytes());
+            option(out, 5, &dropped.to_ne_bytes());
+        }
+        // isb_usrdeliv.
+        option(out, 8, &received.to_ne_bytes());
+        option(out, 0, &[]);
+    });
+}
+
+/// A block: its type, and its length in front and behind (section 3.1).
+fn block(out: &mut Vec<u8>, kind: u32, content: impl FnOnce(&mut Vec<u8>)) {
+    let begin = out.len();
+    out.extend(kind.to_ne_bytes());
+    out.extend([0; 4]);
+    content(out);
+    let length = u32::try_from(out.len() + 4 - begin).unwrap_or(u32::MAX).to_ne_bytes();
+    out[begin + 4..begin + 8].copy_from_slice(&length);
+    out.extend(length);
+}
+
+/// An option: its code and length, and its value up to a multiple of four bytes (section 3.5).
+fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
+    let value = &value[..value.len().min(usize::from(u16::MAX))];
+    out.extend([code, value.len() as u16].map(u16::to_ne_bytes).as_flattened());
+    out.extend_from_slice(value);
+    pad(out);
+}
+
+/// Blocks begin at multiples of four, so that it does not matter where they are in a file.
+fn pad(out: &mut Vec<u8>) {
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_left_out_of_the_statistics() {
+        let options = |dropped| {
+            let mut block = Vec::new();
+            statistics(&mut block, 1, 2, 100, dropped);
+            // Behind type, length, interface and time; the length stands behind the options, too.
+            let mut rest = &block[20..block.len() - 4];
+            let mut options = Vec::new();
+            while let Some((head, behind)) = rest.split_first_chunk::<4>() {
+                let [code, length] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_ne_bytes);
+                let value = &behind[..usize::from(length)];
+                options.extend(value.try_into().ok().map(|value| (code, u64::from_ne_bytes(value))));
+                rest = &behind[usize::from(length).next_multiple_of(4)..];
+            }
+            options.split_off(2)
+        };
+        assert_eq!(options(Some(7)), [(4, 107), (5, 7), (8, 100)]);
+        assert_eq!(options(None), [(8, 100)]);
+    }
+}

@@ -1,0 +1,89 @@
+//! What there is below /dev that this crate takes data from.
+
+use crate::v4l2::{CAN_CAPTURE, Capability, ask};
+use rustix::fs::{Mode, OFlags, open};
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// A device that is a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The `kind` that takes data from it.
+    pub kind: &'static str,
+    /// Its file.
+    pub file: PathBuf,
+    /// What its driver calls it.
+    pub name: String,
+    /// Its driver.
+    pub driver: String,
+    /// Why it cannot be opened, where it cannot.
+    pub problem: Option<String>,
+}
+
+/// Cameras that capture, and serial ports that have hardware behind them, by their names.
+pub fn found() -> Vec<Found> {
+    let mut all = Vec::new();
+    all.extend(names("/sys/class/video4linux").iter().filter_map(|name| video(name)));
+    all.extend(names("/sys/class/tty").iter().filter_map(|name| serial(name)));
+    all
+}
+
+fn names(class: &str) -> Vec<String> {
+    let entries = fs::read_dir(class).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_by_key(|name| (name.len(), name.clone()));
+    names
+}
+
+/// A video node, if it captures.
+fn video(name: &str) -> Option<Found> {
+    let file = Path::new("/dev").join(name);
+    let called = fs::read_to_string(format!("/sys/class/video4linux/{name}/name")).unwrap_or_default();
+    let mut found = Found {
+        kind: "v4l2",
+        file: file.clone(),
+        name: called.trim().into(),
+        driver: driver(&format!("/sys/class/video4linux/{name}/device")),
+        problem: None,
+    };
+    let mut capability = Capability::default();
+    let opened = open(&file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    match opened.and_then(|fd| ask(fd.as_fd(), &mut capability)) {
+        Ok(()) if capability.device & CAN_CAPTURE == 0 => return None,
+        Ok(()) => found.driver = text(&capability.driver),
+        Err(error) => found.problem = Some(error.to_string()),
+    }
+    Some(found)
+}
+
+/// A serial port, if a device is behind it: of the eight names for ports of the mainboard most have none.
+fn serial(name: &str) -> Option<Found> {
+    let device = format!("/sys/class/tty/{name}/device");
+    if !Path::new(&device).exists() {
+        return None;
+    }
+    // `PORT_UNKNOWN` (include/uapi/linux/serial_core.h).
+    if fs::read_to_string(format!("/sys/class/tty/{name}/type")).is_ok_and(|kind| kind.trim() == "0") {
+        return None;
+    }
+    // A port of a USB adapter has what the adapter says of itself two or three levels up.
+    let above = ["..", "../..", "../../.."];
+    let product = above.iter().find_map(|up| fs::read_to_string(format!("{device}/{up}/product")).ok());
+    Some(Found {
+        kind: "stream",
+        file: Path::new("/dev").join(name),
+        name: product.unwrap_or_default().trim().into(),
+        driver: driver(&device),
+        problem: None,
+    })
+}
+
+fn driver(device: &str) -> String {
+    let link = fs::read_link(format!("{device}/driver")).ok();
+    link.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())).unwrap_or_default()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
+}

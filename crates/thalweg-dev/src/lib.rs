@@ -1,0 +1,25 @@
+//! Devices that are files: what the kernel has a driver for, and what a program writes into a pipe.
+//!
+//! Each is an [`Acquisition`](thalweg_device::Acquisition): it fills slots that are posted to it.
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `found` | What there is below /dev that this crate takes data from |
+//! | `stream` | Records out of a pipe, a serial port or standard input: read into slots as they come |
+//! | `records` | Where records begin and end in a stream of bytes: all of one length, or each with its length in front |
+//! | `video` | Cameras that the kernel has a driver for (V4L2): images into slots, and the driver's count of them |
+//! | `v4l2` | The kernel's interface to video devices, as far as a capture needs it |
+//! | `port` | What bytes are read from: opened, waited for, and opened again where it was unplugged |
+
+mod found;
+mod port;
+mod records;
+mod stream;
+mod v4l2;
+mod video;
+
+pub use found::{Found, found};
+pub use stream::Stream;
+pub use video::Video;

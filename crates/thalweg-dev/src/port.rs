@@ -1,0 +1,206 @@
+//! What bytes are read from: opened, waited for, and opened again where it was unplugged.
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::{Errno, IoSliceMut, readv};
+use rustix::pipe::fcntl_setpipe_size;
+use rustix::termios::{OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcsetattr};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Bytes that a pipe is asked to hold: as many as anybody may ask for (pipe(7), `pipe-max-size`).
+const PIPE: usize = 1 << 20;
+
+/// An open file that is read from its beginning to its end.
+#[derive(Debug)]
+pub(crate) struct Port {
+    fd: OwnedFd,
+    kind: Kind,
+    /// As the port was before; it is left so.
+    before: Option<Termios>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Always has what it will ever have.
+    File,
+    /// Nobody may have it open for writing yet.
+    Fifo,
+    Serial,
+    /// A pipe or socket that somebody else opened.
+    Given,
+}
+
+/// What a read found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Read {
+    Bytes(usize),
+    NotYet,
+    End,
+    /// The port was unplugged.
+    Gone,
+}
+
+impl Port {
+    /// Opens a file, and waits for nobody. A serial port gives bytes as they come, at so many bits per second.
+    pub(crate) fn open(file: &Path, baud: Option<u32>) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd = open(file, flags, Mode::empty())?;
+        let kind = match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Fifo => Kind::Fifo,
+            FileType::CharacterDevice if rustix::termios::isatty(&fd) => Kind::Serial,
+            FileType::CharacterDevice => Kind::Given,
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no pipe, serial port or file")),
+        };
+        let mut port = Self { fd, kind, before: None };
+        match kind {
+            Kind::Serial => port.set_up(baud)?,
+            _ if baud.is_some() => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "baud is for serial ports, and this is none"));
+            }
+            Kind::Fifo => drop(fcntl_setpipe_size(&port.fd, PIPE)),
+            Kind::File | Kind::Given => {}
+        }
+        Ok(port)
+    }
+
+    /// What was opened for this process. Its flags are others', too, and stay as they are.
+    pub(crate) fn standard_input() -> io::Result<Self> {
+        let fd = io::stdin().as_fd().try_clone_to_owned()?;
+        let kind = match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
+            FileType::RegularFile => Kind::File,
+            _ => Kind::Given,
+        };
+        let _ = fcntl_setpipe_size(&fd, PIPE);
+        Ok(Self { fd, kind, before: None })
+    }
+
+    fn set_up(&mut self, baud: Option<u32>) -> io::Result<()> {
+        let before = tcgetattr(&self.fd)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        if let Some(baud) = baud {
+            raw.set_speed(baud)?;
+        }
+        tcsetattr(&self.fd, OptionalActions::Now, &raw)?;
+        self.before = Some(before);
+        Ok(())
+    }
+
+    /// Whether there is something to wait for: a file has all there is.
+    pub(crate) fn tells(&self) -> bool {
+        self.kind != Kind::File
+    }
+
+    /// Throws away what came to a serial port: it is from before. What is in a pipe was written to be read.
+    pub(crate) fn forget(&self) -> io::Result<()> {
+        match self.kind {
+            Kind::Serial => Ok(tcflush(&self.fd, QueueSelector::IFlush)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads what is there, in one call.
+    pub(crate) fn read(&mut self, places: &mut [IoSliceMut<'_>]) -> io::Result<Read> {
+        // What was opened elsewhere may wait in a read.
+        let told = match self.kind {
+            Kind::File => PollFlags::IN,
+            _ => self.poll()?,
+        };
+        if told.is_empty() {
+            return Ok(Read::NotYet);
+        }
+        match readv(&self.fd, places) {
+            Ok(0) => {}
+            Ok(bytes) => return Ok(Read::Bytes(bytes)),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Read::NotYet),
+            // A terminal whose other end is gone, or an adapter that was pulled.
+            Err(Errno::IO | Errno::NODEV | Errno::NXIO) if self.kind == Kind::Serial => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(match self.kind {
+            Kind::File | Kind::Given => Read::End,
+            Kind::Serial => Read::Gone,
+            // Without HUP nobody has opened it for writing yet (pipe_poll, fs/pipe.c).
+            Kind::Fifo if told.contains(PollFlags::HUP) => Read::End,
+            Kind::Fifo => Read::NotYet,
+        })
+    }
+
+    fn poll(&self) -> io::Result<PollFlags> {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(_) => Ok(fds[0].revents()),
+            Err(Errno::INTR) => Ok(PollFlags::empty()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What the driver of a serial port says it lost, where it says so.
+    pub(crate) fn overruns(&self) -> Option<u64> {
+        (self.kind == Kind::Serial).then(|| overruns(self.fd.as_fd())).flatten()
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // Where it is gone, nothing is to be put back.
+            let _ = tcsetattr(&self.fd, OptionalActions::Now, before);
+        }
+    }
+}
+
+impl AsFd for Port {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A descriptor that stays the same, whatever is behind it.
+#[derive(Debug)]
+pub(crate) struct Watch(OwnedFd);
+
+impl Watch {
+    pub(crate) fn new(file: impl AsFd) -> io::Result<Self> {
+        let watch = Self(epoll::create(CreateFlags::CLOEXEC)?);
+        watch.add(file)?;
+        Ok(watch)
+    }
+
+    /// It tells of this file from now on. Of one that is closed it tells no more.
+    pub(crate) fn add(&self, file: impl AsFd) -> io::Result<()> {
+        Ok(epoll::add(&self.0, file, EventData::new_u64(0), EventFlags::IN)?)
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// `struct serial_icounter_struct` (include/uapi/linux/serial.h).
+#[repr(C)]
+#[derive(Default)]
+struct Counts {
+    lines: [libc::c_int; 4],
+    received: libc::c_int,
+    sent: libc::c_int,
+    frame: libc::c_int,
+    overrun: libc::c_int,
+    parity: libc::c_int,
+    breaks: libc::c_int,
+    buffer_overrun: libc::c_int,
+    reserved: [libc::c_int; 9],
+}
+
+fn overruns(port: BorrowedFd<'_>) -> Option<u64> {
+    use std::os::fd::AsRawFd;
+    let mut counts = Counts::default();
+    // SAFETY: the command fills a structure of this kind, which lives until the call is over.
+    let result = unsafe { libc::ioctl(port.as_raw_fd(), libc::TIOCGICOUNT as libc::Ioctl, &raw mut counts) };
+    let all = [counts.frame, counts.overrun, counts.parity, counts.buffer_overrun];
+    (result == 0).then(|| all.iter().map(|count| u64::from(count.unsigned_abs())).sum())
+}

@@ -1,0 +1,432 @@
+//! Records out of a pipe, a serial port or standard input: read into slots as they come.
+//!
+//! The kernel writes each record into its slot. Where nobody takes them the pipe fills up, and who writes into it
+//! waits: nothing is lost. A serial port waits for nobody; its driver counts what it loses.
+
+use crate::port::{Port, Read, Watch};
+use crate::records::{Records, Rule};
+use rustix::io::IoSliceMut;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, Layout, StreamConfig};
+use thalweg_wire::{PayloadType, Status, TaiNanos};
+
+/// Records that one call reads, at most.
+const BURST: usize = 64;
+/// How often a port that was unplugged is looked for.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// A stream of records.
+#[derive(Debug)]
+pub struct Stream {
+    description: Description,
+    file: PathBuf,
+    baud: Option<u32>,
+    port: Option<Port>,
+    watch: Option<Watch>,
+    layout: Option<Layout>,
+    longest: usize,
+    records: Records,
+    posted: VecDeque<Buffer>,
+    filled: VecDeque<Acquired>,
+    /// The number of the record in front.
+    number: u64,
+    over: bool,
+    /// When to look for a port that is gone.
+    again: Duration,
+    /// What the driver had counted when the run began.
+    before: u64,
+    counts: Counts,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    bytes: u64,
+    cut_off: u64,
+    unplugged: u64,
+}
+
+impl Stream {
+    /// What comes out of the file that a topology names.
+    ///
+    /// # Errors
+    /// It cannot be opened, or an option makes no sense.
+    pub fn open(config: &StreamConfig) -> Result<Self, DeviceError> {
+        let port = Port::open(&config.file, config.baud);
+        Self::new(config, port.map_err(|error| told("opening", config, error))?)
+    }
+
+    /// What comes from standard input; `config.file` is only a name.
+    ///
+    /// # Errors
+    /// An option makes no sense.
+    pub fn standard_input(config: &StreamConfig) -> Result<Self, DeviceError> {
+        if config.baud.is_some() {
+            let problem = "is for a serial port that is opened by its name".to_owned();
+            return Err(DeviceError::Option { option: "baud", problem });
+        }
+        Self::new(config, Port::standard_input().map_err(|error| told("opening", config, error))?)
+    }
+
+    fn new(config: &StreamConfig, port: Port) -> Result<Self, DeviceError> {
+        let layout = config.check()?;
+        let longest = usize::try_from(config.longest().unwrap_or(0)).unwrap_or(usize::MAX);
+        let rule = match config.length {
+            Some(prefix) => Rule::Prefixed { prefix, longest },
+            None => Rule::Fixed(longest),
+        };
+        let watch = port.tells().then(|| Watch::new(&port)).transpose();
+        let payload_type = layout.as_ref().map_or(PayloadType::RAW, |layout| layout.payload_type);
+        let description = Description {
+            kind: "stream".into(),
+            payload_type: payload_type.name().to_owned(),
+            shape: layout.as_ref().and_then(|layout| layout.shape.clone()),
+            record_bytes: Some(longest as u64),
+            file: Some(config.file.display().to_string()),
+            notes: layout.as_ref().and_then(|layout| layout.note(&config.file)).into_iter().collect(),
+            ..Description::default()
+        };
+        Ok(Self {
+            description,
+            file: config.file.clone(),
+            baud: config.baud,
+            port: Some(port),
+            watch: watch.map_err(|error| told("waiting for", config, error))?,
+            layout,
+            longest,
+            records: Records::new(rule),
+            posted: VecDeque::new(),
+            filled: VecDeque::new(),
+            number: 0,
+            over: false,
+            again: Duration::ZERO,
+            before: 0,
+            counts: Counts::default(),
+        })
+    }
+
+    fn file_error(&self, doing: &'static str, error: io::Error) -> DeviceError {
+        DeviceError::File { doing, file: self.file.clone(), error }
+    }
+
+    /// Takes what is there, as far as there are buffers. Whether anything was.
+    fn read(&mut self, now: Duration) -> Result<bool, DeviceError> {
+        let Some(port) = &mut self.port else { return self.look_again(now).map(|()| false) };
+        let mut next = [0; 8];
+        let has = self.records.has();
+        let read = match self.records.len() {
+            // The number in front of the record comes first.
+            None => port.read(&mut [IoSliceMut::new(self.records.missing_head())]),
+            Some(len) => {
+                let after = self.records.next_head();
+                let mut places: Vec<_> = match after {
+                    0 => self.posted.iter_mut().take(BURST).map(|buffer| &mut buffer.payload()[..len]).collect(),
+                    _ => self.posted.front_mut().map(|buffer| &mut buffer.payload()[..len]).into_iter().collect(),
+                };
+                if let Some(front) = places.first_mut() {
+                    *front = &mut std::mem::take(front)[has..];
+                }
+                let mut places: Vec<_> = places.into_iter().map(IoSliceMut::new).collect();
+                if after > 0 {
+                    places.push(IoSliceMut::new(&mut next[..after]));
+                }
+                port.read(&mut places)
+            }
+        };
+        match read.map_err(|error| self.file_error("reading", error))? {
+            Read::Bytes(bytes) => return self.came(bytes, &next).map(|()| true),
+            Read::NotYet => {}
+            Read::End => {
+                self.cut_off();
+                self.over = true;
+            }
+            Read::Gone => {
+                tracing::warn!("{} was unplugged; it is waited for", self.file.display());
+                self.cut_off();
+                self.counts.unplugged += 1;
+                self.port = None;
+                self.again = now + AGAIN;
+            }
+        }
+        Ok(false)
+    }
+
+    /// So many bytes came to where they were read; of those, what is behind a record is the beginning of the next one's
+    /// number.
+    fn came(&mut self, mut bytes: usize, next: &[u8; 8]) -> Result<(), DeviceError> {
+        self.counts.bytes += bytes as u64;
+        if self.records.len().is_none() {
+            self.head_came(bytes)?;
+            bytes = 0;
+        }
+        while let Some(len) = self.records.len().filter(|len| bytes > 0 || *len == 0) {
+            let took = bytes.min(len - self.records.has());
+            if self.posted.is_empty() {
+                break;
+            }
+            bytes -= took;
+            if self.records.came(took).is_some() {
+                self.is_whole(len);
+            }
+            if bytes > 0 && self.records.len().is_none() {
+                self.records.missing_head()[..bytes].copy_from_slice(&next[..bytes]);
+                self.head_came(std::mem::take(&mut bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn head_came(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        let (at, file) = (self.records.at, &self.file);
+        self.records.head_came(bytes).map_err(|problem| DeviceError::Stream { file: file.clone(), at, problem })
+    }
+
+    fn is_whole(&mut self, len: usize) {
+        let Some(mut buffer) = self.posted.pop_front() else { return };
+        let mut payload_type = PayloadType::RAW;
+        if let Some(layout) = &self.layout {
+            payload_type = layout.payload_type;
+            layout.to_little_endian(&mut buffer.payload()[..len]);
+        }
+        let filled = Filled { payload_type, status: Status::empty(), window: 0, timestamp: None };
+        self.filled.push_back(Acquired::Frame(Frame { buffer, number: self.number, len, filled, crc: None }));
+        self.number += 1;
+    }
+
+    /// What is there of a record is all that comes of it.
+    fn cut_off(&mut self) {
+        if self.records.is_within() {
+            let bytes = self.records.cut_off();
+            tracing::warn!("{}: {bytes} bytes at its end are no whole record", self.file.display());
+            self.counts.cut_off += bytes as u64;
+            self.filled.push_back(Acquired::Lost { first: self.number, count: 1 });
+            self.number += 1;
+        }
+    }
+
+    /// Looks whether a port that was unplugged is there again.
+    fn look_again(&mut self, now: Duration) -> Result<(), DeviceError> {
+        if now < self.again {
+            return Ok(());
+        }
+        self.again = now + AGAIN;
+        let Ok(port) = Port::open(&self.file, self.baud) else { return Ok(()) };
+        if let Some(watch) = &self.watch {
+            watch.add(&port).map_err(|error| self.file_error("waiting for", error))?;
+        }
+        tracing::info!("{} is there again", self.file.display());
+        self.port = Some(port);
+        Ok(())
+    }
+}
+
+fn told(doing: &'static str, config: &StreamConfig, error: io::Error) -> DeviceError {
+    DeviceError::File { doing, file: config.file.clone(), error }
+}
+
+impl Acquisition for Stream {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn max_payload(&self) -> usize {
+        self.longest
+    }
+
+    fn depth(&self) -> u32 {
+        BURST as u32
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.posted.push_back(buffer);
+    }
+
+    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+        let Some(port) = &self.port else { return Ok(()) };
+        port.forget().map_err(|error| self.file_error("emptying", error))?;
+        self.before = port.overruns().unwrap_or(0);
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        while self.filled.is_empty() && !self.over && !self.posted.is_empty() {
+            if !self.read(now)? {
+                break;
+            }
+        }
+        Ok(match self.filled.pop_front() {
+            Some(acquired) => acquired,
+            None if self.over => Acquired::Over,
+            None => Acquired::NotYet,
+        })
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.as_ref().map(Watch::as_fd)
+    }
+
+    fn has_room(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
+    fn next_time(&self) -> Option<Duration> {
+        if !self.filled.is_empty() || self.over {
+            return Some(Duration::ZERO);
+        }
+        match &self.port {
+            None => Some(self.again),
+            Some(port) if !port.tells() && self.has_room() => Some(Duration::ZERO),
+            Some(_) => None,
+        }
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let overruns = self.port.as_ref().and_then(Port::overruns);
+        let Counts { bytes, cut_off, unplugged } = self.counts;
+        let always = [("bytes", bytes), ("cut_off_bytes", cut_off), ("unplugged", unplugged)];
+        let overruns = overruns.map(|now| ("overruns", now.saturating_sub(self.before)));
+        always.into_iter().chain(overruns).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::{LocalModes, tcgetattr};
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+    use std::path::Path;
+    use thalweg_arena::SlotPool;
+
+    fn config(file: &Path, record: u64) -> StreamConfig {
+        toml::from_str(&format!("file = {file:?}\nrecord = {record}")).unwrap()
+    }
+
+    fn fifo() -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("fifo");
+        mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        (directory, file)
+    }
+
+    fn stream(config: &StreamConfig, slots: u32) -> (Stream, SlotPool) {
+        let mut pool = SlotPool::new("slots", slots, 256).unwrap();
+        let mut stream = Stream::open(config).unwrap();
+        while let Some(slot) = pool.take() {
+            stream.post(Buffer::new(slot));
+        }
+        stream.start(TaiNanos(0)).unwrap();
+        (stream, pool)
+    }
+
+    /// All that is there.
+    fn all(stream: &mut Stream, now: u64) -> Vec<Result<(u64, Vec<u8>), u64>> {
+        let mut all = Vec::new();
+        loop {
+            match stream.poll(Duration::from_secs(now)).unwrap() {
+                Acquired::Frame(Frame { mut buffer, number, len, .. }) => {
+                    all.push(Ok((number, buffer.payload()[..len].to_vec())));
+                    stream.post(buffer);
+                }
+                Acquired::Lost { first, count: 1 } => all.push(Err(first)),
+                Acquired::Lost { .. } | Acquired::Missed { .. } => unreachable!("one record is cut off at a time"),
+                Acquired::NotYet | Acquired::Over => return all,
+            }
+        }
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_writes_to_yet_is_not_over_and_one_that_was_closed_is() {
+        let (_directory, file) = fifo();
+        let (mut stream, _pool) = stream(&config(&file, 4), 8);
+        assert_eq!(all(&mut stream, 0), []);
+        assert!(!stream.over, "nobody has written yet");
+        let mut writer = File::options().write(true).open(&file).unwrap();
+        writer.write_all(b"oneatwobthrc4").unwrap();
+        let came = [(0, b"onea".to_vec()), (1, b"twob".to_vec()), (2, b"thrc".to_vec())];
+        assert_eq!(all(&mut stream, 0), came.map(Ok));
+        assert!(!stream.over);
+        drop(writer);
+        assert_eq!(all(&mut stream, 0), [Err(3)], "a byte of the fourth was there");
+        assert!(stream.over);
+        assert_eq!(stream.counters()[..2], [("bytes", 13), ("cut_off_bytes", 1)]);
+    }
+
+    #[test]
+    fn records_that_say_how_long_they_are_come_one_by_one() {
+        let (_directory, file) = fifo();
+        let text = format!("file = {file:?}\nsize = 100\nlength = {{ bytes = 2 }}");
+        let (mut stream, _pool) = stream(&toml::from_str(&text).unwrap(), 2);
+        let mut writer = File::options().write(true).open(&file).unwrap();
+        writer.write_all(b"\0\x03abc\0\0\0\x01d\0").unwrap();
+        assert_eq!(all(&mut stream, 0), [(0, b"abc".to_vec()), (1, vec![]), (2, b"d".to_vec())].map(Ok));
+        writer.write_all(b"\x64").unwrap();
+        assert_eq!(all(&mut stream, 0), []);
+        writer.write_all(&[7; 100]).unwrap();
+        assert_eq!(all(&mut stream, 0), [Ok((3, vec![7; 100]))]);
+        writer.write_all(b"\x01\0").unwrap();
+        let error = stream.poll(Duration::ZERO).unwrap_err().to_string();
+        assert!(error.contains("at byte 112: a record of 256 bytes is announced, and size says 100"), "{error}");
+    }
+
+    /// A terminal's other end, and its name.
+    fn terminal() -> (OwnedFd, PathBuf) {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        (master, name.into())
+    }
+
+    #[test]
+    fn a_serial_port_gives_bytes_as_they_come_is_left_as_it_was_and_waited_for_when_unplugged() {
+        let directory = tempfile::tempdir().unwrap();
+        let port = directory.path().join("ttyUSB0");
+        let (instrument, name) = terminal();
+        std::os::unix::fs::symlink(&name, &port).unwrap();
+        let kept = File::options().read(true).write(true).open(&name).unwrap();
+        let canonical = || tcgetattr(&kept).unwrap().local_modes.contains(LocalModes::ICANON);
+        rustix::io::write(&instrument, b"stale\n").unwrap();
+        let (mut stream, _pool) = stream(&StreamConfig { baud: Some(115_200), ..config(&port, 3) }, 8);
+        assert!(!canonical());
+        rustix::io::write(&instrument, b"\x03\r\x00abc!").unwrap();
+        let came = [(0, b"\x03\r\x00".to_vec()), (1, b"abc".to_vec())];
+        assert_eq!(all(&mut stream, 0), came.map(Ok), "no byte means anything, and what is from before is gone");
+        stream.port = None;
+        assert!(canonical(), "it is left as it was");
+
+        // Another is plugged in there.
+        drop((instrument, kept));
+        let (instrument, name) = terminal();
+        std::fs::remove_file(&port).unwrap();
+        std::os::unix::fs::symlink(&name, &port).unwrap();
+        assert_eq!(all(&mut stream, 1), []);
+        rustix::io::write(&instrument, b"bcdef").unwrap();
+        assert_eq!(all(&mut stream, 1).len(), 2);
+        drop(instrument);
+        assert_eq!(all(&mut stream, 2), []);
+        assert_eq!(stream.counts.unplugged, 1);
+        assert!(stream.port.is_none() && stream.next_time() > Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn what_is_no_stream_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = Stream::open(&config(directory.path(), 4)).unwrap_err().to_string();
+        assert!(error.contains("it is no pipe, serial port or file"), "{error}");
+        let file = directory.path().join("file");
+        std::fs::write(&file, b"12345678").unwrap();
+        let error = Stream::open(&StreamConfig { baud: Some(9600), ..config(&file, 4) }).unwrap_err().to_string();
+        assert!(error.contains("baud is for serial ports"), "{error}");
+        let (mut stream, _pool) = stream(&config(&file, 4), 1);
+        assert!(stream.fd().is_none(), "a file has nothing to wait for");
+        assert_eq!(all(&mut stream, 0).len(), 2);
+        assert!(stream.over);
+    }
+}

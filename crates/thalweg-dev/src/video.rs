@@ -1,0 +1,467 @@
+//! Cameras that the kernel has a driver for (V4L2): images into slots, and the driver's count of them.
+//!
+//! The driver writes into slots by itself, where it can: their pages are its buffers (`V4L2_MEMORY_USERPTR`). Otherwise
+//! it has buffers of its own, and images are copied once (`V4L2_MEMORY_MMAP`). Which it is, is in the log.
+
+use crate::port::Watch;
+use crate::v4l2::{
+    Buffers, CAN_CAPTURE, CAN_PACE, CAN_STREAM, CAPTURE, CLOCK, Capability, Control, DAMAGED, DEQUEUE, ENQUEUE, Format,
+    FourCc, MONOTONIC, NEXT_CONTROL, Pace, Place, QUERY, Setting, Stream, ask,
+};
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock, V4l2Config};
+use thalweg_wire::{PayloadType, Status, TaiNanos};
+
+/// Images that may be under way.
+const DEPTH: u32 = 8;
+/// How often a camera that was unplugged is looked for.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// A video node.
+#[derive(Debug)]
+pub struct Video {
+    // The order matters: a camera that is dropped writes no more to what is dropped next.
+    camera: Option<Camera>,
+    queued: Vec<Option<Buffer>>,
+    waiting: VecDeque<Buffer>,
+    config: V4l2Config,
+    description: Description,
+    payload_type: PayloadType,
+    size: usize,
+    watch: Watch,
+    clock: TaiClock,
+    started: bool,
+    /// When to look for a camera that is gone.
+    again: Duration,
+    numbers: Numbers,
+    counts: Counts,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    images: u64,
+    damaged: u64,
+    unplugged: u64,
+}
+
+/// The driver's count has 32 bits, and begins anew where the camera does.
+#[derive(Debug, Clone, Copy, Default)]
+struct Numbers {
+    next: u64,
+    last: Option<u32>,
+}
+
+impl Numbers {
+    fn number(&mut self, sequence: u32) -> u64 {
+        let number = match self.last.replace(sequence) {
+            // What it skips at its beginning is lost, too.
+            None => self.next + u64::from(sequence),
+            Some(last) => self.next + u64::from(sequence.wrapping_sub(last).wrapping_sub(1)),
+        };
+        self.next = number + 1;
+        number
+    }
+
+    fn anew(&mut self) {
+        self.last = None;
+    }
+}
+
+/// An open camera. Dropping it ends all writing into buffers.
+#[derive(Debug)]
+struct Camera {
+    fd: OwnedFd,
+    format: Format<false>,
+    memory: u32,
+    /// Its own buffers.
+    own: Vec<MmapRaw>,
+}
+
+impl Camera {
+    fn open(config: &V4l2Config) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = open(&config.file, flags, Mode::empty())?;
+        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let mut capability = Capability::default();
+        ask(fd.as_fd(), &mut capability).map_err(|_| wrong("it is no video device".into()))?;
+        if capability.device & CAN_CAPTURE == 0 || capability.device & CAN_STREAM == 0 {
+            return Err(wrong("it captures no images".into()));
+        }
+        let mut format = Format::<false>::default();
+        ask(fd.as_fd(), &mut format)?;
+        format.width = config.width.unwrap_or(format.width);
+        format.height = config.height.unwrap_or(format.height);
+        if let Some(letters) = &config.format {
+            format.pixels = FourCc::parse(letters).ok_or_else(|| wrong(format!("format = {letters:?}")))?;
+        }
+        // As long as the pixels make them, and not as they were before.
+        (format.line, format.size) = (0, 0);
+        let mut set = format.to_set();
+        ask(fd.as_fd(), &mut set)?;
+        let given = set.as_given();
+        if (given.width, given.height, given.pixels) != (format.width, format.height, format.pixels) {
+            return Err(wrong(format!(
+                "it has no images of {} × {} {}; the nearest are {} × {} {}: set width, height and format to what it has \
+                 (v4l2-ctl --list-formats-ext)",
+                format.width, format.height, format.pixels, given.width, given.height, given.pixels
+            )));
+        }
+        let mut camera = Self { fd, format: given, memory: OWN, own: Vec::new() };
+        camera.set_controls(config)?;
+        if let Some(rate) = config.rate {
+            camera.set_pace(rate.hertz())?;
+        }
+        // A count of 0 asks whether there is this kind.
+        camera.memory = match camera.request(PAGES, 0) {
+            Ok(_) => PAGES,
+            Err(_) => OWN,
+        };
+        Ok(camera)
+    }
+
+    fn set_controls(&self, config: &V4l2Config) -> io::Result<()> {
+        let mut left: Vec<(&String, &i64)> = config.controls.iter().collect();
+        let mut known = Vec::new();
+        let mut control = Control { id: NEXT_CONTROL, ..Control::default() };
+        while !left.is_empty() && ask(self.fd.as_fd(), &mut control).is_ok() {
+            let name = control.name();
+            if let Some(at) = left.iter().position(|(wanted, _)| **wanted == name) {
+                let (_, value) = left.swap_remove(at);
+                let value = i32::try_from(*value).unwrap_or(i32::MAX);
+                ask(self.fd.as_fd(), &mut Setting { id: control.id, value }).map_err(|error| {
+                    let (least, most) = (control.least, control.most);
+                    let why = format!("controls.{name} = {value}: {error}; it is {least} to {most}");
+                    io::Error::new(io::ErrorKind::InvalidInput, why)
+                })?;
+            }
+            known.push(name);
+            control = Control { id: control.id | NEXT_CONTROL, ..Control::default() };
+        }
+        match left.first() {
+            None => Ok(()),
+            Some((name, _)) => {
+                let why = format!("controls.{name}: there is none; there are {}", known.join(", "));
+                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+            }
+        }
+    }
+
+    fn set_pace(&self, hertz: f64) -> io::Result<()> {
+        let mut pace = Pace::<false>::default();
+        ask(self.fd.as_fd(), &mut pace)?;
+        if pace.can & CAN_PACE == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "its rate cannot be set: leave `rate` out"));
+        }
+        let mut set = Pace::<true>::default();
+        set.period = [1_000_000, (hertz * 1e6).round() as u32];
+        ask(self.fd.as_fd(), &mut set)?;
+        let has = f64::from(set.period[1]) / f64::from(set.period[0].max(1));
+        if (has - hertz).abs() > hertz * 0.01 {
+            tracing::warn!("it takes {has:.2} images a second, not {hertz:.2}");
+        }
+        Ok(())
+    }
+
+    /// Asks for so many buffers of this kind. How many there are.
+    fn request(&self, memory: u32, count: u32) -> Result<u32, Errno> {
+        let mut buffers = Buffers { count, kind: CAPTURE, memory, ..Buffers::default() };
+        ask(self.fd.as_fd(), &mut buffers).map(|()| buffers.count)
+    }
+
+    /// Makes buffers. How many there are.
+    fn prepare(&mut self) -> io::Result<u32> {
+        let count = self.request(self.memory, DEPTH)?;
+        if self.memory == PAGES {
+            return Ok(count);
+        }
+        for index in 0..count {
+            let mut place = Place::<QUERY>::of(index, OWN);
+            ask(self.fd.as_fd(), &mut place)?;
+            let map =
+                MmapOptions::new().offset(place.offset()).len(place.length as usize).map_raw(&self.fd)?;
+            self.own.push(map);
+            self.give_back(index)?;
+        }
+        Ok(count)
+    }
+
+    /// Gives the driver one of its own buffers to write into.
+    fn give_back(&self, index: u32) -> Result<(), Errno> {
+        ask(self.fd.as_fd(), &mut Place::<ENQUEUE>::of(index, OWN))
+    }
+
+    /// Gives the driver a slot to write into.
+    ///
+    /// # Safety
+    /// Until the driver gives it back, or this camera was dropped, nobody does anything with it.
+    unsafe fn give(&self, index: u32, buffer: &mut Buffer) -> Result<(), Errno> {
+        let payload = buffer.payload();
+        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        // SAFETY: these are the payload's bytes, and the rest is the caller's promise.
+        let mut place = unsafe { Place::pages(index, payload.as_mut_ptr(), length) };
+        ask(self.fd.as_fd(), &mut place)
+    }
+
+    fn take(&self) -> Result<Place<DEQUEUE>, Errno> {
+        let mut place = Place::of(0, self.memory);
+        ask(self.fd.as_fd(), &mut place).map(|()| place)
+    }
+}
+
+impl Drop for Camera {
+    fn drop(&mut self) {
+        // Nothing is written into any buffer after this (vb2_core_streamoff). Where the device is gone and answers nothing,
+        // it is closing the file, next, that ends it (vb2_fop_release).
+        let _ = ask(self.fd.as_fd(), &mut Stream::<false>(CAPTURE));
+        let _ = self.request(self.memory, 0);
+    }
+}
+
+impl Video {
+    /// The camera that a topology names, set up as it says.
+    ///
+    /// # Errors
+    /// It is not there, is no camera, or has not what is asked for.
+    pub fn open(config: &V4l2Config) -> Result<Self, DeviceError> {
+        let told = |doing, error| DeviceError::File { doing, file: config.file.clone(), error };
+        let mut camera = Camera::open(config).map_err(|error| told("opening", error))?;
+        let count = camera.prepare().map_err(|error| told("making buffers of", error))?;
+        let watch = Watch::new(&camera.fd).map_err(|error| told("waiting for", error))?;
+        let Format { width, height, pixels, line, size, .. } = camera.format;
+        let deep = [b"Y16 ", b"Y14 ", b"Y12 ", b"Y10 "].contains(&&pixels.0);
+        let payload_type = match &pixels.0 {
+            b"GREY" if line == width && size == width * height => PayloadType::IMAGE_U8,
+            _ if deep && line == 2 * width && size == 2 * width * height => PayloadType::IMAGE_U16,
+            _ => PayloadType::RAW,
+        };
+        let image = payload_type != PayloadType::RAW;
+        let description = Description {
+            kind: "v4l2".into(),
+            payload_type: payload_type.name().to_owned(),
+            fragment_rate: config.rate.map(|rate| rate.hertz()),
+            width: image.then_some(width),
+            height: image.then_some(height),
+            shape: image.then(|| vec![height.into(), width.into()]),
+            record_bytes: Some(size.into()),
+            file: Some(config.file.display().to_string()),
+            metadata: Some(serde_json::json!({
+                "pixel_format": pixels.to_string(), "width": width, "height": height, "bytes_per_line": line,
+            })),
+            ..Description::default()
+        };
+        let how = if camera.memory == PAGES { "written into slots by its driver" } else { "copied once, into slots" };
+        tracing::info!("{}: {width} × {height} {pixels}, images are {how}", config.file.display());
+        Ok(Self {
+            queued: (0..count).map(|_| None).collect(),
+            camera: Some(camera),
+            waiting: VecDeque::new(),
+            config: config.clone(),
+            description,
+            payload_type,
+            size: size as usize,
+            watch,
+            clock: TaiClock::probe(),
+            started: false,
+            again: Duration::ZERO,
+            numbers: Numbers::default(),
+            counts: Counts::default(),
+        })
+    }
+
+    fn told(&self, doing: &'static str, error: impl Into<io::Error>) -> DeviceError {
+        DeviceError::File { doing, file: self.config.file.clone(), error: error.into() }
+    }
+
+    /// Gives the driver what buffers it takes.
+    fn queue(&mut self) -> Result<(), DeviceError> {
+        let Some(camera) = self.camera.as_ref().filter(|camera| camera.memory == PAGES) else { return Ok(()) };
+        for (place, index) in self.queued.iter_mut().zip(0..).filter(|(place, _)| place.is_none()) {
+            let Some(mut buffer) = self.waiting.pop_front() else { break };
+            // SAFETY: it is put where it stays until the driver gives it back, or the camera was dropped: in `gone`, and as
+            // the first of this structure's fields.
+            match unsafe { camera.give(index, &mut buffer) } {
+                Ok(()) => *place = Some(buffer),
+                Err(Errno::NODEV) => {
+                    self.waiting.push_front(buffer);
+                    return Ok(());
+                }
+                Err(error) => return Err(self.told("giving a slot to", error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn stream(&self) -> Result<(), DeviceError> {
+        let Some(camera) = &self.camera else { return Ok(()) };
+        ask(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)).map_err(|error| self.told("starting", error))
+    }
+
+    /// The camera is gone: what it had is free again.
+    fn gone(&mut self, now: Duration) {
+        tracing::warn!("{} was unplugged; it is waited for", self.config.file.display());
+        self.camera = None;
+        self.waiting.extend(self.queued.iter_mut().filter_map(Option::take));
+        self.counts.unplugged += 1;
+        self.numbers.anew();
+        self.again = now + AGAIN;
+    }
+
+    fn look_again(&mut self, now: Duration) -> Result<(), DeviceError> {
+        if now < self.again {
+            return Ok(());
+        }
+        self.again = now + AGAIN;
+        let Ok(mut camera) = Camera::open(&self.config) else { return Ok(()) };
+        if camera.format.size as usize != self.size {
+            return Ok(());
+        }
+        let Ok(count) = camera.prepare() else { return Ok(()) };
+        self.watch.add(&camera.fd).map_err(|error| self.told("waiting for", error))?;
+        self.queued = (0..count).map(|_| None).collect();
+        self.camera = Some(camera);
+        tracing::info!("{} is there again", self.config.file.display());
+        self.queue()?;
+        self.stream()
+    }
+
+    fn filled(&mut self, place: &Place<DEQUEUE>) -> Filled {
+        let damaged = place.flags & DAMAGED != 0 || place.used as usize > self.size;
+        self.counts.damaged += u64::from(damaged);
+        self.counts.images += 1;
+        let status = if damaged { Status::CORRUPT } else { Status::empty() };
+        let timestamp = (place.flags & CLOCK == MONOTONIC).then(|| {
+            let now = clock_gettime(ClockId::Monotonic);
+            let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+            let age = nanos(now.tv_sec, now.tv_nsec) - nanos(place.seconds, place.micros * 1000);
+            TaiNanos(self.clock.now().0.saturating_sub(u64::try_from(age).unwrap_or(0)))
+        });
+        Filled { payload_type: self.payload_type, status, window: 0, timestamp }
+    }
+}
+
+impl Acquisition for Video {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn max_payload(&self) -> usize {
+        self.size
+    }
+
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.waiting.push_back(buffer);
+    }
+
+    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+        self.started = true;
+        self.queue()?;
+        self.stream()
+    }
+
+    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        self.queue()?;
+        let Some(camera) = &self.camera else {
+            self.look_again(now)?;
+            return Ok(Acquired::NotYet);
+        };
+        if !self.has_room() {
+            return Ok(Acquired::NotYet);
+        }
+        let place = match camera.take() {
+            Ok(place) => place,
+            Err(Errno::AGAIN | Errno::PIPE) => return Ok(Acquired::NotYet),
+            Err(Errno::NODEV) => {
+                self.gone(now);
+                return Ok(Acquired::NotYet);
+            }
+            Err(error) => return Err(self.told("taking an image from", error)),
+        };
+        let len = (place.used as usize).min(self.size);
+        let buffer = match camera.own.get(place.index as usize) {
+            None => self.queued.get_mut(place.index as usize).and_then(Option::take),
+            Some(own) => self.waiting.pop_front().map(|mut buffer| {
+                let len = len.min(own.len());
+                let payload = &mut buffer.payload()[..len];
+                // SAFETY: the driver's buffer is mapped for at least `len` bytes, and until it is given back nobody writes
+                // into it.
+                unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), payload.as_mut_ptr(), len) };
+                buffer
+            }),
+        };
+        if !camera.own.is_empty()
+            && let Err(error) = camera.give_back(place.index)
+            && error != Errno::NODEV
+        {
+            return Err(self.told("giving a buffer back to", error));
+        }
+        let Some(buffer) = buffer else { return Ok(Acquired::NotYet) };
+        let (number, filled) = (self.numbers.number(place.sequence), self.filled(&place));
+        Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None }))
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.watch.as_fd())
+    }
+
+    /// With nothing queued the driver tells of an error, again and again (vb2_core_poll).
+    fn has_room(&self) -> bool {
+        match &self.camera {
+            None => false,
+            Some(camera) if camera.memory == PAGES => self.queued.iter().any(Option::is_some),
+            Some(_) => !self.waiting.is_empty(),
+        }
+    }
+
+    fn next_time(&self) -> Option<Duration> {
+        (self.started && self.camera.is_none()).then_some(self.again)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let Counts { images, damaged, unplugged } = self.counts;
+        vec![("images", images), ("damaged", damaged), ("unplugged", unplugged)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_of_32_bits_goes_on_and_what_it_skips_is_left_out() {
+        let mut numbers = Numbers { next: 0, last: None };
+        assert_eq!([2, 3, 7].map(|sequence| numbers.number(sequence)), [2, 3, 7]);
+        numbers = Numbers { next: 10, last: Some(u32::MAX - 1) };
+        assert_eq!([u32::MAX, 0, 2].map(|sequence| numbers.number(sequence)), [10, 11, 13]);
+        numbers.anew();
+        assert_eq!([0, 1].map(|sequence| numbers.number(sequence)), [14, 15], "a camera that is plugged in again");
+    }
+
+    #[test]
+    fn names_and_letters_are_as_v4l2_ctl_has_them() {
+        let mut control = Control::default();
+        control.name[..20].copy_from_slice(b"White Balance, Auto\0");
+        assert_eq!(control.name(), "white_balance_auto");
+        assert_eq!(FourCc::parse("Y16").unwrap().to_string(), "Y16");
+        assert!(FourCc::parse("").is_none() && FourCc::parse("GREYS").is_none() && FourCc::parse("ü").is_none());
+    }
+
+    #[test]
+    fn what_is_no_camera_is_refused() {
+        let config = |file: &str| toml::from_str::<V4l2Config>(&format!("file = {file:?}")).unwrap();
+        for (file, why) in [("/dev/null", "it is no video device"), ("/dev/no-video", "No such file")] {
+            let error = Video::open(&config(file)).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains(file), "{error}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the records of a device are, where somebody has to say it: so many bytes, or an array.
+
+use crate::{ByteSize, DeviceError, MAX_AXES, MAX_PAYLOAD, StoredType};
+use std::path::Path;
+use thalweg_wire::PayloadType;
+
+/// Records of one size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes in each.
+    pub bytes: usize,
+    /// What they are.
+    pub payload_type: PayloadType,
+    /// Their axes, where they are arrays: the last one without gaps.
+    pub shape: Option<Vec<u64>>,
+    stored: Option<StoredType>,
+}
+
+impl Layout {
+    /// Records of `record` bytes, or of elements of a type with these axes, or with one axis.
+    ///
+    /// # Errors
+    /// Not enough is said, it contradicts itself, or they would be longer than 1 GiB.
+    pub fn new(
+        record: Option<ByteSize>,
+        stored: Option<StoredType>,
+        shape: Option<&[u64]>,
+    ) -> Result<Self, DeviceError> {
+        let (bytes, shape) = record_of(record.map(|record| record.0), stored, shape)?;
+        let bytes = usize::try_from(bytes)
+            .ok()
+            .filter(|bytes| (1..=MAX_PAYLOAD).contains(bytes))
+            .ok_or(DeviceError::Setting { option: "record", value: bytes, expected: "from 1 byte to 1 GiB" })?;
+        let array = stored.zip(shape).map(|(stored, shape)| stored.array(shape));
+        let (payload_type, shape) = array.map_or((PayloadType::RAW, None), |(kind, shape)| (kind, Some(shape)));
+        Ok(Self { bytes, payload_type, shape, stored })
+    }
+
+    /// Makes of a record what a fragment has.
+    pub fn to_little_endian(&self, record: &mut [u8]) {
+        if let Some(stored) = self.stored {
+            stored.to_little_endian(record);
+        }
+    }
+
+    /// What a person should know of records that come from there.
+    pub fn note(&self, from: &Path) -> Option<String> {
+        self.stored.and_then(|stored| stored.note(from))
+    }
+}
+
+/// Bytes in a record, and its axes where it is an array.
+fn record_of(
+    record: Option<u64>,
+    stored: Option<StoredType>,
+    shape: Option<&[u64]>,
+) -> Result<(u64, Option<Vec<u64>>), DeviceError> {
+    let wrong = |option, problem| Err(DeviceError::Option { option, problem });
+    match (stored, shape, record) {
+        (None, None, Some(record)) => Ok((record, None)),
+        (_, None, None) => {
+            let problem = "missing: write the bytes of a record, such as record = 4096, or what it is made of, such as \
+                           type = \"i16\", shape = [1024, 2]";
+            wrong("record", problem.to_owned())
+        }
+        (None, Some(_), _) => {
+            wrong("shape", "what the elements are is not said: add type, such as type = \"i16\"".into())
+        }
+        (Some(StoredType { element, .. }), None, Some(record)) => match record.is_multiple_of(element.size() as u64) {
+            true => Ok((record, Some(vec![record / element.size() as u64]))),
+            false => wrong("record", format!("{record} bytes are not a whole number of {element}")),
+        },
+        (Some(StoredType { element, .. }), Some(shape), record) => {
+            if shape.is_empty() || shape.len() > MAX_AXES || shape.contains(&0) {
+                return wrong("shape", format!("{shape:?}: it must have 1 to {MAX_AXES} lengths, each at least 1"));
+            }
+            match (element.bytes_of(shape), record) {
+                (Some(bytes), None) => Ok((bytes, Some(shape.to_vec()))),
+                (Some(bytes), Some(record)) if bytes == record => Ok((bytes, Some(shape.to_vec()))),
+                (Some(bytes), Some(record)) => {
+                    wrong("shape", format!("{shape:?} of {element} takes {bytes} bytes, and record says {record}"))
+                }
+                (None, _) => wrong("shape", format!("{shape:?} of {element} takes more bytes than there can be")),
+            }
+        }
+    }
+}

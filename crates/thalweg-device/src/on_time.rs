@@ -1,0 +1,257 @@
+//! A device that works by itself, whose frames are numbered by their time stamps.
+
+use crate::{
+    Acquired, Acquisition, Beat, Beats, Buffer, Description, DeviceError, Frame, FrameOrder, InTurn, Numbered,
+};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use thalweg_arena::Arena;
+use thalweg_wire::TaiNanos;
+
+/// Numbers the frames of a device by [`Beats`].
+#[derive(Debug)]
+pub struct OnTime {
+    device: Box<dyn Acquisition>,
+    beat: Beat,
+    /// By the device's own counter.
+    order: FrameOrder,
+    beats: Beats<Frame>,
+    /// Since when a frame is held.
+    held: Option<Duration>,
+    over: bool,
+}
+
+impl OnTime {
+    /// From its beginning.
+    pub fn new(device: Box<dyn Acquisition>, beat: Beat) -> Self {
+        let order = FrameOrder::new(device.reorders());
+        Self { device, beat, order, beats: Beats::new(beat, TaiNanos(0)), held: None, over: false }
+    }
+
+    /// What is in order by the device's counter gets its event.
+    fn number(&mut self) -> Result<(), DeviceError> {
+        while let Some(next) = self.order.next(self.over) {
+            // The counter's gap is seen in the next frame's.
+            let InTurn::Frame(frame) = next else { continue };
+            let Some(time) = frame.filled.timestamp else {
+                let problem = "its frames have no time stamps, so no `beat` can number them".to_owned();
+                return Err(DeviceError::Hardware { device: self.description().kind.clone(), problem });
+            };
+            self.beats.came(frame.number, time, frame);
+        }
+        Ok(())
+    }
+
+    /// How long a held frame waits for the next one.
+    fn patience(&self) -> Duration {
+        self.beat.period * 2
+    }
+}
+
+impl Acquisition for OnTime {
+    fn description(&self) -> &Description {
+        self.device.description()
+    }
+
+    fn max_payload(&self) -> usize {
+        self.device.max_payload()
+    }
+
+    fn depth(&self) -> u32 {
+        self.device.depth()
+    }
+
+    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        self.device.register(arena)
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.device.post(buffer);
+    }
+
+    fn start(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
+        self.beats = Beats::new(self.beat, at);
+        self.device.start(at)
+    }
+
+    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        loop {
+            match self.beats.take() {
+                Some(Numbered::Frame { event, frame }) => return Ok(Acquired::Frame(Frame { number: event, ..frame })),
+                Some(Numbered::Lost { event, count }) => return Ok(Acquired::Lost { first: event, count }),
+                Some(Numbered::Missed { event, count }) => return Ok(Acquired::Missed { first: event, count }),
+                Some(Numbered::Stray(frame)) => {
+                    self.device.post(frame.buffer);
+                    continue;
+                }
+                None if self.over => return Ok(Acquired::Over),
+                None => {}
+            }
+            match self.device.poll(now)? {
+                Acquired::Frame(frame) => {
+                    if let Some(Frame { buffer, .. }) = self.order.came(frame) {
+                        self.device.post(buffer);
+                    }
+                }
+                Acquired::Lost { first, count } | Acquired::Missed { first, count } => self.order.lost(first, count),
+                Acquired::NotYet => {
+                    self.held = if self.beats.waits() { self.held.or(Some(now)) } else { None };
+                    if self.held.is_none_or(|since| now < since + self.patience()) {
+                        return Ok(Acquired::NotYet);
+                    }
+                    self.beats.settle();
+                    continue;
+                }
+                Acquired::Over => self.over = true,
+            }
+            self.number()?;
+            if self.over {
+                self.beats.settle();
+            }
+        }
+    }
+
+    fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
+        self.device.idle(now)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.fd()
+    }
+
+    fn has_room(&self) -> bool {
+        self.device.has_room()
+    }
+
+    fn next_time(&self) -> Option<Duration> {
+        let settle = self.held.map(|since| since + self.patience());
+        self.device.next_time().into_iter().chain(settle).min()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.beats.counts();
+        let beats = [
+            ("missed_triggers", counts.missed),
+            ("stamped_late", counts.stamped_late),
+            ("off_beat", counts.off_beat),
+            ("of_no_event", counts.stray),
+            ("counter_restarts", counts.restarts),
+        ];
+        let drift = self.beats.drift().map(|drift| ("drift_ppb", drift.abs().round() as u64));
+        self.device.counters().into_iter().chain(beats).chain(drift).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Filled;
+    use std::collections::VecDeque;
+    use thalweg_arena::SlotPool;
+    use thalweg_wire::{PayloadType, Status};
+
+    /// Has these frames: counter and time stamp, where it has one.
+    #[derive(Debug)]
+    struct Camera {
+        description: Description,
+        frames: VecDeque<(u64, Option<u64>)>,
+        posted: Vec<Buffer>,
+        ends: bool,
+    }
+
+    impl Acquisition for Camera {
+        fn description(&self) -> &Description {
+            &self.description
+        }
+
+        fn max_payload(&self) -> usize {
+            64
+        }
+
+        fn depth(&self) -> u32 {
+            4
+        }
+
+        fn post(&mut self, buffer: Buffer) {
+            self.posted.push(buffer);
+        }
+
+        fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+            let Some((number, time)) = self.frames.pop_front() else {
+                return Ok(if self.ends { Acquired::Over } else { Acquired::NotYet });
+            };
+            let timestamp = time.map(TaiNanos);
+            let filled = Filled { payload_type: PayloadType::RAW, status: Status::empty(), window: 0, timestamp };
+            let buffer = self.posted.pop().unwrap();
+            Ok(Acquired::Frame(Frame { buffer, number, len: 8, filled, crc: None }))
+        }
+    }
+
+    const MS: u64 = 1_000_000;
+
+    fn on_time(frames: &[(u64, Option<u64>)], ends: bool) -> (OnTime, SlotPool) {
+        let mut pool = SlotPool::new("slots", 4, 128).unwrap();
+        let (frames, description) = (frames.iter().copied().collect(), Description::default());
+        let ms = Duration::from_millis;
+        let beat = Beat { period: ms(10), phase: ms(1), tolerance: ms(2) };
+        let camera = Camera { description, frames, posted: Vec::new(), ends };
+        let mut device = OnTime::new(Box::new(camera), beat);
+        while let Some(slot) = pool.take() {
+            device.post(Buffer::new(slot));
+        }
+        device.start(TaiNanos(1000 * MS)).unwrap();
+        (device, pool)
+    }
+
+    fn at(event: u64) -> Option<u64> {
+        Some((1001 + 10 * event) * MS)
+    }
+
+    /// What it says by then, and the buffers that came with it.
+    fn said(device: &mut OnTime, now: u64) -> Vec<String> {
+        let mut said = Vec::new();
+        loop {
+            match device.poll(Duration::from_millis(now)).unwrap() {
+                Acquired::Frame(frame) => {
+                    said.push(format!("frame {}", frame.number));
+                    device.post(frame.buffer);
+                }
+                Acquired::Lost { first, count } => said.push(format!("lost {first} {count}")),
+                Acquired::Missed { first, count } => said.push(format!("missed {first} {count}")),
+                Acquired::NotYet => return said,
+                Acquired::Over => {
+                    said.push("over".into());
+                    return said;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_ahead_of_its_counter_waits_for_the_next_but_not_for_ever() {
+        let (mut device, _pool) = on_time(&[(5, at(0)), (7, at(2)), (8, at(4))], false);
+        assert_eq!(said(&mut device, 100), ["frame 0", "lost 1 1", "frame 2"]);
+        assert_eq!(device.next_time(), Some(Duration::from_millis(120)), "two periods");
+        assert!(said(&mut device, 119).is_empty());
+        assert_eq!(said(&mut device, 120), ["missed 3 1", "frame 4"]);
+        assert_eq!(device.next_time(), None);
+        assert!(device.counters().contains(&("missed_triggers", 1)));
+    }
+
+    #[test]
+    fn a_frame_of_no_event_gives_its_buffer_back_and_the_last_one_is_not_held_at_the_end() {
+        let stray = Some(1005 * MS);
+        let (mut device, _pool) =
+            on_time(&[(0, stray), (1, stray), (2, stray), (3, stray), (4, at(1)), (5, at(3))], true);
+        assert_eq!(said(&mut device, 0), ["missed 0 1", "frame 1", "missed 2 1", "frame 3", "over"]);
+        assert!(device.counters().contains(&("of_no_event", 4)));
+    }
+
+    #[test]
+    fn a_device_without_time_stamps_is_named() {
+        let (mut device, _pool) = on_time(&[(0, None)], true);
+        let error = device.poll(Duration::ZERO).unwrap_err().to_string();
+        assert!(error.contains("no time stamps"), "{error}");
+    }
+}

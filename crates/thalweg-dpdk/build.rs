@@ -1,0 +1,46 @@
+//! Builds the shim, where DPDK is installed: a shared object whose bytes go into the program.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=shim");
+    for variable in ["PKG_CONFIG", "PKG_CONFIG_PATH"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    let object = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("shim.so");
+    match (pkg_config("--cflags"), pkg_config("--libs-only-L")) {
+        (Some(flags), Some(places)) => build(&object, &flags, &places),
+        // An empty file says that there is none.
+        _ => fs::write(&object, []).unwrap_or_else(|error| panic!("{}: {error}", object.display())),
+    }
+}
+
+/// What compilers and linkers need to know. Nothing where DPDK is not installed, or too old: 20.11 is the first whose
+/// threads can be registered (`rte_thread_register`), and 22.11 the first that hides what a bus is.
+fn pkg_config(what: &str) -> Option<Vec<String>> {
+    let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
+    let output = Command::new(program).args([what, "libdpdk >= 22.11"]).output().ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).split_whitespace().map(Into::into).collect())
+}
+
+fn build(object: &Path, flags: &[String], places: &[String]) {
+    let compiler = cc::Build::new().opt_level(3).pic(true).debug(true).cargo_metadata(false).get_compiler();
+    let mut command = compiler.to_command();
+    command.args(["-shared", "-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]);
+    // What the headers of DPDK itself are not free of.
+    command.args(["-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-deprecated-declarations"]);
+    command.args(flags).arg("shim/shim.c").arg("-o").arg(object).args(places);
+    command.args(["-Wl,--as-needed", "-Wl,-z,defs"]);
+    command.args(["-lrte_ethdev", "-lrte_mbuf", "-lrte_mempool", "-lrte_ring", "-lrte_eal"]);
+    match command.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => panic!("the compiler did not make the shim for DPDK: {status}"),
+        Err(error) => panic!("{}: {error}", compiler.path().display()),
+    }
+}

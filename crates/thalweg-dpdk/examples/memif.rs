@@ -1,0 +1,162 @@
+//! How fast frames go over net_memif from one process to another, beside DPDK's own `dpdk-testpmd`.
+//!
+//! `cargo run --release -p thalweg-dpdk --example memif [SECONDS [REPEATS]]`
+//!
+//! The sender has processor 0 and the receiver processor 1. Ours sends a head of 42 bytes, which is copied, and a piece
+//! from where it lies. testpmd sends one buffer of its own (txonly) and looks at nothing (rxonly). The two take turns.
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::error::Error;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use thalweg_arena::Arena;
+use thalweg_dpdk::{DpdkPort, Options};
+use thalweg_frames::RawIo;
+
+/// Ethernet, IPv4 and UDP.
+const HEAD: usize = 42;
+const BURST: &str = "64";
+const MTU: u16 = 9000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["send", socket, length, head] => send(socket, length.parse()?, head.parse()?),
+        ["receive", socket, seconds] => receive(socket, seconds.parse()?),
+        ["testpmd", mode, socket, length] => testpmd(mode, socket, length.parse()?).spawn()?.wait().map(drop)?,
+        [] => compare(2, 5)?,
+        [seconds] => compare(seconds.parse()?, 5)?,
+        [seconds, repeats] => compare(seconds.parse()?, repeats.parse()?)?,
+        _ => return Err("usage: memif [SECONDS [REPEATS]]".into()),
+    }
+    Ok(())
+}
+
+fn compare(seconds: u64, repeats: usize) -> Result<(), Box<dyn Error>> {
+    println!("{:>24} {:>12} {:>10}   {:>12} {:>10}", "", "frames/s", "Gbit/s", "testpmd", "ours");
+    for (length, head) in [(64, HEAD), (64, 64), (1500, HEAD), (9000, HEAD)] {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..repeats {
+            ours.push(our_rate(length, head, seconds)?);
+            theirs.push(their_rate(length, seconds)?);
+        }
+        let (ours, theirs) = (median(ours), median(theirs));
+        let what = format!("{length} bytes, {head} copied");
+        let gigabits = ours * length as f64 * 8.0 / 1e9;
+        println!("{what:>24} {ours:>12.0} {gigabits:>10.2}   {theirs:>12.0} {:>9.1}%", 100.0 * ours / theirs);
+    }
+    Ok(())
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+fn our_rate(length: usize, head: usize, seconds: u64) -> Result<f64, Box<dyn Error>> {
+    let directory = tempfile::tempdir()?;
+    let socket = directory.path().join("memif").display().to_string();
+    let us = std::env::current_exe()?;
+    let receiver = Command::new(&us).args(["receive", &socket, &seconds.to_string()]).stdout(Stdio::piped()).spawn()?;
+    let mut sender = Command::new(&us).args(["send", &socket, &length.to_string(), &head.to_string()]).spawn()?;
+    let said = receiver.wait_with_output()?;
+    stop(&mut sender)?;
+    Ok(String::from_utf8(said.stdout)?.trim().parse()?)
+}
+
+fn their_rate(length: usize, seconds: u64) -> Result<f64, Box<dyn Error>> {
+    let directory = tempfile::tempdir()?;
+    let socket = directory.path().join("memif").display().to_string();
+    let mut receiver = testpmd("rxonly", &socket, length).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    // A client does not start before its server.
+    std::thread::sleep(Duration::from_secs(2));
+    let mut sender = testpmd("txonly", &socket, length).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let said = BufReader::new(receiver.stdout.take().expect("piped")).lines();
+    let mut rates = Vec::new();
+    for line in said {
+        let rate =
+            line?.split_once("Rx-pps:").and_then(|(_, rest)| rest.split_whitespace().next()?.parse::<f64>().ok());
+        rates.extend(rate.filter(|rate| *rate > 0.0));
+        // The first second is not a whole one.
+        if rates.len() as u64 > seconds + 1 {
+            break;
+        }
+    }
+    stop(&mut sender)?;
+    stop(&mut receiver)?;
+    let whole = &rates[2.min(rates.len())..];
+    Ok(whole.iter().sum::<f64>() / whole.len() as f64)
+}
+
+fn stop(child: &mut Child) -> Result<(), Box<dyn Error>> {
+    child.kill()?;
+    child.wait()?;
+    Ok(())
+}
+
+fn testpmd(mode: &str, socket: &str, length: usize) -> Command {
+    // The thread that works and the one that waits for commands.
+    let (role, lcores) = if mode == "rxonly" { ("server", "0@0,1@1") } else { ("client", "0@1,1@0") };
+    let device = format!("net_memif0,role={role},socket={socket},bsize=9024,rsize=10");
+    let mut command = Command::new("dpdk-testpmd");
+    command.args(["--no-huge", "-m", "1024", "--no-shconf", "--no-pci", "--no-telemetry", "--iova-mode=va"]);
+    command.args(["--lcores", lcores, "--vdev", &device, "--", "--auto-start", "--forward-mode", mode]);
+    command.args(["--burst", BURST, "--rxd=1024", "--txd=1024", "--stats-period=1", "--no-mlockall"]);
+    command.args(["--mbuf-size=9216", "--total-num-mbufs=4096", "--txpkts", &length.to_string()]);
+    command.stdin(Stdio::null());
+    command
+}
+
+fn open(role: &str, socket: &str, processor: usize) -> DpdkPort {
+    let mut only = CpuSet::new();
+    only.set(processor);
+    sched_setaffinity(None, &only).expect("this processor");
+    let options = Options { mtu: Some(MTU), link: Duration::from_secs(20), huge_pages: false, ..Options::default() };
+    let begun = Instant::now();
+    loop {
+        match DpdkPort::open(&format!("net_memif0,role={role},socket={socket}"), &options) {
+            Ok(port) => return port,
+            // A client does not start before its server.
+            Err(_) if role == "client" && begun.elapsed() < options.link => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn send(socket: &str, length: usize, head: usize) {
+    let mut port = open("client", socket, 0);
+    let mut span = Arena::create("rate", 64 << 20).expect("memory");
+    span.fill(0x5a);
+    let arena = Arena::import(span.arena().fd().try_clone_to_owned().expect("a descriptor")).expect("a mapping");
+    port.register(span.arena()).expect("memory that DPDK may read");
+    let bytes = [0x55; 64];
+    let (piece, mut at) = (length - head, 0);
+    // As many as a burst has, so that they stay in the cache, as the buffers of testpmd do.
+    let slots = 64 * piece.max(64).next_multiple_of(64);
+    loop {
+        let view = arena.piece(at as u64, piece).expect("inside");
+        while !port.send(&bytes[..head], Some(view.clone())) {
+            port.flush().expect("a port that sends");
+        }
+        at = (at + piece.next_multiple_of(64)) % slots;
+    }
+}
+
+fn receive(socket: &str, seconds: u64) {
+    let mut port = open("server", socket, 1);
+    let begun = Instant::now();
+    let mut bytes = 0;
+    let mut until = |port: &mut DpdkPort, end: Duration| {
+        while begun.elapsed() < end {
+            port.receive(&mut |frame| bytes += frame.len()).expect("a port that receives");
+        }
+        (port.counters().received, begun.elapsed())
+    };
+    let warm = begun.elapsed() + Duration::from_millis(500);
+    let (first, start) = until(&mut port, warm);
+    let (last, end) = until(&mut port, warm + Duration::from_secs(seconds));
+    println!("{}", (last - first) as f64 / (end - start).as_secs_f64());
+}

@@ -1,0 +1,175 @@
+//! What a device is called, and what its driver has to be told.
+
+use crate::DpdkError;
+use crate::shim::Settings;
+use std::ffi::CString;
+use std::io;
+use std::time::Duration;
+
+/// How a port is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Most bytes of a frame behind its Ethernet header. By default what the device or the kernel's interface has, or
+    /// 1500.
+    pub mtu: Option<u16>,
+    /// Frames that may wait to be received, and to be sent: a power of two, which the device may change.
+    pub descriptors: u16,
+    /// How long to wait for a link, if at all. Without one the port is open all the same, which a warning says.
+    pub link: Duration,
+    /// Whether buffers are in huge pages, where enough are free. The first port of a process decides for all.
+    pub huge_pages: bool,
+    /// Whether frames for others are taken, too, where the driver can.
+    pub promiscuous: bool,
+}
+
+impl Default for Options {
+    /// Adapters negotiate their link for some seconds.
+    fn default() -> Self {
+        Self { mtu: None, descriptors: 1024, link: Duration::from_secs(9), huge_pages: true, promiscuous: false }
+    }
+}
+
+/// A device and what it is opened with.
+pub(crate) struct Device {
+    pub(crate) text: CString,
+    pub(crate) settings: Settings,
+}
+
+/// Drivers that copy whatever comes, or hand it on, and say of themselves that 1518 bytes are the most.
+const LAX: [&str; 5] = ["net_memif", "net_ring", "net_af_packet", "net_pcap", "net_null"];
+/// What memif and AF_PACKET take at least.
+const SMALLEST: u32 = 2048;
+/// In front of a frame in a ring of AF_PACKET's (`TPACKET2_HDRLEN`, linux/if_packet.h), rounded up.
+const PACKET_HEADER: u32 = 64;
+/// Bytes of an Ethernet header.
+pub(crate) const ETHERNET: u32 = 14;
+/// What memif assumes (Memif Poll Mode Driver, Network Interface Controller Drivers), where nothing else is known.
+const ORDINARY_MTU: u16 = 1500;
+
+impl Device {
+    /// Reads a device's name, and adds to its arguments what follows from the options.
+    pub(crate) fn new(device: &str, options: &Options) -> Result<Self, DpdkError> {
+        let wrong = |why| DpdkError::Name { device: device.into(), why };
+        let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
+        if name.is_empty() {
+            return Err(wrong("there is no name in it"));
+        }
+        let value = |key: &str| arguments.split(',').find_map(|argument| argument.strip_prefix(key)?.strip_prefix('='));
+        let mut text = device.to_owned();
+        let mut add = |key: &str, number: u32| {
+            if value(key).is_none() {
+                text.push_str(&format!(",{key}={number}"));
+            }
+        };
+        let descriptors = u32::from(options.descriptors.max(1));
+        let (mut mtu, mut room) = (u32::from(options.mtu.unwrap_or(0)), 0);
+        let driver = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        match driver {
+            "net_memif" => {
+                if value("zero-copy").is_some_and(|value| value == "yes") {
+                    return Err(wrong("with zero-copy=yes a peer reads DPDK's own memory, and no other"));
+                }
+                mtu = options.mtu.unwrap_or(ORDINARY_MTU).into();
+                // A frame is in one buffer: up to DPDK 26 the driver does not clear the mark of those that go on in the
+                // next (f7a52200d4, "fix descriptor Tx flags corruption").
+                add("bsize", (mtu + ETHERNET).next_multiple_of(64).max(SMALLEST));
+                add("rsize", descriptors.ilog2());
+            }
+            "net_af_packet" => {
+                let interface = value("iface").ok_or_else(|| wrong("iface=NAME says which interface it is"))?;
+                mtu = interface_mtu(interface, options)?.into();
+                let frame = (mtu + ETHERNET + PACKET_HEADER).next_power_of_two().max(SMALLEST);
+                add("framesz", frame);
+                add("blocksz", frame.max(4096));
+                add("framecnt", descriptors.next_multiple_of(2));
+                room = value("framesz").map_or(Ok(frame), str::parse).map_err(|_| wrong("framesz is a number"))?;
+            }
+            "net_af_xdp" => {
+                let interface = value("iface").ok_or_else(|| wrong("iface=NAME says which interface it is"))?;
+                mtu = interface_mtu(interface, options)?.into();
+            }
+            "net_pcap" => {
+                mtu = match value("iface") {
+                    Some(interface) => interface_mtu(interface, options)?.into(),
+                    None => options.mtu.unwrap_or(ORDINARY_MTU).into(),
+                };
+            }
+            _ => {}
+        }
+        let text = CString::new(text).map_err(|_| wrong("there is a zero in it"))?;
+        let lax = LAX.contains(&driver).into();
+        let all = options.promiscuous.into();
+        let settings = Settings { mtu, room, lax, all, receive: options.descriptors, transmit: options.descriptors };
+        Ok(Self { text, settings })
+    }
+}
+
+/// The MTU that is asked for, if the interface has it: it is not ours to change.
+fn interface_mtu(interface: &str, options: &Options) -> Result<u16, DpdkError> {
+    let failed = |error| DpdkError::Interface { interface: interface.into(), error };
+    let present = kernel_mtu(interface).map_err(failed)?;
+    match options.mtu {
+        Some(wanted) if wanted > present => Err(DpdkError::Mtu { interface: interface.into(), present, wanted }),
+        wanted => Ok(wanted.unwrap_or(present)),
+    }
+}
+
+/// What the kernel says (netdevice(7)). The loopback's 65,536 is told as one less.
+fn kernel_mtu(interface: &str) -> io::Result<u16> {
+    use rustix::net::{AddressFamily, SocketType, socket};
+    use std::os::fd::AsRawFd;
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    // SAFETY: names and numbers, of which all zeros is one.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    // SAFETY: the request is one, with a name that ends in a zero.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has written this part.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    Ok(u16::try_from(mtu).unwrap_or(u16::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(device: &str, options: &Options) -> String {
+        Device::new(device, options).unwrap().text.into_string().unwrap()
+    }
+
+    fn refusal(device: &str) -> String {
+        Device::new(device, &Options::default()).err().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_driver_is_told_what_follows_from_the_options() {
+        let long = Options { mtu: Some(9000), ..Options::default() };
+        assert_eq!(text("net_ring0", &long), "net_ring0");
+        assert_eq!(text("0000:00:11.0", &long), "0000:00:11.0");
+        assert_eq!(text("net_memif3,role=client", &long), "net_memif3,role=client,bsize=9024,rsize=10");
+        let lo = text("net_af_packet0,iface=lo", &long);
+        assert_eq!(lo, "net_af_packet0,iface=lo,framesz=16384,blocksz=16384,framecnt=1024");
+    }
+
+    #[test]
+    fn what_is_said_in_the_name_stands() {
+        let ours = "net_memif0,rsize=8,bsize=4096";
+        assert_eq!(text(ours, &Options::default()), ours);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_reason() {
+        assert!(refusal("").contains("no name"));
+        assert!(refusal("net_memif0,zero-copy=yes").contains("zero-copy=yes"));
+        assert!(refusal("net_af_packet0").contains("iface=NAME"));
+        assert!(refusal("net_af_packet0,iface=nobody").contains("asking for the MTU of nobody"));
+        assert!(refusal("net_ring0\0").contains("zero"));
+    }
+}

@@ -1,0 +1,212 @@
+//! DPDK's environment (EAL), of which a process has one.
+
+use crate::DpdkError;
+use crate::shim::{Shim, shim};
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fmt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Which DPDK it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version(String);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The DPDK that ports are opened with. Nothing is started.
+///
+/// # Errors
+/// There is none here, or there was none where the program was built: with what to do about it.
+pub fn available() -> Result<Version, String> {
+    let shim = shim().map_err(|error| error.to_string())?;
+    // SAFETY: the answer is a constant string.
+    let version = unsafe { (shim.version)() };
+    // SAFETY: as above.
+    let version = unsafe { CStr::from_ptr(version) };
+    Ok(Version(version.to_string_lossy().into_owned()))
+}
+
+/// The environment, once it is started. Whoever holds it is the only one who opens, closes or changes ports.
+pub(crate) struct Environment {
+    pub(crate) shim: &'static Shim,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Free huge pages, in bytes, from which on they are used: a port with long frames has some 20 MiB of buffers.
+const ENOUGH: u64 = 64 << 20;
+/// Bytes of memory, in MiB, where there are no huge pages: addresses at first, and pages as they are touched.
+const ORDINARY: &str = "1024";
+/// An adapter that there is not. A list of adapters that may be used keeps DPDK from all others, and one that is named
+/// later can still be added; `--no-pci` would forbid that, too.
+const NOBODY: &str = "ffff:ff:1f.7";
+
+impl Environment {
+    /// Starts it, if it is not started. `physical`: the first device reads memory by physical addresses.
+    pub(crate) fn enter(huge_pages: bool, physical: bool) -> Result<Self, DpdkError> {
+        static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
+        let shim = shim()?;
+        let alone = alone();
+        let started = STARTED.get_or_init(|| {
+            // In a thread of its own, which ends: EAL pins whoever starts it.
+            let start = || start(shim, huge_pages, physical);
+            std::thread::scope(|scope| scope.spawn(start).join()).unwrap_or_else(|_| Err("the thread panicked".into()))
+        });
+        match started {
+            Ok(()) => Ok(Self { shim, _alone: alone }),
+            Err(why) => Err(DpdkError::Start { why: why.clone() }),
+        }
+    }
+}
+
+/// To be held by whoever opens, closes or changes ports.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn start(shim: &Shim, huge_pages: bool, physical: bool) -> Result<(), String> {
+    let huge = huge_pages && free_huge_pages() >= ENOUGH;
+    if physical && !huge {
+        return Err(format!(
+            "without an IOMMU its buffers have to be in huge pages, and less than {} MiB are free: sysctl \
+             vm.nr_hugepages=256",
+            ENOUGH >> 20
+        ));
+    }
+    if huge_pages && !huge {
+        tracing::warn!(
+            "DPDK's buffers are in 4 KiB pages: less than {} MiB of huge pages are free (vm.nr_hugepages)",
+            ENOUGH >> 20
+        );
+    }
+    let arguments = arguments(huge, physical);
+    tracing::debug!("starting DPDK: {}", arguments.join(" "));
+    let owned: Vec<CString> =
+        arguments.into_iter().map(|argument| CString::new(argument).expect("no zero in it")).collect();
+    // EAL may change the order of what it is given, and keeps some of it: the program's name.
+    let pointers: Vec<*mut c_char> = owned.into_iter().map(CString::into_raw).chain([std::ptr::null_mut()]).collect();
+    let pointers: &'static mut [*mut c_char] = pointers.leak();
+    let count = c_int::try_from(pointers.len() - 1).expect("a dozen");
+    forget_said();
+    // SAFETY: `count` strings and a null pointer behind them, all of which stay. Nobody else starts it.
+    match unsafe { (shim.start)(count, pointers.as_mut_ptr(), log) } {
+        0 => Ok(()),
+        error => Err(format!("{}{}", std::io::Error::from_raw_os_error(-error), said())),
+    }
+}
+
+/// What the environment is started with (EAL parameters, Getting Started Guide for Linux).
+fn arguments(huge: bool, physical: bool) -> Vec<String> {
+    let mut arguments: Vec<String> = [
+        "thalweg",
+        "--no-telemetry",
+        // Addresses on the bus are those of the process: an arena is at one place for both. Not without an IOMMU.
+        if physical { "--iova-mode=pa" } else { "--iova-mode=va" },
+        "--allow",
+        NOBODY,
+    ]
+    .map(Into::into)
+    .into();
+    arguments.push(format!("--file-prefix=thalweg-{}", std::process::id()));
+    // One thread, which runs where it may now.
+    arguments.push(format!("--lcores=0@({})", processors()));
+    // No file that is shared with other processes, so nothing is left, whatever ends this one.
+    if huge {
+        arguments.push("--in-memory".into());
+    } else {
+        // Memory without huge pages is never a file; EAL does not take both.
+        arguments.extend(["--no-shconf", "--no-huge", "-m", ORDINARY].map(Into::into));
+    }
+    arguments
+}
+
+/// Those that the calling thread may run on, as a list with commas.
+fn processors() -> String {
+    let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+    let all: Vec<String> =
+        (0..rustix::thread::CpuSet::MAX_CPU).filter(|at| set.is_set(*at)).map(|at| at.to_string()).collect();
+    if all.is_empty() { "0".into() } else { all.join(",") }
+}
+
+/// Bytes.
+fn free_huge_pages() -> u64 {
+    let sizes = Path::new("/sys/kernel/mm/hugepages").read_dir();
+    let free = |entry: std::fs::DirEntry| {
+        let kib: u64 = entry.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let pages: u64 = std::fs::read_to_string(entry.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
+        Some(kib * 1024 * pages)
+    };
+    sizes.into_iter().flatten().flatten().filter_map(free).max().unwrap_or(0)
+}
+
+/// Lines that are kept.
+const KEPT: usize = 4;
+
+fn lines() -> MutexGuard<'static, VecDeque<String>> {
+    static LINES: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+    LINES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What DPDK logs goes where everything else goes; its errors are kept for the one that is about to be told.
+extern "C" fn log(level: c_int, bytes: *const c_char, length: usize) {
+    /// `RTE_LOG_ERR`
+    const ERROR: c_int = 4;
+    // SAFETY: the shim hands over as many bytes, for as long as this call takes.
+    let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
+    for line in String::from_utf8_lossy(bytes).lines().map(str::trim).filter(|line| !line.is_empty()) {
+        tracing::debug!(target: "dpdk", "{line}");
+        if level <= ERROR {
+            let mut lines = lines();
+            lines.push_back(line.to_owned());
+            if lines.len() > KEPT {
+                lines.pop_front();
+            }
+        }
+    }
+}
+
+/// From here on, what DPDK says belongs to what is done next.
+pub(crate) fn forget_said() {
+    lines().clear();
+}
+
+/// What DPDK has said, with a colon in front; nothing, if it said nothing.
+pub(crate) fn said() -> String {
+    let lines = lines();
+    if lines.is_empty() { String::new() } else { format!(": {}", Vec::from_iter(lines.iter().cloned()).join("; ")) }
+}
+
+/// Makes the calling thread known to DPDK, until it ends: its buffers then come from a cache of its own.
+pub(crate) fn register_thread(shim: &'static Shim) {
+    struct Known(Option<&'static Shim>);
+    impl Known {
+        fn new(shim: &'static Shim) -> Self {
+            // SAFETY: the environment is started, since there is a port.
+            let answer = unsafe { (shim.enter)() };
+            if answer != 0 {
+                let error = std::io::Error::from_raw_os_error(-answer);
+                tracing::warn!("this thread takes DPDK's buffers without a cache of its own: {error}");
+            }
+            Self((answer == 0).then_some(shim))
+        }
+    }
+    impl Drop for Known {
+        fn drop(&mut self) {
+            if let Some(shim) = self.0 {
+                // SAFETY: this thread was registered, and does nothing more with DPDK.
+                unsafe { (shim.leave)() }
+            }
+        }
+    }
+    thread_local! {
+        static KNOWN: OnceLock<Known> = const { OnceLock::new() };
+    }
+    KNOWN.with(|known| {
+        known.get_or_init(|| Known::new(shim));
+    });
+}

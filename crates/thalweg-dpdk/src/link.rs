@@ -1,0 +1,96 @@
+//! Links through a port: the three verbs over UDP and IPv4, past the kernel. The datagrams are those of UDP, so that the
+//! other end may have an ordinary socket.
+
+use crate::{DpdkError, DpdkPort, Options};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
+use thalweg_frames::{EthernetPort, Subnet};
+use thalweg_link::parts::{DATAGRAMS, builder_over, source_over};
+use thalweg_link::{
+    Abilities, Adapter, Address, BuilderEndpoint, Eager, LinkError, LinkKind, SourceEndpoint, Transport, Watch,
+};
+
+/// The kind of link `dpdk:HOST:PORT`.
+#[derive(Debug)]
+pub struct Dpdk;
+
+/// Makes `dpdk:HOST:PORT` an address of this process.
+pub fn register() -> LinkKind {
+    LinkKind::register(&Dpdk)
+}
+
+/// Where nobody listens for long (RFC 6335, dynamic ports): a source's port, and one that is to be chosen.
+const CHOSEN: std::ops::Range<u16> = 49152..65535;
+
+impl Transport for Dpdk {
+    fn abilities(&self) -> &'static Abilities {
+        &Abilities { name: "dpdk", title: "DPDK", form: "dpdk:HOST:PORT", adapter: true, interface: true, ..DATAGRAMS }
+    }
+
+    fn source(&self, to: &Address, by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+        let adapter = needed(by, to)?;
+        let own = adapter.address.ok_or_else(|| unusable(to, "`adapter` needs an `address` of its own"))?;
+        source_over(open(adapter, SocketAddrV4::new(own.ip, chosen()), Options::default())?, watch)
+    }
+
+    fn builder(
+        &self,
+        at: &Address,
+        by: Option<&Adapter>,
+        _eager: Eager,
+        watch: Watch,
+    ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
+        let adapter = needed(by, at)?;
+        let mut own = resolve(at)?;
+        if own.port() == 0 {
+            own.set_port(chosen());
+        }
+        // What all sources may send at a time waits here, and the device takes as many as it can.
+        builder_over(open(adapter, own, Options { descriptors: 4096, ..Options::default() })?, watch)
+    }
+}
+
+/// A port for datagrams through an adapter, at one of its addresses; for who receives others' than a link's.
+///
+/// # Errors
+/// The adapter cannot be driven.
+pub fn datagrams(adapter: &Adapter, at: SocketAddrV4) -> Result<EthernetPort<DpdkPort>, LinkError> {
+    open(adapter, at, Options { descriptors: 4096, ..Options::default() })
+}
+
+/// A port for datagrams through an adapter.
+fn open(adapter: &Adapter, own: SocketAddrV4, options: Options) -> Result<EthernetPort<DpdkPort>, LinkError> {
+    let failed = |error: DpdkError| LinkError::Unusable {
+        doing: format!("speaking by {}", adapter.device),
+        error: io::Error::other(error),
+    };
+    let port = DpdkPort::open(&adapter.device, &Options { mtu: adapter.mtu, ..options }).map_err(failed)?;
+    let prefix = adapter.address.and_then(|address| address.prefix).unwrap_or(0);
+    Ok(EthernetPort::new(port, own, Subnet { prefix, gateway: adapter.gateway, answers: true }))
+}
+
+fn needed<'a>(by: Option<&'a Adapter>, address: &Address) -> Result<&'a Adapter, LinkError> {
+    by.ok_or_else(|| unusable(address, "no `adapter` is named to drive"))
+}
+
+fn resolve(at: &Address) -> Result<SocketAddrV4, LinkError> {
+    let doing = || format!("resolving '{}'", at.place());
+    let mut all = at.place().to_socket_addrs().map_err(|error| LinkError::Unusable { doing: doing(), error })?;
+    let first = all.find_map(|address| match address {
+        SocketAddr::V4(address) => Some(address),
+        SocketAddr::V6(_) => None,
+    });
+    let found = first.ok_or_else(|| unusable(at, "it has no IPv4 address"))?;
+    let own = *found.ip() != Ipv4Addr::UNSPECIFIED;
+    if own { Ok(found) } else { Err(unusable(at, "an adapter listens at one address: name that")) }
+}
+
+fn unusable(address: &Address, why: &'static str) -> LinkError {
+    LinkError::Unusable { doing: address.to_string(), error: io::Error::other(why) }
+}
+
+fn chosen() -> u16 {
+    let drawn = RandomState::new().hash_one(0) % CHOSEN.len() as u64;
+    CHOSEN.start + u16::try_from(drawn).unwrap_or(0)
+}

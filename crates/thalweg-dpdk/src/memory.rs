@@ -1,0 +1,153 @@
+//! Arenas that DPDK may read.
+
+use crate::shim::{self, Shim};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+use thalweg_arena::{Arena, Backing, PAGE, Piece, Registration};
+use thalweg_pci::Held;
+
+/// Memory that one port may read.
+///
+/// A view may be of another mapping than the one that was registered: the process that made an arena looks at it
+/// through its own import, which it cannot write, and VFIO takes only what can be written (it maps for both directions:
+/// `vfio_type1_dma_mem_map`, lib/eal/linux/eal_vfio.c). So an arena is known by its file, and pieces are read where the
+/// registered mapping has them.
+pub(crate) struct Admitted {
+    /// Belongs to the port, and is valid until that is closed.
+    memory: NonNull<shim::Memory>,
+    file: (u64, u64),
+    length: usize,
+    /// Mappings of that file that were seen. Keeping them keeps their addresses theirs.
+    mappings: Vec<Arc<Arena>>,
+}
+
+impl Admitted {
+    /// Lets a port read an arena.
+    ///
+    /// # Safety
+    /// `port` is open, and nobody else opens, closes or changes ports meanwhile.
+    pub(crate) unsafe fn new(
+        shim: &'static Shim,
+        port: NonNull<shim::Port>,
+        arena: &Arc<Arena>,
+        physical: bool,
+    ) -> io::Result<Self> {
+        let held = if physical { Some(Held::new(arena).map_err(io::Error::other)?) } else { None };
+        let addresses = held.as_ref().map_or(std::ptr::null(), |held| held.addresses().as_ptr());
+        let owner = Box::new(Owner::new(shim, arena, held)?);
+        let file = file(arena)?;
+        let mapping = arena.mapping();
+        let owner = Box::into_raw(owner);
+        let mut error: c_int = 0;
+        // SAFETY: the caller says that the port is open. The mapping is there as long as the owner lives, which is
+        // until the port gives it back.
+        let memory = unsafe {
+            let start = mapping.cast_mut().cast::<c_void>();
+            (shim.admit)(port.as_ptr(), start, mapping.len(), PAGE, addresses, owner.cast(), give_back, &raw mut error)
+        };
+        match NonNull::new(memory) {
+            Some(memory) => Ok(Self { memory, file, length: mapping.len(), mappings: vec![Arc::clone(arena)] }),
+            None => {
+                // SAFETY: it comes from a box, and the shim has not kept it.
+                drop(unsafe { Box::from_raw(owner) });
+                Err(io::Error::from_raw_os_error(error))
+            }
+        }
+    }
+
+    /// Whether it is this arena, through whichever mapping.
+    pub(crate) fn is(&mut self, arena: &Arc<Arena>) -> bool {
+        if self.mappings.iter().any(|known| Arc::ptr_eq(known, arena)) {
+            return true;
+        }
+        let same = file(arena).is_ok_and(|file| file == self.file);
+        if same {
+            self.mappings.push(Arc::clone(arena));
+        }
+        same
+    }
+
+    /// Where a view into this arena begins.
+    ///
+    /// # Panics
+    /// It does not lie within what was registered.
+    pub(crate) fn place(&self, view: &Piece) -> (NonNull<shim::Memory>, usize) {
+        let end = view.offset() + view.len();
+        assert!(end <= self.length, "a piece up to byte {end} of an arena of {} bytes", self.length);
+        (self.memory, view.offset())
+    }
+}
+
+/// Which file an arena is: device and inode.
+fn file(arena: &Arena) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(arena.fd())?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Keeps an arena while DPDK may read it.
+struct Owner {
+    shim: &'static Shim,
+    arena: Arc<Arena>,
+    _registration: Registration,
+    /// Where a device reads by physical addresses.
+    _held: Option<Held>,
+}
+
+/// How many owners each arena has, by its address: DPDK learns of it once.
+static OWNERS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+impl Owner {
+    fn new(shim: &'static Shim, arena: &Arc<Arena>, held: Option<Held>) -> io::Result<Self> {
+        let (mapping, page) = (arena.mapping(), page(arena));
+        // Of the first byte of each page, of those that it is told of.
+        let step = page / PAGE;
+        let mut addresses: Option<Vec<u64>> =
+            held.as_ref().map(|held| held.addresses().iter().step_by(step).copied().collect());
+        let addresses = addresses.as_mut().map_or(std::ptr::null_mut(), |all| all.as_mut_ptr());
+        let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = owners.entry(mapping.addr()).or_insert(0);
+        if *count == 0 {
+            let length = mapping.len().next_multiple_of(page);
+            // SAFETY: a mapping that stays until it is forgotten, in whole pages, which DPDK does not know. Addresses are
+            // copied: one for each page, where there are any.
+            let answer = unsafe { (shim.learn)(mapping.cast_mut().cast(), length, page, addresses) };
+            if answer != 0 {
+                owners.remove(&mapping.addr());
+                return Err(io::Error::from_raw_os_error(-answer));
+            }
+        }
+        *count += 1;
+        Ok(Self { shim, arena: Arc::clone(arena), _registration: arena.registered("DPDK"), _held: held })
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let (mapping, page) = (self.arena.mapping(), page(&self.arena));
+        let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(count) = owners.get_mut(&mapping.addr()) else { return };
+        *count -= 1;
+        if *count == 0 {
+            owners.remove(&mapping.addr());
+            // SAFETY: as it was learned, and no port reads there any more.
+            let answer = unsafe { (self.shim.forget)(mapping.cast_mut().cast(), mapping.len().next_multiple_of(page)) };
+            if answer != 0 {
+                tracing::warn!("DPDK does not forget an arena: {}", io::Error::from_raw_os_error(-answer));
+            }
+        }
+    }
+}
+
+/// Bytes of an arena's pages. Those that the kernel has put together by itself may be taken apart again.
+fn page(arena: &Arena) -> usize {
+    if arena.backing() == Backing::Reserved { 2 << 20 } else { PAGE }
+}
+
+/// The port gives an owner back.
+extern "C" fn give_back(owner: *mut c_void) {
+    // SAFETY: it comes from `Box::into_raw`, and is given back once.
+    drop(unsafe { Box::from_raw(owner.cast::<Owner>()) });
+}

@@ -1,0 +1,349 @@
+//! The port.
+
+use crate::DpdkError;
+use crate::device::{Device, ETHERNET, Options};
+use crate::environment::{Environment, alone, forget_said, register_thread, said};
+use crate::memory::Admitted;
+use crate::shim::{self, COPIED, Facts, Frame, Places, Shim, Statistics, TAKEN};
+use std::ffi::{CStr, c_int};
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thalweg_arena::{Arena, Piece};
+use thalweg_frames::{Counters, FramesError, RawIo};
+use thalweg_pci::{has_iommu, share_container};
+
+/// Frames in a burst (`BURST` in `shim/shim.h`).
+const BURST: u32 = 64;
+
+/// A port of DPDK's: an adapter, or a virtual device.
+///
+/// Dropped, it lets go of the device. What it was given and has not sent is lost.
+pub struct DpdkPort {
+    shim: &'static Shim,
+    /// Open until this is dropped.
+    port: NonNull<shim::Port>,
+    device: String,
+    facts: Facts,
+    memories: Vec<Admitted>,
+    /// Frames and bytes that have gone to the shim; its own part is in its statistics.
+    counters: Counters,
+    /// Frames that the shim has taken and not yet sent.
+    taken: u64,
+    joined: u64,
+    /// A thread has begun to drive it.
+    driven: bool,
+}
+
+// SAFETY: the shim's port belongs to nobody else and may be used from any thread, one at a time. `&self` reaches only
+// functions that read what the device has counted.
+unsafe impl Send for DpdkPort {}
+
+impl DpdkPort {
+    /// Opens a device: a PCI address, or a virtual device with its arguments. DPDK is started with the first one.
+    ///
+    /// # Errors
+    /// There is no DPDK, it does not start, or the device cannot be opened.
+    pub fn open(device: &str, options: &Options) -> Result<Self, DpdkError> {
+        let name = device.split(',').next().unwrap_or_default();
+        let wanted = Device::new(device, options)?;
+        let environment = Environment::enter(options.huge_pages, has_iommu(name) == Some(false))?;
+        let shim = environment.shim;
+        let mut facts = Facts::default();
+        let (mut doing, mut error): (_, c_int) = (ptr::null(), 0);
+        forget_said();
+        // SAFETY: the environment is started, and ours alone for now.
+        let port = unsafe {
+            (shim.open)(
+                wanted.text.as_ptr(),
+                &raw const wanted.settings,
+                &raw mut facts,
+                &raw mut doing,
+                &raw mut error,
+            )
+        };
+        let Some(port) = NonNull::new(port) else {
+            // SAFETY: a constant string.
+            let doing = unsafe { CStr::from_ptr(doing) }.to_string_lossy().into_owned();
+            let error = io::Error::from_raw_os_error(error);
+            return Err(DpdkError::Open { device: name.into(), doing, error, said: said() });
+        };
+        if let Some(has_iommu) = has_iommu(name) {
+            // SAFETY: the environment is started.
+            share(unsafe { (shim.container)() }, has_iommu);
+        }
+        drop(environment);
+        let port = Self {
+            shim,
+            port,
+            device: name.into(),
+            facts,
+            memories: Vec::new(),
+            counters: Counters::default(),
+            taken: 0,
+            joined: 0,
+            driven: false,
+        };
+        tracing::info!("{name}: {port}");
+        if options.promiscuous && port.facts.all == 0 {
+            tracing::warn!("{name} takes only what is for it, or for all: its driver knows no promiscuous mode");
+        }
+        if !options.link.is_zero() && !port.wait_for_link(options.link) {
+            tracing::warn!("{name} has no link yet: what is sent meanwhile is not received");
+        }
+        Ok(port)
+    }
+
+    /// Whether there is a link: a cable with somebody at the other end, a peer that has connected.
+    pub fn link(&self) -> bool {
+        // SAFETY: the port is open.
+        unsafe { (self.shim.link)(self.port.as_ptr()) != 0 }
+    }
+
+    /// Waits until there is a link. False where there was none in all that time.
+    pub fn wait_for_link(&self, longest: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            if self.link() {
+                return true;
+            }
+            if begun.elapsed() >= longest {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Says which thread drives it, and warns where that is far away.
+    fn tell_placement(&self) {
+        let Ok((processor, node)) = current_processor() else { return };
+        // SAFETY: the environment is started, since there is a port.
+        let lcore = unsafe { (self.shim.lcore)() };
+        tracing::info!("{}: driven from processor {processor}, NUMA node {node}, lcore {lcore}", self.device);
+        if let Some(its) = self.node()
+            && its != node
+        {
+            tracing::warn!(
+                "{} is at NUMA node {its}, and is driven from node {node}: `cpu` binds the thread to a processor of its \
+                 node",
+                self.device
+            );
+        }
+    }
+
+    /// The NUMA node that the device is at, where it is at one in particular.
+    pub fn node(&self) -> Option<u32> {
+        u32::try_from(self.facts.node).ok()
+    }
+
+    /// Whether frames are sent in pieces, from where these lie. Where not, pieces are copied.
+    pub fn gathers(&self) -> bool {
+        self.facts.gathers != 0
+    }
+
+    /// Frames that came in several pieces, and were copied into one.
+    pub fn joined(&self) -> u64 {
+        self.joined
+    }
+}
+
+impl RawIo for DpdkPort {
+    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
+        if self.memories.iter_mut().any(|known| known.is(memory)) {
+            return Ok(());
+        }
+        if let (Some(node), Ok(its)) = (self.node(), node_of(memory))
+            && node != its
+        {
+            tracing::warn!("{} is at NUMA node {node}, and sends from memory of node {its}", self.device);
+        }
+        let _alone = alone();
+        // SAFETY: the port is open, and we are alone.
+        let admitted = unsafe { Admitted::new(self.shim, self.port, memory, self.facts.physical != 0) };
+        // A device that cannot read it is most likely one behind an IOMMU, and the mapping one that cannot be written.
+        let doing = || {
+            format!("letting {} read {memory:?} (of an arena that was made here, register that itself)", self.device)
+        };
+        self.memories.push(admitted.map_err(|error| FramesError { doing: doing(), error })?);
+        Ok(())
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        self.facts.mac
+    }
+
+    fn longest(&self) -> usize {
+        (self.facts.mtu + ETHERNET) as usize
+    }
+
+    /// # Panics
+    /// The frame is longer than [`longest`](RawIo::longest), or its piece lies in an arena that was not registered.
+    fn send(&mut self, head: &[u8], piece: Option<Piece>) -> bool {
+        let piece = piece.filter(|piece| !piece.is_empty());
+        let length = piece.as_ref().map_or(0, Piece::len);
+        let whole = head.len() + length;
+        assert!(whole <= self.longest(), "a frame of {whole} bytes, where the longest is {}", self.longest());
+        let (memory, at) = match &piece {
+            None => (ptr::null_mut(), 0),
+            Some(view) => {
+                let memory = self.memories.iter_mut().find_map(|known| known.is(view.arena()).then_some(known));
+                let (memory, at) = memory.expect("a piece lies in an arena that was registered").place(view);
+                (memory.as_ptr(), at)
+            }
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "not longer than the longest frame")]
+        let (head_length, length) = (head.len() as u32, length as u32);
+        let mut places = tracing::enabled!(tracing::Level::TRACE).then(Places::default);
+        let wanted = places.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+        // SAFETY: the port is open; the head is copied before the call returns; the piece lies within the memory, which
+        // stays until the device has read it. Whoever writes there changes what is sent, and nothing else.
+        let answer =
+            unsafe { (self.shim.take)(self.port.as_ptr(), head.as_ptr(), head_length, memory, at, length, wanted) };
+        for (address, length) in places.iter().flat_map(Places::parts) {
+            tracing::trace!("{}: {length} bytes are sent from {address:#x}", self.device);
+        }
+        if answer == COPIED {
+            self.counters.copied += u64::from(length);
+        }
+        let taken = answer == TAKEN || answer == COPIED;
+        self.taken += u64::from(taken);
+        taken
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.taken < u64::from(BURST)
+    }
+
+    fn copies(&self) -> (u64, u64) {
+        (u64::from(!self.gathers()), 0)
+    }
+
+    fn flush(&mut self) -> Result<bool, FramesError> {
+        register_thread(self.shim);
+        // SAFETY: the port is open.
+        let left = u64::from(unsafe { (self.shim.flush)(self.port.as_ptr()) });
+        self.counters.sent += self.taken - left;
+        self.taken = left;
+        Ok(left == 0)
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
+        register_thread(self.shim);
+        if !std::mem::replace(&mut self.driven, true) {
+            self.tell_placement();
+        }
+        let mut frames: *const Frame = ptr::null();
+        // SAFETY: the port is open.
+        let count = unsafe { (self.shim.receive)(self.port.as_ptr(), &raw mut frames) };
+        for at in 0..count {
+            // SAFETY: there are `count` of them, until the shim is told that we are done.
+            let frame = unsafe { frames.add(at as usize) };
+            // SAFETY: as above.
+            let frame = unsafe { *frame };
+            let bytes = if frame.pieces == 1 {
+                frame.bytes
+            } else {
+                self.joined += 1;
+                // SAFETY: one of those that have come.
+                unsafe { (self.shim.join)(self.port.as_ptr(), at) }
+            };
+            if bytes.is_null() {
+                self.counters.foreign += 1;
+                continue;
+            }
+            self.counters.received += 1;
+            // SAFETY: so many bytes, in a buffer that is ours until the shim is told that we are done, or in the one
+            // for joined frames until the next is joined.
+            each(unsafe { std::slice::from_raw_parts(bytes, frame.length as usize) });
+        }
+        // SAFETY: the port is open, and no slice of a frame is left. Had `each` panicked, it would be done with the
+        // next burst, or at the end.
+        unsafe { (self.shim.done)(self.port.as_ptr()) };
+        Ok(count == BURST)
+    }
+
+    fn room(&self) -> usize {
+        self.facts.receive.into()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn prepare_wait(&mut self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> Counters {
+        let mut device = Statistics::default();
+        // SAFETY: the port is open.
+        unsafe { (self.shim.count)(self.port.as_ptr(), &raw mut device) };
+        Counters { dropped: device.dropped, foreign: self.counters.foreign + device.damaged, ..self.counters }
+    }
+}
+
+/// What it is and where, for people.
+impl fmt::Display for DpdkPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Facts { mac, mtu, node, driver, gathers, physical, .. } = &self.facts;
+        let driver = CStr::from_bytes_until_nul(driver).map(CStr::to_string_lossy).unwrap_or_default();
+        let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+        let node = u32::try_from(*node).map_or("any NUMA node".into(), |node| format!("NUMA node {node}"));
+        let addresses = if *physical != 0 { "physical addresses (IOVA mode PA)" } else { "IOVA mode VA" };
+        let pieces = if *gathers != 0 { "sends pieces from the arena" } else { "copies pieces" };
+        write!(f, "DPDK, {driver}, {mac}, MTU {mtu}, {node}, {addresses}, {pieces}")
+    }
+}
+
+impl fmt::Debug for DpdkPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DpdkPort({}, {:?})", self.device, self.facts)
+    }
+}
+
+impl Drop for DpdkPort {
+    fn drop(&mut self) {
+        register_thread(self.shim);
+        let _alone = alone();
+        // SAFETY: the port is open, is not used after this, and we are alone.
+        unsafe { (self.shim.close)(self.port.as_ptr()) }
+    }
+}
+
+/// The processor that this thread runs on, and its NUMA node.
+fn current_processor() -> io::Result<(u32, u32)> {
+    let (mut processor, mut node): (u32, u32) = (0, 0);
+    // SAFETY: getcpu(2) writes two numbers.
+    let answer = unsafe { libc::syscall(libc::SYS_getcpu, &raw mut processor, &raw mut node, ptr::null_mut::<u8>()) };
+    if answer == 0 { Ok((processor, node)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Lets other devices of this process join DPDK's container.
+fn share(container: c_int, has_iommu: bool) {
+    if container < 0 {
+        return;
+    }
+    // SAFETY: DPDK keeps it open as long as the process lives.
+    let container = unsafe { BorrowedFd::borrow_raw(container) };
+    if let Err(error) = share_container(container, has_iommu) {
+        tracing::warn!("other devices do not share DPDK's VFIO container: {error}");
+    }
+}
+
+/// linux/mempolicy.h: of the page at an address, its node.
+const MPOL_F_NODE: c_int = 1;
+const MPOL_F_ADDR: c_int = 2;
+
+/// The NUMA node that an arena's first page is at.
+fn node_of(arena: &Arena) -> io::Result<u32> {
+    let mut node: c_int = 0;
+    let nobody = ptr::null_mut::<libc::c_ulong>();
+    let start = arena.mapping().cast::<u8>();
+    let flags = MPOL_F_NODE | MPOL_F_ADDR;
+    // SAFETY: get_mempolicy(2) writes one number, and looks at a page that is mapped.
+    let answer = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut node, nobody, 0, start, flags) };
+    if answer == 0 { Ok(node.cast_unsigned()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,115 @@
+//! How many frames a second go out through AF_XDP, of 64 and of 1500 bytes (without their checksum).
+//!
+//! `cargo run --release -p thalweg-frames --example rate` sends through a pair of virtual cards in network namespaces
+//! of its own (as root); `... --example rate INTERFACE ADDRESS:PORT` sends through an interface that is there.
+//!
+//! The destination's Ethernet address should be nobody's, as that of `dpdk-testpmd --forward-mode=txonly` is, so that
+//! the kernel at the other end drops what comes at once: otherwise what it does with the frames is measured, too.
+
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thalweg_arena::Arena;
+use thalweg_frames::{AfXdpPort, FrameIo, Options};
+
+/// Ethernet, IPv4 and UDP headers.
+const HEADERS: usize = 42;
+/// A head in front of a piece: what the link above says of it.
+const HEAD: usize = 64;
+/// Frames taken between two system calls, where nothing else is said.
+const BURST: usize = 256;
+const TIME: Duration = Duration::from_secs(1);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (interface, to) = match arguments.as_slice() {
+        [interface, to] => (interface.as_str(), to.parse().expect("ADDRESS:PORT")),
+        [] => own_network(),
+        _ => panic!("rate [INTERFACE ADDRESS:PORT]"),
+    };
+    let options = Options { queues: Some(vec![0]), ..Options::default() };
+    let mut port = AfXdpPort::open(interface, 0, &options).expect("an AF_XDP port");
+    println!("{interface} to {to}: {}", port.mode());
+
+    let own = Arena::create("rate", 64 << 20).expect("memory");
+    let fd = own.arena().fd().try_clone_to_owned().expect("a descriptor");
+    let theirs = Arena::import(fd).expect("the same memory, to be read");
+    for burst in [32, 256] {
+        measure(&format!("64 bytes, {burst} in a burst"), &mut port, to, (64, burst), None);
+        measure(&format!("1500 bytes, {burst} in a burst"), &mut port, to, (1500, burst), None);
+    }
+    measure("1500 bytes, with a piece", &mut port, to, (1500, BURST), Some(&theirs));
+    port.register(own.arena()).expect("the arena becomes memory for frames");
+    measure("1500 bytes, a piece in known memory", &mut port, to, (1500, BURST), Some(&theirs));
+}
+
+fn measure(
+    what: &str,
+    port: &mut AfXdpPort,
+    to: SocketAddr,
+    (frame, burst): (usize, usize),
+    pieces: Option<&Arc<Arena>>,
+) {
+    let payload = vec![0x5a; frame - HEADERS];
+    let piece = payload.len().saturating_sub(HEAD);
+    let mut at = 0;
+    let mut turn = |port: &mut AfXdpPort| {
+        for _ in 0..burst {
+            if !port.has_room() {
+                break;
+            }
+            match pieces {
+                None => port.send(to, &payload, None),
+                Some(arena) => {
+                    let view = arena.piece(at, piece);
+                    at = (at + piece as u64) % (arena.size() as u64 - 4096);
+                    port.send(to, &payload[..HEAD], view)
+                }
+            }
+        }
+        port.flush().expect("an interface that is up");
+    };
+    let warm = Instant::now();
+    while warm.elapsed() < TIME / 10 {
+        turn(port);
+    }
+    let (began, before, cpu) = (Instant::now(), port.counters(), cpu_time());
+    while began.elapsed() < TIME {
+        turn(port);
+    }
+    let (took, cpu) = (began.elapsed().as_secs_f64(), (cpu_time() - cpu).as_secs_f64());
+    let frames = (port.counters().sent - before.sent) as f64;
+    let copied = (port.counters().copied - before.copied) as f64 / (frames * piece.max(1) as f64);
+    let (millions, gigabits) = (frames / took / 1e6, frames * frame as f64 * 8.0 / took / 1e9);
+    // Where other programs want the processor, too, this says more.
+    let each = cpu * 1e9 / frames;
+    println!(
+        "  {what:<36} {millions:6.3} million frames/s, {gigabits:6.2} Gbit/s, {each:5.0} ns of a processor each, \
+         {copied:.1} copies of the piece"
+    );
+}
+
+/// What this process has had of processors.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
+}
+
+/// Two cards with a cable between them that nobody else sees.
+fn own_network() -> (&'static str, SocketAddr) {
+    // SAFETY: unshare(2) with CLONE_NEWNET alone leaves this process's files, memory and file system as they are.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("a network namespace (as root)");
+    for command in [
+        "link add near type veth peer name far",
+        "address add 198.18.0.1/30 dev near",
+        "link set near up",
+        "link set far up",
+        "neighbour add 198.18.0.2 lladdr 02:00:00:00:00:00 dev near nud permanent",
+    ] {
+        let done = Command::new("ip").args(command.split(' ')).status().expect("ip (iproute2)");
+        assert!(done.success(), "ip {command}");
+    }
+    ("near", SocketAddr::from(([198, 18, 0, 2], 9)))
+}

@@ -1,0 +1,494 @@
+//! A port past the kernel's network: frames go between an adapter and this process's memory (AF_XDP:
+//! Documentation/networking/af_xdp.rst).
+//!
+//! A small program in the kernel hands over the datagrams for one port. All else goes on to the kernel as before: ARP,
+//! ssh, other ports. When the process ends, however it ends, the program is gone.
+//!
+//! How good it is depends on the driver, and is probed and told ([`Mode`]). At best the adapter reads and writes this
+//! process's memory itself (zero-copy); else the kernel copies each frame once, but still without its network. The
+//! program runs in the driver (native), or behind it, once the kernel has made a packet of its own of each frame
+//! (generic).
+//!
+//! A piece that lies in a registered arena is sent from there: the arena is a part of the memory that the kernel knows
+//! of. Any other piece is copied behind its head; and so is one in a frame of at most 4096 bytes where the kernel
+//! copies frames anyway, since that costs less. For each 4 KiB of that memory the kernel needs some 150 bytes of its
+//! own (`struct xdp_buff_xsk`).
+//!
+//! An interface can have one such port, since it can have one program. The port has a socket for each queue by which
+//! frames come in; the adapter chooses the queue.
+
+mod ring;
+mod socket;
+mod steer;
+mod umem;
+
+use crate::kernel::{Beside, Interface, Kernel};
+use crate::neighbours::Mac;
+use crate::{Counters, EthernetPort, FramesError, RawIo};
+use rustix::event::epoll;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use socket::{Binding, Queue, RECEIVE_HEADROOM};
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use steer::Steer;
+use thalweg_arena::{Arena, Piece};
+use umem::{CHUNK, Umem};
+
+/// What fails where sockets cannot be waited for.
+const WAITING: &str = "waiting for the sockets of an interface's queues";
+
+/// Frames that may be on their way through a virtual cable: three quarters of what it holds for a program
+/// (`VETH_RING_SIZE`, drivers/net/veth.c), since not all of them carry bytes that were asked for.
+const CABLE: usize = 192;
+
+/// Datagrams past the kernel's network.
+pub type AfXdpPort = EthernetPort<AfXdp>;
+
+/// How a port is opened. The default is the best that the interface can.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The port's address, where the interface has several. Otherwise its first.
+    pub address: Option<Ipv4Addr>,
+    /// The queues by which datagrams come in, where an adapter was told to use only some for them. Otherwise all.
+    pub queues: Option<Vec<u32>>,
+    /// Frames that may wait in each queue to be received, rounded up to a power of two. Otherwise 4096.
+    pub waiting: Option<u32>,
+    /// Have the kernel copy frames even where the adapter could do without.
+    pub copy: bool,
+    /// Have the program run behind the driver even where the driver could run it.
+    pub generic: bool,
+    /// Drive the adapter from this process's system calls, at least so long at a time, instead of by interrupts
+    /// (`SO_PREFER_BUSY_POLL`, Linux 5.11).
+    pub busy_poll: Option<Duration>,
+}
+
+impl Options {
+    /// Chunks for receiving, of each queue.
+    fn receiving(&self) -> u32 {
+        self.waiting.unwrap_or(4096).clamp(64, 1 << 16).next_power_of_two()
+    }
+}
+
+/// What the interface can, and does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mode {
+    /// The adapter reads and writes this process's memory; otherwise the kernel copies each frame.
+    pub zero_copy: bool,
+    /// The driver runs the program; otherwise the kernel does, behind it.
+    pub native: bool,
+    /// A frame may lie in several places (Linux 6.6): it may be longer than 3840 bytes, and a piece is sent from where
+    /// it lies.
+    pub several_parts: bool,
+    /// Queues that have a socket.
+    pub queues: usize,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let copies = if self.zero_copy { "zero-copy" } else { "copied by the kernel" };
+        let runs = if self.native { "native" } else { "generic" };
+        let parts = if self.several_parts { "several parts" } else { "one part" };
+        write!(f, "AF_XDP, {copies}, {runs} XDP, frames of {parts}, {} queues", self.queues)
+    }
+}
+
+impl EthernetPort<AfXdp> {
+    /// A port of this number on an interface: with 0, one that the kernel chooses.
+    ///
+    /// # Errors
+    /// There is no such interface, or it has no IPv4 address; somebody has the port or the interface's program; the
+    /// process may not (the error says which capabilities it takes, and the command that gives them); or the kernel
+    /// cannot.
+    pub fn open(interface: &str, port: u16, options: &Options) -> Result<Self, FramesError> {
+        let mut kernel = Kernel::open()?;
+        let interface = kernel.interface(interface)?;
+        let address = match options.address {
+            Some(address) => address,
+            None => {
+                let all = kernel.addresses()?;
+                let own = all.iter().find(|(_, index)| *index == interface.index);
+                own.map(|(address, _)| *address).ok_or_else(|| FramesError {
+                    doing: format!("looking for an IPv4 address of interface {}", interface.name),
+                    error: io::ErrorKind::AddrNotAvailable.into(),
+                })?
+            }
+        };
+        let (beside, at) = Beside::take(kernel, interface.index, SocketAddrV4::new(address, port))?;
+        let raw = AfXdp::open(interface, at, options)?;
+        Ok(Self::beside(raw, at, beside))
+    }
+
+    /// A port on the interface that has this address.
+    ///
+    /// # Errors
+    /// No interface has it; and as [`open`](Self::open).
+    pub fn at(address: SocketAddr) -> Result<Self, FramesError> {
+        let doing = || format!("looking for the interface of {address}");
+        let SocketAddr::V4(address) = address else { return Err(only_v4(doing())) };
+        let mut kernel = Kernel::open()?;
+        let all = kernel.addresses()?;
+        let (own, index) = all
+            .iter()
+            .find(|(own, _)| own == address.ip())
+            .ok_or_else(|| FramesError { doing: doing(), error: io::ErrorKind::AddrNotAvailable.into() })?;
+        let name = kernel.interface_at(*index)?.name;
+        Self::open(&name, address.port(), &Options { address: Some(*own), ..Options::default() })
+    }
+
+    /// A port, of a number that the kernel chooses, on the interface by which a destination is reached.
+    ///
+    /// # Errors
+    /// It is not reached; and as [`open`](Self::open).
+    pub fn towards(to: SocketAddr) -> Result<Self, FramesError> {
+        let SocketAddr::V4(to) = to else { return Err(only_v4(format!("looking for a way to {to}"))) };
+        let mut kernel = Kernel::open()?;
+        let route = kernel.route(*to.ip(), None)?;
+        let name = kernel.interface_at(route.interface)?.name;
+        Self::open(&name, 0, &Options { address: Some(route.from), ..Options::default() })
+    }
+
+    /// What the interface can, and does.
+    pub fn mode(&self) -> Mode {
+        self.raw().mode()
+    }
+}
+
+fn only_v4(doing: String) -> FramesError {
+    FramesError { doing, error: io::Error::new(io::ErrorKind::Unsupported, "ports past the kernel speak IPv4 only") }
+}
+
+/// Frames through the sockets of an interface's queues.
+#[derive(Debug)]
+pub struct AfXdp {
+    // The order matters: what is dropped first steers no more frames to what is dropped next.
+    steer: Steer,
+    queues: Vec<Queue>,
+    umem: Umem,
+    /// The arenas in it.
+    arenas: Vec<Arc<Arena>>,
+    /// Tells when there is something at any of the sockets. It stays, whatever becomes of them.
+    all: OwnedFd,
+    interface: Interface,
+    numbers: Vec<u32>,
+    binding: Binding,
+    options: Options,
+    counters: Counters,
+    /// What sockets that were replaced had dropped.
+    dropped_before: u64,
+}
+
+impl AfXdp {
+    fn open(interface: Interface, at: SocketAddrV4, options: &Options) -> Result<Self, FramesError> {
+        let count = queues(&interface.name)?;
+        let numbers = options.queues.clone().unwrap_or_else(|| (0..count).collect());
+        let most = numbers.iter().max().ok_or_else(|| FramesError {
+            doing: format!("opening {} without a queue", interface.name),
+            error: io::ErrorKind::InvalidInput.into(),
+        })?;
+        let steer = Steer::attach(interface.index, &interface.name, at, count.max(most + 1), options.generic)?;
+        let (binding, umem, queues) = first_of(bindings(&interface, steer.is_native(), options), |binding| {
+            open_queues(&interface, &numbers, binding, &[], options)
+        })?;
+        let mut opened = Self {
+            steer,
+            queues,
+            umem,
+            arenas: Vec::new(),
+            all: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(FramesError::io(WAITING))?,
+            interface,
+            numbers,
+            binding,
+            options: options.clone(),
+            counters: Counters::default(),
+            dropped_before: 0,
+        };
+        opened.connect()?;
+        // What was asked for and what the kernel says it does.
+        opened.binding.zero_copy =
+            opened.queues[0].is_zero_copy().map_err(FramesError::io("asking how frames are moved"))?;
+        tracing::info!("{at} on {}: {}", opened.interface.name, opened.mode());
+        Ok(opened)
+    }
+
+    /// Has datagrams steered to the sockets, and waits for all of them. Sockets that were there before are gone.
+    fn connect(&mut self) -> Result<(), FramesError> {
+        for (at, (queue, number)) in self.queues.iter().zip(&self.numbers).enumerate() {
+            self.steer.to(*number, queue.fd())?;
+            let data = epoll::EventData::new_u64(at as u64);
+            epoll::add(&self.all, queue.fd(), data, epoll::EventFlags::IN).map_err(FramesError::io(WAITING))?;
+        }
+        Ok(())
+    }
+
+    /// Opens all sockets anew, with these arenas: memory cannot be added to sockets that are bound.
+    fn replace(&mut self, arenas: &[Arc<Arena>]) -> Result<(), FramesError> {
+        self.dropped_before += self.dropped();
+        self.queues.clear();
+        let (umem, queues) = open_queues(&self.interface, &self.numbers, self.binding, arenas, &self.options)?;
+        self.queues = queues;
+        self.umem = umem;
+        self.connect()
+    }
+
+    /// What the interface can, and does.
+    pub fn mode(&self) -> Mode {
+        Mode {
+            zero_copy: self.binding.zero_copy,
+            native: self.steer.is_native(),
+            several_parts: self.binding.several,
+            queues: self.queues.len(),
+        }
+    }
+
+    fn dropped(&self) -> u64 {
+        // A socket that cannot say it has nothing more to say.
+        self.queues.iter().map(|queue| queue.dropped().unwrap_or(0)).sum()
+    }
+}
+
+impl RawIo for AfXdp {
+    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
+        if self.arenas.iter().any(|arena| arena.is_same_memory(memory)) {
+            return Ok(());
+        }
+        if !self.binding.several {
+            tracing::info!("{}: pieces are copied behind their heads: a frame is in one part", self.interface.name);
+            return Ok(());
+        }
+        let with: Vec<_> = self.arenas.iter().chain([memory]).cloned().collect();
+        match self.replace(&with) {
+            Ok(()) => {
+                self.arenas = with;
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!("{}: pieces of {memory:?} are copied behind their heads: {error}", self.interface.name);
+                let without = self.arenas.clone();
+                self.replace(&without)
+            }
+        }
+    }
+
+    fn mac(&self) -> Mac {
+        self.interface.mac
+    }
+
+    fn longest(&self) -> usize {
+        let whole = if self.binding.several { usize::from(u16::MAX) } else { CHUNK - RECEIVE_HEADROOM };
+        whole.min(self.interface.mtu + ETHERNET)
+    }
+
+    fn send(&mut self, head: &[u8], piece: Option<Piece>) -> bool {
+        self.send_behind(&[], head, piece)
+    }
+
+    fn send_behind(&mut self, headers: &[u8], head: &[u8], piece: Option<Piece>) -> bool {
+        let len = piece.as_ref().map_or(0, Piece::len);
+        let before = headers.len() + head.len();
+        assert!(before > 0 && before + len <= self.longest(), "a frame of {before}+{len} bytes");
+        let mut queues = self.queues.iter_mut();
+        let copied = queues.find_map(|queue| queue.send(&mut self.umem, [headers, head], piece.as_ref()));
+        let Some(copied) = copied else { return false };
+        let by_kernel = if self.binding.zero_copy { 0 } else { len };
+        self.counters.copied += (copied + by_kernel) as u64;
+        self.counters.sent += 1;
+        true
+    }
+
+    fn has_room(&mut self) -> bool {
+        let chunks = self.longest().div_ceil(CHUNK) + 1;
+        self.queues.iter_mut().any(|queue| queue.has_room(chunks, chunks + 1))
+    }
+
+    fn copies(&self) -> (u64, u64) {
+        let Binding { zero_copy, several, .. } = self.binding;
+        let by_kernel = u64::from(!zero_copy);
+        // What fits behind a head is copied there, where the kernel copies anyway: see `Queue::place`.
+        let here = !several || !zero_copy && self.longest() <= CHUNK;
+        (by_kernel + u64::from(here), by_kernel)
+    }
+
+    fn flush(&mut self) -> Result<bool, FramesError> {
+        let mut all = true;
+        for queue in &mut self.queues {
+            all &= queue.flush().map_err(|error| FramesError {
+                doing: match error.raw_os_error() {
+                    Some(libc::ENETDOWN) => {
+                        format!("sending by {0}, which is down: ip link set {0} up", self.interface.name)
+                    }
+                    _ => format!("sending by {}", self.interface.name),
+                },
+                error,
+            })?;
+        }
+        Ok(all)
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
+        let longest = self.longest();
+        let mut received = 0;
+        let mut more = false;
+        for queue in &mut self.queues {
+            more |= queue.receive(&mut self.umem, longest, &mut |frame| {
+                received += 1;
+                each(frame);
+            });
+        }
+        self.counters.received += received;
+        Ok(more)
+    }
+
+    fn room(&self) -> usize {
+        // A frame that does not fit into a chunk takes several. Which queue frames come by, the adapter chooses: all of
+        // one sender's by the same.
+        let each = self.longest().div_ceil(CHUNK - RECEIVE_HEADROOM);
+        let chunks = self.options.receiving() as usize / each;
+        if self.interface.is_cable { chunks.min(CABLE) } else { chunks }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.all.as_fd())
+    }
+
+    fn prepare_wait(&mut self) -> bool {
+        let Self { queues, all, .. } = self;
+        if queues.iter_mut().any(|queue| !queue.is_empty()) {
+            return false;
+        }
+        // One descriptor for all sockets tells of what comes, and, where it is asked to, of room.
+        queues.iter_mut().enumerate().all(|(at, queue)| {
+            let room = if queue.is_behind() { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+            epoll::modify(all.as_fd(), queue.fd(), epoll::EventData::new_u64(at as u64), epoll::EventFlags::IN | room)
+                .is_ok()
+        })
+    }
+
+    fn sees(&self) -> bool {
+        self.options.busy_poll.is_none()
+    }
+
+    fn counters(&self) -> Counters {
+        Counters {
+            dropped: self.dropped_before + self.dropped(),
+            foreign: self.queues.iter().map(|queue| queue.nonsense).sum(),
+            ..self.counters
+        }
+    }
+}
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+
+/// The ways to bind that may work here, best first.
+fn bindings(interface: &Interface, native: bool, options: &Options) -> Vec<Binding> {
+    let fits = interface.mtu + ETHERNET <= CHUNK - RECEIVE_HEADROOM;
+    let all = [(true, true), (true, false), (false, true), (false, false)];
+    let all = all.map(|(zero_copy, several)| Binding { zero_copy, several });
+    // Zero-copy needs the driver. And rather a copy than frames that are cut short.
+    let possible = |binding: &Binding| !binding.zero_copy || (native && !options.copy && (binding.several || fits));
+    all.into_iter().filter(possible).collect()
+}
+
+/// What comes of the first way that works. A kernel or a driver that does not know a way says so.
+fn first_of<T, U>(
+    ways: Vec<Binding>,
+    mut open: impl FnMut(Binding) -> Result<(T, U), FramesError>,
+) -> Result<(Binding, T, U), FramesError> {
+    /// What drivers say, too: ENOTSUPP, which is not for processes (linux/errno.h).
+    const ENOTSUPP: i32 = 524;
+    let mut last = None;
+    for way in ways {
+        match open(way) {
+            Ok((one, two)) => return Ok((way, one, two)),
+            Err(error) => {
+                let unknown = matches!(error.error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | ENOTSUPP));
+                if !unknown {
+                    return Err(error);
+                }
+                tracing::debug!("{way:?}: {error}");
+                last = Some(error);
+            }
+        }
+    }
+    Err(last.expect("the kernel copying is always tried"))
+}
+
+/// A socket for each queue, and their memory.
+fn open_queues(
+    interface: &Interface,
+    numbers: &[u32],
+    binding: Binding,
+    arenas: &[Arc<Arena>],
+    options: &Options,
+) -> Result<(Umem, Vec<Queue>), FramesError> {
+    let each = Queue::chunks(options);
+    let mut umem = Umem::new(each * numbers.len() as u32, arenas)?;
+    let mut queues: Vec<Queue> = Vec::new();
+    for (at, number) in (0..).zip(numbers) {
+        let place = (interface.index, *number);
+        let queue = Queue::open(&mut umem, at * each, place, binding, queues.first(), options)?;
+        queues.push(queue);
+    }
+    Ok((umem, queues))
+}
+
+/// How many queues an interface has for what comes in: `ETHTOOL_GCHANNELS` of linux/ethtool.h. One, where the driver
+/// does not say.
+fn queues(interface: &str) -> Result<u32, FramesError> {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    /// `struct ethtool_channels`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Channels {
+        command: u32,
+        most: [u32; 4],
+        receiving: u32,
+        sending: u32,
+        other: u32,
+        combined: u32,
+    }
+    let doing = || format!("counting the queues of {interface}");
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .map_err(FramesError::io(doing()))?;
+    let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+    // SAFETY: a name and a union of integers and pointers, of which all zeros is one.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero: the name ends there.
+    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: the request names a structure of the kind that the command fills, which lives until the call is over.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    match io::Error::last_os_error() {
+        _ if done == 0 => Ok((channels.receiving + channels.combined).max(1)),
+        error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+        error => Err(FramesError { doing: doing(), error }),
+    }
+}
+
+/// For `map_err` on a system call that takes privilege: says which, and the command that gives it.
+fn permission<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> FramesError {
+    move |error| {
+        let (error, doing) = (error.into(), doing.into());
+        let remedy = match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                let program = std::env::current_exe().map_or("PROGRAM".into(), |path| path.display().to_string());
+                format!(
+                    " (it takes CAP_NET_RAW for the sockets, CAP_BPF and CAP_NET_ADMIN for the program: run as root, \
+                     or setcap cap_net_raw,cap_bpf,cap_net_admin,cap_ipc_lock+ep {program})"
+                )
+            }
+            Some(libc::ENOBUFS) => {
+                " (memory is pinned: it takes CAP_IPC_LOCK, or a higher RLIMIT_MEMLOCK: ulimit -l)".into()
+            }
+            Some(libc::EAFNOSUPPORT) => " (this kernel has no AF_XDP: CONFIG_XDP_SOCKETS)".into(),
+            _ => String::new(),
+        };
+        FramesError { doing: doing + &remedy, error }
+    }
+}

@@ -1,0 +1,522 @@
+//! One queue's socket: its rings, its chunks, and what is done with them.
+//!
+//! # Who has a chunk
+//!
+//! Each socket has chunks of its own in the common memory. A chunk for sending is free (its number is in `free`), or on
+//! its way (`out`), from when it is written to the ring for sending until the kernel says in the completion ring that
+//! it is done. A chunk for receiving is the kernel's (`lent`), from when it is written to the fill ring until it comes
+//! back in the ring for receiving. The kernel shows what it has received before it says which places of the fill ring are
+//! free again (`xsk_flush`, net/xdp/xsk.c): as many as there are chunks may be late. So that ring has two for each. A
+//! number that comes back without having been given away is nonsense, and left alone.
+
+use super::ring::{Places, Reader, Writer};
+use super::umem::{CHUNK, Umem};
+use super::{Options, permission};
+use crate::FramesError;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+use thalweg_arena::Piece;
+
+/// Descriptors that may wait to be sent, and chunks for sending.
+pub(super) const SENDING: u32 = 2048;
+/// Bytes of a line of the cache, and places at which frames begin in a chunk.
+const LINE: usize = 64;
+const COLOURS: usize = 32;
+/// Frames taken in one turn.
+const BURST: u32 = 256;
+/// Descriptors of one frame in the kernel's own buffers (`MAX_SKB_FRAGS`), the least that counts.
+const DESCRIPTORS: usize = 17;
+/// Bytes in front of a received frame that programs may use (`XDP_PACKET_HEADROOM`, linux/bpf.h).
+pub(super) const RECEIVE_HEADROOM: usize = 256;
+/// How long the kernel may take to give up a queue whose socket was closed: it does so in the background
+/// (`xp_release_deferred`).
+const RELEASE: Duration = Duration::from_secs(2);
+/// How many frames one system call may send: linux/if_xdp.h of Linux 6.17. Before, it is 32.
+const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
+/// The kernel's limit for a buffer that only a privileged process may go beyond is not for rings; this is plenty.
+const SEND_BUFFER: c_int = 16 << 20;
+/// Frames taken in one turn of busy polling.
+const BUSY_BUDGET: c_int = 64;
+
+/// How a socket is bound, and what it can then do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Binding {
+    pub(super) zero_copy: bool,
+    /// A frame may have several descriptors (Linux 6.6).
+    pub(super) several: bool,
+}
+
+impl Binding {
+    fn flags(self) -> u16 {
+        let copy = if self.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+        copy | libc::XDP_USE_NEED_WAKEUP | if self.several { libc::XDP_USE_SG } else { 0 }
+    }
+}
+
+/// A socket and all that belongs to it.
+#[derive(Debug)]
+pub(super) struct Queue {
+    fd: OwnedFd,
+    binding: Binding,
+    busy: bool,
+    sending: Writer<libc::xdp_desc>,
+    sent: Reader<u64>,
+    received: Reader<libc::xdp_desc>,
+    fill: Writer<u64>,
+    /// Its chunks for sending are from `send_from` on, those for receiving are `receive`.
+    send_from: u32,
+    receive: Range<u32>,
+    free: Vec<u32>,
+    out: Vec<bool>,
+    lent: Vec<bool>,
+    /// Descriptors that the kernel has not said to be done with.
+    under_way: u32,
+    /// The beginning of a frame whose end is yet to come, and whether it is too long to be kept.
+    partial: Vec<u8>,
+    too_long: bool,
+    in_part: bool,
+    /// What came back and was never given away.
+    pub(super) nonsense: u64,
+}
+
+impl Queue {
+    /// Chunks that one socket has.
+    pub(super) fn chunks(options: &Options) -> u32 {
+        SENDING + options.receiving()
+    }
+
+    /// A socket for a queue, with its chunks from `first` on. The first socket brings its memory along; the others
+    /// share it.
+    pub(super) fn open(
+        umem: &mut Umem,
+        first: u32,
+        (interface, queue): (u32, u32),
+        binding: Binding,
+        shared: Option<&Self>,
+        options: &Options,
+    ) -> Result<Self, FramesError> {
+        let doing = |what: &str| format!("AF_XDP on queue {queue} of interface {interface}: {what}");
+        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
+            .map_err(permission(doing("making a socket")))?;
+        let receiving = options.receiving();
+        let set_up = || -> io::Result<Places4> {
+            if shared.is_none() {
+                set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
+            }
+            // Each descriptor on its way has a place in the completion ring.
+            set(&fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &(2 * receiving))?;
+            set(&fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &SENDING)?;
+            set(&fd, libc::SOL_XDP, libc::XDP_RX_RING, &receiving)?;
+            set(&fd, libc::SOL_XDP, libc::XDP_TX_RING, &SENDING)?;
+            get(&fd, libc::XDP_MMAP_OFFSETS)
+        };
+        let places = set_up().map_err(permission(doing("registering memory")))?;
+        let mapped = FramesError::io::<io::Error>;
+        let ring = |at: libc::c_ulonglong| at;
+        let mut opened = Self {
+            sending: Writer::map(fd.as_fd(), libc::XDP_PGOFF_TX_RING as u64, &places.sending, SENDING)
+                .map_err(mapped(doing("mapping a ring")))?,
+            received: Reader::map(fd.as_fd(), libc::XDP_PGOFF_RX_RING as u64, &places.received, receiving)
+                .map_err(mapped(doing("mapping a ring")))?,
+            fill: Writer::map(fd.as_fd(), ring(libc::XDP_UMEM_PGOFF_FILL_RING), &places.fill, 2 * receiving)
+                .map_err(mapped(doing("mapping a ring")))?,
+            sent: Reader::map(fd.as_fd(), ring(libc::XDP_UMEM_PGOFF_COMPLETION_RING), &places.sent, SENDING)
+                .map_err(mapped(doing("mapping a ring")))?,
+            fd,
+            binding,
+            busy: false,
+            send_from: first,
+            receive: first + SENDING..first + SENDING + receiving,
+            free: (first..first + SENDING).rev().collect(),
+            out: vec![false; SENDING as usize],
+            lent: vec![true; receiving as usize],
+            under_way: 0,
+            partial: Vec::new(),
+            too_long: false,
+            in_part: false,
+            nonsense: 0,
+        };
+        // What is received first has somewhere to go.
+        for chunk in opened.receive.clone() {
+            assert!(opened.fill.room(1) > 0, "a new ring has a place for each chunk");
+            opened.fill.write(u64::from(chunk) * CHUNK as u64);
+        }
+        opened.fill.publish();
+        bind(&opened.fd, (interface, queue), binding, shared).map_err(|error| FramesError {
+            doing: doing(match error.raw_os_error() {
+                Some(libc::ENETDOWN) => "binding (is the interface up?)",
+                Some(libc::EBUSY) => "binding (another program has this queue)",
+                _ => "binding",
+            }),
+            error,
+        })?;
+        opened.tune(options).map_err(FramesError::io(doing("setting options")))?;
+        Ok(opened)
+    }
+
+    fn tune(&mut self, options: &Options) -> io::Result<()> {
+        // Frames on their way count as the socket's memory while the kernel copies.
+        if set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER).is_err() {
+            set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER)?;
+        }
+        // One system call sends all there is. An older kernel sends 32 at a time, and is called more often.
+        if let Err(error) = set(&self.fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &SENDING) {
+            tracing::debug!("AF_XDP: 32 frames at a time, since Linux is older than 6.17: {error}");
+        }
+        if let Some(time) = options.busy_poll {
+            let micros = c_int::try_from(time.as_micros()).unwrap_or(c_int::MAX);
+            set(&self.fd, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1)?;
+            set(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
+            set(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &BUSY_BUDGET)?;
+            self.busy = true;
+        }
+        Ok(())
+    }
+
+    /// Takes a frame into the ring for sending. Says how many bytes of the piece were copied here, or nothing where
+    /// there is no room.
+    pub(super) fn send(&mut self, umem: &mut Umem, heads: [&[u8]; 2], piece: Option<&Piece>) -> Option<usize> {
+        let len = piece.map_or(0, Piece::len);
+        let head: usize = heads.iter().map(|head| head.len()).sum();
+        let placed = self.place(umem, head, piece);
+        // Descriptors that point into an arena: one for each chunk that it touches.
+        let pages = placed.map_or(0, |at| (at % CHUNK + len).div_ceil(CHUNK));
+        let copied = if placed.is_some() { 0 } else { len };
+        let bytes = head + copied;
+        let chunks = bytes.div_ceil(CHUNK);
+        if !self.has_room(chunks, chunks + pages) {
+            return None;
+        }
+        for at in (0..bytes).step_by(CHUNK) {
+            let here = CHUNK.min(bytes - at);
+            let last = at + here == bytes && placed.is_none();
+            self.put(umem, here, last, |chunk| copy(heads, piece, at, chunk));
+        }
+        if let Some(start) = placed {
+            let (mut at, end) = (start, start + len);
+            while at < end {
+                let next = end.min((at / CHUNK + 1) * CHUNK);
+                self.describe(at, next - at, next == end);
+                at = next;
+            }
+        }
+        Some(copied)
+    }
+
+    /// Where in the memory for frames a piece is sent from; nothing, where it is to be copied behind its head.
+    ///
+    /// A kernel that copies frames copies a second part into a page of its own, which it has to get first
+    /// (xsk_build_skb in net/xdp/xsk.c): that costs more than to copy here what fits behind the head. On a virtual card
+    /// of Linux 6.18 it was 2.0 instead of 1.5 µs for a frame of 1500 bytes.
+    fn place(&self, umem: &mut Umem, head: usize, piece: Option<&Piece>) -> Option<usize> {
+        let piece = piece.filter(|piece| self.binding.several && !piece.is_empty())?;
+        if !self.binding.zero_copy && head + piece.len() <= CHUNK {
+            return None;
+        }
+        let at = umem.find(piece)?;
+        let descriptors = head.div_ceil(CHUNK) + (at % CHUNK + piece.len()).div_ceil(CHUNK);
+        (descriptors <= DESCRIPTORS).then_some(at)
+    }
+
+    /// Fills a chunk and describes it to the kernel. There must be [room](Self::has_room).
+    fn put(&mut self, umem: &mut Umem, len: usize, last: bool, fill: impl FnOnce(&mut [u8])) {
+        let chunk = self.free.pop().expect("room was looked for");
+        // Beginnings of pages all fall into the same few lines of the first cache. Where there is room, frames begin at
+        // different places.
+        let start = (chunk as usize % COLOURS * LINE).min((CHUNK - len) / LINE * LINE);
+        // SAFETY: the chunk was free: the kernel has no descriptor of it, and it is described below, after the slice
+        // has gone.
+        let bytes = unsafe { umem.chunk(chunk) };
+        fill(&mut bytes[start..start + len]);
+        self.out[(chunk - self.send_from) as usize] = true;
+        self.describe(chunk as usize * CHUNK + start, len, last);
+    }
+
+    fn describe(&mut self, at: usize, len: usize, last: bool) {
+        let options = if last { 0 } else { libc::XDP_PKT_CONTD };
+        self.sending.write(libc::xdp_desc { addr: at as u64, len: len as u32, options });
+        self.under_way += 1;
+    }
+
+    pub(super) fn has_room(&mut self, chunks: usize, descriptors: usize) -> bool {
+        let enough = |queue: &mut Self| {
+            queue.free.len() >= chunks
+                && (SENDING - queue.under_way) as usize >= descriptors
+                && queue.sending.room(descriptors as u32) as usize >= descriptors
+        };
+        enough(self) || {
+            self.reap();
+            enough(self)
+        }
+    }
+
+    /// Takes back what has been sent.
+    fn reap(&mut self) {
+        if self.sent.is_empty() {
+            return;
+        }
+        while let Some(at) = self.sent.next() {
+            self.under_way = self.under_way.saturating_sub(1);
+            // What lies in an arena is nobody's to take back.
+            let chunk = u32::try_from(at / CHUNK as u64).unwrap_or(u32::MAX);
+            let Some(own) = chunk.checked_sub(self.send_from).filter(|own| *own < SENDING) else { continue };
+            if std::mem::take(&mut self.out[own as usize]) {
+                self.free.push(chunk);
+            } else {
+                self.nonsense += 1;
+            }
+        }
+        self.sent.release();
+    }
+
+    /// Sends what was taken. False where not all of it went.
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        self.sending.publish();
+        let mut before = self.sending.unread();
+        if before == 0 {
+            return Ok(true);
+        }
+        loop {
+            if !self.sending.needs_wakeup() {
+                // The driver is at it and looks by itself.
+                return Ok(true);
+            }
+            let called = self.call_to_send();
+            self.reap();
+            let left = self.sending.unread();
+            match called {
+                Ok(()) if left == 0 || self.binding.zero_copy => return Ok(true),
+                Ok(()) => {}
+                // No memory or no room in the device's queue for the moment; or as much as one call may.
+                Err(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) if left == 0 => return Ok(true),
+                Err(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => {}
+                Err(error) => return Err(io::Error::from_raw_os_error(error)),
+            }
+            if left >= before {
+                return Ok(false);
+            }
+            before = left;
+        }
+    }
+
+    /// Has the kernel send what is in the ring.
+    fn call_to_send(&self) -> Result<(), c_int> {
+        // SAFETY: no memory is handed over.
+        let sent =
+            unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+        if sent >= 0 { Ok(()) } else { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) }
+    }
+
+    /// Has the driver look for frames, where it needs to be told or is to be polled.
+    fn call_to_receive(&self) {
+        // What it says is no matter: frames that come show in the ring.
+        // SAFETY: no memory is handed over.
+        let _ = unsafe {
+            libc::recvfrom(
+                self.fd.as_raw_fd(),
+                std::ptr::null_mut::<c_void>(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+    }
+
+    /// Hands the frames that have come to `each`. True where more may be waiting.
+    pub(super) fn receive(&mut self, umem: &mut Umem, longest: usize, each: &mut dyn FnMut(&[u8])) -> bool {
+        if self.received.is_empty() {
+            if !self.busy {
+                return false;
+            }
+            self.call_to_receive();
+            if self.received.is_empty() {
+                return false;
+            }
+        }
+        let mut taken = 0;
+        while taken < BURST {
+            let Some(descriptor) = self.received.next() else { break };
+            taken += 1;
+            let Some((chunk, range)) = self.check(&descriptor) else {
+                self.nonsense += 1;
+                continue;
+            };
+            // SAFETY: the kernel gave the chunk back with this descriptor, and gets it again below, after the slice has
+            // gone.
+            let bytes = &unsafe { umem.chunk(chunk) }[range];
+            let goes_on = descriptor.options & libc::XDP_PKT_CONTD != 0;
+            if !goes_on && !self.in_part {
+                each(bytes);
+            } else {
+                self.too_long |= self.partial.len() + bytes.len() > longest;
+                if !self.too_long {
+                    self.partial.extend_from_slice(bytes);
+                }
+                self.in_part = goes_on;
+                if !goes_on {
+                    if !self.too_long {
+                        each(&self.partial);
+                    }
+                    self.partial.clear();
+                    self.too_long = false;
+                }
+            }
+            self.lent[(chunk - self.receive.start) as usize] = true;
+            assert!(self.fill.room(1) > 0, "there is a place for each chunk");
+            self.fill.write(u64::from(chunk) * CHUNK as u64);
+        }
+        self.received.release();
+        self.fill.publish();
+        if self.fill.needs_wakeup() && self.binding.zero_copy {
+            self.call_to_receive();
+        }
+        taken == BURST
+    }
+
+    /// Which chunk a descriptor is of, and where in it the frame is; nothing, where this cannot be.
+    fn check(&mut self, descriptor: &libc::xdp_desc) -> Option<(u32, Range<usize>)> {
+        let chunk = u32::try_from(descriptor.addr / CHUNK as u64).ok()?;
+        let start = (descriptor.addr % CHUNK as u64) as usize;
+        let end = start.checked_add(descriptor.len as usize).filter(|end| *end <= CHUNK)?;
+        let own = chunk.checked_sub(self.receive.start).filter(|_| chunk < self.receive.end)?;
+        std::mem::take(&mut self.lent[own as usize]).then_some((chunk, start..end))
+    }
+
+    /// Whether frames wait to be received.
+    pub(super) fn is_empty(&mut self) -> bool {
+        self.received.is_empty()
+    }
+
+    /// Whether there is something that the kernel has not taken to be sent.
+    pub(super) fn is_behind(&mut self) -> bool {
+        self.sending.unread() > 0 && !self.binding.zero_copy
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Frames that came and had no place: of other errors, and since nobody fetched them.
+    pub(super) fn dropped(&self) -> io::Result<u64> {
+        let said: libc::xdp_statistics = get(&self.fd, libc::XDP_STATISTICS)?;
+        Ok(said.rx_dropped + said.rx_ring_full)
+    }
+
+    /// Whether the adapter reads and writes the chunks itself.
+    pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
+        let said: libc::xdp_options = get(&self.fd, libc::XDP_OPTIONS)?;
+        Ok(said.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    }
+}
+
+/// Copies as much of a frame as there is room for, from byte `at` on.
+fn copy(heads: [&[u8]; 2], piece: Option<&Piece>, mut at: usize, mut out: &mut [u8]) {
+    for head in heads {
+        match head.get(at..) {
+            Some(rest) => {
+                let (first, behind) = out.split_at_mut(rest.len().min(out.len()));
+                first.copy_from_slice(&rest[..first.len()]);
+                (at, out) = (0, behind);
+            }
+            None => at -= head.len(),
+        }
+    }
+    if let Some(piece) = piece.filter(|_| !out.is_empty()) {
+        piece.copy_to(at, out);
+    }
+}
+
+/// Binds a socket to a queue: once the kernel has let go of the queue, where a socket was closed just before.
+fn bind(fd: &OwnedFd, (interface, queue): (u32, u32), binding: Binding, shared: Option<&Queue>) -> io::Result<()> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: if shared.is_some() { libc::XDP_SHARED_UMEM } else { binding.flags() },
+        sxdp_ifindex: interface,
+        sxdp_queue_id: queue,
+        // A descriptor is never negative.
+        sxdp_shared_umem_fd: shared.map_or(0, |first| first.fd.as_raw_fd() as u32),
+    };
+    let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
+    let began = Instant::now();
+    loop {
+        // SAFETY: a whole address of the length that is said.
+        if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EBUSY) || began.elapsed() > RELEASE {
+            return Err(error);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Where the four rings are in their mappings: `struct xdp_mmap_offsets`, by our names.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Places4 {
+    received: Places,
+    sending: Places,
+    fill: Places,
+    sent: Places,
+}
+
+/// What may be an option's value: any bytes are a valid one.
+///
+/// # Safety
+/// The type is made of integers without padding.
+unsafe trait OptionValue: Copy {}
+
+// SAFETY: integers, as the kernel defines them.
+unsafe impl OptionValue for u32 {}
+// SAFETY: as above.
+unsafe impl OptionValue for c_int {}
+// SAFETY: as above.
+unsafe impl OptionValue for libc::xdp_umem_reg {}
+// SAFETY: as above.
+unsafe impl OptionValue for libc::xdp_statistics {}
+// SAFETY: as above.
+unsafe impl OptionValue for libc::xdp_options {}
+// SAFETY: as above: four times four integers.
+unsafe impl OptionValue for Places4 {}
+
+fn set<T: OptionValue>(fd: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: a whole value of the length that is said.
+    let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn get<T: OptionValue>(fd: &OwnedFd, option: c_int) -> io::Result<T> {
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: room for a value of the length that is said.
+    let done =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, value.as_mut_ptr().cast(), &raw mut len) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: integers, all written: by the kernel, or with zero.
+    Ok(unsafe { value.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_a_frame_is_copied_from_where_it_is() {
+        let heads = [&b"headers"[..], &b"head"[..]];
+        for (at, len) in (0..=11).flat_map(|at| (0..=11 - at).map(move |len| (at, len))) {
+            let mut out = vec![0; len];
+            copy(heads, None, at, &mut out);
+            assert_eq!(out, b"headershead"[at..at + len], "{at}+{len}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The program in the kernel that hands a port's datagrams to its sockets (`bpf/xdp/steer.c`).
+//!
+//! It is attached by a link (`BPF_LINK_CREATE`), which lives as long as somebody has its descriptor: when the process
+//! ends, in whatever way, the kernel closes it and the interface is as it was.
+//!
+//! The program is GPL-2.0-only, as its source is; this library is not. It reaches the kernel as data.
+
+use super::permission;
+use crate::FramesError;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder, PrintLevel};
+use std::io;
+use std::net::SocketAddrV4;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// What `build.rs` made of the program, aligned as the reader of ELF files expects it.
+#[repr(align(8))]
+struct Aligned<T: ?Sized>(T);
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steer.o")));
+
+/// `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE` of linux/if_link.h.
+const GENERIC: u32 = 1 << 1;
+const NATIVE: u32 = 1 << 2;
+
+/// The program on its interface, until this is dropped or the process has ended.
+#[derive(Debug)]
+pub(super) struct Steer {
+    _link: OwnedFd,
+    sockets: MapHandle,
+    native: bool,
+}
+
+impl Steer {
+    /// Attaches it: to the driver where that can run programs, else behind it.
+    pub(super) fn attach(
+        interface: u32,
+        name: &str,
+        at: SocketAddrV4,
+        queues: u32,
+        generic: bool,
+    ) -> Result<Self, FramesError> {
+        let loaded = permission(format!("loading the program that steers datagrams for {at} (Linux 5.18 or newer)"));
+        let (program, sockets) = load(at, queues).map_err(loaded)?;
+        let mut refused = None;
+        for native in [true, false] {
+            if native && generic {
+                continue;
+            }
+            match link(program.as_fd(), interface, if native { NATIVE } else { GENERIC }) {
+                Ok(link) => {
+                    if let Some(error) = refused {
+                        tracing::info!("{name}: the driver does not run programs itself ({error}): slower, behind it");
+                    }
+                    return Ok(Self { _link: link, sockets, native });
+                }
+                // Another program is there already: the kernel lets an interface have one.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
+                    let doing =
+                        format!("attaching to {name}, which has an XDP program already (ip link show dev {name})");
+                    return Err(FramesError { doing, error });
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        let error = refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
+        Err(permission(format!("attaching the program that steers datagrams to {name}"))(error))
+    }
+
+    /// From now on the datagrams that come by a queue go to this socket.
+    pub(super) fn to(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), FramesError> {
+        // A descriptor is never negative.
+        let socket = socket.as_raw_fd().to_ne_bytes();
+        self.sockets
+            .update(&queue.to_ne_bytes(), &socket, MapFlags::ANY)
+            .map_err(|error| permission(format!("steering queue {queue}"))(os(&error)))
+    }
+
+    /// Whether the driver runs it.
+    pub(super) fn is_native(&self) -> bool {
+        self.native
+    }
+}
+
+/// Loads the program, for a port and so many queues. What is loaded stays until its descriptors are closed.
+fn load(at: SocketAddrV4, queues: u32) -> io::Result<(OwnedFd, MapHandle)> {
+    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, said| tracing::debug!("{}", said.trim_end()))));
+    let loading = || -> libbpf_rs::Result<(OwnedFd, MapHandle)> {
+        let mut object = ObjectBuilder::default().open_memory(&OBJECT.0)?;
+        for mut map in object.maps_mut() {
+            // `struct wanted` of the program.
+            if map.name() == ".rodata.steer" {
+                let ([a, b, c, d], [high, low]) = (at.ip().octets(), at.port().to_be_bytes());
+                map.set_initial_value(&[a, b, c, d, high, low, 0, 0])?;
+            } else if map.name() == "sockets" {
+                map.set_max_entries(queues)?;
+            }
+        }
+        let object = object.load()?;
+        let missing = || libbpf_rs::Error::from(io::Error::from(io::ErrorKind::NotFound));
+        let program = object.progs().next().ok_or_else(missing)?.as_fd().try_clone_to_owned()?;
+        let sockets = object.maps().find(|map| map.name() == "sockets").ok_or_else(missing)?;
+        Ok((program, MapHandle::try_from(&sockets)?))
+    };
+    loading().map_err(|error| os(&error))
+}
+
+/// Attaches a program to an interface.
+fn link(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
+    // SAFETY: integers and null pointers, of which all zeros is one.
+    let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
+    options.sz = size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t;
+    options.flags = flags;
+    let index = i32::try_from(interface).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a descriptor that is open and options that say how long they are. Nothing of them is kept.
+    let link =
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), index, libbpf_sys::BPF_XDP, &raw const options) };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(link) })
+}
+
+/// What the kernel said, as far as libbpf passes it on.
+fn os(error: &libbpf_rs::Error) -> io::Error {
+    use libbpf_rs::ErrorKind;
+    match error.kind() {
+        ErrorKind::PermissionDenied => io::Error::from_raw_os_error(libc::EPERM),
+        _ => io::Error::other(format!("{error:#}")),
+    }
+}

@@ -1,0 +1,153 @@
+//! The memory that frames lie in (UMEM): chunks of the sockets' own, and behind them the arenas, in one range of
+//! addresses, since the kernel takes one range only (`XDP_UMEM_REG`).
+//!
+//! # Why this is sound
+//!
+//! The range is reserved as a whole and belongs to this value alone. Its first part is private memory, cut into chunks.
+//! A chunk is reached through a slice only while it is this process's: a chunk for sending between being taken from the
+//! free ones and being written to the ring for sending, a chunk for receiving between being read from the ring for
+//! receiving and being written to the ring of free ones. The sockets keep account of which are where and pass on the
+//! right to a chunk by `&mut` (see `socket.rs`).
+//!
+//! Behind it the arenas are mapped a second time. No slice of that is ever made: the kernel reads there what
+//! descriptors name, and writes there nothing, since no address there is ever given to it to fill.
+
+use crate::FramesError;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+use thalweg_arena::{Arena, Piece, Registration};
+
+/// Bytes of a chunk: a page, the most that every kernel takes (`xdp_umem_reg` in net/xdp/xdp_umem.c). A descriptor must
+/// not reach from one into the next.
+pub(super) const CHUNK: usize = 4096;
+/// Arenas that are remembered.
+const KNOWN: usize = 256;
+/// Where huge pages begin.
+const HUGE: usize = 2 << 20;
+
+/// The range.
+#[derive(Debug)]
+pub(super) struct Umem {
+    /// What was reserved, and in it, aligned to huge pages, what is used.
+    reserved: (NonNull<c_void>, usize),
+    start: NonNull<u8>,
+    chunks: u32,
+    bytes: usize,
+    pieces: Vec<Mapped>,
+    /// Where the memory of an arena is that was asked for before, or that it is not here.
+    known: Vec<(Weak<Arena>, Option<usize>)>,
+}
+
+/// An arena in the range.
+#[derive(Debug)]
+struct Mapped {
+    arena: Arc<Arena>,
+    /// Where it begins, from the start of the range.
+    at: usize,
+    _noted: Registration,
+}
+
+// SAFETY: the range belongs to this value alone and is the same for every thread.
+unsafe impl Send for Umem {}
+
+impl Umem {
+    /// A range with so many chunks, and these arenas.
+    pub(super) fn new(chunks: u32, arenas: &[Arc<Arena>]) -> Result<Self, FramesError> {
+        let doing = "reserving memory for frames";
+        // Arenas are whole huge pages; so they begin where one begins.
+        let private = (chunks as usize * CHUNK).next_multiple_of(HUGE);
+        let bytes = private + arenas.iter().map(|arena| arena.size().next_multiple_of(HUGE)).sum::<usize>();
+        // SAFETY: a new mapping somewhere, which touches no other.
+        let reserved = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes + HUGE,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(FramesError::io(doing))?;
+        let reserved =
+            NonNull::new(reserved).ok_or_else(|| FramesError { doing: doing.into(), error: Errno::NOMEM.into() })?;
+        let padding = reserved.as_ptr().align_offset(HUGE);
+        // SAFETY: less than a huge page further, and as much was reserved beyond what is used.
+        let start = unsafe { reserved.byte_add(padding) }.cast::<u8>();
+        // From here on it is unmapped again when something fails.
+        let mut umem =
+            Self { reserved: (reserved, bytes + HUGE), start, chunks, bytes, pieces: Vec::new(), known: Vec::new() };
+        // SAFETY: the private part of the range, of which there are no slices yet.
+        unsafe { mprotect(start.as_ptr().cast(), private, MprotectFlags::READ | MprotectFlags::WRITE) }
+            .map_err(FramesError::io(doing))?;
+        let mut at = private;
+        for arena in arenas {
+            // SAFETY: inside the range: it is as long as its private part and all arenas.
+            let place = unsafe { start.add(at) };
+            // SAFETY: a part of the range that is used for nothing else, as long as the arena. Nothing is written
+            // there, see above.
+            let mapped = unsafe { arena.map_again(place.as_ptr()) };
+            mapped.map_err(FramesError::io("mapping an arena among the memory for frames"))?;
+            umem.pieces.push(Mapped { arena: Arc::clone(arena), at, _noted: arena.registered("AF_XDP") });
+            at += arena.size().next_multiple_of(HUGE);
+        }
+        Ok(umem)
+    }
+
+    /// What the kernel is told.
+    pub(super) fn registration(&self) -> libc::xdp_umem_reg {
+        libc::xdp_umem_reg {
+            addr: self.start.as_ptr() as u64,
+            len: self.bytes as u64,
+            chunk_size: CHUNK as u32,
+            headroom: 0,
+            flags: 0,
+            tx_metadata_len: 0,
+        }
+    }
+
+    /// The bytes of a chunk that is this process's at the moment.
+    ///
+    /// # Safety
+    /// The kernel has no descriptor of the chunk, and there is no other slice of it.
+    pub(super) unsafe fn chunk(&mut self, number: u32) -> &mut [u8] {
+        assert!(number < self.chunks, "chunk {number} of {}", self.chunks);
+        // SAFETY: inside the private part, see above.
+        let start = unsafe { self.start.add(number as usize * CHUNK) };
+        // SAFETY: private memory is initialised (zeros), and the caller vouches that nobody else touches this chunk.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), CHUNK) }
+    }
+
+    /// Where in the range a piece lies, if its arena is in it.
+    pub(super) fn find(&mut self, piece: &Piece) -> Option<usize> {
+        let arena = piece.arena();
+        let known = self.known.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(arena)));
+        let at = match known {
+            Some((_, at)) => *at,
+            None => self.learn(arena),
+        };
+        Some(at? + piece.offset())
+    }
+
+    /// An arena that was not asked for before: it may be the memory of one in the range, mapped once more. Two system
+    /// calls tell.
+    fn learn(&mut self, arena: &Arc<Arena>) -> Option<usize> {
+        let at = self.pieces.iter().find(|mapped| mapped.arena.is_same_memory(arena)).map(|mapped| mapped.at);
+        self.known.retain(|(known, _)| known.strong_count() > 0);
+        if self.known.len() < KNOWN {
+            self.known.push((Arc::downgrade(arena), at));
+        }
+        at
+    }
+}
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        let (start, bytes) = self.reserved;
+        // SAFETY: what was reserved in `new`, of which no slice is left. The kernel keeps the pages as long as it needs
+        // them.
+        let unmapped = unsafe { munmap(start.as_ptr(), bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}

@@ -1,0 +1,198 @@
+//! A UDP socket whose datagrams are received where they are to stay.
+//!
+//! The kernel writes the first bytes of each datagram in one place and the rest in another (recvmsg(2): scatter), many
+//! datagrams in one call (recvmmsg(2)). So a payload behind a header of known length gets where it belongs with the one
+//! copy that a socket costs anyway. Datagrams are not joined (`UDP_GRO`): joined ones have one place.
+
+use crate::control::{self, Room};
+use crate::udp::{MEMORY_PER_BYTE, canonical, hold, join, set};
+use crate::{Counters, FramesError};
+use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr;
+
+/// Datagrams received in one call.
+const MOST: usize = 64;
+
+/// Receives datagrams into places that the caller chooses. Non-blocking.
+#[derive(Debug)]
+pub struct DirectSocket {
+    socket: Socket,
+    local: SocketAddr,
+    counters: Counters,
+    /// Those that the kernel has dropped before, modulo 2³².
+    overflowed: u32,
+}
+
+/// Where one datagram goes, and what came.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// For its first bytes: as many as this has.
+    pub front: &'a mut [u8],
+    /// For the rest: as many as this has.
+    pub rest: &'a mut [u8],
+    /// For what that has no room for.
+    pub more: &'a mut [u8],
+    /// How long the datagram was, whether or not there was room for all of it.
+    pub length: usize,
+    /// Who sent it; nobody where no datagram came.
+    pub from: Option<SocketAddr>,
+}
+
+impl<'a> Place<'a> {
+    /// A place that nothing has come to.
+    pub fn new(front: &'a mut [u8], rest: &'a mut [u8]) -> Self {
+        Self { front, rest, more: &mut [], length: 0, from: None }
+    }
+}
+
+impl DirectSocket {
+    /// A port of this host, or of a multicast group.
+    ///
+    /// # Errors
+    /// The address is no address of this host, or somebody else has the port.
+    pub fn bind(at: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(at), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+        set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+        socket.bind(&at.into())?;
+        join(&socket, at)?;
+        let local = socket.local_addr()?.as_socket().unwrap_or(at);
+        Ok(Self { socket, local, counters: Counters::default(), overflowed: 0 })
+    }
+
+    /// Where others send to.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Has the kernel keep so many bytes of datagrams that nobody has received yet, and says how many it keeps.
+    pub fn hold(&mut self, bytes: u64) -> u64 {
+        hold(&self.socket, bytes) / MEMORY_PER_BYTE
+    }
+
+    /// Receives into these places, in their order, as many datagrams as are there. Says how many came.
+    ///
+    /// # Errors
+    /// Nothing can be received any more.
+    pub fn receive(&mut self, places: &mut [Place<'_>]) -> Result<usize, FramesError> {
+        let count = places.len().min(MOST);
+        // SAFETY: integers and null pointers, of which all zeros is one.
+        let mut messages: [libc::mmsghdr; MOST] = unsafe { zeroed() };
+        let mut names: [SockAddrStorage; MOST] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+        let mut controls = [Room::EMPTY; MOST];
+        let nothing = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        let mut parts = [[nothing; 3]; MOST];
+        for (at, place) in places.iter_mut().take(count).enumerate() {
+            let part = |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            parts[at] = [part(place.front), part(place.rest), part(place.more)];
+            let header = &mut messages[at].msg_hdr;
+            header.msg_name = ptr::from_mut(&mut names[at]).cast();
+            header.msg_namelen = names[at].size_of();
+            header.msg_iov = parts[at].as_mut_ptr();
+            header.msg_iovlen = 3;
+            header.msg_control = controls[at].0.as_mut_ptr().cast();
+            header.msg_controllen = size_of::<Room>();
+        }
+        let received = loop {
+            // SAFETY: each of the `count` headers points to a name, a room for control messages and three parts of
+            // a place, which belong to nobody else until the call is over. With MSG_TRUNC the kernel says how long a
+            // datagram was, and writes no more than there is room for.
+            let received = unsafe {
+                libc::recvmmsg(
+                    self.socket.as_raw_fd(),
+                    messages.as_mut_ptr(),
+                    count as u32,
+                    libc::MSG_DONTWAIT | libc::MSG_TRUNC,
+                    ptr::null_mut(),
+                )
+            };
+            match usize::try_from(received) {
+                Ok(received) => break received,
+                Err(_) => match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                    error if error.kind() == io::ErrorKind::Interrupted => {}
+                    error => return Err(FramesError::io("receiving datagrams")(error)),
+                },
+            }
+        };
+        for (at, place) in places.iter_mut().take(received).enumerate() {
+            control::each(&controls[at], messages[at].msg_hdr.msg_controllen, |level, kind, content| {
+                if let (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, Some(dropped)) = (level, kind, control::number(content)) {
+                    self.counters.dropped += u64::from(dropped.wrapping_sub(self.overflowed));
+                    self.overflowed = dropped;
+                }
+            });
+            place.length = messages[at].msg_len as usize;
+            let name = std::mem::replace(&mut names[at], SockAddrStorage::zeroed());
+            // SAFETY: the kernel has written an address of `msg_namelen` bytes.
+            place.from = unsafe { SockAddr::new(name, messages[at].msg_hdr.msg_namelen) }.as_socket().map(canonical);
+        }
+        self.counters.received += received as u64;
+        Ok(received)
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl AsFd for DirectSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn each_datagram_is_laid_where_it_was_asked_for() {
+        let mut socket = DirectSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for bytes in [&b"abcdefgh"[..], b"ab", b"", b"abcdefghijklmnop"] {
+            sender.send_to(bytes, socket.local()).unwrap();
+        }
+        let mut fronts = [[0; 3]; 5];
+        let mut rests = [[0; 6]; 5];
+        let mut places: Vec<_> =
+            fronts.iter_mut().zip(&mut rests).map(|(front, rest)| Place::new(front, rest)).collect();
+        assert_eq!(socket.receive(&mut places).unwrap(), 4);
+        assert!(places[..4].iter().all(|place| place.from == sender.local_addr().ok()));
+        assert!(places[4].from.is_none());
+        assert_eq!(places.iter().map(|place| place.length).collect::<Vec<_>>(), [8, 2, 0, 16, 0]);
+        assert_eq!((&fronts[0], &rests[0]), (b"abc", b"defgh\0"));
+        assert_eq!((&fronts[3], &rests[3]), (b"abc", b"defghi"));
+        assert_eq!((&fronts[1], &rests[1]), (b"ab\0", &[0; 6]));
+        sender.send_to(b"abcdefgh", socket.local()).unwrap();
+        let (mut front, mut rest, mut more) = ([0; 3], [0; 2], [0; 9]);
+        let mut place = Place { more: &mut more, ..Place::new(&mut front, &mut rest) };
+        assert_eq!(socket.receive(std::slice::from_mut(&mut place)).unwrap(), 1);
+        assert_eq!((&front, &rest, &more[..4]), (b"abc", b"de", &b"fgh\0"[..]));
+    }
+
+    #[test]
+    fn what_the_kernel_dropped_for_want_of_room_is_counted() {
+        let mut socket = DirectSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        socket.hold(0);
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..100 {
+            sender.send_to(&[7; 1000], socket.local()).unwrap();
+        }
+        let mut received = 0;
+        // What was dropped is told with a datagram that comes later.
+        for _ in 0..2 {
+            let (mut rest, mut front) = ([0; 1000], []);
+            while socket.receive(&mut [Place::new(&mut front, &mut rest)]).unwrap() > 0 {
+                received += 1;
+            }
+            sender.send_to(&[7; 1000], socket.local()).unwrap();
+        }
+        assert_eq!(received + socket.counters().dropped, 101, "{:?}", socket.counters());
+    }
+}

@@ -1,0 +1,790 @@
+//! A port for datagrams over a port for frames: Ethernet II, IPv4 (RFC 791) and UDP (RFC 768) at fixed places.
+//!
+//! Frames are written without IP options, never fragmented, and without a UDP checksum, which IPv4 allows (RFC 768):
+//! the adapter checks each frame, and those above have checksums of their own.
+//!
+//! What comes in is nobody's word. A frame that is damaged, cut short, a fragment or for somebody else is counted
+//! ([`Counters::foreign`]) and dropped. It is read at fixed places rather than by a library, since that is a few
+//! comparisons for each datagram.
+
+use crate::kernel::{Beside, Complaint};
+use crate::neighbours::{Mac, Neighbours, Pace};
+use crate::{Arrival, Counters, FrameIo, FramesError, RawIo};
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thalweg_arena::{Arena, Piece};
+
+/// Bytes of the headers: Ethernet, IPv4 without options, UDP.
+const ETHERNET: usize = 14;
+const IP: usize = 20;
+const UDP: usize = 8;
+const HEADERS: usize = ETHERNET + IP + UDP;
+/// Bytes of an ARP message about IPv4 over Ethernet (RFC 826).
+const ARP: usize = 28;
+const BROADCAST: Mac = [0xff; 6];
+
+/// How long a destination's headers are used before the neighbour is looked up again: a gateway that hands its work
+/// over to another, with a new address, is followed that soon.
+const PATH_FRESH: Duration = Duration::from_secs(1);
+/// Between two questions to the kernel for what ICMP says.
+const COMPLAINTS: Duration = Duration::from_millis(5);
+/// Destinations whose headers are kept ready.
+const PATHS: usize = 4096;
+/// Answers given, and complaints passed on, after one burst.
+const REMARKS: usize = 64;
+
+/// A network that the kernel does not know of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subnet {
+    /// Leading bits that the addresses of all neighbours have in common.
+    pub prefix: u8,
+    /// Who takes what goes elsewhere.
+    pub gateway: Option<Ipv4Addr>,
+    /// Whether to answer who asks for the port's address (ARP): unless somebody else does, such as the kernel.
+    pub answers: bool,
+}
+
+impl Subnet {
+    /// Whether the owner of an address on it has a neighbour of another.
+    pub fn reaches(&self, own: Ipv4Addr, other: Ipv4Addr) -> bool {
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix.min(32))).unwrap_or(0);
+        (own.to_bits() ^ other.to_bits()) & mask == 0
+    }
+}
+
+/// Datagrams through a port for frames.
+#[derive(Debug)]
+pub struct EthernetPort<R> {
+    raw: R,
+    own: Own,
+    network: Network,
+    neighbours: Neighbours,
+    /// Headers by destination, and once more those used last.
+    paths: HashMap<SocketAddrV4, Path>,
+    last: Option<(SocketAddrV4, Path)>,
+    began: Instant,
+    /// The time, looked at once a burst.
+    now: Duration,
+    /// When the kernel is asked again what it has heard.
+    deaf_until: Duration,
+    sent: u64,
+    received: u64,
+    foreign: u64,
+}
+
+/// The addresses of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Own {
+    /// Of the adapter.
+    pub mac: Mac,
+    /// Of the port.
+    pub at: SocketAddrV4,
+}
+
+/// Who finds neighbours.
+#[derive(Debug)]
+enum Network {
+    Alone(Subnet),
+    #[cfg_attr(not(feature = "af-xdp"), allow(dead_code, reason = "ports beside the kernel come with a feature"))]
+    Beside(Beside),
+}
+
+impl<R: RawIo> EthernetPort<R> {
+    /// A port with an address of its own, on a network that the kernel has no part in.
+    pub fn new(raw: R, at: SocketAddrV4, subnet: Subnet) -> Self {
+        Self::over(raw, at, Network::Alone(subnet), Pace::ARP)
+    }
+
+    /// A port on an interface of the kernel's, which finds its neighbours.
+    #[cfg(feature = "af-xdp")]
+    pub(crate) fn beside(raw: R, at: SocketAddrV4, kernel: Beside) -> Self {
+        // To ask costs a system call, not a question to everybody.
+        let pace = Pace {
+            again: Duration::from_millis(1),
+            fresh: Duration::from_secs(1),
+            patience: Duration::from_millis(100),
+        };
+        Self::over(raw, at, Network::Beside(kernel), pace)
+    }
+
+    fn over(raw: R, at: SocketAddrV4, network: Network, pace: Pace) -> Self {
+        let own = Own { mac: raw.mac(), at };
+        Self {
+            raw,
+            own,
+            network,
+            neighbours: Neighbours::new(pace),
+            paths: HashMap::new(),
+            last: None,
+            began: Instant::now(),
+            now: Duration::ZERO,
+            deaf_until: Duration::ZERO,
+            sent: 0,
+            received: 0,
+            foreign: 0,
+        }
+    }
+
+    /// The port for frames below.
+    pub fn raw(&self) -> &R {
+        &self.raw
+    }
+
+    /// The port for frames below, for who wants them whole.
+    pub fn into_raw(self) -> R {
+        self.raw
+    }
+
+    /// The headers for a destination. Where its neighbour has yet to be found, the error says who that is; where
+    /// nothing leads there, it says nobody.
+    fn path(&mut self, to: SocketAddrV4) -> Result<Path, Option<Ipv4Addr>> {
+        if let Some((last, path)) = self.last
+            && last == to
+            && self.now < path.until
+        {
+            return Ok(path);
+        }
+        if let Some(path) = self.paths.get(&to).filter(|path| self.now < path.until) {
+            self.last = Some((to, *path));
+            return Ok(*path);
+        }
+        let hop = self.hop(*to.ip()).ok_or(None)?;
+        let Some(mac) = self.neighbours.find(hop, self.now).or_else(|| self.ask_kernel(hop)) else {
+            return Err(Some(hop));
+        };
+        let path = Path::new(self.own, to, mac, self.now + PATH_FRESH);
+        if self.paths.len() >= PATHS {
+            self.paths.clear();
+        }
+        self.paths.insert(to, path);
+        self.last = Some((to, path));
+        Ok(path)
+    }
+
+    /// The neighbour that packets to there are given to.
+    fn hop(&mut self, to: Ipv4Addr) -> Option<Ipv4Addr> {
+        if to.is_broadcast() || to.is_multicast() || to.is_unspecified() {
+            return None;
+        }
+        match &mut self.network {
+            Network::Beside(kernel) => kernel.hop(to, *self.own.at.ip()),
+            Network::Alone(subnet) => {
+                if subnet.reaches(*self.own.at.ip(), to) {
+                    Some(to)
+                } else {
+                    subnet.gateway
+                }
+            }
+        }
+    }
+
+    /// What the kernel knows of a neighbour that is needed for the first time.
+    fn ask_kernel(&mut self, who: Ipv4Addr) -> Option<Mac> {
+        let Network::Beside(kernel) = &mut self.network else { return None };
+        let mac = kernel.neighbour(who)?;
+        self.neighbours.heard(who, mac, self.now).then_some(mac)
+    }
+
+    /// Asks for neighbours that are due, and sends what waited for them.
+    fn tend_neighbours(&mut self) {
+        let Self { raw, own, network, neighbours, .. } = self;
+        match network {
+            Network::Alone(_) => neighbours.ask(self.now, |who, mac| {
+                raw.send(&Arp::question(*own, who).frame(own.mac, mac.unwrap_or(BROADCAST)), None);
+            }),
+            Network::Beside(kernel) => {
+                let mut heard = Vec::new();
+                neighbours.ask(self.now, |who, _| heard.extend(kernel.neighbour(who).map(|mac| (who, mac))));
+                for (who, mac) in heard {
+                    neighbours.heard(who, mac, self.now);
+                }
+            }
+        }
+        while let Some((waiting, mac)) = self.neighbours.next_ready() {
+            let path = Path::new(self.own, waiting.to, mac, self.now);
+            self.put(&path, &waiting.head, waiting.piece);
+        }
+    }
+
+    /// Passes on what the kernel has heard of datagrams from here. It is asked now and then, since that is a system
+    /// call.
+    fn hear_complaints(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) {
+        let Network::Beside(kernel) = &self.network else { return };
+        if self.now < self.deaf_until {
+            return;
+        }
+        self.deaf_until = self.now + COMPLAINTS;
+        for _ in 0..REMARKS {
+            match kernel.next_complaint() {
+                Some(Complaint::Nobody(to)) => each(to.into(), Arrival::Nobody),
+                Some(Complaint::TooLong(to)) => each(to.into(), Arrival::TooLong),
+                None => return,
+            }
+        }
+    }
+
+    /// Hands a frame on.
+    fn put(&mut self, path: &Path, head: &[u8], piece: Option<Piece>) {
+        let length = head.len() + piece.as_ref().map_or(0, Piece::len);
+        let taken = self.raw.send_behind(&path.headers(length), head, piece);
+        self.sent += u64::from(taken);
+    }
+}
+
+impl<R: RawIo> FrameIo for EthernetPort<R> {
+    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
+        self.raw.register(memory)
+    }
+
+    fn local(&self) -> SocketAddr {
+        self.own.at.into()
+    }
+
+    fn longest(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
+        let from = self.own.at;
+        let unreachable = || FramesError {
+            doing: format!("looking for a way from {from} to {to}"),
+            error: io::ErrorKind::HostUnreachable.into(),
+        };
+        let SocketAddr::V4(address) = to else { return Err(unreachable()) };
+        let most = self.raw.longest();
+        let packet = match &self.network {
+            Network::Alone(_) => most - ETHERNET,
+            Network::Beside(kernel) => {
+                let mtu = kernel.mtu(address).map_err(FramesError::io(format!("looking for a way to {to}")))?;
+                mtu.min(most - ETHERNET)
+            }
+        };
+        self.hop(*address.ip()).ok_or_else(unreachable)?;
+        Ok(packet.min(usize::from(u16::MAX)).saturating_sub(IP + UDP))
+    }
+
+    fn hold(&mut self, bytes: u64) -> u64 {
+        let each = self.raw.longest().saturating_sub(HEADERS) as u64;
+        bytes.min(self.raw.room() as u64 * each)
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.raw.has_room()
+    }
+
+    fn copies(&self) -> (u64, u64) {
+        self.raw.copies()
+    }
+
+    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece>) {
+        // What cannot get there is lost, as it would be further on.
+        let SocketAddr::V4(to) = to else { return };
+        let length = HEADERS + head.len() + piece.as_ref().map_or(0, Piece::len);
+        if length > self.raw.longest() || length - ETHERNET > usize::from(u16::MAX) {
+            tracing::debug!("{length} bytes are more than a frame of {}", self.raw.longest());
+            return;
+        }
+        match self.path(to) {
+            Ok(path) => self.put(&path, head, piece),
+            Err(Some(hop)) => self.neighbours.wait(to, hop, head, piece, self.now),
+            Err(None) => {}
+        }
+    }
+
+    fn flush(&mut self) -> Result<bool, FramesError> {
+        self.now = self.began.elapsed();
+        self.tend_neighbours();
+        self.raw.flush()
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
+        self.now = self.began.elapsed();
+        let Self { raw, own, network, neighbours, .. } = self;
+        let (mut received, mut foreign) = (0, 0);
+        let mut answers: Vec<(Arp, Mac)> = Vec::new();
+        let more = raw.receive(&mut |frame| match parse(frame, own) {
+            Seen::Datagram { from, payload } => {
+                received += 1;
+                each(from.into(), Arrival::Datagram(payload));
+            }
+            Seen::Nobody(to) => each(to.into(), Arrival::Nobody),
+            Seen::TooLong(to) => each(to.into(), Arrival::TooLong),
+            Seen::Arp(arp) => {
+                let Network::Alone(subnet) = network else { return };
+                neighbours.heard(arp.sender, arp.sender_mac, self.now);
+                if arp.asks && arp.target == *own.at.ip() && subnet.answers && answers.len() < REMARKS {
+                    answers.push((Arp::answer(*own, arp.sender), arp.sender_mac));
+                }
+            }
+            Seen::Foreign => foreign += 1,
+        })?;
+        self.received += received;
+        self.foreign += foreign;
+        self.hear_complaints(each);
+        for (answer, to) in &answers {
+            self.raw.send(&answer.frame(self.own.mac, *to), None);
+        }
+        if !answers.is_empty() || self.neighbours.anything_waits() {
+            self.tend_neighbours();
+            self.raw.flush()?;
+        }
+        Ok(more)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.raw.fd()
+    }
+
+    fn prepare_wait(&mut self) -> bool {
+        // The kernel does not tell when it has found a neighbour. For the short while that a datagram waits for one,
+        // nobody sleeps.
+        let asks_kernel = matches!(self.network, Network::Beside(_)) && self.neighbours.anything_waits();
+        // Nobody tells of what comes at a port that is polled.
+        self.raw.fd().is_some() && self.raw.prepare_wait() && !asks_kernel
+    }
+
+    fn sees(&self) -> bool {
+        self.raw.sees()
+    }
+
+    fn counters(&self) -> Counters {
+        let below = self.raw.counters();
+        Counters { sent: self.sent, received: self.received, foreign: below.foreign + self.foreign, ..below }
+    }
+}
+
+/// The headers of what goes to one destination.
+#[derive(Debug, Clone, Copy)]
+struct Path {
+    headers: [u8; HEADERS],
+    /// The sum of the IP header's words, but for the length: RFC 1071.
+    sum: u32,
+    until: Duration,
+}
+
+impl Path {
+    fn new(own: Own, to: SocketAddrV4, mac: Mac, until: Duration) -> Self {
+        let mut headers = [0; HEADERS];
+        let (ethernet, rest) = headers.split_at_mut(ETHERNET);
+        let (ip, udp) = rest.split_at_mut(IP);
+        ethernet[..6].copy_from_slice(&mac);
+        ethernet[6..12].copy_from_slice(&own.mac);
+        ethernet[12..].copy_from_slice(&[0x08, 0x00]);
+        // Version 4, five words, "don't fragment", so that the identification says nothing (RFC 6864); 64 hops, UDP.
+        ip[..10].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17]);
+        ip[12..16].copy_from_slice(&own.at.ip().octets());
+        ip[16..].copy_from_slice(&to.ip().octets());
+        udp[..2].copy_from_slice(&own.at.port().to_be_bytes());
+        udp[2..4].copy_from_slice(&to.port().to_be_bytes());
+        let sum = sum(ip);
+        Self { headers, sum, until }
+    }
+
+    /// In front of a payload of so many bytes, which must fit.
+    fn headers(&self, payload: usize) -> [u8; HEADERS] {
+        let mut headers = self.headers;
+        // The caller has compared it with what a frame may have.
+        let length = (IP + UDP + payload) as u16;
+        headers[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&length.to_be_bytes());
+        headers[ETHERNET + IP + 4..ETHERNET + IP + 6].copy_from_slice(&(length - IP as u16).to_be_bytes());
+        let checksum = !fold(self.sum + u32::from(length));
+        headers[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&checksum.to_be_bytes());
+        headers
+    }
+}
+
+/// What a frame says to a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen<'a> {
+    /// A datagram for it.
+    Datagram {
+        /// Who sent it.
+        from: SocketAddrV4,
+        /// What it says.
+        payload: &'a [u8],
+    },
+    /// Who has which address, or wants to know.
+    Arp(Arp),
+    /// Nobody is where this port has sent something (ICMP: RFC 792).
+    Nobody(SocketAddrV4),
+    /// What this port has sent there was too long for the way (RFC 1191).
+    TooLong(SocketAddrV4),
+    /// Anything else, and anything damaged.
+    Foreign,
+}
+
+/// Reads a frame. Any bytes will do.
+pub fn parse<'a>(frame: &'a [u8], own: &Own) -> Seen<'a> {
+    read(frame, own).unwrap_or(Seen::Foreign)
+}
+
+fn read<'a>(frame: &'a [u8], own: &Own) -> Option<Seen<'a>> {
+    let (ethernet, rest) = frame.split_first_chunk::<ETHERNET>()?;
+    let for_us = ethernet[..6] == own.mac;
+    match [ethernet[12], ethernet[13]] {
+        [0x08, 0x06] if for_us || ethernet[..6] == BROADCAST => Some(Seen::Arp(Arp::read(rest)?)),
+        [0x08, 0x00] if for_us => {
+            let packet = Packet::read(rest)?;
+            match packet.protocol {
+                17 if packet.to == *own.at.ip() => datagram(&packet, own),
+                1 if packet.to == *own.at.ip() => complaint(packet.payload, own),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn datagram<'a>(packet: &Packet<'a>, own: &Own) -> Option<Seen<'a>> {
+    let (udp, _) = packet.payload.split_first_chunk::<UDP>()?;
+    let port = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
+    let (source, destination, length, checksum) = (port(0), port(2), usize::from(port(4)), port(6));
+    let whole = packet.payload.get(..length).filter(|_| length >= UDP)?;
+    if destination != own.at.port() || !checksum_holds(packet, whole, checksum) {
+        return None;
+    }
+    Some(Seen::Datagram { from: SocketAddrV4::new(packet.from, source), payload: &whole[UDP..] })
+}
+
+/// RFC 768: zero is none; otherwise the sum over a pseudo header and all of it.
+///
+/// Between virtual interfaces of one host (veth, virtio) the kernel leaves the sum to an adapter that is not there: the
+/// field then has the sum of the pseudo header alone (`CHECKSUM_PARTIAL`, include/linux/skbuff.h). Such a datagram has
+/// not been on any wire, and is taken.
+fn checksum_holds(packet: &Packet<'_>, datagram: &[u8], checksum: u16) -> bool {
+    let pseudo =
+        sum(&packet.from.octets()) + sum(&packet.to.octets()) + u32::from(packet.protocol) + datagram.len() as u32;
+    checksum == 0 || checksum == fold(pseudo) || fold(pseudo + sum(datagram)) == 0xffff
+}
+
+/// What a host or router has to say about a datagram of ours: ICMP type 3 (RFC 792), with its first bytes.
+fn complaint<'a>(icmp: &[u8], own: &Own) -> Option<Seen<'a>> {
+    let (head, cause) = icmp.split_first_chunk::<8>()?;
+    let (ip, rest) = cause.split_first_chunk::<IP>()?;
+    let (udp, _) = rest.split_first_chunk::<4>()?;
+    let ours = ip[0] == 0x45 && ip[9] == 17 && ip[12..16] == own.at.ip().octets();
+    if fold(sum(icmp)) != 0xffff || head[0] != 3 || !ours || udp[..2] != own.at.port().to_be_bytes() {
+        return None;
+    }
+    let to = SocketAddrV4::new(address(&ip[16..]), u16::from_be_bytes([udp[2], udp[3]]));
+    match head[1] {
+        // Protocol and port unreachable.
+        2 | 3 => Some(Seen::Nobody(to)),
+        4 => Some(Seen::TooLong(to)),
+        // The way may be found again (RFC 1122, section 3.2.2.1).
+        _ => None,
+    }
+}
+
+/// An IPv4 packet that is whole, without options.
+struct Packet<'a> {
+    from: Ipv4Addr,
+    to: Ipv4Addr,
+    protocol: u8,
+    payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (ip, _) = bytes.split_first_chunk::<IP>()?;
+        let length = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+        // Behind it there may be padding: a frame has 60 bytes at least.
+        let payload = bytes.get(IP..length)?;
+        // Fragments have an offset, or say that more follow.
+        let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
+        let from = address(&ip[12..]);
+        let nobody = from.is_multicast() || from.is_broadcast() || from.is_unspecified();
+        if ip[0] != 0x45 || fragment || nobody || fold(sum(ip)) != 0xffff {
+            return None;
+        }
+        Some(Self { from, to: address(&ip[16..]), protocol: ip[9], payload })
+    }
+}
+
+/// Who has which address, or wants to know: RFC 826, for IPv4 over Ethernet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arp {
+    /// A question, as against an answer.
+    pub asks: bool,
+    /// Who says so.
+    pub sender: Ipv4Addr,
+    /// Its Ethernet address.
+    pub sender_mac: Mac,
+    /// Who is asked for, or answered.
+    pub target: Ipv4Addr,
+}
+
+impl Arp {
+    /// Hardware is Ethernet (1), protocol is IPv4, addresses have 6 and 4 bytes.
+    const ABOUT: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
+
+    fn question(own: Own, target: Ipv4Addr) -> Self {
+        Self { asks: true, sender: *own.at.ip(), sender_mac: own.mac, target }
+    }
+
+    fn answer(own: Own, target: Ipv4Addr) -> Self {
+        Self { asks: false, ..Self::question(own, target) }
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (arp, _) = bytes.split_first_chunk::<ARP>()?;
+        let asks = match arp[6..8] {
+            [0, 1] => true,
+            [0, 2] => false,
+            _ => return None,
+        };
+        let mut sender_mac = [0; 6];
+        sender_mac.copy_from_slice(&arp[8..14]);
+        let known = arp[..6] == Self::ABOUT && sender_mac[0] & 1 == 0;
+        known.then(|| Self { asks, sender: address(&arp[14..]), sender_mac, target: address(&arp[24..]) })
+    }
+
+    fn frame(&self, from: Mac, to: Mac) -> [u8; ETHERNET + ARP] {
+        let mut frame = [0; ETHERNET + ARP];
+        let (ethernet, arp) = frame.split_at_mut(ETHERNET);
+        ethernet[..6].copy_from_slice(&to);
+        ethernet[6..12].copy_from_slice(&from);
+        ethernet[12..].copy_from_slice(&[0x08, 0x06]);
+        arp[..6].copy_from_slice(&Self::ABOUT);
+        arp[7] = if self.asks { 1 } else { 2 };
+        arp[8..14].copy_from_slice(&self.sender_mac);
+        arp[14..18].copy_from_slice(&self.sender.octets());
+        if to != BROADCAST {
+            arp[18..24].copy_from_slice(&to);
+        }
+        arp[24..].copy_from_slice(&self.target.octets());
+        frame
+    }
+}
+
+/// The first four bytes, of which there must be as many.
+fn address(bytes: &[u8]) -> Ipv4Addr {
+    Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])
+}
+
+/// The sum of 16-bit words that checksums are made of (RFC 1071), not folded yet. Enough for 65,535 bytes.
+fn sum(bytes: &[u8]) -> u32 {
+    let (words, last) = bytes.as_chunks::<2>();
+    let odd = last.first().map_or(0, |byte| u32::from(*byte) << 8);
+    words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum::<u32>() + odd
+}
+
+fn fold(sum: u32) -> u16 {
+    let once = (sum & 0xffff) + (sum >> 16);
+    ((once & 0xffff) + (once >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    const OURS: Own = Own { mac: [2, 0, 0, 0, 0, 1], at: SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 4000) };
+    const THEIRS: Own = Own { mac: [2, 0, 0, 0, 0, 2], at: SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 2), 5000) };
+    const SUBNET: Subnet = Subnet { prefix: 30, gateway: None, answers: true };
+
+    /// A cable's end: what was sent stays until somebody carries it over.
+    #[derive(Debug, Default)]
+    struct Cable {
+        mac: Mac,
+        out: VecDeque<Vec<u8>>,
+        incoming: VecDeque<Vec<u8>>,
+    }
+
+    impl RawIo for Cable {
+        fn register(&mut self, _: &Arc<Arena>) -> Result<(), FramesError> {
+            Ok(())
+        }
+        fn mac(&self) -> Mac {
+            self.mac
+        }
+        fn longest(&self) -> usize {
+            1514
+        }
+        fn send(&mut self, head: &[u8], _: Option<Piece>) -> bool {
+            self.out.push_back(head.to_vec());
+            true
+        }
+        fn has_room(&mut self) -> bool {
+            true
+        }
+        fn copies(&self) -> (u64, u64) {
+            (1, 0)
+        }
+        fn flush(&mut self) -> Result<bool, FramesError> {
+            Ok(true)
+        }
+        fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
+            self.incoming.drain(..).for_each(|frame| each(&frame));
+            Ok(false)
+        }
+        fn room(&self) -> usize {
+            1000
+        }
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+        fn prepare_wait(&mut self) -> bool {
+            true
+        }
+        fn counters(&self) -> Counters {
+            Counters::default()
+        }
+    }
+
+    fn port(own: Own, subnet: Subnet) -> EthernetPort<Cable> {
+        EthernetPort::new(Cable { mac: own.mac, ..Cable::default() }, own.at, subnet)
+    }
+
+    fn carry(from: &mut EthernetPort<Cable>, to: &mut EthernetPort<Cable>) -> Vec<(SocketAddr, Vec<u8>)> {
+        from.flush().unwrap();
+        to.raw.incoming.extend(from.raw.out.drain(..));
+        let mut got = Vec::new();
+        to.receive(&mut |from, arrival| match arrival {
+            Arrival::Datagram(bytes) => got.push((from, bytes.to_vec())),
+            other => panic!("{other:?}"),
+        })
+        .unwrap();
+        got
+    }
+
+    fn frame(payload: &[u8]) -> Vec<u8> {
+        let path = Path::new(OURS, THEIRS.at, THEIRS.mac, Duration::ZERO);
+        [&path.headers(payload.len()), payload].concat()
+    }
+
+    #[test]
+    fn two_ports_find_each_other_and_talk() {
+        let (mut ours, mut theirs) = (port(OURS, SUBNET), port(THEIRS, SUBNET));
+        ours.send(THEIRS.at.into(), b"hello", None);
+        assert_eq!(carry(&mut ours, &mut theirs), [], "a question first");
+        assert_eq!(carry(&mut theirs, &mut ours), [], "an answer");
+        assert_eq!(carry(&mut ours, &mut theirs), [(OURS.at.into(), b"hello".to_vec())]);
+        ours.send(THEIRS.at.into(), b"again", None);
+        assert_eq!(carry(&mut ours, &mut theirs), [(OURS.at.into(), b"again".to_vec())]);
+        assert_eq!((ours.counters().sent, theirs.counters().received), (2, 2));
+        assert_eq!(theirs.counters().foreign, 0);
+    }
+
+    #[test]
+    fn who_has_somebody_else_answer_does_not() {
+        let (mut ours, mut theirs) = (port(OURS, SUBNET), port(THEIRS, Subnet { answers: false, ..SUBNET }));
+        ours.send(THEIRS.at.into(), b"hello", None);
+        carry(&mut ours, &mut theirs);
+        assert!(theirs.raw.out.is_empty());
+    }
+
+    #[test]
+    fn what_goes_elsewhere_is_given_to_the_gateway() {
+        let far = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 7), 9);
+        let mut alone = port(OURS, SUBNET);
+        assert!(alone.longest(far.into()).is_err());
+        alone.send(far.into(), b"lost", None);
+        alone.flush().unwrap();
+        assert!(alone.raw.out.is_empty());
+        let mut ours = port(OURS, Subnet { gateway: Some(*THEIRS.at.ip()), ..SUBNET });
+        assert_eq!(ours.longest(far.into()).unwrap(), 1472);
+        ours.send(far.into(), b"far", None);
+        ours.flush().unwrap();
+        let Seen::Arp(question) = parse(&ours.raw.out[0], &THEIRS) else { panic!("{:?}", ours.raw.out) };
+        assert_eq!((question.asks, question.target), (true, *THEIRS.at.ip()));
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_the_rfc() {
+        // The example of RFC 1071, section 3.
+        assert_eq!(fold(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])), 0xddf2);
+        assert_eq!(sum(&[1, 2, 3]), 0x0102 + 0x0300);
+        assert_eq!(fold(u32::MAX), 0xffff);
+    }
+
+    #[test]
+    fn a_checksum_is_looked_at_where_there_is_one() {
+        let mut bytes = frame(b"payload");
+        let whole = |bytes: &[u8]| matches!(parse(bytes, &THEIRS), Seen::Datagram { .. });
+        let packet = Packet::read(&bytes[ETHERNET..]).unwrap();
+        let pseudo = sum(&packet.from.octets()) + sum(&packet.to.octets()) + 17 + 15;
+        let (partial, full) = (fold(pseudo), !fold(pseudo + sum(packet.payload)));
+        for (checksum, good) in [(0, true), (partial, true), (full, true), (full ^ 1, false)] {
+            bytes[HEADERS - 2..HEADERS].copy_from_slice(&u16::to_be_bytes(checksum));
+            assert_eq!(whole(&bytes), good, "{checksum:#x}");
+        }
+    }
+
+    #[test]
+    fn complaints_are_understood() {
+        let sent = frame(b"payload");
+        let complain = |code: u8| {
+            let mut icmp = [&[3, code, 0, 0, 0, 0, 0, 0][..], &sent[ETHERNET..HEADERS]].concat();
+            let checksum = !fold(sum(&icmp));
+            icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
+            // As if it were a datagram, with the protocol changed.
+            let path = Path::new(THEIRS, OURS.at, OURS.mac, Duration::ZERO);
+            let mut frame = path.headers(icmp.len() - UDP)[..ETHERNET + IP].to_vec();
+            frame[ETHERNET + 9] = 1;
+            frame[ETHERNET + 10..ETHERNET + 12].fill(0);
+            let checksum = !fold(sum(&frame[ETHERNET..]));
+            frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&checksum.to_be_bytes());
+            frame.extend(icmp);
+            frame
+        };
+        assert_eq!(parse(&complain(3), &OURS), Seen::Nobody(THEIRS.at));
+        assert_eq!(parse(&complain(4), &OURS), Seen::TooLong(THEIRS.at));
+        assert_eq!(parse(&complain(1), &OURS), Seen::Foreign);
+        let mut damaged = complain(3);
+        damaged[HEADERS] ^= 1;
+        assert_eq!(parse(&damaged, &OURS), Seen::Foreign);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_harm(bytes: Vec<u8>) {
+            parse(&bytes, &OURS);
+        }
+
+        #[test]
+        fn what_was_written_is_read_as_it_was_with_or_without_padding(
+            payload in prop::collection::vec(any::<u8>(), 0..1473),
+            padding in 0_usize..64,
+        ) {
+            let mut bytes = frame(&payload);
+            bytes.resize(bytes.len() + padding, 0xa5);
+            prop_assert_eq!(parse(&bytes, &THEIRS), Seen::Datagram { from: OURS.at, payload: &payload });
+            prop_assert_eq!(parse(&bytes, &OURS), Seen::Foreign, "it is for somebody else");
+        }
+
+        #[test]
+        fn a_changed_header_never_becomes_another_datagram(
+            at in 0_usize..HEADERS - 2,
+            with in 1_u8..,
+            cut in 0_usize..60,
+        ) {
+            let whole = frame(b"a payload of some bytes");
+            let mut bytes = whole.clone();
+            bytes[at] ^= with;
+            let read = parse(&bytes, &THEIRS);
+            // The sender's Ethernet address is not looked at; its port, and a shorter length, are what they say.
+            let told = (6..12).contains(&at) || (34..36).contains(&at) || (38..40).contains(&at);
+            prop_assert!(told || read == Seen::Foreign, "{:?}", read);
+            let short = &whole[..whole.len() - 1 - cut.min(whole.len() - 1)];
+            prop_assert_eq!(parse(short, &THEIRS), Seen::Foreign, "cut short");
+        }
+
+        #[test]
+        fn a_port_bears_any_frames_and_answers_no_stranger_without_end(
+            frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..50),
+            askers in prop::collection::vec(any::<(u32, Mac)>(), 0..200),
+        ) {
+            let mut ours = port(OURS, SUBNET);
+            ours.raw.incoming.extend(frames);
+            for (sender, sender_mac) in askers {
+                let arp = Arp { asks: true, sender: sender.into(), sender_mac, target: *OURS.at.ip() };
+                ours.raw.incoming.push_back(arp.frame(sender_mac, BROADCAST).to_vec());
+            }
+            ours.receive(&mut |_, _| ()).unwrap();
+            prop_assert!(ours.raw.out.len() <= REMARKS);
+            prop_assert!(!ours.neighbours.anything_waits());
+        }
+    }
+}

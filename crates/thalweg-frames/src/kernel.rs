@@ -1,0 +1,393 @@
+//! What the kernel knows of the network that a port shares with it: interfaces, addresses, routes and neighbours, by
+//! rtnetlink(7).
+
+use crate::FramesError;
+use crate::neighbours::Mac;
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
+use netlink_packet_route::{AddressFamily as Family, RouteNetlinkMessage};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with, sockopt,
+};
+use std::ffi::c_int;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+/// Bytes of an answer: of a dump the kernel sends at most 32 KiB at a time (`NLMSG_GOODSIZE`, netlink_dump in
+/// net/netlink/af_netlink.c).
+const LONGEST: usize = 64 << 10;
+/// Where datagrams go that are there to have a neighbour resolved: nobody answers there (RFC 863).
+const DISCARD: u16 = 9;
+
+/// An interface of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) mac: Mac,
+    /// Bytes of an IP packet.
+    pub(crate) mtu: usize,
+    /// It is an end of a virtual cable (veth(4)).
+    pub(crate) is_cable: bool,
+}
+
+/// Where packets go on their way to somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// The interface that they leave by.
+    pub(crate) interface: u32,
+    /// The neighbour that they are given to: the destination, or a gateway.
+    pub(crate) hop: Ipv4Addr,
+    /// The address of this host that they come from, where nothing else is said.
+    pub(crate) from: Ipv4Addr,
+}
+
+/// The kernel, to be asked.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    netlink: OwnedFd,
+    sequence: u32,
+    answer: Vec<u8>,
+}
+
+impl Kernel {
+    /// For the network namespace of the calling thread.
+    pub(crate) fn open() -> Result<Self, FramesError> {
+        let opened = || -> rustix::io::Result<OwnedFd> {
+            // Protocol 0 of this family is rtnetlink.
+            let netlink = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+            rustix::net::connect(&netlink, &netlink::SocketAddrNetlink::new(0, 0))?;
+            // An answer that does not come is an error, not a reason to wait for ever.
+            sockopt::set_socket_timeout(&netlink, sockopt::Timeout::Recv, Some(Duration::from_secs(1)))?;
+            Ok(netlink)
+        };
+        let netlink = opened().map_err(FramesError::io("opening rtnetlink"))?;
+        Ok(Self { netlink, sequence: 0, answer: vec![0; LONGEST] })
+    }
+
+    /// The interface of this name.
+    pub(crate) fn interface(&mut self, name: &str) -> Result<Interface, FramesError> {
+        let mut question = LinkMessage::default();
+        question.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        self.link(question, name)
+    }
+
+    /// The interface of this number.
+    pub(crate) fn interface_at(&mut self, index: u32) -> Result<Interface, FramesError> {
+        let mut question = LinkMessage::default();
+        question.header.index = index;
+        self.link(question, &format!("number {index}"))
+    }
+
+    fn link(&mut self, question: LinkMessage, who: &str) -> Result<Interface, FramesError> {
+        let doing = || format!("looking at interface {who}");
+        let answers = self.ask(RouteNetlinkMessage::GetLink(question), 0).map_err(FramesError::io(doing()))?;
+        let link = answers.into_iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewLink(link) => Some(link),
+            _ => None,
+        });
+        let link = link.ok_or_else(|| FramesError { doing: doing(), error: io::ErrorKind::NotFound.into() })?;
+        let (mut name, mut mac, mut mtu, mut is_cable) = (String::new(), None, 0, false);
+        for attribute in &link.attributes {
+            match attribute {
+                LinkAttribute::IfName(said) => name.clone_from(said),
+                LinkAttribute::Address(said) => mac = Mac::try_from(said.as_slice()).ok(),
+                LinkAttribute::Mtu(said) => mtu = *said as usize,
+                LinkAttribute::LinkInfo(said) => is_cable = said.contains(&LinkInfo::Kind(InfoKind::Veth)),
+                _ => {}
+            }
+        }
+        let mac = mac.ok_or_else(|| FramesError { doing: doing(), error: io::Error::other("it is no Ethernet") })?;
+        Ok(Interface { index: link.header.index, name, mac, mtu, is_cable })
+    }
+
+    /// This host's IPv4 addresses, and the interface of each.
+    pub(crate) fn addresses(&mut self) -> Result<Vec<(Ipv4Addr, u32)>, FramesError> {
+        let mut question = AddressMessage::default();
+        question.header.family = Family::Inet;
+        let answers = self
+            .ask(RouteNetlinkMessage::GetAddress(question), NLM_F_DUMP)
+            .map_err(FramesError::io("listing this host's addresses"))?;
+        let address = |message: &AddressMessage| {
+            // With a peer's address (ip-address(8)) it is that one that is called the address.
+            message.attributes.iter().find_map(|attribute| match attribute {
+                AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
+                _ => None,
+            })
+        };
+        let all = answers.iter().filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewAddress(message) => Some((address(message)?, message.header.index)),
+            _ => None,
+        });
+        Ok(all.collect())
+    }
+
+    /// How packets get there, from an address of this host where that is given.
+    pub(crate) fn route(&mut self, to: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<Route, FramesError> {
+        let doing = || format!("looking for a route to {to}");
+        let mut question = RouteMessage::default();
+        question.header.address_family = Family::Inet;
+        question.header.destination_prefix_length = 32;
+        question.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(to)));
+        if let Some(from) = from {
+            question.header.source_prefix_length = 32;
+            question.attributes.push(RouteAttribute::Source(RouteAddress::Inet(from)));
+        }
+        let answers = self.ask(RouteNetlinkMessage::GetRoute(question), 0).map_err(FramesError::io(doing()))?;
+        let route = answers.iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewRoute(route) => Some(route),
+            _ => None,
+        });
+        let (mut interface, mut hop, mut source) = (None, to, from);
+        for attribute in route.iter().flat_map(|route| &route.attributes) {
+            match attribute {
+                RouteAttribute::Oif(index) => interface = Some(*index),
+                RouteAttribute::Gateway(RouteAddress::Inet(gateway)) => hop = *gateway,
+                RouteAttribute::PrefSource(RouteAddress::Inet(address)) => source = source.or(Some(*address)),
+                _ => {}
+            }
+        }
+        match (interface, source) {
+            (Some(interface), Some(from)) => Ok(Route { interface, hop, from }),
+            _ => Err(FramesError { doing: doing(), error: io::ErrorKind::HostUnreachable.into() }),
+        }
+    }
+
+    /// A neighbour's address, and whether the kernel is finding it out just now.
+    fn neighbour(&mut self, interface: u32, who: Ipv4Addr) -> io::Result<(Option<Mac>, bool)> {
+        let mut question = NeighbourMessage::default();
+        question.header.family = Family::Inet;
+        question.header.ifindex = interface;
+        question.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(who)));
+        let answers = match self.ask(RouteNetlinkMessage::GetNeighbour(question), 0) {
+            // It was never asked for.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, false)),
+            answers => answers?,
+        };
+        let said = answers.iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewNeighbour(said) => Some(said),
+            _ => None,
+        });
+        let Some(said) = said else { return Ok((None, false)) };
+        let mac = said.attributes.iter().find_map(|attribute| match attribute {
+            NeighbourAttribute::LinkLayerAddress(mac) => Mac::try_from(mac.as_slice()).ok(),
+            _ => None,
+        });
+        Ok(match said.header.state {
+            NeighbourState::Incomplete => (None, true),
+            NeighbourState::Failed | NeighbourState::None => (None, false),
+            _ => (mac, false),
+        })
+    }
+
+    /// One question. The answers are all messages that belong to it.
+    fn ask(&mut self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        send(&self.netlink, &bytes, SendFlags::empty())?;
+        let mut answers = Vec::new();
+        loop {
+            let (read, _) = recv(&self.netlink, &mut self.answer[..], RecvFlags::empty())?;
+            let mut rest = &self.answer[..read];
+            while !rest.is_empty() {
+                let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+                // Messages begin at multiples of four (netlink(7)).
+                let len = (answer.header.length as usize).next_multiple_of(4).max(4).min(rest.len());
+                rest = &rest[len..];
+                // Of a question that was given up.
+                if answer.header.sequence_number != self.sequence {
+                    continue;
+                }
+                match answer.payload {
+                    NetlinkPayload::InnerMessage(said) => answers.push(said),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::Done(_) => return Ok(answers),
+                    _ => {}
+                }
+                if flags & NLM_F_DUMP == 0 {
+                    return Ok(answers);
+                }
+            }
+        }
+    }
+}
+
+/// The kernel's neighbours and routes, for a port on one of the kernel's own interfaces.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    kernel: Kernel,
+    interface: u32,
+    /// Has the port's address in the kernel: nobody else gets it, and what is sent there by mistake is not refused.
+    socket: UdpSocket,
+}
+
+impl Beside {
+    /// Takes the port for itself: 0 for one that the kernel chooses.
+    pub(crate) fn take(kernel: Kernel, interface: u32, at: SocketAddrV4) -> Result<(Self, SocketAddrV4), FramesError> {
+        let doing = || format!("taking port {at}");
+        let bound = || -> io::Result<(UdpSocket, SocketAddrV4)> {
+            let socket = UdpSocket::bind(at)?;
+            socket.set_nonblocking(true)?;
+            keep_complaints(&socket)?;
+            // Nobody reads it. The kernel takes what is the least it can (SOCK_MIN_RCVBUF).
+            sockopt::set_socket_recv_buffer_size(&socket, 0)?;
+            match socket.local_addr()? {
+                std::net::SocketAddr::V4(local) => Ok((socket, local)),
+                std::net::SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+            }
+        };
+        let (socket, local) = bound().map_err(FramesError::io(doing()))?;
+        Ok((Self { kernel, interface, socket }, local))
+    }
+
+    /// Whom packets to there are given to. None where they would leave by another interface, or not at all.
+    pub(crate) fn hop(&mut self, to: Ipv4Addr, from: Ipv4Addr) -> Option<Ipv4Addr> {
+        match self.kernel.route(to, Some(from)) {
+            Ok(route) if route.interface == self.interface => Some(route.hop),
+            Ok(route) => {
+                tracing::debug!("{to} is reached by interface {}, not {}", route.interface, self.interface);
+                None
+            }
+            Err(error) => {
+                tracing::debug!("{error}");
+                None
+            }
+        }
+    }
+
+    /// A neighbour's address. Where the kernel does not know it, one datagram has it find out.
+    pub(crate) fn neighbour(&mut self, who: Ipv4Addr) -> Option<Mac> {
+        match self.kernel.neighbour(self.interface, who) {
+            Ok((Some(mac), _)) => Some(mac),
+            Ok((None, true)) => None,
+            Ok((None, false)) => {
+                // A complaint about an earlier datagram may be told instead, once.
+                let ask = || self.socket.send_to(&[], (who, DISCARD));
+                if let Err(error) = ask().or_else(|_| ask()) {
+                    tracing::debug!("asking for {who}: {error}");
+                }
+                // Where nothing needs to be asked (NOARP, permanent), it is known at once.
+                self.kernel.neighbour(self.interface, who).ok()?.0
+            }
+            Err(error) => {
+                tracing::debug!("asking the kernel for neighbour {who}: {error}");
+                None
+            }
+        }
+    }
+
+    /// The next complaint of a host or router about what was sent from the port, by whomever.
+    pub(crate) fn next_complaint(&self) -> Option<Complaint> {
+        loop {
+            let (to, error) = read_complaint(&self.socket).ok()?;
+            // A datagram that was only there to be asked about went to nobody.
+            match error {
+                libc::ECONNREFUSED if to.port() != DISCARD => return Some(Complaint::Nobody(to)),
+                libc::EMSGSIZE => return Some(Complaint::TooLong(to)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Bytes of an IP packet that get there, as far as the kernel has heard.
+    pub(crate) fn mtu(&self, to: SocketAddrV4) -> io::Result<usize> {
+        let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        probe.connect(to)?;
+        Ok(sockopt::ip_mtu(&probe)? as usize)
+    }
+}
+
+/// What a host or router says of a datagram to there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Complaint {
+    Nobody(SocketAddrV4),
+    TooLong(SocketAddrV4),
+}
+
+/// Has the kernel keep for a socket what ICMP says of datagrams from its port: ip(7), `IP_RECVERR`. It looks at the
+/// ports only, so that datagrams which went past it are complained of, too (`__udp4_lib_err` in net/ipv4/udp.c).
+fn keep_complaints(socket: &UdpSocket) -> io::Result<()> {
+    let on: c_int = 1;
+    let len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: an integer of the length that is said.
+    let done = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_RECVERR, (&raw const on).cast(), len)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Where the datagram was sent that is complained of, and the error that it amounts to.
+fn read_complaint(socket: &UdpSocket) -> io::Result<(SocketAddrV4, c_int)> {
+    /// Room for control messages: more than the kernel has for us, aligned as they have to be.
+    type Room = [u64; 16];
+    // SAFETY: integers and null pointers, of which all zeros is one.
+    let (mut to, mut message): (libc::sockaddr_in, libc::msghdr) = unsafe { std::mem::zeroed() };
+    let mut room: Room = [0; 16];
+    message.msg_name = (&raw mut to).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    message.msg_control = room.as_mut_ptr().cast();
+    message.msg_controllen = size_of::<Room>() as _;
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    // SAFETY: an address and room of the lengths that are said, which outlive the call.
+    if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let at = SocketAddrV4::new(Ipv4Addr::from(u32::from_be(to.sin_addr.s_addr)), u16::from_be(to.sin_port));
+    // SAFETY: the kernel has filled the message in.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    while !next.is_null() {
+        // SAFETY: a header inside the room.
+        let header = unsafe { next.read() };
+        if (header.cmsg_level, header.cmsg_type) == (libc::IPPROTO_IP, libc::IP_RECVERR) {
+            // SAFETY: behind such a header there is data.
+            let data = unsafe { libc::CMSG_DATA(next) }.cast::<libc::sock_extended_err>();
+            // SAFETY: of this kind; any bytes are one.
+            let said = unsafe { data.read_unaligned() };
+            return Ok((at, said.ee_errno.cast_signed()));
+        }
+        // SAFETY: a header of this message.
+        next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };
+    }
+    Err(io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_is_found_by_name_address_and_destination() {
+        let mut kernel = Kernel::open().unwrap();
+        let lo = kernel.interface("lo").unwrap();
+        assert_eq!((lo.name.as_str(), lo.mac), ("lo", [0; 6]));
+        assert_eq!(kernel.interface_at(lo.index).unwrap(), lo);
+        let addresses = kernel.addresses().unwrap();
+        assert!(addresses.contains(&(Ipv4Addr::LOCALHOST, lo.index)), "{addresses:?}");
+        let route = kernel.route(Ipv4Addr::LOCALHOST, None).unwrap();
+        assert_eq!(route, Route { interface: lo.index, hop: Ipv4Addr::LOCALHOST, from: Ipv4Addr::LOCALHOST });
+        let error = kernel.interface("no-such").unwrap_err().to_string();
+        assert!(error.starts_with("looking at interface no-such: "), "{error}");
+        assert!(kernel.interface("lo").is_ok(), "it goes on after an error");
+    }
+
+    #[test]
+    fn a_port_that_somebody_has_is_not_taken() {
+        let lo = Kernel::open().unwrap().interface("lo").unwrap().index;
+        let take = |at| Beside::take(Kernel::open().unwrap(), lo, at);
+        let (_held, at) = take(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert_ne!(at.port(), 0);
+        assert!(take(at).unwrap_err().to_string().contains(&at.to_string()));
+    }
+}

@@ -1,0 +1,241 @@
+//! Who has which Ethernet address (MAC): what is known of the neighbours, whom to ask for, and what waits for an
+//! answer.
+//!
+//! A state machine without IO: it is told what was heard and what time it is, and says whom to ask for. How, is for its
+//! owner: by ARP (RFC 826) where the port has a network to itself, by the kernel where the kernel is on it, too.
+//!
+//! Only who is asked for here is in the table. So what others claim of themselves, true or not, takes no memory; it can
+//! change an address that is in the table already, as everywhere with ARP, which nobody signs.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+use thalweg_arena::Piece;
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// Neighbours in the table. Beyond that the one that was not needed for longest is forgotten.
+const NEIGHBOURS: usize = 1024;
+/// Datagrams that wait for answers, of all neighbours together. What comes beyond that is lost.
+const WAITING: usize = 256;
+
+/// How often neighbours are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// Between two questions for the same neighbour. By ARP no less than a second: RFC 1122, section 2.3.2.1.
+    pub(crate) again: Duration,
+    /// How old an answer may become before it is asked for again, if the neighbour is needed.
+    pub(crate) fresh: Duration,
+    /// How long a datagram waits for an answer, and an old answer is used beyond `fresh` while none comes.
+    pub(crate) patience: Duration,
+}
+
+impl Pace {
+    /// For a network on which questions reach everybody. RFC 1122 would have an answer forgotten after about a minute.
+    pub(crate) const ARP: Self =
+        Self { again: Duration::from_secs(1), fresh: Duration::from_secs(30), patience: Duration::from_millis(3500) };
+}
+
+/// What is known of the neighbours.
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    pace: Pace,
+    table: HashMap<Ipv4Addr, Neighbour>,
+    waiting: VecDeque<Waiting>,
+    /// Until then nobody needs to be asked for.
+    idle_until: Duration,
+}
+
+#[derive(Debug)]
+struct Neighbour {
+    mac: Option<Mac>,
+    heard: Duration,
+    asked: Option<Duration>,
+    needed: Duration,
+}
+
+/// A datagram that waits until its neighbour answers.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// Where it goes.
+    pub(crate) to: SocketAddrV4,
+    /// Who is to answer: the same, or a gateway.
+    pub(crate) hop: Ipv4Addr,
+    /// Its head.
+    pub(crate) head: Vec<u8>,
+    /// Its piece.
+    pub(crate) piece: Option<Piece>,
+    since: Duration,
+}
+
+impl Neighbours {
+    /// Nobody is known yet.
+    pub(crate) fn new(pace: Pace) -> Self {
+        Self { pace, table: HashMap::new(), waiting: VecDeque::new(), idle_until: Duration::ZERO }
+    }
+
+    /// The neighbour's address, where it is known. From now on the neighbour is asked for whenever it is needed.
+    pub(crate) fn find(&mut self, who: Ipv4Addr, now: Duration) -> Option<Mac> {
+        if let Some(neighbour) = self.table.get_mut(&who) {
+            neighbour.needed = now;
+            if neighbour.mac.is_none() {
+                self.idle_until = Duration::ZERO;
+            }
+            return neighbour.mac;
+        }
+        if self.table.len() >= NEIGHBOURS
+            && let Some(oldest) = self.table.iter().min_by_key(|(_, known)| known.needed).map(|(who, _)| *who)
+        {
+            self.table.remove(&oldest);
+        }
+        self.table.insert(who, Neighbour { mac: None, heard: now, asked: None, needed: now });
+        self.idle_until = Duration::ZERO;
+        None
+    }
+
+    /// A neighbour, or somebody in its name, said this. True where it was asked for.
+    pub(crate) fn heard(&mut self, who: Ipv4Addr, mac: Mac, now: Duration) -> bool {
+        // Nobody has a group address (IEEE 802.3, section 3.2.3).
+        let Some(neighbour) = self.table.get_mut(&who).filter(|_| mac[0] & 1 == 0) else { return false };
+        neighbour.mac = Some(mac);
+        neighbour.heard = now;
+        true
+    }
+
+    /// Says whom to ask for now; and, where an answer only became old, which address to ask.
+    pub(crate) fn ask(&mut self, now: Duration, mut each: impl FnMut(Ipv4Addr, Option<Mac>)) {
+        if now < self.idle_until {
+            return;
+        }
+        let Pace { again, fresh, patience } = self.pace;
+        while self.waiting.front().is_some_and(|waiting| now.saturating_sub(waiting.since) >= patience) {
+            self.waiting.pop_front();
+        }
+        for (who, neighbour) in &mut self.table {
+            let old = now.saturating_sub(neighbour.heard);
+            if old >= fresh + patience {
+                neighbour.mac = None;
+            }
+            let wanted = neighbour.mac.is_none() || old >= fresh;
+            let needed = neighbour.asked.is_none_or(|asked| neighbour.needed > asked)
+                || self.waiting.iter().any(|waiting| waiting.hop == *who);
+            let silent = neighbour.asked.is_none_or(|asked| now.saturating_sub(asked) >= again);
+            if wanted && needed && silent {
+                neighbour.asked = Some(now);
+                each(*who, neighbour.mac);
+            }
+        }
+        self.idle_until = now + again;
+    }
+
+    /// Keeps a datagram until its neighbour answers, for a while. It is lost where too many wait.
+    pub(crate) fn wait(&mut self, to: SocketAddrV4, hop: Ipv4Addr, head: &[u8], piece: Option<Piece>, now: Duration) {
+        if self.waiting.len() < WAITING {
+            self.waiting.push_back(Waiting { to, hop, head: head.to_vec(), piece, since: now });
+        }
+    }
+
+    /// Whether datagrams wait.
+    pub(crate) fn anything_waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The next datagram that need not wait any longer, and where to.
+    pub(crate) fn next_ready(&mut self) -> Option<(Waiting, Mac)> {
+        let known = |waiting: &Waiting| self.table.get(&waiting.hop).and_then(|neighbour| neighbour.mac);
+        let (at, mac) = self.waiting.iter().enumerate().find_map(|(at, waiting)| Some((at, known(waiting)?)))?;
+        self.waiting.remove(at).map(|waiting| (waiting, mac))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MAC: Mac = [2, 0, 0, 0, 0, 1];
+
+    fn asked(neighbours: &mut Neighbours, now: Duration) -> Vec<(Ipv4Addr, Option<Mac>)> {
+        let mut asked = Vec::new();
+        neighbours.ask(now, |who, mac| asked.push((who, mac)));
+        asked
+    }
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    fn somebody() -> (Neighbours, Ipv4Addr) {
+        (Neighbours::new(Pace::ARP), Ipv4Addr::new(198, 18, 0, 2))
+    }
+
+    #[test]
+    fn a_datagram_waits_for_the_answer() {
+        let (mut neighbours, who) = somebody();
+        assert_eq!(neighbours.find(who, seconds(0.0)), None);
+        neighbours.wait(SocketAddrV4::new(who, 9), who, b"head", None, seconds(0.0));
+        assert_eq!(asked(&mut neighbours, seconds(0.0)), [(who, None)]);
+        assert!(neighbours.next_ready().is_none());
+        assert!(neighbours.heard(who, MAC, seconds(0.1)));
+        let (waiting, mac) = neighbours.next_ready().unwrap();
+        assert_eq!((waiting.head.as_slice(), mac), (&b"head"[..], MAC));
+        assert!(!neighbours.anything_waits());
+        assert_eq!(neighbours.find(who, seconds(0.2)), Some(MAC));
+    }
+
+    #[test]
+    fn a_silent_neighbour_is_asked_once_a_second_and_its_datagram_is_lost() {
+        let (mut neighbours, who) = somebody();
+        neighbours.find(who, seconds(0.0));
+        neighbours.wait(SocketAddrV4::new(who, 9), who, b"", None, seconds(0.0));
+        let times = (0..100).filter(|tenth| !asked(&mut neighbours, seconds(f64::from(*tenth) / 10.0)).is_empty());
+        assert_eq!(times.collect::<Vec<_>>(), [0, 10, 20, 30], "and not after its datagram was given up");
+        assert!(!neighbours.anything_waits());
+    }
+
+    #[test]
+    fn an_old_answer_is_asked_for_again_where_it_is_needed_and_forgotten_where_none_comes() {
+        let (mut neighbours, who) = somebody();
+        neighbours.find(who, seconds(0.0));
+        asked(&mut neighbours, seconds(0.0));
+        neighbours.heard(who, MAC, seconds(0.1));
+        assert_eq!(asked(&mut neighbours, seconds(31.0)), [], "nobody needs it");
+        assert_eq!(neighbours.find(who, seconds(32.0)), Some(MAC));
+        assert_eq!(asked(&mut neighbours, seconds(32.1)), [(who, Some(MAC))]);
+        assert_eq!(asked(&mut neighbours, seconds(35.0)), []);
+        assert_eq!(neighbours.find(who, seconds(35.1)), None);
+        assert_eq!(asked(&mut neighbours, seconds(36.1)), [(who, None)]);
+    }
+
+    #[test]
+    fn nobody_has_a_group_address() {
+        let (mut neighbours, who) = somebody();
+        neighbours.find(who, seconds(0.0));
+        assert!(!neighbours.heard(who, [0xff; 6], seconds(0.1)));
+        assert_eq!(neighbours.find(who, seconds(0.2)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn claims_of_strangers_and_many_destinations_take_no_more_memory_than_there_is(
+            heard in prop::collection::vec((any::<u32>(), any::<Mac>()), 0..64),
+            destinations in 0_u32..3000,
+        ) {
+            let mut neighbours = Neighbours::new(Pace::ARP);
+            for (who, mac) in heard {
+                prop_assert!(!neighbours.heard(Ipv4Addr::from(who), mac, seconds(0.0)));
+            }
+            prop_assert_eq!(neighbours.table.len(), 0);
+            for who in 0..destinations {
+                let (who, now) = (Ipv4Addr::from(who), seconds(f64::from(who)));
+                neighbours.find(who, now);
+                neighbours.wait(SocketAddrV4::new(who, 9), who, b"", None, now);
+            }
+            prop_assert!(neighbours.table.len() <= NEIGHBOURS && neighbours.waiting.len() <= WAITING);
+            if let Some(last) = destinations.checked_sub(1) {
+                prop_assert!(neighbours.table.contains_key(&Ipv4Addr::from(last)));
+            }
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! A UDP socket: many datagrams in one call, segmented and joined by the kernel (GSO, GRO: udp(7)).
+//!
+//! Datagrams of one length to one address go to the kernel as one message, which it cuts into segments as late as it
+//! can, most often in the adapter (`UDP_SEGMENT`, Linux 4.18). On the way in it joins what belongs together (`UDP_GRO`,
+//! Linux 5.0), so that on one host a whole burst passes as one. Several such messages go with one system call
+//! (sendmmsg(2), recvmmsg(2)). Where an adapter cannot have its datagrams segmented, they go one by one.
+//!
+//! Datagrams are never fragmented (`IP_PMTUDISC_DO`): one that is too long is an error, and told.
+
+use crate::control::{self, Room};
+use crate::{Arrival, Counters, FrameIo, FramesError};
+use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr;
+use thalweg_arena::Piece;
+
+/// Bytes of IP and UDP headers in front of a datagram: RFC 791, RFC 8200, RFC 768.
+const HEADERS_V4: usize = 20 + 8;
+const HEADERS_V6: usize = 40 + 8;
+/// The longest payload of a UDP datagram over IPv4: 65,535 less its headers. Over IPv6 it could be 20 more.
+const LONGEST: usize = 65_535 - HEADERS_V4;
+/// Datagrams taken into a burst.
+const BURST: usize = 512;
+/// Segments of one message: as many as every kernel with GSO takes (`UDP_MAX_SEGMENTS`).
+const SEGMENTS: usize = 64;
+/// Messages in one call.
+const MESSAGES: usize = 32;
+/// Messages received in one call. Each may be a whole burst of a peer's.
+const ROOMS: usize = 8;
+/// Calls for which [`UdpPort::receive`] goes on before others have their turn.
+const CALLS: usize = 4;
+/// Bytes of room for one received message.
+const ROOM: usize = 64 << 10;
+/// The kernel counts what a datagram takes in its memory, not what is in it: of short ones as much again, and of those
+/// from an adapter up to three times as much.
+pub(crate) const MEMORY_PER_BYTE: u64 = 3;
+
+/// A port that is a UDP socket.
+#[derive(Debug)]
+pub struct UdpPort {
+    socket: Socket,
+    local: SocketAddr,
+    /// What is to be sent: heads one behind the other, and for each datagram its part of them.
+    heads: Vec<u8>,
+    burst: Vec<Datagram>,
+    /// How many of the burst have gone already.
+    gone: usize,
+    /// Whether the kernel cuts a message into datagrams.
+    segments: bool,
+    rooms: Box<[u8]>,
+    counters: Counters,
+    /// Those that the kernel has dropped before, modulo 2³².
+    overflowed: u32,
+}
+
+#[derive(Debug)]
+struct Datagram {
+    to: SocketAddr,
+    head: (usize, usize),
+    piece: Option<Piece>,
+}
+
+impl Datagram {
+    fn length(&self) -> usize {
+        self.head.1 + self.piece.as_ref().map_or(0, Piece::len)
+    }
+}
+
+impl UdpPort {
+    /// A port of this host: with port 0, one that the system chooses.
+    ///
+    /// # Errors
+    /// The address is no address of this host, or somebody else has the port.
+    pub fn bind(at: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(at), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+        if at.is_ipv6() {
+            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+            // It speaks IPv4, too: to mapped addresses (RFC 4291, section 2.5.5.2).
+            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
+        }
+        set(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+        set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+        // Joined or not, what comes is the same.
+        if let Err(error) = set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1) {
+            tracing::info!("the kernel does not join datagrams: {error}");
+        }
+        socket.bind(&at.into())?;
+        join(&socket, at)?;
+        let local = socket.local_addr()?.as_socket().unwrap_or(at);
+        Ok(Self {
+            socket,
+            local,
+            heads: Vec::with_capacity(BURST * 128),
+            burst: Vec::with_capacity(BURST),
+            gone: 0,
+            segments: true,
+            rooms: vec![0; ROOMS * ROOM].into(),
+            counters: Counters::default(),
+            overflowed: 0,
+        })
+    }
+
+    /// A port that the system chooses, from which IPv4 and IPv6 can be spoken where this host has both.
+    ///
+    /// # Errors
+    /// The system has no port left.
+    pub fn anywhere() -> io::Result<Self> {
+        let of = |any: IpAddr| Self::bind((any, 0).into());
+        of(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| of(Ipv4Addr::UNSPECIFIED.into()))
+    }
+
+    /// Sends messages, one for each of `ends`: the datagrams from the end before up to that one. Says how many
+    /// datagrams went.
+    fn send_messages(&mut self, ends: &[usize]) -> io::Result<usize> {
+        // SAFETY: integers and null pointers, of which all zeros is one.
+        let mut messages: [libc::mmsghdr; MESSAGES] = unsafe { zeroed() };
+        let mut names = [const { None::<SockAddr> }; MESSAGES];
+        let mut rooms = [Room::EMPTY; MESSAGES];
+        let mut pieces = Vec::with_capacity(2 * (ends.last().copied().unwrap_or(0) - self.gone));
+        let mut begins = [0; MESSAGES];
+        let mut start = self.gone;
+        for (at, end) in ends.iter().enumerate() {
+            begins[at] = pieces.len();
+            for datagram in &self.burst[start..*end] {
+                let (from, length) = datagram.head;
+                let head = &self.heads[from..from + length];
+                pieces.push(libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: length });
+                if let Some(piece) = &datagram.piece {
+                    pieces.push(libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() });
+                }
+            }
+            start = *end;
+        }
+        start = self.gone;
+        for (at, end) in ends.iter().enumerate() {
+            let count =
+                begins.get(at + 1).filter(|_| at + 1 < ends.len()).copied().unwrap_or(pieces.len()) - begins[at];
+            let header = &mut messages[at].msg_hdr;
+            let name = names[at].insert(self.mapped(self.burst[start].to).into());
+            header.msg_name = name.as_ptr().cast_mut().cast();
+            header.msg_namelen = name.len();
+            header.msg_iov = pieces[begins[at]..].as_mut_ptr();
+            header.msg_iovlen = count;
+            if end - start > 1 {
+                #[expect(clippy::cast_possible_truncation, reason = "a datagram has less than 64 KiB")]
+                let segment = self.burst[start].length() as u16;
+                header.msg_controllen = control::put_u16(&mut rooms[at], libc::SOL_UDP, libc::UDP_SEGMENT, segment);
+                header.msg_control = rooms[at].0.as_mut_ptr().cast();
+            }
+            start = *end;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most MESSAGES")]
+        let count = ends.len() as u32;
+        // SAFETY: each of the `count` headers points to a name, a list of pieces and a control message that live until
+        // the call is over. The pieces are heads, which nobody changes meanwhile, and parts of arenas, which stay
+        // mapped; the kernel reads them and does not care who else writes there.
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                count,
+                libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+            )
+        };
+        let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
+        Ok(sent.checked_sub(1).map_or(0, |last| ends[last] - self.gone))
+    }
+
+    /// Where messages end: each is datagrams of one length to one address, but that the last may be shorter.
+    fn messages(&self) -> ([usize; MESSAGES], usize) {
+        let (mut ends, mut count) = ([0; MESSAGES], 0);
+        let mut start = self.gone;
+        while start < self.burst.len() && count < MESSAGES {
+            let first = &self.burst[start];
+            let (length, mut bytes, mut end) = (first.length(), first.length(), start + 1);
+            while self.segments
+                && end - start < SEGMENTS
+                && let Some(next) = self.burst.get(end)
+                && next.to == first.to
+                && next.length() <= length
+                && bytes + next.length() <= LONGEST
+            {
+                bytes += next.length();
+                end += 1;
+                if self.burst[end - 1].length() < length {
+                    break;
+                }
+            }
+            ends[count] = end;
+            count += 1;
+            start = end;
+        }
+        (ends, count)
+    }
+
+    /// An address as this socket speaks to it.
+    fn mapped(&self, to: SocketAddr) -> SocketAddr {
+        match (self.local, to.ip()) {
+            (SocketAddr::V6(_), IpAddr::V4(ip)) => (ip.to_ipv6_mapped(), to.port()).into(),
+            _ => to,
+        }
+    }
+
+    fn forget(&mut self, count: usize) {
+        for datagram in &self.burst[self.gone..self.gone + count] {
+            self.counters.sent += 1;
+            self.counters.copied += datagram.piece.as_ref().map_or(0, Piece::len) as u64;
+        }
+        self.gone += count;
+        if self.gone == self.burst.len() {
+            self.burst.clear();
+            self.heads.clear();
+            self.gone = 0;
+        }
+    }
+
+    /// Receives messages, at most [`ROOMS`]. Says how many came.
+    fn receive_messages(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> io::Result<usize> {
+        // SAFETY: integers and null pointers, of which all zeros is one.
+        let mut messages: [libc::mmsghdr; ROOMS] = unsafe { zeroed() };
+        let mut names: [SockAddrStorage; ROOMS] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+        let mut controls = [Room::EMPTY; ROOMS];
+        let mut pieces: [libc::iovec; ROOMS] = std::array::from_fn(|at| libc::iovec {
+            iov_base: self.rooms[at * ROOM..].as_mut_ptr().cast(),
+            iov_len: ROOM,
+        });
+        for (at, message) in messages.iter_mut().enumerate() {
+            let header = &mut message.msg_hdr;
+            header.msg_name = ptr::from_mut(&mut names[at]).cast();
+            header.msg_namelen = names[at].size_of();
+            header.msg_iov = &raw mut pieces[at];
+            header.msg_iovlen = 1;
+            header.msg_control = controls[at].0.as_mut_ptr().cast();
+            header.msg_controllen = size_of::<Room>();
+        }
+        // SAFETY: each header points to a name, a room of ROOM bytes and a room for control messages, which belong to
+        // nobody else until the call is over.
+        let received = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                ROOMS as u32,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+        for (at, message) in messages.iter().take(received).enumerate() {
+            let length = (message.msg_len as usize).min(ROOM);
+            let mut segment = length;
+            control::each(&controls[at], message.msg_hdr.msg_controllen, |level, kind, content| {
+                match (level, kind, control::number(content)) {
+                    (libc::SOL_UDP, libc::UDP_GRO, Some(bytes)) => segment = bytes as usize,
+                    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, Some(dropped)) => {
+                        self.counters.dropped += u64::from(dropped.wrapping_sub(self.overflowed));
+                        self.overflowed = dropped;
+                    }
+                    _ => {}
+                }
+            });
+            // SAFETY: the kernel has written an address of `msg_namelen` bytes.
+            let from = unsafe {
+                SockAddr::new(std::mem::replace(&mut names[at], SockAddrStorage::zeroed()), message.msg_hdr.msg_namelen)
+            };
+            let Some(from) = from.as_socket().map(canonical) else { continue };
+            for datagram in self.rooms[at * ROOM..at * ROOM + length].chunks(segment.max(1)) {
+                self.counters.received += 1;
+                each(from, Arrival::Datagram(datagram));
+            }
+        }
+        Ok(received)
+    }
+
+    /// Takes what the kernel was told of datagrams that did not get there. Says how many there were.
+    fn take_errors(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> usize {
+        let mut taken = 0;
+        loop {
+            let mut name = SockAddrStorage::zeroed();
+            let mut control = Room::EMPTY;
+            // SAFETY: integers and null pointers, of which all zeros is one.
+            let mut header: libc::msghdr = unsafe { zeroed() };
+            header.msg_name = ptr::from_mut(&mut name).cast();
+            header.msg_namelen = name.size_of();
+            header.msg_control = control.0.as_mut_ptr().cast();
+            header.msg_controllen = size_of::<Room>();
+            // SAFETY: the header points to a name and a room for control messages, which belong to nobody else; there is
+            // no room for the datagram itself, which is cut off.
+            let length = unsafe {
+                libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)
+            };
+            if length < 0 {
+                return taken;
+            }
+            taken += 1;
+            // SAFETY: the kernel has written an address of `msg_namelen` bytes: where the datagram was sent (ip(7)).
+            let to = unsafe { SockAddr::new(name, header.msg_namelen) };
+            let Some(to) = to.as_socket().map(canonical) else { continue };
+            control::each(&control, header.msg_controllen, |level, kind, content| {
+                let told = matches!(
+                    (level, kind),
+                    (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+                );
+                match control::number(content).filter(|_| told).map(|errno| errno.cast_signed()) {
+                    Some(libc::ECONNREFUSED) => each(to, Arrival::Nobody),
+                    Some(libc::EMSGSIZE) => each(to, Arrival::TooLong),
+                    // No route at the moment, or the like: what is lost so is lost as on the way.
+                    _ => {}
+                }
+            });
+        }
+    }
+}
+
+impl FrameIo for UdpPort {
+    fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn longest(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
+        let doing = || format!("finding the way to {to}");
+        // What is known of a way is told of a connected socket.
+        let probe = Socket::new(Domain::for_address(to), Type::DGRAM.cloexec(), Some(Protocol::UDP))
+            .map_err(FramesError::io(doing()))?;
+        probe.connect(&to.into()).map_err(FramesError::io(doing()))?;
+        let (level, option, headers) = match to {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU, HEADERS_V4),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU, HEADERS_V6),
+        };
+        let mtu = number(&probe, level, option).map_err(FramesError::io(doing()))?;
+        Ok(usize::try_from(mtu).unwrap_or(0).saturating_sub(headers).min(LONGEST))
+    }
+
+    fn hold(&mut self, bytes: u64) -> u64 {
+        hold(&self.socket, bytes) / MEMORY_PER_BYTE
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.burst.len() < BURST
+    }
+
+    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece>) {
+        if self.has_room() {
+            self.burst.push(Datagram { to, head: (self.heads.len(), head.len()), piece });
+            self.heads.extend_from_slice(head);
+        }
+    }
+
+    /// The kernel copies them into its own memory, and out of it (`MSG_ZEROCOPY` does so too where a datagram stays on
+    /// this host).
+    fn copies(&self) -> (u64, u64) {
+        (1, 1)
+    }
+
+    fn flush(&mut self) -> Result<bool, FramesError> {
+        // What failed in this way before, and where in the burst.
+        let mut failed = None;
+        while self.gone < self.burst.len() {
+            let (ends, count) = self.messages();
+            match self.send_messages(&ends[..count]) {
+                Ok(sent) => self.forget(sent),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::ENOBUFS) => return Ok(false),
+                    Some(libc::EINTR) => {}
+                    // The adapter does not segment, and the kernel does not do it in its place (udp(7)).
+                    Some(libc::EIO | libc::EINVAL) if self.segments => {
+                        tracing::info!("datagrams go one by one: the kernel does not segment them here ({error})");
+                        self.segments = false;
+                    }
+                    // Told of an earlier datagram, to anybody: the error queue says more, and nothing was sent. Told again
+                    // it is of this one, which is lost, as on the way.
+                    Some(number) if failed != Some((number, self.gone)) => failed = Some((number, self.gone)),
+                    Some(_) => self.forget(ends[0] - self.gone),
+                    None => return Err(FramesError::io("sending datagrams")(error)),
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
+        for _ in 0..CALLS {
+            match self.receive_messages(each) {
+                Ok(ROOMS) => {}
+                Ok(_) => return Ok(self.take_errors(each) > 0),
+                Err(error) => match error.raw_os_error() {
+                    // A socket with an error queue is readable when that has something, too.
+                    Some(libc::EAGAIN) => return Ok(self.take_errors(each) > 0),
+                    Some(libc::EINTR) => {}
+                    // Told of something sent: see the error queue.
+                    Some(_) => drop(self.take_errors(each)),
+                    None => return Err(FramesError::io("receiving datagrams")(error)),
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+/// Where the address is a multicast group's, its datagrams are asked for (RFC 1112): by the interface that a route
+/// leads there.
+pub(crate) fn join(socket: &Socket, at: SocketAddr) -> io::Result<()> {
+    match at.ip() {
+        IpAddr::V4(group) if group.is_multicast() => socket.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(group) if group.is_multicast() => socket.join_multicast_v6(&group, 0),
+        _ => Ok(()),
+    }
+}
+
+/// Asks for a receive buffer for so many bytes of datagrams, and says how much memory the kernel gives.
+pub(crate) fn hold(socket: &Socket, bytes: u64) -> u64 {
+    use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+    let wanted = usize::try_from(bytes.saturating_mul(MEMORY_PER_BYTE)).unwrap_or(usize::MAX).min(MOST_BUFFER);
+    // The kernel doubles what is asked for. Without CAP_NET_ADMIN it gives no more than `net.core.rmem_max`.
+    let wanted = wanted.div_ceil(2);
+    let forced = set_socket_recv_buffer_size_force(socket, wanted).is_ok();
+    if !forced && let Err(error) = socket.set_recv_buffer_size(wanted) {
+        tracing::warn!("the receive buffer stays as it is: {error}");
+    }
+    socket.recv_buffer_size().map_or(0, |size| size as u64)
+}
+
+/// An IPv4 address that came over IPv6 is one of IPv4.
+pub(crate) fn canonical(from: SocketAddr) -> SocketAddr {
+    match from.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => (ip, from.port()).into(),
+        IpAddr::V6(_) => from,
+    }
+}
+
+/// The longest buffer: a number that the kernel doubles.
+const MOST_BUFFER: usize = i32::MAX as usize;
+
+pub(crate) fn set(socket: &Socket, level: i32, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the value lives until the call is over, and its length is told.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            ptr::from_ref(&value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn number(socket: &Socket, level: i32, option: i32) -> io::Result<i32> {
+    let (mut value, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: the kernel writes no more than the `length` bytes it is told of.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, option, ptr::from_mut(&mut value).cast(), &raw mut length)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}

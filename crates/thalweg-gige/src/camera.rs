@@ -1,0 +1,325 @@
+//! The device: a port for the stream, a thread for the camera's control, and frames.
+
+use crate::assembler::Assembler;
+use crate::channel::Speaker;
+use crate::clock;
+use crate::receiver::Receiver;
+use crate::session::{self, News, Order, STACK, Setup};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender, TryRecvError};
+use std::time::{Duration, Instant};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, GigeConfig, MAX_PAYLOAD};
+use thalweg_frames::{Counters, FramesError};
+use thalweg_wire::TaiNanos;
+
+/// How long it may take to find a camera, and to set it up.
+const OPEN: Duration = Duration::from_secs(60);
+/// How long it may take to start.
+const START: Duration = Duration::from_secs(20);
+/// How long it may take to leave it to others.
+const LEAVE: Duration = Duration::from_secs(2);
+/// Buffers that it takes: all that there are.
+const DEPTH: u32 = 1 << 16;
+/// Bursts received before others have their turn.
+const TURNS: usize = 16;
+/// Bursts thrown away when the run begins: packets that came before.
+const STALE: usize = 1 << 14;
+/// The same, while it starts.
+const HEAR: Duration = Duration::from_millis(2);
+/// From one look for news of the camera to the next.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A camera that fills slots.
+#[derive(Debug)]
+pub struct Camera {
+    name: String,
+    description: Description,
+    size: usize,
+    receiver: Receiver,
+    assembler: Assembler,
+    orders: Option<Sender<Order>>,
+    news: mpsc::Receiver<News>,
+    /// The thread is gone when this ends.
+    gone: mpsc::Receiver<()>,
+    speaker: Option<Speaker>,
+    camera: Option<IpAddr>,
+    looked: Duration,
+    empty: Duration,
+    more: bool,
+    before: Counters,
+    away: u64,
+}
+
+/// Looks for what cannot be, without asking any camera.
+///
+/// # Errors
+/// An option makes no sense.
+pub fn check(config: &GigeConfig) -> Result<(), DeviceError> {
+    let setting = |option, value, expected| Err(DeviceError::Setting { option, value, expected });
+    if config.address.trim().is_empty() {
+        let problem = "it is empty: write the camera's address, serial number or name".into();
+        return Err(DeviceError::Option { option: "address", problem });
+    }
+    if let Some(size) = config.size
+        && !(1..=MAX_PAYLOAD as u64).contains(&size.0)
+    {
+        return setting("size", size.0, "from 1 byte to 1 GiB");
+    }
+    if let Some(packet) = config.packet
+        && !(576..=16_000).contains(&packet)
+    {
+        return setting("packet", packet.into(), "from 576 to 16000 bytes");
+    }
+    let beat = u64::try_from(config.heartbeat.as_millis()).unwrap_or(u64::MAX);
+    if !(500..=600_000).contains(&beat) {
+        return setting("heartbeat", beat, "from 500 ms to 10 min");
+    }
+    Ok(())
+}
+
+impl Camera {
+    /// Finds a camera, takes control of it, and sets its features.
+    ///
+    /// # Errors
+    /// An option makes no sense, the camera is not there or somebody else's, or a feature cannot be set.
+    pub fn open(config: &GigeConfig) -> Result<Self, DeviceError> {
+        check(config)?;
+        let network = |error| DeviceError::Network { doing: format!("opening a port for {}", config.address), error };
+        let mut receiver = Receiver::open().map_err(network)?;
+        let holds = receiver.hold(config.buffer.0);
+        if holds < config.buffer.0 {
+            let (address, wanted) = (&config.address, config.buffer);
+            tracing::warn!(
+                "camera {address}: {holds} bytes are kept until they are received, not {wanted}: set \
+                 net.core.rmem_max to {} at least",
+                wanted.0
+            );
+        }
+        let (orders, inbox) = mpsc::channel();
+        let (news_sender, news) = mpsc::channel();
+        let (ready, is_ready) = mpsc::sync_channel(1);
+        let (lives, gone) = mpsc::sync_channel::<()>(0);
+        let own = config.clone();
+        let thread = std::thread::Builder::new().name("camera".into()).stack_size(STACK);
+        let work = move || {
+            session::run(&own, &inbox, &news_sender, &ready);
+            drop(lives);
+        };
+        thread.spawn(work).map_err(network)?;
+        let problem = |problem| DeviceError::Hardware { device: format!("gige {}", config.address), problem };
+        let setup = is_ready.recv_timeout(OPEN).map_err(|error| match error {
+            RecvTimeoutError::Timeout => problem(format!("it is not set up after {} s", OPEN.as_secs())),
+            RecvTimeoutError::Disconnected => problem("the thread that sets it up has ended".into()),
+        })??;
+        let size = size(config, &setup)?;
+        Ok(Self {
+            name: setup.found.to_string(),
+            description: describe(&setup, size),
+            size,
+            receiver,
+            assembler: Assembler::new(size, config.patience),
+            orders: Some(orders),
+            news,
+            gone,
+            speaker: None,
+            camera: None,
+            looked: Duration::ZERO,
+            empty: Duration::ZERO,
+            more: false,
+            before: Counters::default(),
+            away: 0,
+        })
+    }
+
+    /// Hears what has become of the camera.
+    fn hear(&mut self) -> Result<(), DeviceError> {
+        loop {
+            match self.news.try_recv() {
+                Ok(News::Stream { stream, camera, speaker, heard }) => {
+                    // What waits is of the stream before.
+                    self.discard()?;
+                    drop(heard);
+                    self.assembler.begin(stream);
+                    self.speaker = Some(speaker);
+                    self.camera = Some(camera);
+                }
+                Ok(News::Away) => self.away += 1,
+                Ok(News::Back) => {}
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => {
+                    let problem = "the thread that controls it has ended".into();
+                    return Err(DeviceError::Hardware { device: self.name.clone(), problem });
+                }
+            }
+        }
+    }
+
+    /// Throws away what came.
+    fn discard(&mut self) -> Result<(), DeviceError> {
+        for _ in 0..STALE {
+            if self.receiver.discard().map_err(network)? == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is to be asked of the camera.
+    fn ask(&mut self) {
+        while let Some(request) = self.assembler.next_request() {
+            if let Some(speaker) = &self.speaker {
+                speaker.resend(request.block, request.wide, request.first, request.last);
+            }
+        }
+    }
+}
+
+/// Bytes of the longest frame.
+fn size(config: &GigeConfig, setup: &Setup) -> Result<usize, DeviceError> {
+    let of = |option, problem| DeviceError::Option { option, problem };
+    let wanted = config.size.and_then(|size| usize::try_from(size.0).ok());
+    match (wanted, setup.payload) {
+        (Some(size), Some(payload)) if payload > size => {
+            Err(of("size", format!("the camera's frames have {payload} bytes: set it to that, or leave it out")))
+        }
+        (None, Some(payload)) if payload > MAX_PAYLOAD => {
+            Err(of("size", format!("the camera's frames have {payload} bytes: at most 1 GiB is possible")))
+        }
+        // The camera says how long its frames are; what was asked for is the limit.
+        (Some(size), _) | (None, Some(size)) => Ok(size),
+        (None, None) => Err(of("size", "the camera does not say how long its frames are: set it".into())),
+    }
+}
+
+fn describe(setup: &Setup, size: usize) -> Description {
+    let Setup { found, width, height, pixel_format, pixels, rate, .. } = setup;
+    let shape = pixels.bits.and(*height).zip(*width).map(|(height, width)| {
+        let colours = (pixels.colours > 1).then_some(pixels.colours);
+        [height.into(), width.into()].into_iter().chain(colours).collect()
+    });
+    let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+    Description {
+        kind: "gige".into(),
+        payload_type: pixels.payload.name().to_owned(),
+        shape,
+        fragment_rate: *rate,
+        bits: pixels.bits,
+        width: *width,
+        height: *height,
+        max_value: pixels.bits.map(|bits| (1 << bits) - 1),
+        pixel_format: pixel_format.clone(),
+        manufacturer: text(&found.manufacturer),
+        model: text(&found.model),
+        serial: text(&found.serial),
+        record_bytes: Some(setup.payload.unwrap_or(size) as u64),
+        ..Description::default()
+    }
+}
+
+fn network(FramesError { doing, error }: FramesError) -> DeviceError {
+    DeviceError::Network { doing, error }
+}
+
+impl Acquisition for Camera {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn max_payload(&self) -> usize {
+        self.size
+    }
+
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.assembler.post(buffer);
+    }
+
+    /// Has the camera begin. What came before is no part of the run.
+    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+        self.discard()?;
+        self.before = self.receiver.counters();
+        let name = self.name.clone();
+        let problem = |problem: &str| DeviceError::Hardware { device: name.clone(), problem: problem.into() };
+        let (reply, started) = mpsc::sync_channel(1);
+        let order = Order::Start(self.receiver.port(), reply);
+        let orders = self.orders.as_ref().ok_or_else(|| problem("it has been left"))?;
+        orders.send(order).map_err(|_| problem("the thread that controls it has ended"))?;
+        let begun = Instant::now();
+        loop {
+            self.hear()?;
+            match started.recv_timeout(HEAR) {
+                Ok(started) => break started?,
+                Err(RecvTimeoutError::Disconnected) => return Err(problem("the thread that controls it has ended")),
+                Err(RecvTimeoutError::Timeout) if begun.elapsed() >= START => return Err(problem("it does not start")),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        tracing::info!("camera {}: what comes from now on counts", self.name);
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        if now >= self.looked + LOOK || self.camera.is_none() {
+            self.hear()?;
+            self.looked = now;
+        }
+        for _ in 0..TURNS {
+            if let Some(acquired) = self.assembler.next_acquired() {
+                return Ok(acquired);
+            }
+            let came = match self.assembler.has_room() && self.camera.is_some() {
+                true => {
+                    self.receiver.receive(&mut self.assembler, self.camera, (now, clock::now())).map_err(network)?
+                }
+                false => 0,
+            };
+            self.more = came > 0;
+            if came == 0 && self.assembler.has_room() {
+                self.empty = now;
+            }
+            self.assembler.look(now, self.empty);
+            self.ask();
+            if !self.more {
+                return Ok(self.assembler.next_acquired().unwrap_or(Acquired::NotYet));
+            }
+        }
+        Ok(Acquired::NotYet)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.receiver.as_fd())
+    }
+
+    /// Nobody is to be woken for what has no buffer.
+    fn has_room(&self) -> bool {
+        self.assembler.has_room()
+    }
+
+    fn next_time(&self) -> Option<Duration> {
+        if self.more {
+            return Some(Duration::ZERO);
+        }
+        // What waits at the port may be what is missing: nothing is given up while nobody looks there.
+        let due = self.assembler.next_time(self.empty).filter(|due| due.is_zero() || self.has_room());
+        due.into_iter().chain([self.looked + LOOK]).min()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let port = self.receiver.counters();
+        let edge = [("dropped_by_kernel", port.dropped.saturating_sub(self.before.dropped)), ("away", self.away)];
+        self.assembler.counts().list().into_iter().chain(edge).collect()
+    }
+}
+
+/// The camera stops, and is left to others.
+impl Drop for Camera {
+    fn drop(&mut self) {
+        self.orders = None;
+        // It ends by itself, and sends nothing: what comes is that it is gone.
+        let _ = self.gone.recv_timeout(LEAVE);
+    }
+}

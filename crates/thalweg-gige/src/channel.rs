@@ -1,0 +1,223 @@
+//! The control channel of one camera: a socket, and one command after the other. It waits, so it is no hot thread's.
+
+use crate::exchange::{Exchange, Next};
+use crate::gvcp::{self, Command, MOST_BYTES, PORT, Refusal};
+use crate::registers::{Found, IDENTITY};
+use std::cell::RefCell;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+/// What a camera is asked at most before its run: its description, and what is set.
+const MOST_COMMANDS: u32 = 200_000;
+/// Nobody listens there: the system says so at once, and will again.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Asks one camera.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    socket: UdpSocket,
+    camera: Ipv4Addr,
+    local: Ipv4Addr,
+    state: RefCell<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    exchange: Exchange,
+    commands: u32,
+    begun: Instant,
+}
+
+impl Channel {
+    /// To a camera, by the way that leads there; from this address, where one is given.
+    ///
+    /// # Errors
+    /// No way leads there.
+    pub(crate) fn open(camera: Ipv4Addr, from: Option<Ipv4Addr>) -> io::Result<Self> {
+        let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED), 0))?;
+        socket.connect((camera, PORT))?;
+        let IpAddr::V4(local) = socket.local_addr()?.ip() else { return Err(ErrorKind::AddrNotAvailable.into()) };
+        let state = State { exchange: Exchange::default(), commands: 0, begun: Instant::now() };
+        Ok(Self { socket, camera, local, state: RefCell::new(state) })
+    }
+
+    /// The camera's address.
+    pub(crate) fn camera(&self) -> Ipv4Addr {
+        self.camera
+    }
+
+    /// The address that the camera sees.
+    pub(crate) fn local(&self) -> Ipv4Addr {
+        self.local
+    }
+
+    /// The longest IP packet that gets there in one piece.
+    pub(crate) fn mtu(&self) -> Option<u32> {
+        rustix::net::sockopt::ip_mtu(&self.socket).ok()
+    }
+
+    /// A socket that says things over the same channel which nobody answers.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(crate) fn speaker(&self) -> io::Result<Speaker> {
+        let socket = self.socket.try_clone()?;
+        Ok(Speaker { socket })
+    }
+
+    /// Who it is.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub(crate) fn identity(&self) -> Result<Found, Refusal> {
+        let registers = self.read(0, IDENTITY.into())?;
+        let mut found = Found::read(&registers, "").ok_or(Refusal::Malformed)?;
+        // What it is reached at is its address, whatever it says.
+        found.address = self.camera;
+        Ok(found)
+    }
+
+    /// Forgets how much was asked: a new session begins.
+    pub(crate) fn refresh(&self) {
+        self.state.borrow_mut().commands = 0;
+    }
+
+    /// A register's content.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub(crate) fn register(&self, address: u32) -> Result<u32, Refusal> {
+        let answer = self.ask(&Command::ReadRegister(address))?;
+        let bytes = answer.get(..4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u32::from_be_bytes).ok_or(Refusal::Malformed)
+    }
+
+    /// A number of 64 bits in two registers, the upper half first.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub(crate) fn wide_register(&self, address: u32) -> Result<u64, Refusal> {
+        Ok(u64::from(self.register(address)?) << 32 | u64::from(self.register(address + 4)?))
+    }
+
+    /// Has a register have this content.
+    ///
+    /// # Errors
+    /// It does not do that.
+    pub(crate) fn set_register(&self, address: u32, value: u32) -> Result<(), Refusal> {
+        self.ask(&Command::WriteRegister(address, value)).map(drop)
+    }
+
+    /// So many bytes from an address on.
+    ///
+    /// # Errors
+    /// It does not say.
+    pub(crate) fn read(&self, address: u32, length: usize) -> Result<Vec<u8>, Refusal> {
+        let mut bytes = Vec::with_capacity(length);
+        // Both are multiples of four.
+        let (begin, before) = (address & !3, (address & 3) as usize);
+        let whole = (before + length).next_multiple_of(4);
+        let mut at = 0;
+        while at < whole {
+            let count = (whole - at).min(MOST_BYTES);
+            let from = u32::try_from(at).ok().and_then(|at| begin.checked_add(at)).ok_or(Refusal::Malformed)?;
+            #[expect(clippy::cast_possible_truncation, reason = "at most MOST_BYTES")]
+            let answer = self.ask(&Command::ReadMemory(from, count as u16))?;
+            // The address stands in front.
+            bytes.extend_from_slice(answer.get(4..4 + count).ok_or(Refusal::Malformed)?);
+            at += count;
+        }
+        Ok(bytes.get(before..before + length).ok_or(Refusal::Malformed)?.to_vec())
+    }
+
+    /// Writes bytes to an address on.
+    ///
+    /// # Errors
+    /// It does not do that.
+    pub(crate) fn write(&self, address: u32, bytes: &[u8]) -> Result<(), Refusal> {
+        if let (true, Ok(word)) = (address.is_multiple_of(4), bytes.try_into()) {
+            return self.set_register(address, u32::from_be_bytes(word));
+        }
+        let (begin, before) = (address & !3, (address & 3) as usize);
+        let whole = (before + bytes.len()).next_multiple_of(4);
+        let mut all = bytes.to_vec();
+        if whole != bytes.len() {
+            all = self.read(begin, whole)?;
+            all[before..before + bytes.len()].copy_from_slice(bytes);
+        }
+        for (part, at) in all.chunks(MOST_BYTES).zip((begin..).step_by(MOST_BYTES)) {
+            self.ask(&Command::WriteMemory(at, part))?;
+        }
+        Ok(())
+    }
+
+    /// Asks for one thing, and waits for the answer.
+    fn ask(&self, command: &Command<'_>) -> Result<Vec<u8>, Refusal> {
+        let mut state = self.state.borrow_mut();
+        let State { exchange, commands, begun } = &mut *state;
+        *commands += 1;
+        if *commands > MOST_COMMANDS {
+            return Err(Refusal::TooMuch("it would have to be asked more than 200,000 times"));
+        }
+        exchange.ask(command, begun.elapsed());
+        let mut room = [0; 2048];
+        loop {
+            let now = begun.elapsed();
+            match exchange.next(now) {
+                Next::Silent => return Err(Refusal::Silent),
+                Next::Send(datagram) => match self.socket.send(datagram) {
+                    Ok(_) => {}
+                    // What the system heard of those before.
+                    Err(error) if is_refusal(&error) => {}
+                    Err(error) => return Err(Refusal::Network(error.to_string())),
+                },
+                Next::Wait(until) => {
+                    let wait = until.saturating_sub(now).max(Duration::from_micros(100));
+                    self.socket.set_read_timeout(Some(wait)).map_err(|error| Refusal::Network(error.to_string()))?;
+                    match self.socket.recv(&mut room) {
+                        Ok(length) => {
+                            if let Some(answer) = exchange.came(&room[..length], begun.elapsed()) {
+                                return answer.map(<[u8]>::to_vec);
+                            }
+                        }
+                        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                        Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                        Err(error) if is_refusal(&error) => std::thread::sleep(wait.min(PAUSE)),
+                        Err(error) => return Err(Refusal::Network(error.to_string())),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Nobody listens there, or no way leads there now: it may be otherwise soon.
+fn is_refusal(error: &io::Error) -> bool {
+    use ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
+    matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkDown | NetworkUnreachable)
+}
+
+/// Asks for packets again, without waiting.
+#[derive(Debug)]
+pub(crate) struct Speaker {
+    socket: UdpSocket,
+}
+
+impl Speaker {
+    /// Asks for packets of a block. What cannot be sent is not: it is asked for again later.
+    pub(crate) fn resend(&self, block: u64, wide: bool, first: u32, last: u32) {
+        // The number is not that of any command that waits for its answer: those are counted from 1.
+        let datagram = gvcp::resend(u16::MAX, block, wide, first, last);
+        let flags = rustix::net::SendFlags::DONTWAIT;
+        let _ = rustix::net::send(&self.socket, &datagram, flags);
+    }
+}
+
+/// Where a camera's answers come from.
+pub(crate) fn camera_address(from: SocketAddr) -> Option<Ipv4Addr> {
+    match from.ip() {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    }
+}

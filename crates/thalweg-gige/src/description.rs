@@ -1,0 +1,250 @@
+//! Where a camera's description of its features is, and its way from there: from a text of the camera's (GigE Vision 2.x,
+//! section 28, *Manifest and XML URLs*) over its memory to checked XML. It is a stranger's.
+
+use crate::gvcp::Refusal;
+use crate::registers::text;
+use std::io::{Cursor, Read};
+use thiserror::Error;
+
+/// Bytes of a description as the camera has it.
+const MOST_STORED: usize = 8 << 20;
+/// Bytes of a description as it is read.
+const MOST_XML: usize = 32 << 20;
+/// Elements within elements.
+const MOST_DEPTH: usize = 64;
+/// Features and what they are made of.
+const MOST_ELEMENTS: usize = 1 << 20;
+/// Characters of a formula: what reads it goes as deep.
+const MOST_FORMULA: usize = 8 << 10;
+
+/// Why a description cannot be had.
+#[derive(Debug, Error)]
+pub enum DescriptionError {
+    /// The camera does not say.
+    #[error("reading it: {0}")]
+    Camera(#[from] Refusal),
+    /// What says where it is makes no sense, or it is not in the camera.
+    #[error("it is said to be at '{0}', which is no place in the camera's memory")]
+    Place(String),
+    /// It is more than any camera needs.
+    #[error("{0}")]
+    TooMuch(&'static str),
+    /// It is no XML, or no archive.
+    #[error("it makes no sense: {0}")]
+    Malformed(String),
+}
+
+/// Where it is in the camera's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The first byte.
+    pub address: u32,
+    /// How many there are.
+    pub length: usize,
+    /// Whether they are an archive.
+    pub packed: bool,
+}
+
+/// Reads the text that says where it is: `Local:name.zip;8000;1A2B`, in hexadecimal. What follows a question mark is its
+/// schema's version.
+///
+/// # Errors
+/// It is somewhere else, or too long.
+pub fn place(url: &[u8]) -> Result<Place, DescriptionError> {
+    let url = text(url);
+    let wrong = || DescriptionError::Place(url.clone());
+    let (scheme, rest) = url.split_at_checked(6).ok_or_else(wrong)?;
+    if !scheme.eq_ignore_ascii_case("local:") {
+        return Err(wrong());
+    }
+    let rest = rest.split('?').next().unwrap_or(rest);
+    let mut parts = rest.trim_start_matches('/').split(';').map(str::trim);
+    let (Some(name), Some(address), Some(length)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(wrong());
+    };
+    let number = |text: &str| {
+        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+        u32::from_str_radix(digits, 16).ok()
+    };
+    let (address, length) = number(address).zip(number(length)).ok_or_else(wrong)?;
+    let length = usize::try_from(length).map_err(|_| wrong())?;
+    if length > MOST_STORED {
+        return Err(DescriptionError::TooMuch("it is longer than 8 MiB"));
+    }
+    if length == 0 || u64::from(address) + length as u64 > 1 << 32 {
+        return Err(wrong());
+    }
+    Ok(Place { address, length, packed: name.to_ascii_lowercase().ends_with(".zip") })
+}
+
+/// Bytes of the camera's memory as text, unpacked and looked through.
+///
+/// # Errors
+/// They are no description, or one that no camera has.
+pub fn unpack(stored: Vec<u8>) -> Result<String, DescriptionError> {
+    let bytes = if stored.starts_with(b"PK\x03\x04") { unzip(stored)? } else { stored };
+    // Cameras pad with zeros.
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let xml = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    check(&xml)?;
+    Ok(xml)
+}
+
+fn unzip(stored: Vec<u8>) -> Result<Vec<u8>, DescriptionError> {
+    let malformed = |error: &dyn std::fmt::Display| DescriptionError::Malformed(error.to_string());
+    let mut archive = zip::ZipArchive::new(Cursor::new(stored)).map_err(|error| malformed(&error))?;
+    let names: Vec<String> = archive.file_names().filter_map(Result::ok).map(std::borrow::Cow::into_owned).collect();
+    let name = names.iter().find(|name| name.to_ascii_lowercase().ends_with(".xml")).or(names.first());
+    let name = name.ok_or_else(|| malformed(&"there is nothing in its archive"))?;
+    let file = archive.by_name(name).map_err(|error| malformed(&error))?;
+    let mut bytes = Vec::new();
+    let limit = MOST_XML as u64 + 1;
+    file.take(limit).read_to_end(&mut bytes).map_err(|error| malformed(&error))?;
+    if bytes.len() > MOST_XML {
+        return Err(DescriptionError::TooMuch("unpacked it is longer than 32 MiB"));
+    }
+    Ok(bytes)
+}
+
+/// Looks for what no camera has and what would take for ever: entities of its own, elements without end.
+fn check(xml: &str) -> Result<(), DescriptionError> {
+    if xml.len() > MOST_XML {
+        return Err(DescriptionError::TooMuch("it is longer than 32 MiB"));
+    }
+    let (mut depth, mut elements, mut rest) = (0usize, 0usize, xml);
+    // Characters since the last tag, whatever comments are between.
+    let mut characters = 0;
+    while let Some(begin) = rest.find('<') {
+        characters += begin;
+        rest = &rest[begin..];
+        let skip = |rest: &str, end: &str| rest.find(end).map(|at| at + end.len());
+        let end = if rest.starts_with("<!--") {
+            skip(rest, "-->")
+        } else if rest.starts_with("<![CDATA[") {
+            let end = skip(rest, "]]>");
+            characters += end.unwrap_or(0);
+            end
+        } else if rest.starts_with("<?") {
+            skip(rest, "?>")
+        } else if rest.starts_with("<!") {
+            return Err(DescriptionError::TooMuch("it declares entities or a type of its own"));
+        } else {
+            let end = tag_end(rest);
+            let tag = &rest[..end.unwrap_or(rest.len())];
+            if tag.starts_with("</") {
+                if characters > MOST_FORMULA && (tag.contains("ormula") || tag.contains("xpression")) {
+                    return Err(DescriptionError::TooMuch("a formula is longer than 8 KiB"));
+                }
+                depth = depth.saturating_sub(1);
+            } else {
+                elements += 1;
+                depth += usize::from(!tag.ends_with("/>"));
+            }
+            characters = 0;
+            end
+        };
+        if depth > MOST_DEPTH {
+            return Err(DescriptionError::TooMuch("its elements are nested deeper than 64"));
+        }
+        if elements > MOST_ELEMENTS {
+            return Err(DescriptionError::TooMuch("it has more than a million elements"));
+        }
+        rest = &rest[end.ok_or_else(|| DescriptionError::Malformed("it ends within a tag".into()))?..];
+    }
+    if elements == 0 {
+        return Err(DescriptionError::Malformed("there is no element in it".into()));
+    }
+    Ok(())
+}
+
+/// One past the end of a tag: no `>` in quotes is one.
+fn tag_end(tag: &str) -> Option<usize> {
+    let mut quote = None;
+    tag.bytes()
+        .position(|byte| match (quote, byte) {
+            (None, b'>') => true,
+            (None, b'"' | b'\'') => {
+                quote = Some(byte);
+                false
+            }
+            (Some(open), byte) if open == byte => {
+                quote = None;
+                false
+            }
+            _ => false,
+        })
+        .map(|at| at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Write;
+    use zip::write::SimpleFileOptions;
+
+    #[test]
+    fn a_place_is_read_as_cameras_write_it() {
+        let of = |url: &str| place(url.as_bytes());
+        let xml = Place { address: 0x10000, length: 0x1a2b, packed: false };
+        assert_eq!(of("Local:a.xml;10000;1a2b").unwrap(), xml);
+        assert_eq!(of("local:///a.xml;0x10000;0x1A2B?SchemaVersion=1.1.0\0\0").unwrap(), xml);
+        assert!(of("Local:A.ZIP;8000;10").unwrap().packed);
+        for wrong in [
+            "",
+            "Local:",
+            "Local:a.xml;10000",
+            "http://camera/a.xml",
+            "File:a.xml",
+            "Local:a;x;y",
+            "Local:a;1;0",
+            "Local:a;ffffffff;2",
+            "é;é;é;é",
+        ] {
+            assert!(matches!(of(wrong), Err(DescriptionError::Place(_))), "{wrong}");
+        }
+        assert!(matches!(of("Local:a.xml;0;7fffffff"), Err(DescriptionError::TooMuch(_))));
+    }
+
+    fn zipped(name: &str, content: &[u8]) -> Vec<u8> {
+        let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+        archive.start_file(name, SimpleFileOptions::default()).unwrap();
+        archive.write_all(content).unwrap();
+        archive.finish().unwrap().into_inner()
+    }
+
+    #[test]
+    fn a_description_may_be_packed() {
+        let xml = "<?xml version=\"1.0\"?><!-- < --><A B=\"x>y\"><C/></A>";
+        assert_eq!(unpack(zipped("a.xml", xml.as_bytes())).unwrap(), xml);
+        assert_eq!(unpack([xml.as_bytes(), &[0; 9]].concat()).unwrap(), xml);
+        let text = unpack(b"PK\x03\x04 no archive".to_vec()).unwrap_err().to_string();
+        assert!(text.contains("makes no sense"), "{text}");
+    }
+
+    #[test]
+    fn what_would_take_for_ever_is_refused() {
+        let bomb = "<!DOCTYPE a [<!ENTITY b \"bb\"><!ENTITY c \"&b;&b;\">]><a>&c;</a>".to_owned();
+        let deep = "<a>".repeat(65);
+        let many = format!("<a>{}</a>", "<b/>".repeat((1 << 20) + 1));
+        let formula = format!("<F><Formula>{}</Formula></F>", "(".repeat(8193));
+        for (xml, why) in [(bomb, "entities"), (deep, "deeper"), (many, "million"), (formula, "formula")] {
+            let text = unpack(xml.into_bytes()).unwrap_err().to_string();
+            assert!(text.contains(why), "{text}");
+        }
+        let endless = vec![b' '; MOST_XML + 1];
+        let text = unpack(zipped("a.xml", &endless)).unwrap_err().to_string();
+        assert!(text.contains("32 MiB"), "{text}");
+        for cut in ["<a", "<a b=\"", "<!-- ", "", "  "] {
+            assert!(matches!(unpack(cut.into()), Err(DescriptionError::Malformed(_))), "{cut}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_description_or_refused(bytes: Vec<u8>, url: Vec<u8>) {
+            let _ = (unpack(bytes.clone()), place(&url));
+            let _ = unpack([b"PK\x03\x04", &bytes[..]].concat());
+        }
+    }
+}

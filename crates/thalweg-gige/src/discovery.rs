@@ -1,0 +1,200 @@
+//! Which cameras there are (GigE Vision 2.x, section 5.1): all interfaces are asked at once.
+
+use crate::channel::camera_address;
+use crate::gvcp::{Acknowledge, Command, PORT};
+use crate::registers::Found;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Cameras that are listed: whoever answers more often is no camera.
+const MOST: usize = 4096;
+/// Commands may get lost: it is asked again after this time.
+const AGAIN: Duration = Duration::from_millis(250);
+/// No command has it that waits for its answer (section 5.1 wants any but 0).
+const NUMBER: u16 = 0xffff;
+
+/// Asks all interfaces which cameras there are, and gives those that answer within this time, by their addresses.
+///
+/// # Errors
+/// The interfaces cannot be listed, or none can be used.
+pub fn discover(timeout: Duration) -> io::Result<Vec<Found>> {
+    search(None, None, timeout, |_| false)
+}
+
+/// The camera that is called so, as soon as it answers: by its serial number, the name its user gave it, or one of its
+/// addresses. Nothing where none does.
+///
+/// # Errors
+/// As [`discover`]; or there is no such interface.
+pub fn find(name: &str, interface: Option<&str>, timeout: Duration) -> io::Result<Option<Found>> {
+    let to = name.parse().ok();
+    let found = search(interface, to, timeout, |found| found.is_called(name))?;
+    Ok(found.into_iter().find(|found| found.is_called(name)))
+}
+
+/// The address of an interface that is named by its name or address.
+///
+/// # Errors
+/// There is no such interface.
+pub(crate) fn interface_address(interface: &str) -> io::Result<Ipv4Addr> {
+    let all = interfaces(Some(interface))?;
+    all.first().map(|interface| interface.address).ok_or_else(|| no_interface(interface))
+}
+
+fn no_interface(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("there is no interface {name} with an IPv4 address"))
+}
+
+struct Interface {
+    name: String,
+    address: Ipv4Addr,
+    broadcast: Option<Ipv4Addr>,
+    is_loopback: bool,
+}
+
+fn interfaces(only: Option<&str>) -> io::Result<Vec<Interface>> {
+    let all = if_addrs::get_if_addrs()?.into_iter().filter_map(|found| {
+        let is_loopback = found.is_loopback();
+        let if_addrs::IfAddr::V4(own) = found.addr else { return None };
+        let broadcast = own
+            .broadcast
+            .or_else(|| (own.prefixlen < 31).then(|| Ipv4Addr::from(u32::from(own.ip) | !u32::from(own.netmask))));
+        Some(Interface { name: found.name, address: own.ip, broadcast, is_loopback })
+    });
+    let wanted = |own: &Interface| only.is_none_or(|only| own.name == only || own.address.to_string() == only);
+    Ok(all.filter(wanted).collect())
+}
+
+/// Asks, and listens until the time is over or somebody answers who is `enough`. `to` is asked alone where it is given.
+fn search(
+    interface: Option<&str>,
+    to: Option<Ipv4Addr>,
+    timeout: Duration,
+    enough: impl Fn(&Found) -> bool,
+) -> io::Result<Vec<Found>> {
+    let begun = Instant::now();
+    let interfaces = interfaces(interface)?;
+    if let (Some(name), true) = (interface, interfaces.is_empty()) {
+        return Err(no_interface(name));
+    }
+    let mut ports = Vec::new();
+    let mut problem = None;
+    for interface in interfaces {
+        match open(&interface) {
+            Ok(socket) => ports.push((interface, socket)),
+            Err(error) => problem = Some(error),
+        }
+    }
+    if let (true, Some(error)) = (ports.is_empty(), problem) {
+        return Err(error);
+    }
+    let command = Command::Discover.datagram(NUMBER);
+    let mut all: Vec<Found> = Vec::new();
+    let mut asked = None;
+    loop {
+        let now = begun.elapsed();
+        if now >= timeout {
+            break;
+        }
+        if asked.is_none_or(|asked| now >= asked + AGAIN) {
+            asked = Some(now);
+            ports.iter().for_each(|(interface, socket)| ask(interface, socket, to, &command));
+        }
+        let next = asked.map_or(timeout, |asked| asked + AGAIN).min(timeout).saturating_sub(now);
+        wait(ports.iter().map(|(_, socket)| socket), next)?;
+        for (interface, socket) in &ports {
+            let mut room = [0; 1024];
+            while let Ok((length, from)) = socket.recv_from(&mut room) {
+                let Some(found) = read(&room[..length], from, &interface.name) else { continue };
+                let known = all.iter().any(|known| known.mac == found.mac && known.address == found.address);
+                if known || all.len() == MOST || now >= timeout {
+                    continue;
+                }
+                let is_enough = enough(&found);
+                all.push(found);
+                if is_enough {
+                    return Ok(all);
+                }
+                if begun.elapsed() >= timeout {
+                    break;
+                }
+            }
+        }
+    }
+    all.sort_by_key(|found| found.address);
+    Ok(all)
+}
+
+fn open(interface: &Interface) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+    socket.set_broadcast(true)?;
+    // Without it, what goes to everybody goes by one interface only. Where it may not, it does.
+    let _ = socket.bind_device(Some(interface.name.as_bytes()));
+    socket.bind(&SocketAddr::from((interface.address, 0)).into())?;
+    Ok(socket.into())
+}
+
+fn ask(interface: &Interface, socket: &UdpSocket, to: Option<Ipv4Addr>, command: &[u8]) {
+    let everybody =
+        [Some(Ipv4Addr::BROADCAST), interface.broadcast, interface.is_loopback.then_some(interface.address)];
+    let to: Vec<Ipv4Addr> = match to {
+        Some(to) => vec![to],
+        None => everybody.into_iter().flatten().collect(),
+    };
+    for to in to {
+        // An interface by which nothing leads there says so.
+        let _ = socket.send_to(command, (to, PORT));
+    }
+}
+
+fn read(datagram: &[u8], from: SocketAddr, interface: &str) -> Option<Found> {
+    let said = Acknowledge::read(datagram)?;
+    let ours = said.answer == Command::Discover.answer() && said.number == NUMBER && !said.status.is_error();
+    let mut found = Found::read(said.payload, interface).filter(|_| ours)?;
+    // What it is reached at is its address, where it says none.
+    if found.address.is_unspecified() {
+        found.address = camera_address(from)?;
+    }
+    Some(found)
+}
+
+fn wait<'a>(sockets: impl Iterator<Item = &'a UdpSocket>, time: Duration) -> io::Result<()> {
+    let mut fds: Vec<PollFd<'_>> =
+        sockets.map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)).collect();
+    let time = Timespec::try_from(time).ok();
+    match poll(&mut fds, time.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn nobody_answers_where_nobody_is() {
+        let begun = Instant::now();
+        assert!(find("nobody has this name", Some("lo"), Duration::from_millis(20)).unwrap().is_none());
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        let error = find("x", Some("no such interface"), Duration::from_millis(20)).unwrap_err();
+        assert!(error.to_string().contains("no such interface"), "{error}");
+        assert_eq!(interface_address("lo").unwrap(), Ipv4Addr::LOCALHOST);
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_a_camera_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let from = SocketAddr::from((Ipv4Addr::LOCALHOST, 3956));
+            let _ = read(&bytes, from, "lo");
+            // One that claims to be an acknowledge.
+            let whole = [&[0, 0, 0, 3][..], &(bytes.len() as u16).to_be_bytes(), &[0xff, 0xff], &bytes].concat();
+            prop_assert_eq!(read(&whole, from, "lo").is_some(), bytes.len() >= 0xf8);
+        }
+    }
+}

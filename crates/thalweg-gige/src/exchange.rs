@@ -1,0 +1,165 @@
+//! One command after the other, each until it is answered. Without IO.
+//!
+//! A command that is not answered is sent again with the same number, by which a camera knows that it has done it
+//! already (GigE Vision 2.x, section 8.1.3). Where a camera asks for time it gets it, up to a limit.
+
+use crate::gvcp::{Acknowledge, Command, Refusal};
+use std::time::Duration;
+
+/// How long an answer is waited for (section 8.1.3).
+const TIMEOUT: Duration = Duration::from_millis(200);
+/// How often a command is sent.
+const TRIES: u32 = 4;
+/// However often a camera asks for more time.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Asks a camera, one thing at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
+    number: u16,
+    asked: Option<Asked>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    datagram: Vec<u8>,
+    answer: u16,
+    tries: u32,
+    due: Duration,
+    end: Duration,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next<'a> {
+    /// The command is to be sent.
+    Send(&'a [u8]),
+    /// Nothing, until then.
+    Wait(Duration),
+    /// It was not answered.
+    Silent,
+}
+
+impl Exchange {
+    /// Asks for something. What was asked for before is given up.
+    pub(crate) fn ask(&mut self, command: &Command<'_>, now: Duration) {
+        // 0 is no number.
+        self.number = self.number.checked_add(1).unwrap_or(1);
+        self.asked = Some(Asked {
+            datagram: command.datagram(self.number),
+            answer: command.answer(),
+            tries: 0,
+            due: now,
+            end: now + LONGEST,
+        });
+    }
+
+    /// What is to be done now.
+    pub(crate) fn next(&mut self, now: Duration) -> Next<'_> {
+        let over = |asked: &Asked| now >= asked.due && (asked.tries == TRIES || now >= asked.end);
+        if self.asked.as_ref().is_some_and(over) {
+            self.asked = None;
+        }
+        match &mut self.asked {
+            None => Next::Silent,
+            Some(asked) if now < asked.due => Next::Wait(asked.due),
+            Some(asked) => {
+                asked.tries += 1;
+                asked.due = now + TIMEOUT;
+                Next::Send(&asked.datagram)
+            }
+        }
+    }
+
+    /// A datagram came. What it answers, where it is the answer.
+    pub(crate) fn came<'a>(&mut self, datagram: &'a [u8], now: Duration) -> Option<Result<&'a [u8], Refusal>> {
+        let asked = self.asked.as_mut()?;
+        let said = Acknowledge::read(datagram).filter(|said| said.number == self.number)?;
+        if let Some(time) = said.pending() {
+            asked.due = (now + Duration::from_millis(time.into()) + TIMEOUT).min(asked.end).max(asked.due);
+            return None;
+        }
+        if said.answer != asked.answer {
+            return None;
+        }
+        self.asked = None;
+        Some(if said.status.is_error() { Err(Refusal::Status(said.status)) } else { Ok(said.payload) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gvcp::Status;
+    use proptest::prelude::*;
+
+    const ASK: Command<'_> = Command::ReadRegister(8);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn answer(status: u16, answer: u16, number: u16, payload: &[u8]) -> Vec<u8> {
+        let fields = [status, answer, payload.len() as u16, number];
+        fields.iter().flat_map(|field| field.to_be_bytes()).chain(payload.iter().copied()).collect()
+    }
+
+    #[test]
+    fn what_is_not_answered_is_asked_again_and_then_given_up() {
+        let mut exchange = Exchange::default();
+        exchange.ask(&ASK, ms(0));
+        for round in 0..4 {
+            let now = ms(200 * round);
+            assert_eq!(exchange.next(now), Next::Send(&ASK.datagram(1)), "{round}");
+            assert_eq!(exchange.next(now), Next::Wait(now + ms(200)));
+        }
+        assert_eq!(exchange.next(ms(800)), Next::Silent);
+        assert_eq!(exchange.came(&answer(0, 0x81, 1, &[0; 4]), ms(801)), None, "nobody waits for it");
+    }
+
+    #[test]
+    fn only_the_answer_is_the_answer() {
+        let mut exchange = Exchange::default();
+        exchange.ask(&ASK, ms(0));
+        exchange.ask(&ASK, ms(0));
+        for other in [answer(0, 0x81, 1, &[1; 4]), answer(0, 0x83, 2, &[1; 4]), vec![], vec![0; 7]] {
+            assert_eq!(exchange.came(&other, ms(1)), None);
+        }
+        assert_eq!(exchange.came(&answer(0, 0x81, 2, &[1; 4]), ms(1)), Some(Ok(&[1; 4][..])));
+        exchange.ask(&ASK, ms(2));
+        let denied = answer(0x8006, 0x81, 3, &[]);
+        assert_eq!(exchange.came(&denied, ms(3)), Some(Err(Refusal::Status(Status::ACCESS_DENIED))));
+    }
+
+    #[test]
+    fn a_camera_that_asks_for_time_gets_it_but_not_for_ever() {
+        let mut exchange = Exchange::default();
+        exchange.ask(&ASK, ms(0));
+        assert!(matches!(exchange.next(ms(0)), Next::Send(_)));
+        let pending = answer(0, 0x89, 1, &[0, 0, 0x13, 0x88]);
+        assert_eq!(exchange.came(&pending, ms(100)), None);
+        assert_eq!(exchange.next(ms(300)), Next::Wait(ms(5300)));
+        for at in (1..20).map(|second| ms(1000 * second)) {
+            exchange.came(&pending, at);
+            exchange.next(at);
+        }
+        assert_eq!(exchange.next(ms(20_000)), Next::Silent);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_it_ends(came: Vec<Vec<u8>>) {
+            let mut exchange = Exchange::default();
+            exchange.ask(&ASK, ms(0));
+            let mut now = ms(0);
+            for datagram in &came {
+                now += ms(1);
+                let _ = exchange.came(datagram, now);
+            }
+            while let Next::Wait(_) | Next::Send(_) = exchange.next(now) {
+                now += ms(50);
+                prop_assert!(now < Duration::from_secs(12));
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A camera's features by the names that it gives them (GenICam Standard Features Naming Convention), read and written
+//! through its description. What a feature is made of (registers, formulas, other features) is the library's business
+//! (`viva-genapi`).
+
+use crate::channel::Channel;
+use crate::description::{self, DescriptionError};
+use crate::gvcp::Refusal;
+use crate::registers::{DESCRIPTION_URLS, URL_BYTES};
+use std::time::{Duration, Instant};
+use thalweg_device::{FeatureValue, Features as Wanted};
+use viva_genapi::{GenApiError, Node, NodeMap, RegisterIo};
+
+/// How long a command may take until the camera says that it is done.
+const COMMAND: Duration = Duration::from_secs(5);
+/// From asking whether it is to asking again.
+const ASK: Duration = Duration::from_millis(10);
+
+/// A camera's features.
+#[derive(Debug)]
+pub(crate) struct Features {
+    map: NodeMap,
+}
+
+/// The channel as the library has it.
+struct Io<'a>(&'a Channel);
+
+impl RegisterIo for Io<'_> {
+    fn read(&self, address: u64, length: usize) -> Result<Vec<u8>, GenApiError> {
+        let address = u32::try_from(address).map_err(|_| io_error(Refusal::Malformed))?;
+        self.0.read(address, length).map_err(io_error)
+    }
+
+    fn write(&self, address: u64, data: &[u8]) -> Result<(), GenApiError> {
+        let address = u32::try_from(address).map_err(|_| io_error(Refusal::Malformed))?;
+        self.0.write(address, data).map_err(io_error)
+    }
+}
+
+fn io_error(refusal: Refusal) -> GenApiError {
+    GenApiError::Io(refusal.into())
+}
+
+/// An error with what it was about.
+fn words(error: &GenApiError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl Features {
+    /// Reads the camera's description.
+    pub(crate) fn read(channel: &Channel) -> Result<Self, DescriptionError> {
+        let mut problem = None;
+        for url in DESCRIPTION_URLS {
+            let read = || {
+                let place = description::place(&channel.read(url, URL_BYTES.into())?)?;
+                description::unpack(channel.read(place.address, place.length)?)
+            };
+            match read() {
+                Ok(xml) => return Self::of(&xml),
+                // The first says what is wrong.
+                Err(error) => drop(problem.get_or_insert(error)),
+            }
+        }
+        Err(problem.unwrap_or(DescriptionError::Malformed("there is none".into())))
+    }
+
+    /// Makes them of a description that was looked through.
+    pub(crate) fn of(xml: &str) -> Result<Self, DescriptionError> {
+        let malformed = |error: &dyn std::fmt::Display| DescriptionError::Malformed(error.to_string());
+        let model = viva_genapi_xml::parse(xml).map_err(|error| malformed(&error))?;
+        let map = NodeMap::try_from_xml(model).map_err(|error| malformed(&error))?;
+        Ok(Self { map })
+    }
+
+    /// Whether there is one of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.map.node(name).is_some()
+    }
+
+    /// Forgets what was read: the camera was away.
+    pub(crate) fn refresh(&self) {
+        self.map.invalidate_all();
+    }
+
+    pub(crate) fn integer(&self, channel: &Channel, name: &str) -> Option<i64> {
+        self.has(name).then(|| self.map.get_integer(name, &Io(channel)).ok()).flatten()
+    }
+
+    pub(crate) fn number(&self, channel: &Channel, name: &str) -> Option<f64> {
+        self.has(name).then(|| self.map.get_float(name, &Io(channel)).ok()).flatten()
+    }
+
+    pub(crate) fn text(&self, channel: &Channel, name: &str) -> Option<String> {
+        self.has(name).then(|| self.map.get_text(name, &Io(channel)).ok()).flatten()
+    }
+
+    /// Has it do something, and waits until it is done.
+    pub(crate) fn execute(&mut self, channel: &Channel, name: &str) -> Result<(), String> {
+        self.map.exec_command(name, &Io(channel)).map_err(|error| words(&error))?;
+        let begun = Instant::now();
+        while begun.elapsed() < COMMAND {
+            // Where it does not say whether it is done, it is.
+            if self.map.is_done(name, &Io(channel)).unwrap_or(true) {
+                return Ok(());
+            }
+            std::thread::sleep(ASK);
+        }
+        Err(format!("{name} is not done after {} s", COMMAND.as_secs()))
+    }
+
+    /// Has it begin something that goes on.
+    pub(crate) fn trigger(&mut self, channel: &Channel, name: &str) -> Result<(), String> {
+        self.map.exec_command(name, &Io(channel)).map_err(|error| words(&error))
+    }
+
+    /// Gives a feature a value.
+    pub(crate) fn set(&mut self, channel: &Channel, name: &str, value: &FeatureValue) -> Result<(), String> {
+        let is_command = match self.map.node(name) {
+            None => return Err(self.unknown(name)),
+            Some(node) => matches!(node, Node::Command(_)),
+        };
+        match (is_command, value) {
+            (true, FeatureValue::Switch(true)) => self.execute(channel, name),
+            (true, FeatureValue::Switch(false)) => Ok(()),
+            (true, _) => Err(format!("{name} is a command: it is executed where it is set to true")),
+            (false, _) => self.map.set_text(name, &value.to_string(), &Io(channel)).map_err(|error| {
+                let mut text = words(&error);
+                if let Ok(entries) = self.map.enum_entries(name) {
+                    text = format!("{text}; it can be {}", some_of(entries.iter().map(String::as_str)));
+                }
+                text
+            }),
+        }
+    }
+
+    /// Sets all. Where no order was asked for, those that cannot be set yet are tried again after the others.
+    pub(crate) fn set_all(&mut self, channel: &Channel, wanted: &Wanted) -> Result<(), String> {
+        let mut left: Vec<_> = wanted.values.iter().collect();
+        loop {
+            let before = left.len();
+            let mut problem: Option<String> = None;
+            left.retain(|(name, value)| {
+                if wanted.ordered && problem.is_some() {
+                    return true;
+                }
+                match self.set(channel, name, value) {
+                    Ok(()) => false,
+                    Err(text) => {
+                        problem.get_or_insert(format!("{name} = {value}: {text}"));
+                        true
+                    }
+                }
+            });
+            match problem {
+                None => return Ok(()),
+                Some(problem) if wanted.ordered || left.len() == before => return Err(problem),
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        let lower = name.to_lowercase();
+        let alike: Vec<&str> = self.map.node_names().filter(|own| own.to_lowercase().contains(&lower)).collect();
+        match alike[..] {
+            [] => "the camera has no such feature".to_owned(),
+            _ => format!("the camera has no such feature; it has {}", some_of(alike.into_iter())),
+        }
+    }
+}
+
+/// Names, but not more than a person reads.
+fn some_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    let more = names.len().saturating_sub(12);
+    names.truncate(12);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_description_that_makes_no_sense_has_no_features() {
+        assert!(Features::of("<a").is_err());
+        assert!(!Features::of("<RegisterDescription/>").unwrap().has("Width"));
+        // A formula as deep as it may be.
+        let formula = format!("{}1{}", "(".repeat(4000), ")".repeat(4000));
+        let xml = format!(
+            "<RegisterDescription><SwissKnife Name=\"A\"><Formula>{formula}</Formula></SwissKnife></RegisterDescription>"
+        );
+        let deep = std::thread::Builder::new().stack_size(crate::session::STACK);
+        deep.spawn(move || drop(Features::of(&xml))).unwrap().join().unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_description_or_refused(text: String) {
+            let _ = Features::of(&format!("<RegisterDescription>{text}</RegisterDescription>"));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The packets of a stream (GigE Vision 2.x, part 3: GVSP): a leader, payload, a trailer make a block, which is a frame.
+//!
+//! A packet has a header of eight bytes, or of twenty where block numbers have 64 bits (*extended ID*): status, block,
+//! format, packet. Packets are counted from 0, the leader, without gaps up to the trailer. All numbers are big-endian.
+
+use crate::gvcp::Status;
+use crate::pixels;
+
+/// Bytes of the header of a stream whose blocks have numbers of 16 bits.
+pub const NARROW: usize = 8;
+/// Bytes of the header of a stream whose blocks have numbers of 64 bits.
+pub const WIDE: usize = 20;
+/// Bytes of the IP and UDP headers, which a packet's stated length has in it (section 11.6).
+pub const OUTSIDE: usize = 28;
+
+const EXTENDED_ID: u8 = 0x80;
+const LEADER: u8 = 1;
+const TRAILER: u8 = 2;
+const PAYLOAD: u8 = 3;
+/// Chunks stand behind the image.
+const CHUNKS: u16 = 0x4000;
+const IMAGE: u16 = 0x0001;
+const RAW: u16 = 0x0002;
+const CHUNK: u16 = 0x0004;
+const EXTENDED_CHUNK: u16 = 0x0005;
+
+/// What a packet's header says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Whether it could be sent, and whether again.
+    pub status: Status,
+    /// The block that it is of.
+    pub block: u64,
+    /// Its number in the block.
+    pub packet: u32,
+    /// What it has behind the header.
+    pub kind: Kind,
+    /// Whether block numbers have 64 bits.
+    pub wide: bool,
+}
+
+/// What a packet has behind its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What is to come.
+    Leader,
+    /// What was.
+    Trailer,
+    /// Bytes of the frame.
+    Payload,
+    /// Something else: all of a frame in one packet, H.264, zones, parts.
+    Other(u8),
+}
+
+impl Header {
+    /// Reads the first bytes of a packet, which has so many in all. Nothing where it has no header.
+    pub fn read(front: &[u8], length: usize) -> Option<Self> {
+        let front = &front[..front.len().min(length)];
+        let short = |at: usize| Some(u16::from_be_bytes([*front.get(at)?, *front.get(at + 1)?]));
+        let long = |at: usize| Some(u32::from(short(at)?) << 16 | u32::from(short(at + 2)?));
+        let wide = front.get(4)? & EXTENDED_ID != 0;
+        let (block, packet) = if wide {
+            (u64::from(long(8)?) << 32 | u64::from(long(12)?), long(16)?)
+        } else {
+            (u64::from(short(2)?), long(4)? & 0x00ff_ffff)
+        };
+        let kind = match front[4] & 0x7f {
+            LEADER => Kind::Leader,
+            TRAILER => Kind::Trailer,
+            PAYLOAD => Kind::Payload,
+            other => Kind::Other(other),
+        };
+        Some(Self { status: Status(short(0)?), block, packet, kind, wide })
+    }
+
+    /// Its own length.
+    pub fn len(wide: bool) -> usize {
+        if wide { WIDE } else { NARROW }
+    }
+}
+
+/// What a leader says of its block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leader {
+    /// When the frame began, in ticks of the camera's clock.
+    pub ticks: u64,
+    /// Bytes of the frame, where it says so.
+    pub bytes: Option<u64>,
+    /// Bytes of one row of pixels with its padding, where it is an image.
+    pub row: u64,
+    /// Whether it is a kind of frame that this program has a place for.
+    pub known: bool,
+}
+
+impl Leader {
+    /// Reads what is behind a leader's header. Nothing where it is too short.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let short = |at: usize| Some(u16::from_be_bytes([*body.get(at)?, *body.get(at + 1)?]));
+        let long = |at: usize| Some(u32::from(short(at)?) << 16 | u32::from(short(at + 2)?));
+        let (kind, ticks) = (short(2)?, u64::from(long(4)?) << 32 | u64::from(long(8)?));
+        if kind != IMAGE && kind != IMAGE | CHUNKS {
+            let known = matches!(kind & !CHUNKS, RAW | CHUNK | EXTENDED_CHUNK);
+            return Some(Self { ticks, bytes: None, row: 0, known });
+        }
+        let (format, width, height) = (long(12)?, long(16)?, long(20)?);
+        let (beside, below) = (short(32)?, short(34)?);
+        let bits = u64::from(width) * u64::from(pixels::bits(format));
+        // Rows of packed pixels need not end with a byte where nothing is said to be behind them.
+        let whole = bits.checked_mul(height.into()).map(|bits| bits.div_ceil(8));
+        let padded = |row: u64| row.checked_mul(height.into());
+        let row = bits.div_ceil(8) + u64::from(beside);
+        let bytes = if beside == 0 { whole } else { padded(row) };
+        let bytes = bytes.and_then(|bytes| bytes.checked_add(below.into()));
+        Some(Self {
+            ticks,
+            bytes: bytes.filter(|_| kind == IMAGE),
+            row: if kind == IMAGE { row } else { 0 },
+            known: true,
+        })
+    }
+}
+
+/// The height of an image that a trailer states: fewer rows than its leader said may have come. Nothing where the block
+/// is no image.
+pub fn height(trailer: &[u8]) -> Option<u32> {
+    let body = trailer.get(..8)?;
+    (u16::from_be_bytes([body[2], body[3]]) == IMAGE).then(|| u32::from_be_bytes([body[4], body[5], body[6], body[7]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn headers_are_narrow_or_wide() {
+        let narrow = [0, 0, 1, 2, 3, 0, 0, 9];
+        let read = Header::read(&narrow, 100).unwrap();
+        assert_eq!((read.block, read.packet, read.kind, read.wide), (0x0102, 9, Kind::Payload, false));
+        assert_eq!(Header::read(&narrow, 7), None);
+        let mut wide = [0; 20];
+        (wide[0], wide[1], wide[4], wide[8], wide[15], wide[19]) = (0x01, 0x00, 0x82, 1, 7, 5);
+        let read = Header::read(&wide, 20).unwrap();
+        assert_eq!((read.block, read.packet, read.kind, read.wide), (1 << 56 | 7, 5, Kind::Trailer, true));
+        assert_eq!(read.status, Status::RESENT);
+        assert_eq!(Header::read(&wide[..19], 20), None);
+    }
+
+    fn leader(kind: u16, format: u32, width: u32, height: u32, beside: u16) -> Vec<u8> {
+        let mut body = vec![0, 0];
+        body.extend_from_slice(&kind.to_be_bytes());
+        body.extend_from_slice(&0x0000_0001_0000_0002u64.to_be_bytes());
+        for long in [format, width, height, 0, 0] {
+            body.extend_from_slice(&long.to_be_bytes());
+        }
+        body.extend_from_slice(&beside.to_be_bytes());
+        body.extend_from_slice(&0u16.to_be_bytes());
+        body
+    }
+
+    #[test]
+    fn a_leader_says_how_long_its_frame_is() {
+        let read = |body: &[u8]| Leader::read(body).unwrap().bytes;
+        assert_eq!(read(&leader(1, 0x0108_0001, 640, 480, 0)), Some(640 * 480));
+        assert_eq!(read(&leader(1, 0x0110_0005, 640, 480, 0)), Some(640 * 480 * 2));
+        assert_eq!(read(&leader(1, 0x0108_0001, 640, 480, 4)), Some(644 * 480));
+        assert_eq!(read(&leader(1, 0x010c_0047, 3, 3, 0)), Some(14), "nine pixels of 12 bits");
+        assert_eq!(read(&leader(0x4001, 0x0108_0001, 640, 480, 0)), None, "chunks are behind it");
+        assert_eq!(Leader::read(&leader(2, 0, 0, 0, 0)).unwrap().ticks, 1 << 32 | 2);
+        assert!(!Leader::read(&leader(6, 0, 0, 0, 0)).unwrap().known);
+        assert_eq!(Leader::read(&[0; 11]), None);
+        assert_eq!(Leader::read(&leader(1, 0x0108_0001, 640, 480, 0)[..20]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>, length: usize) {
+            let _ = (Header::read(&bytes, length), Leader::read(&bytes), height(&bytes));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What pixels are: formats by the name and by the number that cameras give them (GenICam Pixel Format Naming
+//! Convention, version 2.x).
+
+use thalweg_wire::{Element, Meaning, PayloadType};
+
+/// What a frame of a format is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pixels {
+    /// What goes into the fragment's header.
+    pub payload: PayloadType,
+    /// Numbers in a pixel.
+    pub colours: u64,
+    /// Bits of a number that mean something, where a number has bytes of its own.
+    pub bits: Option<u32>,
+}
+
+/// A format by its name: `Mono8`, `BayerRG12`, `RGB8`. What is packed over the bounds of bytes is bytes without a stated
+/// meaning.
+pub(crate) fn named(name: &str) -> Pixels {
+    const COLOURS: [(&str, u64); 20] = [
+        ("Mono", 1),
+        ("BayerGR", 1),
+        ("BayerRG", 1),
+        ("BayerGB", 1),
+        ("BayerBG", 1),
+        ("RGBa", 4),
+        ("BGRa", 4),
+        ("RGB", 3),
+        ("BGR", 3),
+        ("Coord3D_ABC", 3),
+        ("Coord3D_AC", 2),
+        ("Coord3D_A", 1),
+        ("Coord3D_B", 1),
+        ("Coord3D_C", 1),
+        ("Confidence", 1),
+        ("R", 1),
+        ("G", 1),
+        ("B", 1),
+        ("YUV8_UYV", 3),
+        ("YCbCr8_CbYCr", 3),
+    ];
+    let raw = Pixels { payload: PayloadType::RAW, colours: 1, bits: None };
+    for (prefix, colours) in COLOURS {
+        let Some(width) = name.strip_prefix(prefix) else { continue };
+        let (element, bits) = match width {
+            "8" | "" if colours == 3 || width == "8" => (Element::U8, 8),
+            "10" => (Element::U16, 10),
+            "12" => (Element::U16, 12),
+            "14" => (Element::U16, 14),
+            "16" => (Element::U16, 16),
+            _ => continue,
+        };
+        return Pixels { payload: PayloadType::new(Meaning::Image, element), colours, bits: Some(bits) };
+    }
+    raw
+}
+
+/// Bits that a pixel takes, by the format's number: its second byte.
+pub(crate) fn bits(format: u32) -> u32 {
+    format >> 16 & 0xff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_known_by_name() {
+        let of = |name| {
+            let pixels = named(name);
+            (pixels.payload.name(), pixels.colours, pixels.bits)
+        };
+        assert_eq!(of("Mono8"), (PayloadType::IMAGE_U8.name(), 1, Some(8)));
+        assert_eq!(of("Mono12"), (PayloadType::IMAGE_U16.name(), 1, Some(12)));
+        assert_eq!(of("BayerRG16"), (PayloadType::IMAGE_U16.name(), 1, Some(16)));
+        assert_eq!(of("RGB8"), (PayloadType::IMAGE_U8.name(), 3, Some(8)));
+        assert_eq!(of("RGBa8"), (PayloadType::IMAGE_U8.name(), 4, Some(8)));
+        for packed in ["Mono12p", "Mono12Packed", "Mono10Packed", "BayerRG10p", "YUV422_8", "Mono1p", "Mono", "", "8"] {
+            assert_eq!(of(packed), ("raw", 1, None), "{packed}");
+        }
+        assert_eq!((bits(0x0108_0001), bits(0x0218_0014)), (8, 24));
+    }
+}

@@ -1,0 +1,209 @@
+//! The port that a stream comes to: the kernel writes each packet's payload where it belongs.
+
+use crate::assembler::{Arrived, Assembler, Body, Plan, Spot};
+use crate::gvsp::{Header, WIDE};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+use thalweg_frames::{Counters, DirectSocket, FramesError, Place};
+use thalweg_wire::TaiNanos;
+
+/// Packets received in one call.
+const BURST: usize = 64;
+
+/// A port, and what has been received there.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    socket: DirectSocket,
+    intake: Intake,
+}
+
+/// Lays out places for packets, and brings what was received there to an [`Assembler`].
+#[derive(Debug, Default)]
+pub struct Intake {
+    plan: Plan,
+    fronts: Vec<u8>,
+    /// A room for each packet beside the slots: for what is no payload, and for what is behind a frame's end.
+    aside: Vec<u8>,
+    /// What has to be moved.
+    moved: Vec<u8>,
+    came: Vec<(usize, Option<SocketAddr>)>,
+    arrived: Vec<Arrived>,
+}
+
+impl Receiver {
+    /// A port of this host that nobody has.
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self { socket: DirectSocket::bind((Ipv4Addr::UNSPECIFIED, 0).into())?, intake: Intake::default() })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.socket.local().port()
+    }
+
+    /// Has the kernel keep so many bytes of packets, and says how many it keeps.
+    pub(crate) fn hold(&mut self, bytes: u64) -> u64 {
+        self.socket.hold(bytes)
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.socket.counters()
+    }
+
+    /// Throws away what waits; whether anything did.
+    pub(crate) fn discard(&mut self) -> Result<usize, FramesError> {
+        let mut places: Vec<_> = (0..BURST).map(|_| Place::new(&mut [], &mut [])).collect();
+        self.socket.receive(&mut places)
+    }
+
+    /// Receives what waits, once, and gives it to the assembler. `camera`: who alone is listened to. Says how many packets
+    /// came.
+    pub(crate) fn receive(
+        &mut self,
+        assembler: &mut Assembler,
+        camera: Option<IpAddr>,
+        times: (Duration, TaiNanos),
+    ) -> Result<usize, FramesError> {
+        let Self { socket, intake } = self;
+        intake.receive(assembler, camera, times, |places| socket.receive(places))
+    }
+}
+
+impl Intake {
+    /// Has places filled, with one packet each, and gives what came to the assembler. `camera`: who alone is listened to.
+    /// Says how many packets came.
+    ///
+    /// # Errors
+    /// What fills them failed.
+    pub fn receive<E>(
+        &mut self,
+        assembler: &mut Assembler,
+        camera: Option<IpAddr>,
+        (now, date): (Duration, TaiNanos),
+        fill: impl FnOnce(&mut [Place<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        let Self { plan, fronts, aside, moved, came, arrived } = self;
+        assembler.plan(BURST, plan);
+        let front = Header::len(assembler.is_wide());
+        let room = plan.piece + WIDE;
+        fronts.resize(WIDE * BURST, 0);
+        aside.resize(room * BURST, 0);
+        let mut places = lay(plan, &mut fronts[..front * BURST], aside, front, room);
+        let received = fill(&mut places);
+        came.clear();
+        came.extend(places.iter().map(|place| (place.length, place.from)));
+        drop(places);
+        let received = match received {
+            Ok(received) => received,
+            Err(error) => {
+                assembler.settle(plan);
+                return Err(error);
+            }
+        };
+        moved.clear();
+        arrived.clear();
+        for (at, (length, from)) in came.drain(..).take(received).enumerate() {
+            if from.is_none_or(|from| camera.is_some_and(|camera| camera != from.ip())) {
+                assembler.stranger();
+                continue;
+            }
+            let own = &fronts[at * front..(at + 1) * front];
+            let whole = length <= front + room + spot_len(plan, plan.spots[at]);
+            let wide = own.get(4).is_some_and(|byte| length > 4 && byte & 0x80 != 0);
+            // A header of the other form is partly where the payload should be.
+            let begun = moved.len();
+            let as_expected = Header::len(wide) == front;
+            if !as_expected {
+                gather(plan, at, own, aside, room, length, moved);
+            }
+            let header = match as_expected {
+                true => Header::read(own, length),
+                false => Header::read(&moved[begun..], length),
+            };
+            let Some(header) = header.filter(|_| whole) else {
+                assembler.malformed();
+                continue;
+            };
+            let Some(number) = assembler.admit(&header, length, plan, now) else { continue };
+            let body = length - Header::len(wide);
+            let spot = plan.spots[at];
+            if as_expected && plan.is_in_place(spot, number, &header, body, assembler.piece()) {
+                arrived.push(Arrived { header, number, body: Body::InPlace, length: body });
+                continue;
+            }
+            if as_expected {
+                gather(plan, at, own, aside, room, length, moved);
+            }
+            let range = (begun + Header::len(wide)).min(moved.len())..moved.len();
+            arrived.push(Arrived { header, number, body: Body::Aside(range), length: body });
+        }
+        assembler.settle(plan);
+        for one in arrived.drain(..) {
+            assembler.take(&one, moved, now, date);
+        }
+        Ok(received)
+    }
+}
+
+impl AsFd for Receiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Bytes that a spot has in a slot.
+fn spot_len(plan: &Plan, spot: Spot) -> usize {
+    match spot {
+        Spot::Aside => 0,
+        Spot::Slot { .. } => plan.piece,
+    }
+}
+
+/// The places of a plan's packets.
+fn lay<'a>(plan: &'a mut Plan, fronts: &'a mut [u8], aside: &'a mut [u8], front: usize, room: usize) -> Vec<Place<'a>> {
+    let Plan { buffers, spots, piece, .. } = plan;
+    let mut slots = buffers.iter_mut().map(|planned| planned.buffer.payload());
+    // The slot that is being cut up: which, what is left of it, and where that begins.
+    let (mut which, mut left, mut at): (Option<usize>, &mut [u8], usize) = (None, &mut [], 0);
+    let mut places = Vec::with_capacity(spots.len());
+    for ((front, more), spot) in fronts.chunks_exact_mut(front).zip(aside.chunks_exact_mut(room)).zip(spots.iter()) {
+        let Spot::Slot { planned, packet } = *spot else {
+            places.push(Place::new(front, more));
+            continue;
+        };
+        while which != Some(planned) {
+            let Some(slot) = slots.next() else { return places };
+            which = Some(which.map_or(0, |which| which + 1));
+            (left, at) = (slot, 0);
+        }
+        let begin = (packet as usize - 1) * *piece;
+        let (_, rest) = std::mem::take(&mut left).split_at_mut_checked(begin.saturating_sub(at)).unwrap_or_default();
+        let length = rest.len().min(*piece);
+        let (own, rest) = rest.split_at_mut(length);
+        (left, at) = (rest, begin + length);
+        places.push(Place { more, ..Place::new(front, own) });
+    }
+    places
+}
+
+/// Copies a packet from where it was received, in pieces, to the end of `moved`.
+fn gather(plan: &mut Plan, at: usize, front: &[u8], aside: &[u8], room: usize, length: usize, moved: &mut Vec<u8>) {
+    let mut left = length;
+    let mut add = |bytes: &[u8]| {
+        let count = bytes.len().min(left);
+        moved.extend_from_slice(&bytes[..count]);
+        left -= count;
+    };
+    add(front);
+    if let Spot::Slot { planned, packet } = plan.spots[at] {
+        let piece = plan.piece;
+        let begin = (packet as usize - 1) * piece;
+        if let Some(planned) = plan.buffers.get_mut(planned) {
+            let slot = planned.buffer.payload();
+            let begin = begin.min(slot.len());
+            add(&slot[begin..(begin + piece).min(slot.len())]);
+        }
+    }
+    add(&aside[at * room..(at + 1) * room]);
+}

@@ -1,0 +1,487 @@
+//! What one camera is told and asked, in a thread of its own: it is found, taken, set up, started, listened to, lost and
+//! found again. The hot thread hears of it by [`News`].
+
+use crate::assembler::Stream;
+use crate::channel::{Channel, Speaker};
+use crate::clock::{self, Clock};
+use crate::discovery;
+use crate::features::Features;
+use crate::gvcp::Refusal;
+use crate::gvsp::OUTSIDE;
+use crate::pixels::{self, Pixels};
+use crate::registers::{self, Found};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::time::{Duration, Instant};
+use thalweg_device::{DeviceError, GigeConfig};
+use thalweg_wire::Status;
+
+/// What reads a stranger's formulas goes deep. Only what is used of it is there.
+pub(crate) const STACK: usize = 256 << 20;
+/// How long a camera is looked for.
+const SEARCH: Duration = Duration::from_secs(2);
+/// From one try to have a camera back to the next.
+const RETRY: Duration = Duration::from_millis(200);
+/// How long a camera may take to be taken from somebody who is gone: his heartbeat's end.
+const TAKE: Duration = Duration::from_secs(5);
+/// What a camera's own rate is called: what comes of it first, then what was asked for.
+const RATES: [&str; 6] = [
+    "AcquisitionResultingFrameRate",
+    "ResultingFrameRate",
+    "ResultingFrameRateAbs",
+    "BslResultingAcquisitionFrameRate",
+    "AcquisitionFrameRate",
+    "AcquisitionFrameRateAbs",
+];
+/// Packets of a test: the shortest that every way carries (section 11.6), and the longest that is tried.
+const SHORTEST: u32 = 576;
+const LONGEST: u32 = 9000;
+/// How long a test packet is waited for.
+const TEST: Duration = Duration::from_millis(60);
+/// How long the hot thread may take to hear of a stream: it may be paused.
+const HEAR: Duration = Duration::from_secs(1);
+/// The camera's clock is looked at so many times: the quickest answer is the best.
+const LOOKS: usize = 5;
+
+/// What the hot thread asks for.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// The camera is to begin to send, to this port.
+    Start(u16, SyncSender<Result<(), DeviceError>>),
+}
+
+/// What the hot thread hears.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A stream begins.
+    Stream {
+        /// How it comes.
+        stream: Stream,
+        /// Who sends it.
+        camera: IpAddr,
+        /// By which packets are asked for again.
+        speaker: Speaker,
+        /// Ends when this was heard: only then does the camera begin.
+        heard: SyncSender<()>,
+    },
+    /// The camera does not answer.
+    Away,
+    /// It is back.
+    Back,
+}
+
+/// What a camera is, as it was set up.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Setup {
+    pub(crate) found: Found,
+    pub(crate) width: Option<u32>,
+    pub(crate) height: Option<u32>,
+    pub(crate) pixel_format: Option<String>,
+    pub(crate) pixels: Pixels,
+    /// Bytes of a frame.
+    pub(crate) payload: Option<usize>,
+    /// Frames per second by the camera's own clock.
+    pub(crate) rate: Option<f64>,
+    /// Whether something stands behind the image.
+    pub(crate) chunks: bool,
+}
+
+/// A camera that is ours.
+struct Camera {
+    channel: Channel,
+    features: Features,
+    setup: Setup,
+    resends: bool,
+}
+
+/// The thread's work: until its orders end.
+pub(crate) fn run(
+    config: &GigeConfig,
+    orders: &Receiver<Order>,
+    news: &Sender<News>,
+    ready: &SyncSender<Result<Setup, DeviceError>>,
+) {
+    let mut camera = match Camera::open(config, None) {
+        Ok(camera) => camera,
+        Err(problem) => {
+            let _ = ready.send(Err(hardware(config, problem)));
+            return;
+        }
+    };
+    if ready.send(Ok(camera.setup.clone())).is_err() {
+        return camera.leave();
+    }
+    let beat = (config.heartbeat / 3).max(Duration::from_millis(50));
+    // When it was last asked, and when it last answered.
+    let (mut port, mut last, mut alive) = (None, Instant::now(), Instant::now());
+    loop {
+        match orders.recv_timeout(beat.saturating_sub(last.elapsed())) {
+            Ok(Order::Start(to, reply)) => {
+                let started = camera.start(config, to, news).map_err(|problem| hardware(config, problem));
+                port = started.is_ok().then_some(to);
+                let _ = reply.send(started);
+                continue;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return camera.leave(),
+        }
+        let problem = camera.beat();
+        last = Instant::now();
+        let problem = match problem {
+            Ok(()) => {
+                alive = last;
+                continue;
+            }
+            // It may still be heard: so long it takes us to be there, too.
+            Err(Refusal::Silent | Refusal::Network(_)) if alive.elapsed() < config.heartbeat => {
+                last = last.checked_sub(beat).unwrap_or(last);
+                continue;
+            }
+            Err(problem) => problem,
+        };
+        tracing::warn!("camera {} is away: {problem}. It is looked for", camera.setup.found);
+        if news.send(News::Away).is_err() {
+            return;
+        }
+        match camera.regain(config, port, orders, news) {
+            Some(again) => camera = again,
+            None => return,
+        }
+        (last, alive) = (Instant::now(), Instant::now());
+    }
+}
+
+fn hardware(config: &GigeConfig, problem: String) -> DeviceError {
+    DeviceError::Hardware { device: format!("gige {}", config.address), problem }
+}
+
+impl Camera {
+    /// Finds it, takes it, and sets it up. `before`: what it was before.
+    fn open(config: &GigeConfig, before: Option<&Self>) -> Result<Self, String> {
+        let from = match &config.interface {
+            Some(interface) => Some(discovery::interface_address(interface).map_err(|error| error.to_string())?),
+            None => None,
+        };
+        let address = locate(config)?;
+        let channel = Channel::open(address, from).map_err(|error| format!("no way leads to {address}: {error}"))?;
+        Self::take(config, channel, before)
+    }
+
+    fn take(config: &GigeConfig, channel: Channel, before: Option<&Self>) -> Result<Self, String> {
+        channel.refresh();
+        let found = channel.identity().map_err(|refusal| format!("{}: {refusal}", channel.camera()))?;
+        if let Some(before) = before
+            && (&before.setup.found.serial, before.setup.found.mac) != (&found.serial, found.mac)
+        {
+            return Err(format!("it is another camera: {found}"));
+        }
+        seize(&channel)?;
+        let (features, setup, resends) = Self::set_up(config, &channel, found)?;
+        Ok(Self { channel, features, setup, resends })
+    }
+
+    /// Sets its features. Where that fails it is left to others.
+    fn set_up(config: &GigeConfig, channel: &Channel, found: Found) -> Result<(Features, Setup, bool), String> {
+        let done = Self::configure(config, channel, found);
+        if done.is_err() {
+            let _ = channel.set_register(registers::PRIVILEGE, 0);
+        }
+        done
+    }
+
+    fn configure(config: &GigeConfig, channel: &Channel, found: Found) -> Result<(Features, Setup, bool), String> {
+        let beat = u32::try_from(config.heartbeat.as_millis()).unwrap_or(u32::MAX);
+        // A camera may round it, or have its own.
+        let _ = channel.set_register(registers::HEARTBEAT, beat);
+        let capability = channel.register(registers::CAPABILITY).unwrap_or(0);
+        let mut features =
+            Features::read(channel).map_err(|error| format!("the description of its features: {error}"))?;
+        // It may still do what its last owner wanted.
+        let _ = features.trigger(channel, "AcquisitionStop");
+        lock(&mut features, channel, false);
+        let own_mode = config.features.values.iter().any(|(name, _)| name == "AcquisitionMode");
+        if features.has("AcquisitionMode") && !own_mode {
+            let continuous = thalweg_device::FeatureValue::Text("Continuous".into());
+            let _ = features.set(channel, "AcquisitionMode", &continuous);
+        }
+        features.set_all(channel, &config.features)?;
+        // What depends on what was set is read anew.
+        features.refresh();
+        let setup = Setup::read(config, &features, channel, found)?;
+        let resends = config.resend && capability & registers::CAN_RESEND != 0;
+        Ok((features, setup, resends))
+    }
+
+    /// Has it send to a port.
+    fn start(&mut self, config: &GigeConfig, port: u16, news: &Sender<News>) -> Result<(), String> {
+        let Self { channel, features, setup, resends } = self;
+        let packet = negotiate(config, channel)?;
+        let set = |register, value| {
+            channel.set_register(register, value).map_err(|refusal| format!("register {register:#06x}: {refusal}"))
+        };
+        set(registers::STREAM_PACKET, packet | registers::DO_NOT_FRAGMENT)?;
+        // It may have rounded.
+        let packet = channel.register(registers::STREAM_PACKET).map_or(packet, |is| is & 0xffff);
+        if packet < SHORTEST / 8 {
+            return Err(format!("its packets would have {packet} bytes"));
+        }
+        set(registers::STREAM_ADDRESS, channel.local().into())?;
+        set(registers::STREAM_PORT, port.into())?;
+        lock(features, channel, true);
+        let (clock, disciplined) = read_clock(features, channel);
+        tracing::info!(
+            "camera {}: packets of {packet} bytes to {}:{port}, {}; {}",
+            setup.found,
+            channel.local(),
+            if *resends { "sent again where they are missing" } else { "not sent again" },
+            describe(&clock, disciplined)
+        );
+        let stream = Stream {
+            packet: packet as usize,
+            frame: setup.payload.filter(|_| !setup.chunks),
+            resends: *resends,
+            rate: setup.rate,
+            payload: setup.pixels.payload,
+            clock,
+            status: if disciplined { Status::CLOCK_LOCKED } else { Status::CLOCK_FREE_RUNNING },
+        };
+        let speaker = channel.speaker().map_err(|error| error.to_string())?;
+        // What it sends is known before it sends anything.
+        let (camera, (heard, is_heard)) = (IpAddr::V4(channel.camera()), mpsc::sync_channel(0));
+        let _ = news.send(News::Stream { stream, camera, speaker, heard });
+        let _ = is_heard.recv_timeout(HEAR);
+        features.trigger(channel, "AcquisitionStart").map_err(|problem| format!("AcquisitionStart: {problem}"))
+    }
+
+    /// Tells it that somebody is there (section 10.5). It may not be ours any more.
+    fn beat(&self) -> Result<(), Refusal> {
+        let privilege = self.channel.register(registers::PRIVILEGE)?;
+        let ours = privilege & registers::TAKEN != 0;
+        if ours { Ok(()) } else { Err(Refusal::Lost) }
+    }
+
+    /// Looks for it until it is back, and has it send again. Nothing where nobody wants it any more.
+    fn regain(
+        self,
+        config: &GigeConfig,
+        port: Option<u16>,
+        orders: &Receiver<Order>,
+        news: &Sender<News>,
+    ) -> Option<Self> {
+        let mut said = String::new();
+        loop {
+            match Self::open(config, Some(&self)).and_then(|mut again| {
+                let same = |setup: &Setup| (setup.width, setup.height, setup.pixel_format.clone(), setup.payload);
+                if same(&again.setup) != same(&self.setup) {
+                    return Err("it has other frames than before".to_owned());
+                }
+                if let Some(port) = port {
+                    again.start(config, port, news)?;
+                }
+                Ok(again)
+            }) {
+                Ok(again) => {
+                    tracing::warn!("camera {} is back", again.setup.found);
+                    return news.send(News::Back).is_ok().then_some(again);
+                }
+                Err(problem) if problem != said => {
+                    tracing::info!("camera {} is not back: {problem}", self.setup.found);
+                    said = problem;
+                }
+                Err(_) => {}
+            }
+            match orders.recv_timeout(RETRY) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Ok(Order::Start(_, reply)) => {
+                    let _ = reply.send(Err(hardware(config, "it does not answer".into())));
+                }
+            }
+        }
+    }
+
+    /// Has it stop, and leaves it to others.
+    fn leave(mut self) {
+        let _ = self.features.trigger(&self.channel, "AcquisitionStop");
+        lock(&mut self.features, &self.channel, false);
+        let _ = self.channel.set_register(registers::STREAM_PORT, 0);
+        let _ = self.channel.set_register(registers::PRIVILEGE, 0);
+    }
+}
+
+/// While it sends, nothing may be changed that its stream depends on (SFNC, `TLParamsLocked`).
+fn lock(features: &mut Features, channel: &Channel, locked: bool) {
+    if features.has("TLParamsLocked") {
+        let _ = features.set(channel, "TLParamsLocked", &thalweg_device::FeatureValue::Integer(locked.into()));
+    }
+}
+
+/// Where the camera is.
+fn locate(config: &GigeConfig) -> Result<Ipv4Addr, String> {
+    // Where its address is known nobody is asked.
+    if let Ok(address) = config.address.parse() {
+        return Ok(address);
+    }
+    match discovery::find(&config.address, config.interface.as_deref(), SEARCH) {
+        Ok(Some(found)) => Ok(found.address),
+        Ok(None) => Err(format!(
+            "no camera answers to this name within {} s: give its address, or look which there are",
+            SEARCH.as_secs()
+        )),
+        Err(error) => Err(format!("cameras cannot be looked for: {error}")),
+    }
+}
+
+/// Takes control of it (section 10.3). Where somebody else has it who is gone, his heartbeat's end is waited for.
+fn seize(channel: &Channel) -> Result<(), String> {
+    let begun = Instant::now();
+    loop {
+        let refused = match channel.set_register(registers::PRIVILEGE, registers::CONTROL) {
+            Ok(()) => match channel.register(registers::PRIVILEGE) {
+                Ok(privilege) if privilege & registers::CONTROL != 0 => return Ok(()),
+                Ok(_) => Refusal::Malformed,
+                Err(refusal) => refusal,
+            },
+            Err(refusal) => refusal,
+        };
+        // One that is silent when it is written to, but not when it is read, is somebody else's.
+        let taken = channel.register(registers::PRIVILEGE).is_ok_and(|privilege| privilege & registers::TAKEN != 0);
+        if !taken || begun.elapsed() >= TAKE {
+            let owner = channel.register(registers::APPLICATION).ok().filter(|owner| *owner != 0);
+            let by = owner.map(|owner| format!(" ({})", Ipv4Addr::from(owner))).unwrap_or_default();
+            return Err(match taken {
+                true => format!("another program{by} controls it: {refused}"),
+                false => format!("control is not given: {refused}"),
+            });
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+impl Setup {
+    fn read(config: &GigeConfig, features: &Features, channel: &Channel, found: Found) -> Result<Self, String> {
+        let length = |name| features.integer(channel, name).and_then(|value| u32::try_from(value).ok());
+        let pixel_format = features.text(channel, "PixelFormat");
+        let payload = features.integer(channel, "PayloadSize").and_then(|bytes| usize::try_from(bytes).ok());
+        let on = |name| features.text(channel, name).is_some_and(|value| value != "Off" && value != "false");
+        let own = || RATES.into_iter().find_map(|name| features.number(channel, name));
+        let rate = config.rate.map(|rate| rate.hertz()).or_else(|| if on("TriggerMode") { None } else { own() });
+        let setup = Self {
+            width: length("Width"),
+            height: length("Height"),
+            pixels: pixels::named(pixel_format.as_deref().unwrap_or("")),
+            pixel_format,
+            payload: payload.filter(|payload| *payload > 0),
+            rate: rate.filter(|rate| rate.is_finite() && (1e-6..1e9).contains(rate)),
+            chunks: on("ChunkModeActive"),
+            found,
+        };
+        if setup.payload.is_none() && config.size.is_none() {
+            return Err("it does not say how long its frames are (PayloadSize): set size".into());
+        }
+        Ok(setup)
+    }
+}
+
+/// The longest packets that come through in one piece (section 11.6): the camera sends some to try.
+fn negotiate(config: &GigeConfig, channel: &Channel) -> Result<u32, String> {
+    if let Some(packet) = config.packet {
+        return Ok(packet);
+    }
+    let way = channel.mtu().unwrap_or(1500).min(LONGEST) & !3;
+    let own = channel.register(registers::STREAM_PACKET).map_or(0, |packet| packet & 0xffff);
+    let test = || -> Option<u32> {
+        let socket = UdpSocket::bind((channel.local(), 0)).ok()?;
+        channel.set_register(registers::STREAM_ADDRESS, channel.local().into()).ok()?;
+        channel.set_register(registers::STREAM_PORT, socket.local_addr().ok()?.port().into()).ok()?;
+        if comes(channel, &socket, way) {
+            return Some(way);
+        }
+        if !comes(channel, &socket, SHORTEST) {
+            return None;
+        }
+        let (mut good, mut bad) = (SHORTEST, way);
+        for common in [1500, 8000] {
+            if (good..bad).contains(&common) {
+                *(if comes(channel, &socket, common) { &mut good } else { &mut bad }) = common;
+            }
+        }
+        while bad > good + 64 {
+            let middle = u32::midpoint(good, bad) & !3;
+            *(if comes(channel, &socket, middle) { &mut good } else { &mut bad }) = middle;
+        }
+        Some(good)
+    };
+    let tested = test();
+    let _ = channel.set_register(registers::STREAM_PORT, 0);
+    Ok(tested.unwrap_or_else(|| {
+        tracing::info!("camera {}: it sends no test packets", channel.camera());
+        // What it would send by itself, where that gets through.
+        if (SHORTEST..=way).contains(&own) { own } else { way.min(1500) }
+    }))
+}
+
+/// Whether a test packet of so many bytes comes.
+fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
+    let begun = Instant::now();
+    let wanted = packet | registers::FIRE_TEST | registers::DO_NOT_FRAGMENT;
+    if channel.set_register(registers::STREAM_PACKET, wanted).is_err() {
+        return false;
+    }
+    let mut room = vec![0; LONGEST as usize];
+    while let Some(left) = TEST.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+        if socket.set_read_timeout(Some(left)).is_err() {
+            return false;
+        }
+        let Ok((length, from)) = socket.recv_from(&mut room) else { continue };
+        if from.ip() == IpAddr::V4(channel.camera()) && length + OUTSIDE == packet as usize {
+            return true;
+        }
+    }
+    false
+}
+
+/// How the camera's clock goes beside ours, and whether it is kept by PTP. It notes its time when it is told to; that is
+/// half-way between our asking and its answer, as far as is known.
+fn read_clock(features: &mut Features, channel: &Channel) -> (Clock, bool) {
+    let hertz = channel.wide_register(registers::TICKS).ok().filter(|hertz| *hertz > 0);
+    let named = || ["GevTimestampTickFrequency", "TimestampTickFrequency"].into_iter();
+    let by_name = named().find_map(|name| features.integer(channel, name));
+    let hertz = hertz.or_else(|| by_name.and_then(|hertz| u64::try_from(hertz).ok()).filter(|hertz| *hertz > 0));
+    let Some(hertz) = hertz else { return (Clock::NONE, false) };
+    let on = |name| features.text(channel, name).is_some_and(|value| value == "true" || value == "On");
+    let ptp = on("PtpEnable") || on("GevIEEE1588");
+    let mut clock = Clock { hertz, offset: None };
+    let latch = || -> Option<u64> {
+        channel.set_register(registers::TIME_CONTROL, registers::LATCH).ok()?;
+        channel.wide_register(registers::TIME).ok().filter(|ticks| *ticks > 0)
+    };
+    let mut looks: Vec<(u64, u64, u64)> = Vec::new();
+    for _ in 0..LOOKS {
+        let begun = clock::now();
+        let Some(ticks) = latch() else { break };
+        // The time was noted before it was read.
+        looks.push((ticks, begun.0, clock::now().0));
+    }
+    // A clock that stands still is none.
+    let goes = looks.windows(2).all(|pair| pair[0].0 < pair[1].0) && looks.len() == LOOKS;
+    if let (true, Some((ticks, begun, ended))) = (goes, looks.into_iter().min_by_key(|(_, begun, ended)| ended - begun))
+    {
+        // Of three exchanges the first was the noting.
+        clock.set(ticks, thalweg_wire::TaiNanos(begun + ended.saturating_sub(begun) / 6));
+    }
+    let near = clock.offset.is_some_and(|offset| offset.unsigned_abs() < 1_000_000_000);
+    if ptp && near {
+        clock.offset = Some(0);
+    }
+    (clock, ptp && near)
+}
+
+fn describe(clock: &Clock, disciplined: bool) -> String {
+    match (clock, disciplined) {
+        (_, true) => "its clock is kept by PTP".into(),
+        (Clock { hertz: 0, .. }, _) => "it has no clock: frames are dated when they come".into(),
+        (Clock { offset: Some(offset), .. }, _) => format!("its clock is TAI less {offset} ns"),
+        _ => "its clock is set by when the first frame comes".into(),
+    }
+}

@@ -1,0 +1,259 @@
+//! Aravis's camera, another program's: `arv-fake-gv-camera-0.8` (Debian's `aravis-tools`). It loses packets where it is
+//! told to, sends none again, and shows a ramp that anyone can compute again.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use thalweg_arena::SlotPool;
+use thalweg_device::{Acquired, Acquisition, Buffer, Frame, GigeConfig};
+use thalweg_gige::{discover, find, open};
+use thalweg_wire::{PayloadType, Status};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const PROGRAM: &str = "arv-fake-gv-camera-0.8";
+
+/// Ends with the test.
+struct Fake(Child);
+
+impl Fake {
+    fn start(serial: &str, lost: &str) -> Option<Self> {
+        let mut command = Command::new(PROGRAM);
+        command.args(["-i", "127.0.0.1", "-s", serial, "-r", lost]).stdout(Stdio::null()).stderr(Stdio::null());
+        match command.spawn() {
+            Ok(child) => Some(Self(child)),
+            Err(error) => {
+                thalweg_skip::skipped(format!("{PROGRAM}: {error} (aravis-tools)"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A network of its own, in which port 3956 is free; skipped where there can be none.
+fn alone(test: impl FnOnce() + Send + 'static) {
+    let run = || match thalweg_netns::separate() {
+        Ok(()) => test(),
+        Err(why) => thalweg_skip::skipped(format!("no network of its own: {why}")),
+    };
+    if let Err(panic) = std::thread::spawn(run).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn config(text: &str) -> GigeConfig {
+    toml::from_str(text).unwrap()
+}
+
+/// What a source node does, for one camera.
+struct Rig {
+    camera: Box<dyn Acquisition>,
+    _pool: SlotPool,
+    begun: Instant,
+}
+
+impl Rig {
+    fn start(config: &GigeConfig) -> Self {
+        let begun = Instant::now();
+        let mut camera = loop {
+            match open(config) {
+                Ok(camera) => break camera,
+                // It has only just been started.
+                Err(error) => assert!(begun.elapsed() < TIMEOUT, "{error}"),
+            }
+        };
+        let mut pool = SlotPool::new("slots", 32, camera.max_payload() + 128).unwrap();
+        while let Some(slot) = pool.take() {
+            camera.post(Buffer::new(slot));
+        }
+        camera.start(thalweg_wire::TaiNanos(0)).unwrap();
+        Self { camera, _pool: pool, begun }
+    }
+
+    /// Hands frames to `each`, with how many were lost before, until it has enough.
+    fn take(&mut self, mut each: impl FnMut(&mut Frame, u64) -> bool) {
+        let (begun, mut lost) = (Instant::now(), 0);
+        loop {
+            assert!(begun.elapsed() < TIMEOUT, "{:?}", self.camera.counters());
+            match self.camera.poll(self.begun.elapsed()).unwrap() {
+                Acquired::Frame(mut frame) => {
+                    let enough = each(&mut frame, lost);
+                    lost = 0;
+                    self.camera.post(frame.buffer);
+                    if enough {
+                        return;
+                    }
+                }
+                Acquired::Lost { count, .. } | Acquired::Missed { count, .. } => lost += count,
+                Acquired::NotYet | Acquired::Over => self.wait(),
+            }
+        }
+    }
+
+    fn wait(&self) {
+        let until = self.camera.next_time().unwrap_or(Duration::MAX).saturating_sub(self.begun.elapsed());
+        let time = Timespec::try_from(until.min(Duration::from_millis(500))).unwrap();
+        let fd: BorrowedFd<'_> = self.camera.fd().unwrap();
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        let _ = poll(&mut fds, Some(&time));
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        self.camera.counters().into_iter().find(|(own, _)| *own == name).unwrap().1
+    }
+}
+
+/// The ramp of a frame (arvfakecamera.c): what is added to all is its number. Nothing where it is no such ramp.
+fn ramp(pixels: &[u8], width: usize) -> Option<u64> {
+    let first = u64::from(pixels[0]);
+    let right = |at: usize, pixel: u8| u64::from(pixel) == ((at % width + at / width) as u64 + first) % 255;
+    pixels.iter().enumerate().all(|(at, pixel)| right(at, *pixel)).then_some(first)
+}
+
+#[test]
+fn cameras_are_found_by_all_their_names() {
+    alone(|| {
+        let Some(_fake) = Fake::start("GV07", "0") else { return };
+        let begun = Instant::now();
+        let found = loop {
+            match &discover(Duration::from_millis(400)).unwrap()[..] {
+                [found] => break found.clone(),
+                other => assert!(other.is_empty() && begun.elapsed() < TIMEOUT, "{other:?}"),
+            }
+        };
+        assert_eq!((found.manufacturer.as_str(), found.model.as_str()), ("Aravis", "Fake"));
+        assert_eq!(
+            (found.serial.as_str(), found.address, found.interface.as_str()),
+            ("GV07", Ipv4Addr::LOCALHOST, "lo")
+        );
+        for name in ["GV07", "127.0.0.1"] {
+            assert_eq!(find(name, None, Duration::from_secs(5)).unwrap().unwrap().serial, "GV07");
+        }
+        assert!(find("GV08", None, Duration::from_millis(300)).unwrap().is_none());
+    });
+}
+
+#[test]
+fn every_byte_of_its_frames_is_where_it_belongs() {
+    alone(|| {
+        // The camera may have no time for a while, within a frame: that is no loss.
+        let Some(_fake) = Fake::start("GV01", "0") else { return };
+        let mut rig = Rig::start(&config(
+            "address = \"GV01\"\npatience = \"20s\"\nfeatures = { Width = 640, Height = 480, AcquisitionFrameRate = 100.0 }",
+        ));
+        let said = rig.camera.description().clone();
+        assert_eq!((said.width, said.height, said.pixel_format.as_deref()), (Some(640), Some(480), Some("Mono8")));
+        assert_eq!((said.model.as_deref(), said.serial.as_deref()), (Some("Fake"), Some("GV01")));
+        assert_eq!((said.payload_type.as_str(), said.shape), ("image-u8", Some(vec![480, 640])));
+        let (mut count, mut first, mut before) = (0, None, None);
+        rig.take(|frame, lost| {
+            assert_eq!((lost, frame.number, frame.len), (0, count, 640 * 480));
+            assert_eq!(
+                (frame.filled.payload_type, frame.filled.status),
+                (PayloadType::IMAGE_U8, Status::CLOCK_FREE_RUNNING)
+            );
+            let shown = ramp(&frame.buffer.payload()[..640 * 480], 640).expect("a ramp");
+            let first = *first.get_or_insert(shown);
+            // Its own count of frames is what it adds; it is of 32 bits, the block's of 16.
+            assert_eq!(shown, (first + count) % 255, "frame {count}");
+            let time = frame.filled.timestamp.expect("a time");
+            assert!(before.is_none_or(|before| before < time));
+            before = Some(time);
+            count += 1;
+            count == 700
+        });
+        // It begins with 65000: the numbers of blocks have wrapped.
+        assert_eq!((rig.count("frames"), rig.count("restarts"), rig.count("stray")), (700, 0, 0));
+        let (copied, packets) = (rig.count("copied"), rig.count("packets"));
+        assert!(copied * 100 <= packets, "{copied} of {packets} packets were copied");
+    });
+}
+
+#[test]
+fn frames_with_gaps_say_so_and_the_gaps_are_zeros() {
+    alone(|| {
+        let Some(_fake) = Fake::start("GV02", "5") else { return };
+        let text = "address = \"127.0.0.1\"\npacket = 1500\nfeatures = { AcquisitionFrameRate = 50.0 }";
+        let mut rig = Rig::start(&config(text));
+        let (mut whole, mut gaps, mut lost, mut next) = (0, 0, 0, 0);
+        rig.take(|frame, before| {
+            lost += before;
+            assert_eq!(frame.number, next + before);
+            next = frame.number + 1;
+            let pixels = &frame.buffer.payload()[..frame.len];
+            if frame.filled.status.contains(Status::CORRUPT) {
+                // Where nothing came are zeros, and nothing of earlier frames.
+                let piece = 1500 - 36;
+                let right = |at: usize, first: u64| ((at % 512 + at / 512) as u64 + first) % 255;
+                let known = pixels.chunks(piece).position(|part| part.iter().any(|pixel| *pixel > 0)).unwrap() * piece;
+                let first = (255 + u64::from(pixels[known]) + 255 * 1000 - (known % 512 + known / 512) as u64) % 255;
+                for (part, begin) in pixels.chunks(piece).zip((0..).step_by(piece)) {
+                    let as_shown = part.iter().zip(begin..).all(|(pixel, at)| u64::from(*pixel) == right(at, first));
+                    assert!(as_shown || part.iter().all(|pixel| *pixel == 0), "frame {} at {begin}", frame.number);
+                }
+                gaps += 1;
+            } else {
+                assert!(ramp(pixels, 512).is_some(), "frame {}", frame.number);
+                whole += 1;
+            }
+            whole + gaps == 100
+        });
+        // Of a thousand packets five are lost, of 180 in a frame most have none or one.
+        assert!((20..95).contains(&gaps), "{gaps} of 100");
+        assert_eq!(rig.count("incomplete") + rig.count("frames") + rig.count("without_leader"), 100);
+        assert!(rig.count("missing_packets") >= gaps && rig.count("requests") == 0 && rig.count("lost") == lost);
+    });
+}
+
+#[test]
+fn a_camera_that_is_killed_and_started_again_goes_on() {
+    alone(|| {
+        let Some(fake) = Fake::start("GV03", "0") else { return };
+        let text = "address = \"GV03\"\nheartbeat = \"1500ms\"\nfeatures = { AcquisitionFrameRate = 50.0 }";
+        let mut rig = Rig::start(&config(text));
+        rig.take(|frame, _| frame.number == 20);
+        drop(fake);
+        let _again = Fake::start("GV03", "0").unwrap();
+        let (mut gap, mut count) = (0, 0);
+        rig.take(|frame, lost| {
+            gap += lost;
+            assert!(ramp(&frame.buffer.payload()[..frame.len], 512).is_some());
+            count += u32::from(gap > 0);
+            count == 20
+        });
+        // It was away for some time: what it did not send in that is lost by its rate. Here nobody may run for so long that
+        // it is missed more than once.
+        let (away, streams) = (rig.count("away"), rig.count("streams"));
+        assert!(gap >= 5 && rig.count("lost_while_away") > 0, "{gap}");
+        assert!(away >= 1 && streams == away + 1, "{away} {streams}");
+    });
+}
+
+#[test]
+fn a_feature_that_it_does_not_have_is_named() {
+    alone(|| {
+        let Some(_fake) = Fake::start("GV04", "0") else { return };
+        drop(Rig::start(&config("address = \"GV04\"")));
+        for (features, why) in [
+            ("{ ExposureTim = 1.0 }", "ExposureTim = 1: the camera has no such feature; it has "),
+            ("{ PixelFormat = \"Mono9\" }", "it can be "),
+            ("{ Width = 1000000 }", "Width = 1000000"),
+            ("{ AcquisitionStart = 1 }", "is a command"),
+        ] {
+            let error = open(&config(&format!("address = \"GV04\"\nfeatures = {features}"))).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        // What it is left by is free for the next.
+        let first = open(&config("address = \"GV04\"")).unwrap();
+        drop(first);
+        drop(open(&config("address = \"GV04\"")).unwrap());
+    });
+}

@@ -1,0 +1,90 @@
+//! What every fit says: values with standard deviations, how well the model describes the image, millimetres.
+
+use crate::Failure;
+use crate::minimise::Minimum;
+use std::fmt;
+
+/// A fitted value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// Where the sum of squares is smallest.
+    pub value: f64,
+    /// Its standard deviation, from the covariance matrix scaled with the reduced χ² (as
+    /// `scipy.optimize.curve_fit(absolute_sigma=False)`): what repeated measurements would scatter by, if the model is
+    /// right and the noise is independent from pixel to pixel and as large in each.
+    pub std: f64,
+}
+
+impl Estimate {
+    pub(crate) fn of<const N: usize>(minimum: &Minimum<N>, parameter: usize) -> Self {
+        let variance = minimum.covariance[parameter][parameter];
+        Self { value: minimum.parameters[parameter], std: variance.max(0.0).sqrt() }
+    }
+
+    pub(crate) fn times(self, factor: f64) -> Self {
+        Self { value: self.value * factor, std: self.std * factor.abs() }
+    }
+
+    /// Whether it is more than three standard deviations above zero.
+    pub(crate) fn is_seen(self) -> bool {
+        self.value > 3.0 * self.std
+    }
+}
+
+impl fmt::Display for Estimate {
+    /// With as many digits as its deviation gives meaning to: `12.345 ± 0.012`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = match self.std > 0.0 && self.std.is_finite() {
+            true => (1.0 - self.std.log10().floor()).clamp(0.0, 15.0) as usize,
+            false => 6,
+        };
+        write!(f, "{:.digits$} ± {:.digits$}", self.value, self.std)
+    }
+}
+
+/// How well the model describes what is seen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Quality {
+    /// Root mean square of what the model leaves, in the pixels' unit.
+    pub rms: f64,
+    /// The sum of its squares over pixels less parameters, in the pixels' unit squared: the variance of the noise, where
+    /// the model is right.
+    pub reduced_chi2: f64,
+    /// The part of Σ (pixel − mean)² that the model explains; 1 is all of it.
+    pub r2: f64,
+    /// Pixels that were fitted.
+    pub pixels: usize,
+    /// Sets of parameters that were tried on all of them.
+    pub iterations: usize,
+}
+
+/// How much more χ² a constant would have, in units of the noise's variance, for it to be light. Fits to nothing but
+/// noise stay below: they gain what its largest excursion is, squared (about 25), and a little.
+const LIGHT: f64 = 40.0;
+
+impl Quality {
+    /// # Errors
+    /// Where the model explains no more than noise would.
+    pub(crate) fn of<const N: usize>(minimum: &Minimum<N>, total: f64) -> Result<Self, Failure> {
+        let &Minimum { squares, pixels, free, iterations, .. } = minimum;
+        let reduced_chi2 = squares / (pixels - free) as f64;
+        if total - squares < LIGHT * reduced_chi2 {
+            return Err(Failure::NoLight);
+        }
+        Ok(Self { rms: (squares / pixels as f64).sqrt(), reduced_chi2, r2: 1.0 - squares / total, pixels, iterations })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_estimate_shows_the_digits_that_mean_something() {
+        let shown = |value, std| Estimate { value, std }.to_string();
+        assert_eq!(shown(12.34567, 0.0123), "12.346 ± 0.012");
+        assert_eq!(shown(1234.5, 56.0), "1234 ± 56");
+        assert_eq!(shown(1.0, 0.0), "1.000000 ± 0.000000");
+        assert_eq!(shown(0.5, f64::INFINITY), "0.500000 ± inf");
+    }
+}

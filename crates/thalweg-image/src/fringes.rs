@@ -1,0 +1,243 @@
+//! Fringes along a profile: what a double slit makes of light.
+
+use crate::fit::{Estimate, Quality};
+use crate::math::splat;
+use crate::minimise::{FINE, Minimum, minimise};
+use crate::normal::Model;
+use crate::pattern::{Envelope, pattern};
+use crate::period::{wave_number, without_fringes};
+use crate::{Failure, Profile, gaussian};
+use fearless_simd::prelude::*;
+use std::f64::consts::TAU;
+
+/// background + amplitude · E(x − center) · (1 + visibility · cos(2π (x − center) / period + phase)), at the pixels'
+/// centres, where E is the [`Envelope`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fringes {
+    /// In the pixels' unit.
+    pub background: Estimate,
+    /// Of the envelope above the background, in the pixels' unit.
+    pub amplitude: Estimate,
+    /// Of the envelope, in pixels.
+    pub center: Estimate,
+    /// Of the envelope, in pixels.
+    pub width: Estimate,
+    /// The fringes.
+    pub wave: Wave,
+    /// [`center`](Self::center), [`width`](Self::width) and the period in millimetres, of an image that is calibrated.
+    pub millimetres: Option<[Estimate; 3]>,
+    /// How well that describes the profile.
+    pub quality: Quality,
+}
+
+/// Fringes in one direction.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Wave {
+    /// (brightest − darkest) / (brightest + darkest) of fringes where the envelope is flat: from 0 to 1, but for noise.
+    pub visibility: Estimate,
+    /// Pixels from fringe to fringe.
+    pub period: Estimate,
+    /// Of the wave at the envelope's centre, in radians, above −π and up to π: 0 where a fringe is brightest there.
+    pub phase: Estimate,
+}
+
+/// Fits fringes to a profile of at least sixteen values. Starting values, the period among them, are found here.
+///
+/// # Errors
+/// No light, no fringes, not numbers, too few values, too narrow, too wide, at the edge, does not converge.
+pub fn fit_fringes(profile: &Profile, envelope: Envelope) -> Result<Fringes, Failure> {
+    let pixels = profile.values().len();
+    let image = profile.image();
+    let total = image.survey()?.squares;
+    let start = start(profile, envelope)?;
+    let line = Line { envelope, reference: start[2] };
+    let minimum = minimise(start, [false; 7], total, FINE, |at| line.allowed(at), |at| line.normal(&image, 1, at))?;
+    let quality = Quality::of(&minimum, total)?;
+    let [background, amplitude, mut center, width] = std::array::from_fn(|k| Estimate::of(&minimum, k));
+    if !amplitude.is_seen() {
+        return Err(Failure::NoLight);
+    }
+    if !(0.0..=(pixels - 1) as f64).contains(&center.value) {
+        return Err(Failure::AtTheEdge);
+    }
+    if width.value > envelope.width(pixels as f64) {
+        return Err(Failure::TooWide);
+    }
+    let wave = wave(&minimum, [4, 5, 6], &[(2, 1.0)], center.value - line.reference);
+    if !wave.visibility.is_seen() {
+        return Err(Failure::NoFringes);
+    }
+    center.value += profile.from() as f64;
+    let millimetres = profile.calibration().map(|size| [center, width, wave.period].map(|length| length.times(size)));
+    Ok(Fringes { background, amplitude, center, width, wave, millimetres, quality })
+}
+
+/// What c, s and k (the parameters of these numbers) say, where the phase is asked for `away` pixels from where c and s
+/// are; how that distance depends on parameters is in `along`.
+pub(crate) fn wave<const N: usize>(
+    minimum: &Minimum<N>,
+    [at_c, at_s, at_k]: [usize; 3],
+    along: &[(usize, f64)],
+    away: f64,
+) -> Wave {
+    let [c, s, k] = [at_c, at_s, at_k].map(|at| minimum.parameters[at]);
+    let visibility = c.hypot(s);
+    let by = |pairs: &[(usize, f64)]| {
+        let mut by = [0.0; N];
+        pairs.iter().for_each(|(at, derivative)| by[*at] += derivative);
+        by
+    };
+    // c cos + s sin = V cos(k w + φ) has φ = atan2(−s, c).
+    let phase = (-s).atan2(c) + k * away;
+    let turned = phase - TAU * (phase / TAU - 0.5).ceil();
+    let mut by_phase = by(&[(at_c, s / visibility.powi(2)), (at_s, -c / visibility.powi(2)), (at_k, away)]);
+    along.iter().for_each(|(at, derivative)| by_phase[*at] += k * derivative);
+    Wave {
+        visibility: Estimate {
+            value: visibility,
+            std: minimum.std_of(&by(&[(at_c, c / visibility), (at_s, s / visibility)])),
+        },
+        period: Estimate { value: TAU / k, std: minimum.std_of(&by(&[(at_k, TAU / (k * k))])) },
+        phase: Estimate { value: turned, std: minimum.std_of(&by_phase) },
+    }
+}
+
+/// Background, amplitude, centre, width, c, s, k to start from, counted from the profile's first value; the wave's
+/// phase is at the centre.
+pub(crate) fn start(profile: &Profile, envelope: Envelope) -> Result<[f64; 7], Failure> {
+    let values = profile.values();
+    if values.len() < 16 {
+        return Err(Failure::TooFewPixels { pixels: values.len(), needed: 16 });
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let k = wave_number(values, sorted[sorted.len() / 10])?;
+    let [background, amplitude, center, width] = envelope_start(profile, envelope, TAU / k)?;
+    // c and s make the best of what the envelope leaves.
+    let (mut cc, mut cs, mut ss, mut rc, mut rs) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for (x, value) in values.iter().enumerate() {
+        let u = x as f64 - center;
+        let e = envelope.value(u, width);
+        let (sin, cos) = (k * u).sin_cos();
+        let (c, s, r) = (amplitude * e * cos, amplitude * e * sin, value - background - amplitude * e);
+        cc += c * c;
+        cs += c * s;
+        ss += s * s;
+        rc += r * c;
+        rs += r * s;
+    }
+    let determinant = cc * ss - cs * cs;
+    let (c, s) = ((rc * ss - rs * cs) / determinant, (rs * cc - rc * cs) / determinant);
+    // The envelope is a guess: no more than there can be.
+    let most = 1.0 / c.hypot(s).max(1.0);
+    Ok([background, amplitude, center, width, c * most, s * most, k])
+}
+
+/// Background, amplitude, centre and width of the envelope under fringes of a known period, counted from the first value.
+pub(crate) fn envelope_start(profile: &Profile, envelope: Envelope, period: f64) -> Result<[f64; 4], Failure> {
+    let smooth = profile.with(without_fringes(profile.values(), period));
+    let [background, amplitude, center, sigma] = match gaussian::fit_gaussian(&smooth) {
+        Ok(fit) => {
+            let center = fit.center.value - profile.from() as f64;
+            [fit.background.value, fit.amplitude.value, center, fit.sigma.value]
+        }
+        Err(_) => gaussian::start(smooth.values())?,
+    };
+    // Averaging has widened it: the variance of a box is period² / 12.
+    let sigma = (sigma * sigma - period * period / 12.0).max(sigma * sigma / 4.0).sqrt();
+    Ok([background, amplitude, center, envelope.width(sigma)])
+}
+
+/// A row of pixels with fringes: background, amplitude, centre, width, c, s, k.
+#[derive(Debug)]
+struct Line {
+    envelope: Envelope,
+    /// Where the phase of the wave is that c and s say.
+    reference: f64,
+}
+
+impl Model<7, 8> for Line {
+    #[inline(always)]
+    fn columns<S: Simd>(&self, simd: S, at: &[f64; 7], x: S::f64s, _y: f64) -> [S::f64s; 8] {
+        let &[background, amplitude, center, width, c, s, k] = at;
+        let [f, by_center, by_width, by_c, by_s, by_k] =
+            pattern(simd, self.envelope, x - center, x - self.reference, width, [c, s, k]);
+        [
+            splat(simd, 1.0),
+            f,
+            by_center * amplitude,
+            by_width * amplitude,
+            by_c * amplitude,
+            by_s * amplitude,
+            by_k * amplitude,
+            f * amplitude + background,
+        ]
+    }
+
+    fn allowed(&self, &[_, _, _, width, _, _, k]: &[f64; 7]) -> bool {
+        width > 0.1 && k > 0.0 && k < std::f64::consts::PI
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::f64::consts::PI;
+
+    fn fringes(n: usize, envelope: Envelope, put: [f64; 7]) -> Vec<f64> {
+        let [background, amplitude, center, width, visibility, period, phase] = put;
+        let at = |x: usize| {
+            let u = x as f64 - center;
+            let e = envelope.value(u, width);
+            background + amplitude * e * (1.0 + visibility * (TAU * u / period + phase).cos())
+        };
+        (0..n).map(at).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_put_in_comes_out(
+            sinc in any::<bool>(),
+            n in 200usize..700,
+            (background, amplitude) in (-100.0..100.0f64, 1.0..1e4f64),
+            center in 0.4..0.6f64,
+            width in 0.08..0.16f64,
+            visibility in 0.02..1.0f64,
+            fringes_in_sigma in 0.8..3.0f64,
+            phase in -3.1..3.1f64,
+        ) {
+            let envelope = if sinc { Envelope::Sinc2 } else { Envelope::Gaussian };
+            let sigma = width * n as f64;
+            let period = (sigma / fringes_in_sigma).max(4.0);
+            let put = [background, amplitude, center * n as f64, envelope.width(sigma), visibility, period, phase];
+            let fit = fit_fringes(&Profile::new(fringes(n, envelope, put)), envelope).unwrap();
+            let Wave { visibility, period, phase } = fit.wave;
+            let got = [fit.background, fit.amplitude, fit.center, fit.width, visibility, period, phase];
+            for (k, (got, put)) in got.iter().zip(put).enumerate() {
+                let scale = match k { 0 => amplitude + background.abs(), 6 => 10.0, _ => put };
+                prop_assert!((got.value - put).abs() < 1e-7 * scale, "{k}: {got} for {put}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_phase_is_above_minus_pi_and_up_to_pi() {
+        for phase in [-PI, PI, 3.0 * PI, 0.9 * PI, -0.9 * PI] {
+            let put = [5.0, 100.0, 150.0, 30.0, 0.6, 20.0, phase];
+            let fit = fit_fringes(&Profile::new(fringes(300, Envelope::Gaussian, put)), Envelope::Gaussian).unwrap();
+            let got = fit.wave.phase.value;
+            assert!((-PI..=PI).contains(&got) && ((got - phase).cos() - 1.0).abs() < 1e-12, "{got} for {phase}");
+        }
+    }
+
+    #[test]
+    fn each_failure_has_its_reason() {
+        let fit =
+            |put| fit_fringes(&Profile::new(fringes(300, Envelope::Gaussian, put)), Envelope::Gaussian).map(|_| ());
+        assert_eq!(fit([5.0, 0.0, 150.0, 30.0, 0.6, 20.0, 0.0]), Err(Failure::NoLight));
+        assert_eq!(fit([5.0, 100.0, 150.0, 30.0, 0.0, 20.0, 0.0]), Err(Failure::NoFringes));
+        let few = fit_fringes(&Profile::new(vec![1.0, 2.0, 1.0]), Envelope::Gaussian).unwrap_err();
+        assert_eq!(few, Failure::TooFewPixels { pixels: 3, needed: 16 });
+    }
+}

@@ -1,0 +1,498 @@
+//! An elliptical Gaussian on a background, over an image.
+
+use crate::ellipse::{Axes, Spread};
+use crate::fit::{Estimate, Quality};
+use crate::gaussian::{self, NARROWEST};
+use crate::image::Survey;
+use crate::math::{exp, load, ramp, splat, vectorised, whole};
+use crate::minimise::{COARSE, FINE, Minimum, minimise};
+use crate::normal::{CHUNK, Model, Normal};
+use crate::{Failure, Image, Profile};
+use fearless_simd::prelude::*;
+
+/// background + amplitude · exp(−½ (d − c)ᵀ Σ⁻¹ (d − c)), at the pixels' centres d = (x, y).
+///
+/// Σ has the variances σ² along two axes at right angles.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gaussian2d {
+    /// In the pixels' unit.
+    pub background: Estimate,
+    /// Above the background, in the pixels' unit.
+    pub amplitude: Estimate,
+    /// Centre, in pixels.
+    pub x: Estimate,
+    /// Centre, in pixels.
+    pub y: Estimate,
+    /// σ along the longer axis, in pixels.
+    pub sigma_major: Estimate,
+    /// σ along the shorter axis, in pixels.
+    pub sigma_minor: Estimate,
+    /// From the direction of the rows (x) to the longer axis, in radians, above −π/2 and up to π/2: counter-clockwise
+    /// as the image is seen, its first row on top. The rounder the light, the less it is determined; its standard
+    /// deviation says so.
+    pub angle: Estimate,
+    /// The same in millimetres, of an image that is calibrated.
+    pub millimetres: Option<Gaussian2dMillimetres>,
+    /// How well that describes the image.
+    pub quality: Quality,
+}
+
+/// Where and how large it is, in millimetres. Where pixels are not square the axes are others than in pixels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gaussian2dMillimetres {
+    /// Centre.
+    pub x: Estimate,
+    /// Centre.
+    pub y: Estimate,
+    /// σ along the longer axis.
+    pub sigma_major: Estimate,
+    /// σ along the shorter axis.
+    pub sigma_minor: Estimate,
+    /// As [`Gaussian2d::angle`].
+    pub angle: Estimate,
+}
+
+/// An image is first fitted with every fourth row, if there are this many pixels in those.
+pub(crate) const ENOUGH: usize = 10_000;
+/// Rows that are left out in between, plus one.
+pub(crate) const SPARSE: usize = 4;
+
+/// Fits an elliptical Gaussian to an image of at least 5 × 5 pixels. Starting values come from its average row and
+/// column.
+///
+/// # Errors
+/// No light, saturated, not numbers, too few pixels, too narrow, too wide, at the edge, does not converge.
+pub fn fit_gaussian_2d(image: &Image<'_>) -> Result<Gaussian2d, Failure> {
+    let (columns, rows) = (image.columns(), image.rows());
+    if columns < 5 || rows < 5 {
+        return Err(Failure::TooFewPixels { pixels: columns * rows, needed: 25 });
+    }
+    let survey = image.survey()?;
+    let start = start(image, &survey)?;
+    let minimum = search(image, &survey, &Spot, start, [false; 7])?;
+    let quality = Quality::of(&minimum, survey.squares)?;
+    let [background, amplitude, x, y] = std::array::from_fn(|k| Estimate::of(&minimum, k));
+    if !amplitude.is_seen() {
+        return Err(Failure::NoLight);
+    }
+    let seen = image.seen();
+    let within = |at: f64, from: usize, length: usize| at >= from as f64 && at <= (from + length - 1) as f64;
+    if !within(x.value, seen.x, columns) || !within(y.value, seen.y, rows) {
+        return Err(Failure::AtTheEdge);
+    }
+    let (spread, by) = spread(&minimum.parameters);
+    let [sigma_major, sigma_minor, angle] = estimates(&minimum, spread, by, [1.0; 2]);
+    if sigma_minor.value < NARROWEST {
+        return Err(Failure::TooNarrow);
+    }
+    if sigma_major.value > columns.max(rows) as f64 {
+        return Err(Failure::TooWide);
+    }
+    let millimetres = image.calibration().map(|size| {
+        let [sigma_major, sigma_minor, angle] = estimates(&minimum, spread, by, [size.x, size.y]);
+        Gaussian2dMillimetres { x: x.times(size.x), y: y.times(size.y), sigma_major, sigma_minor, angle }
+    });
+    Ok(Gaussian2d { background, amplitude, x, y, sigma_major, sigma_minor, angle, millimetres, quality })
+}
+
+/// From a start to the minimum over every fourth row, where these are many, and from there to that over all.
+pub(crate) fn search<const N: usize, const M: usize>(
+    image: &Image<'_>,
+    survey: &Survey,
+    model: &impl Model<N, M>,
+    mut start: [f64; N],
+    fixed: [bool; N],
+) -> Result<Minimum<N>, Failure> {
+    let over = |step, start, precision| {
+        let total = survey.squares / step as f64;
+        minimise(start, fixed, total, precision, |at| model.allowed(at), |at| model.normal(image, step, at))
+    };
+    if image.columns() * image.rows() / SPARSE > ENOUGH {
+        // Where that fails, all rows are more to go by.
+        start = over(SPARSE, start, COARSE).map_or(start, |minimum| minimum.parameters);
+    }
+    over(1, start, FINE)
+}
+
+fn start(image: &Image<'_>, survey: &Survey) -> Result<[f64; 7], Failure> {
+    let seen = image.seen();
+    // σ, and where: the two lines see the same light on the same background.
+    let line = |profile: &Profile| {
+        let fit = gaussian::fit_gaussian(profile);
+        fit.map(|fit| [fit.background.value, fit.amplitude.value, fit.center.value, fit.sigma.value]).or_else(|_| {
+            let [background, amplitude, center, sigma] = gaussian::start(profile.values())?;
+            Ok([background, amplitude, center + profile.from() as f64, sigma])
+        })
+    };
+    let [across, down] = Profile::both(image);
+    let (across, down) = (line(&across)?, line(&down)?);
+    let ([background, over_x, x, sigma_x], [_, over_y, y, sigma_y]) = (across, down);
+    // A line has the light averaged over the other direction.
+    let full = |over: f64, sigma: f64, length: usize| over * (length as f64 / (sigma * 2.506_628_274_631)).max(1.0);
+    let amplitude = (full(over_x, sigma_y, seen.height) * full(over_y, sigma_x, seen.width)).sqrt();
+    let amplitude = amplitude.min(2.0 * (survey.brightest - survey.darkest));
+    // How both deviate together, from the pixels around the centre.
+    let inside = |at: f64, sigma: f64, from: usize, length: usize| {
+        let bound = |at: f64| (at - from as f64).clamp(0.0, length as f64) as usize;
+        bound(at - 2.0 * sigma)..bound(at + 2.0 * sigma + 1.0)
+    };
+    let columns = inside(x, sigma_x, seen.x, seen.width);
+    let mut row = vec![0.0; columns.len()];
+    let (mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0);
+    for at in inside(y, sigma_y, seen.y, seen.height) {
+        image.load(columns.start, at, &mut row);
+        let dy = (seen.y + at) as f64 - y;
+        for (value, column) in row.iter().zip(columns.clone()) {
+            let (light, dx) = (value - background, (seen.x + column) as f64 - x);
+            xx += light * dx * dx;
+            xy += light * dx * dy;
+            yy += light * dy * dy;
+        }
+    }
+    let correlation = if xx > 0.0 && yy > 0.0 { (xy / (xx * yy).sqrt()).clamp(-0.95, 0.95) } else { 0.0 };
+    let [a, b, c] =
+        Spread { xx: sigma_x * sigma_x, xy: correlation * sigma_x * sigma_y, yy: sigma_y * sigma_y }.inverse();
+    Ok([background, amplitude, x, y, a, b, c])
+}
+
+/// Σ, and its elements' derivatives by the parameters.
+fn spread(&[_, _, _, _, a, b, c]: &[f64; 7]) -> (Spread, [[f64; 7]; 3]) {
+    let [xx, xy, yy] = Spread { xx: a, xy: b, yy: c }.inverse();
+    // dΣ = −Σ dP Σ, where P = Σ⁻¹.
+    let by = [
+        [-xx * xx, -2.0 * xx * xy, -xy * xy],
+        [-xx * xy, -(xx * yy + xy * xy), -xy * yy],
+        [-xy * xy, -2.0 * xy * yy, -yy * yy],
+    ];
+    (Spread { xx, xy, yy }, by.map(|[a, b, c]| [0.0, 0.0, 0.0, 0.0, a, b, c]))
+}
+
+/// σ major, σ minor and angle, with pixels of this size.
+fn estimates(minimum: &Minimum<7>, spread: Spread, by: [[f64; 7]; 3], [x, y]: [f64; 2]) -> [Estimate; 3] {
+    let scales = [x * x, x * y, y * y];
+    let spread = Spread { xx: spread.xx * scales[0], xy: spread.xy * scales[1], yy: spread.yy * scales[2] };
+    let (Axes { major, minor, angle }, derivatives) = spread.axes();
+    let std = |derivatives: [f64; 3]| {
+        let by = std::array::from_fn(|k| (0..3).map(|e| derivatives[e] * scales[e] * by[e][k]).sum());
+        minimum.std_of(&by)
+    };
+    let sigma = |variance: f64, derivatives| {
+        let sigma = variance.max(0.0).sqrt();
+        Estimate { value: sigma, std: std(derivatives) / (2.0 * sigma) }
+    };
+    [
+        sigma(major, derivatives[0]),
+        sigma(minor, derivatives[1]),
+        Estimate {
+            value: angle,
+            std: if derivatives[2].iter().all(|d| d.is_finite()) { std(derivatives[2]) } else { f64::INFINITY },
+        },
+    ]
+}
+
+/// Light as an ellipse: background, amplitude, x, y, and Σ⁻¹ = (a b; b c).
+#[derive(Debug)]
+struct Spot;
+
+/// e to the power of minus this is below 10⁻¹³, which no 64-bit sum over an image notices.
+const DARK: f64 = 30.0;
+
+impl Model<7, 8> for Spot {
+    fn normal(&self, image: &Image<'_>, step: usize, at: &[f64; 7]) -> Normal<7> {
+        match at[4] < BROAD {
+            true => vectorised!(simd => moments(simd, image, step, at)).normal(at),
+            false => Normal::of(image, step, self, at),
+        }
+    }
+
+    #[inline(always)]
+    fn columns<S: Simd>(&self, simd: S, at: &[f64; 7], x: S::f64s, y: f64) -> [S::f64s; 8] {
+        let &[background, amplitude, x0, y0, a, b, c] = at;
+        let (dx, dy) = (x - x0, y - y0);
+        let (along, down) = (dx.mul_add(a, b * dy), dx.mul_add(b, c * dy));
+        let g = exp(simd, dx.mul_add(along, down * dy) * -0.5);
+        let light = g * amplitude;
+        let (lever, half) = (light * dx, light * -0.5);
+        [
+            splat(simd, 1.0),
+            g,
+            light * along,
+            light * down,
+            lever * dx * -0.5,
+            lever * -dy,
+            half * (dy * dy),
+            light + background,
+        ]
+    }
+
+    #[inline(always)]
+    fn dark(&self, &[_, _, x0, y0, a, b, c]: &[f64; 7], x: f64, y: f64) -> bool {
+        // The ellipse of that exponent touches these lines.
+        let determinant = a * c - b * b;
+        let (reach_x, reach_y) = (2.0 * DARK * c / determinant, 2.0 * DARK * a / determinant);
+        let (dx, dy) = (x - x0, y - y0);
+        let nearest = if dx > 0.0 { dx } else { (dx + CHUNK as f64).min(0.0) };
+        dy * dy > reach_y || nearest * nearest > reach_x
+    }
+
+    fn allowed(&self, &[_, _, _, _, a, b, c]: &[f64; 7]) -> bool {
+        // No narrower than a few hundredths of a pixel.
+        a > 0.0 && c > 0.0 && a * c - b * b > 0.0 && a + c < 1e3
+    }
+}
+
+/// Σ⁻¹ of light that is so broad along x that from vector to vector it changes by no more than a number can.
+const BROAD: f64 = 0.5;
+
+/// Sums over an image of what light g = exp(…) and residuals r are, times powers of the distance from the centre.
+///
+/// All derivatives by the parameters are g times a polynomial of second degree in that distance, and what is between
+/// them times one of fourth. So these few sums have all of JᵀJ and Jᵀr in them.
+#[derive(Debug, Default)]
+struct Moments {
+    pixels: usize,
+    /// Σ r.
+    residuals: f64,
+    /// Σ r².
+    squares: f64,
+    /// Σ g² dxⁱ dyʲ.
+    light_squared: [[f64; 5]; 5],
+    /// Σ g dxⁱ dyʲ.
+    light: [[f64; 3]; 3],
+    /// Σ r g dxⁱ dyʲ.
+    residual_light: [[f64; 3]; 3],
+}
+
+#[inline(always)]
+fn moments<S: Simd>(simd: S, image: &Image<'_>, step: usize, at: &[f64; 7]) -> Moments {
+    let &[background, amplitude, x0, y0, a, b, c] = at;
+    let (seen, lanes) = (image.seen(), S::f64s::LEN);
+    let mut sums = Moments { pixels: seen.width * seen.height.div_ceil(step), ..Moments::default() };
+    // What fills the last vector of a row has no light, and no more than background.
+    let mut row = vec![background; whole(seen.width)];
+    let mut is_pixel = vec![1.0; row.len()];
+    is_pixel[seen.width..].fill(0.0);
+    let stride = lanes as f64;
+    // Along a row, g is a Gaussian in x. From vector to vector it is multiplied by a ratio, and the ratio by this.
+    let bend = splat(simd, (-a * stride * stride).exp());
+    for line in (0..seen.height).step_by(step) {
+        image.load(0, line, &mut row[..seen.width]);
+        let dy = (seen.y + line) as f64 - y0;
+        let center = x0 - b / a * dy;
+        let away = 0.5 * (c - b * b / a) * dy * dy;
+        let reach = (2.0 * (DARK - away).max(0.0) / a).sqrt();
+        let lit = if away < DARK { image.between(center - reach, center + reach) } else { 0..0 };
+        let (from, to) = (lit.start / lanes * lanes, lit.end.next_multiple_of(lanes).min(row.len()));
+        let (mut residuals, mut squares) = (splat(simd, 0.0), splat(simd, 0.0));
+        for x in (0..from).step_by(lanes) {
+            let r = load(simd, &row, x) - background;
+            residuals += r;
+            squares = r.mul_add(r, squares);
+        }
+        for x in (to..row.len()).step_by(lanes) {
+            let r = load(simd, &row, x) - background;
+            residuals += r;
+            squares = r.mul_add(r, squares);
+        }
+        let mut by = [splat(simd, 0.0); 11];
+        let first = ramp(simd) + (seen.x + from) as f64;
+        let mut dx = first - x0;
+        let u = first - center;
+        let mut g = exp(simd, (u * u).mul_add(-0.5 * a, splat(simd, -away)));
+        let mut ratio = exp(simd, u.mul_add(-a * stride, splat(simd, -0.5 * a * stride * stride)));
+        for x in (from..to).step_by(lanes) {
+            let light = g * load(simd, &is_pixel, x);
+            let r = load(simd, &row, x) - background - light * amplitude;
+            residuals += r;
+            squares = r.mul_add(r, squares);
+            let (gg, rg, dx2) = (light * light, r * light, dx * dx);
+            let gg2 = gg * dx2;
+            by[0] += gg;
+            by[1] = gg.mul_add(dx, by[1]);
+            by[2] += gg2;
+            by[3] = gg2.mul_add(dx, by[3]);
+            by[4] = gg2.mul_add(dx2, by[4]);
+            by[5] += light;
+            by[6] = light.mul_add(dx, by[6]);
+            by[7] = light.mul_add(dx2, by[7]);
+            by[8] += rg;
+            by[9] = rg.mul_add(dx, by[9]);
+            by[10] = rg.mul_add(dx2, by[10]);
+            g *= ratio;
+            ratio *= bend;
+            dx += stride;
+        }
+        sums.residuals += residuals.reduce_sum();
+        sums.squares += squares.reduce_sum();
+        let powers = [1.0, dy, dy * dy, dy * dy * dy, dy * dy * dy * dy];
+        for (i, by) in by[..5].iter().enumerate() {
+            let sum = by.reduce_sum();
+            for (j, power) in powers[..5 - i].iter().enumerate() {
+                sums.light_squared[i][j] += sum * power;
+            }
+        }
+        for i in 0..3 {
+            let (light, residual_light) = (by[5 + i].reduce_sum(), by[8 + i].reduce_sum());
+            for (j, power) in powers[..3 - i].iter().enumerate() {
+                sums.light[i][j] += light * power;
+                sums.residual_light[i][j] += residual_light * power;
+            }
+        }
+    }
+    sums
+}
+
+impl Moments {
+    fn normal(&self, &[_, amplitude, _, _, a, b, c]: &[f64; 7]) -> Normal<7> {
+        // Of amplitude, x, y, a, b, c: the polynomial that g is multiplied by, as factors of dxⁱ dyʲ.
+        let polynomials: [&[(f64, usize, usize)]; 6] = [
+            &[(1.0, 0, 0)],
+            &[(amplitude * a, 1, 0), (amplitude * b, 0, 1)],
+            &[(amplitude * b, 1, 0), (amplitude * c, 0, 1)],
+            &[(-0.5 * amplitude, 2, 0)],
+            &[(-amplitude, 1, 1)],
+            &[(-0.5 * amplitude, 0, 2)],
+        ];
+        let mut matrix = [[0.0; 7]; 7];
+        let mut gradient = [0.0; 7];
+        matrix[0][0] = self.pixels as f64;
+        gradient[0] = self.residuals;
+        for (k, polynomial) in polynomials.iter().enumerate() {
+            for &(factor, i, j) in *polynomial {
+                gradient[k + 1] += factor * self.residual_light[i][j];
+                matrix[k + 1][0] += factor * self.light[i][j];
+                for (l, other) in polynomials.iter().enumerate() {
+                    for &(by, m, n) in *other {
+                        matrix[k + 1][l + 1] += factor * by * self.light_squared[i + m][j + n];
+                    }
+                }
+            }
+            matrix[0][k + 1] = matrix[k + 1][0];
+        }
+        Normal { matrix, gradient, squares: self.squares, pixels: self.pixels }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Calibration, Region};
+    use proptest::prelude::*;
+    use std::f64::consts::{FRAC_PI_2, PI};
+
+    fn spot(width: usize, height: usize, [background, amplitude, x, y, major, minor, angle]: [f64; 7]) -> Vec<f64> {
+        let (sin, cos) = angle.sin_cos();
+        let at = |n: usize| {
+            let (dx, dy) = ((n % width) as f64 - x, (n / width) as f64 - y);
+            // Counter-clockwise as it is seen: y goes down.
+            let (u, v) = (dx * cos - dy * sin, dx * sin + dy * cos);
+            background + amplitude * (-0.5 * ((u / major).powi(2) + (v / minor).powi(2))).exp()
+        };
+        (0..width * height).map(at).collect()
+    }
+
+    /// The smallest difference of two directions.
+    fn turned(a: f64, b: f64) -> f64 {
+        let d = (a - b).rem_euclid(PI);
+        d.min(PI - d)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn what_was_put_in_comes_out(
+            width in 24usize..160,
+            height in 24usize..120,
+            (x, y) in (0.3..0.7f64, 0.3..0.7f64),
+            (major, minor) in (0.05..0.25f64, 0.3..0.9f64),
+            angle in -FRAC_PI_2..FRAC_PI_2,
+            (background, amplitude) in (-100.0..100.0f64, 1.0..1e4f64),
+        ) {
+            let major = (major * width.min(height) as f64).max(2.0);
+            let put = [background, amplitude, x * width as f64, y * height as f64, major, minor * major, angle];
+            let pixels = spot(width, height, put);
+            let fit = fit_gaussian_2d(&Image::new(width, height, &pixels).unwrap()).unwrap();
+            let got = [fit.background, fit.amplitude, fit.x, fit.y, fit.sigma_major, fit.sigma_minor];
+            for (k, (got, put)) in got.iter().zip(put).enumerate() {
+                let scale = if k == 0 { amplitude + background.abs() } else { put };
+                prop_assert!((got.value - put).abs() < 1e-8 * scale, "{k}: {got} for {put}");
+            }
+            prop_assert!(turned(fit.angle.value, angle) < 1e-8, "{} for {angle}", fit.angle);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn both_ways_to_sum_have_the_same_sums(
+            (x, y) in (5.0..65.0f64, 4.0..32.0f64),
+            (major, minor) in (2.0..60.0f64, 0.3..1.0f64),
+            angle in -FRAC_PI_2..FRAC_PI_2,
+            step in 1usize..5,
+        ) {
+            let pixels: Vec<u16> = (0..71 * 37).map(|n| (n * n % 1013) as u16).collect();
+            let image = Image::new(71, 37, &pixels).unwrap();
+            let (sin, cos) = angle.sin_cos();
+            let (u, v) = (1.0 / (major * major), 1.0 / (minor * major).max(1.5).powi(2));
+            let at = [9.0, 800.0, x, y, u * cos * cos + v * sin * sin, (u - v) * sin * cos, u * sin * sin + v * cos * cos];
+            let (fast, plain) = (Spot.normal(&image, step, &at), Normal::of(&image, step, &Spot, &at));
+            prop_assert_eq!(fast.pixels, plain.pixels);
+            prop_assert!((fast.squares / plain.squares - 1.0).abs() < 1e-9);
+            for i in 0..7 {
+                let scale = plain.matrix[i][i].sqrt() + 1e-6;
+                let scaled = (fast.gradient[i] - plain.gradient[i]).abs() / scale / plain.squares.sqrt();
+                prop_assert!(scaled < 1e-9, "{i}: {scaled}");
+                for j in 0..7 {
+                    let scale = scale * (plain.matrix[j][j].sqrt() + 1e-6);
+                    let scaled = (fast.matrix[i][j] - plain.matrix[i][j]).abs() / scale;
+                    prop_assert!(scaled < 1e-9, "{i} {j}: {scaled}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_image_ends_where_a_small_one_would() {
+        let put = [20.0, 150.0, 300.2, 250.7, 40.0, 25.0, 0.4];
+        let pixels = spot(640, 480, put);
+        let image = Image::new(640, 480, &pixels).unwrap();
+        let whole = fit_gaussian_2d(&image).unwrap();
+        let part = fit_gaussian_2d(&image.region(Region { x: 120, y: 100, width: 360, height: 301 }).unwrap()).unwrap();
+        for fit in [whole, part] {
+            assert!((fit.x.value - 300.2).abs() < 1e-8 && (fit.y.value - 250.7).abs() < 1e-8, "{fit:?}");
+            assert!((fit.sigma_major.value - 40.0).abs() < 1e-8 && (fit.angle.value - 0.4).abs() < 1e-9, "{fit:?}");
+        }
+    }
+
+    #[test]
+    fn pixels_that_are_not_square_have_other_axes_in_millimetres() {
+        // Round in millimetres, with pixels twice as high as wide.
+        let pixels = spot(120, 80, [1.0, 100.0, 60.0, 40.0, 20.0, 10.0, 0.0]);
+        let image = Image::new(120, 80, &pixels).unwrap().calibrated(Calibration { x: 0.01, y: 0.02 }).unwrap();
+        let fit = fit_gaussian_2d(&image).unwrap();
+        let mm = fit.millimetres.unwrap();
+        for (got, put) in [(mm.x, 0.6), (mm.y, 0.8), (mm.sigma_major, 0.2), (mm.sigma_minor, 0.2)] {
+            assert!((got.value - put).abs() < 1e-8, "{got} for {put}");
+        }
+    }
+
+    #[test]
+    fn each_failure_has_its_reason() {
+        let fit = |put| {
+            let pixels = spot(64, 48, put);
+            fit_gaussian_2d(&Image::new(64, 48, &pixels).unwrap()).map(|_| ())
+        };
+        assert_eq!(fit([5.0, 0.0, 30.0, 20.0, 5.0, 4.0, 0.0]), Err(Failure::NoLight));
+        assert_eq!(fit([5.0, 50.0, -9.0, 20.0, 8.0, 7.0, 0.0]), Err(Failure::AtTheEdge));
+        assert!(fit([5.0, 50.0, 30.0, 20.0, 300.0, 200.0, 0.0]).is_err());
+        let pixels = [0u8; 16];
+        let few = fit_gaussian_2d(&Image::new(4, 4, &pixels[..]).unwrap());
+        assert_eq!(few.unwrap_err(), Failure::TooFewPixels { pixels: 16, needed: 25 });
+        let mut hot = vec![10u8; 4096];
+        hot[2000] = 255;
+        let ended = fit_gaussian_2d(&Image::new(64, 64, &hot).unwrap());
+        assert!(ended.is_err(), "{ended:?}");
+        hot[2001] = 255;
+        let ended = fit_gaussian_2d(&Image::new(64, 64, &hot).unwrap().saturating_at(255.0));
+        assert_eq!(ended.unwrap_err(), Failure::Saturated);
+    }
+}

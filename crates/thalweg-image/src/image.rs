@@ -1,0 +1,377 @@
+//! An image as a camera delivers it: rows of pixels, a part that matters, millimetres, white.
+
+use crate::Failure;
+use crate::math::{load, splat, vectorised, whole};
+use fearless_simd::prelude::*;
+use std::ops::Range;
+use thiserror::Error;
+
+/// Pixels, row by row, from the first row on the left to the last on the right.
+#[derive(Debug, Clone, Copy)]
+pub enum Pixels<'a> {
+    /// 8 bits.
+    U8(&'a [u8]),
+    /// Up to 16 bits; 10 and 12 bits in their lower ones.
+    U16(&'a [u16]),
+    /// What was corrected or averaged.
+    F32(&'a [f32]),
+    /// The same.
+    F64(&'a [f64]),
+}
+
+macro_rules! each {
+    ($pixels:expr, $p:ident => $do:expr) => {
+        match $pixels {
+            Pixels::U8($p) => $do,
+            Pixels::U16($p) => $do,
+            Pixels::F32($p) => $do,
+            Pixels::F64($p) => $do,
+        }
+    };
+}
+
+impl Pixels<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        each!(self, p => p.len())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes those from number `at` on into `out`, as many as that has places.
+    #[inline(always)]
+    #[expect(clippy::useless_conversion, reason = "of one kind of pixel in four")]
+    fn load(&self, at: usize, out: &mut [f64]) {
+        let end = at + out.len();
+        each!(self, p => {
+            for (out, pixel) in out.iter_mut().zip(&p[at..end]) {
+                *out = f64::from(*pixel);
+            }
+        });
+    }
+}
+
+macro_rules! from {
+    ($($kind:ty => $name:ident),*) => {$(
+        impl<'a> From<&'a [$kind]> for Pixels<'a> {
+            fn from(pixels: &'a [$kind]) -> Self {
+                Self::$name(pixels)
+            }
+        }
+        impl<'a> From<&'a Vec<$kind>> for Pixels<'a> {
+            fn from(pixels: &'a Vec<$kind>) -> Self {
+                Self::$name(pixels)
+            }
+        }
+    )*};
+}
+from!(u8 => U8, u16 => U16, f32 => F32, f64 => F64);
+
+/// A rectangle of an image, in pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// First column.
+    pub x: usize,
+    /// First row.
+    pub y: usize,
+    /// Columns.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// How large a pixel is where the light comes from, in millimetres.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Calibration {
+    /// Of a step along a row.
+    pub x: f64,
+    /// Of a step from row to row.
+    pub y: f64,
+}
+
+/// What an image cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+pub enum ImageError {
+    /// There are more or fewer pixels than the shape asks for.
+    #[error("an image of {height} rows of {width} pixels has {} pixels, not {pixels}", width * height)]
+    Shape {
+        /// Columns.
+        width: usize,
+        /// Rows.
+        height: usize,
+        /// What was given.
+        pixels: usize,
+    },
+    /// The region is not within the image, or has no pixels.
+    #[error("{region:?} is not a part of an image of {height} rows of {width} pixels")]
+    Region {
+        /// What was asked for.
+        region: Region,
+        /// Columns.
+        width: usize,
+        /// Rows.
+        height: usize,
+    },
+    /// A pixel has a size, which is positive and finite.
+    #[error("a pixel of {} × {} mm is none: both sizes are positive", .0.x, .0.y)]
+    Calibration(Calibration),
+}
+
+/// An image, borrowed from whoever has it.
+///
+/// Column `x` of row `y` is at (x, y): coordinates are those of pixels' centres, begin at 0 on the upper left, and stay
+/// those of the whole image where a [`region`](Self::region) is looked at. In millimetres they are these times the
+/// [`calibration`](Self::calibrated).
+#[derive(Debug, Clone, Copy)]
+pub struct Image<'a> {
+    pixels: Pixels<'a>,
+    /// Pixels from row to row.
+    width: usize,
+    height: usize,
+    region: Region,
+    calibration: Option<Calibration>,
+    white: Option<f64>,
+}
+
+impl<'a> Image<'a> {
+    /// An image of `height` rows of `width` pixels.
+    ///
+    /// # Errors
+    /// Where there are not so many pixels.
+    pub fn new(width: usize, height: usize, pixels: impl Into<Pixels<'a>>) -> Result<Self, ImageError> {
+        let pixels = pixels.into();
+        if width.checked_mul(height) != Some(pixels.len()) {
+            // What is shown in the message must not overflow either.
+            let (width, height) = if width.checked_mul(height).is_some() { (width, height) } else { (usize::MAX, 1) };
+            return Err(ImageError::Shape { width, height, pixels: pixels.len() });
+        }
+        let region = Region { x: 0, y: 0, width, height };
+        Ok(Self { pixels, width, height, region, calibration: None, white: None })
+    }
+
+    /// Only this part of it.
+    ///
+    /// # Errors
+    /// Where it is not within the image, or is empty.
+    pub fn region(self, region: Region) -> Result<Self, ImageError> {
+        let within = |from: usize, length, all| length > 0 && from.checked_add(length).is_some_and(|end| end <= all);
+        let (width, height) = (self.width, self.height);
+        match within(region.x, region.width, width) && within(region.y, region.height, height) {
+            true => Ok(Self { region, ..self }),
+            false => Err(ImageError::Region { region, width, height }),
+        }
+    }
+
+    /// With pixels of this size: results come in millimetres, too.
+    ///
+    /// # Errors
+    /// Where a size is not positive.
+    pub fn calibrated(self, calibration: Calibration) -> Result<Self, ImageError> {
+        match [calibration.x, calibration.y].iter().all(|mm| mm.is_finite() && *mm > 0.0) {
+            true => Ok(Self { calibration: Some(calibration), ..self }),
+            false => Err(ImageError::Calibration(calibration)),
+        }
+    }
+
+    /// With pixels that can show no more than `white`: an image that has two of them side by side in a row is
+    /// [`Failure::Saturated`]. (A single one may be a pixel that is always white.)
+    #[must_use]
+    pub fn saturating_at(self, white: f64) -> Self {
+        Self { white: Some(white), ..self }
+    }
+
+    /// Whether there is a value that pixels cannot exceed.
+    pub(crate) fn may_saturate(&self) -> bool {
+        self.white.is_some()
+    }
+
+    /// The size of a pixel, where that is known.
+    pub fn calibration(&self) -> Option<Calibration> {
+        self.calibration
+    }
+
+    /// The part that is looked at.
+    pub fn seen(&self) -> Region {
+        self.region
+    }
+
+    /// Columns that are looked at.
+    pub(crate) fn columns(&self) -> usize {
+        self.region.width
+    }
+
+    /// Rows that are looked at.
+    pub(crate) fn rows(&self) -> usize {
+        self.region.height
+    }
+
+    /// Writes pixels of row `y` from column `x` on, both counted within the region.
+    #[inline(always)]
+    pub(crate) fn load(&self, x: usize, y: usize, out: &mut [f64]) {
+        self.pixels.load((self.region.y + y) * self.width + self.region.x + x, out);
+    }
+
+    /// Looks at every pixel once.
+    ///
+    /// # Errors
+    /// No light, saturated, not numbers.
+    pub(crate) fn survey(&self) -> Result<Survey, Failure> {
+        let white = self.white.unwrap_or(f64::INFINITY);
+        let survey = vectorised!(simd => self.survey_rows(simd, white));
+        let Survey { darkest, brightest, squares, .. } = survey;
+        if survey.white_pairs > 0 {
+            return Err(Failure::Saturated);
+        }
+        if !(darkest.is_finite() && brightest.is_finite() && squares.is_finite()) {
+            return Err(Failure::NotNumbers);
+        }
+        match darkest < brightest {
+            true => Ok(survey),
+            false => Err(Failure::NoLight),
+        }
+    }
+
+    #[inline(always)]
+    fn survey_rows<S: Simd>(&self, simd: S, white: f64) -> Survey {
+        let (columns, rows) = (self.columns(), self.rows());
+        // Sums are about this value, so that little is lost when they are subtracted from each other.
+        let mut pivot = [0.0];
+        self.load(0, 0, &mut pivot);
+        let [pivot] = pivot;
+        // What fills the last vector of a row is one more such pixel, which adds nothing.
+        let mut row = vec![pivot; whole(columns)];
+        let (mut darkest, mut brightest) = (splat(simd, f64::INFINITY), splat(simd, f64::NEG_INFINITY));
+        let (mut sum, mut squares) = (splat(simd, 0.0), splat(simd, 0.0));
+        let mut white_pairs = 0;
+        for y in 0..rows {
+            self.load(0, y, &mut row[..columns]);
+            for at in (0..row.len()).step_by(S::f64s::LEN) {
+                let values = load(simd, &row, at);
+                let over = values - pivot;
+                darkest = darkest.min(values);
+                brightest = brightest.max(values);
+                sum += over;
+                squares = over.mul_add(over, squares);
+            }
+            if white < f64::INFINITY {
+                white_pairs += row[..columns].windows(2).filter(|pair| pair[0] >= white && pair[1] >= white).count();
+            }
+        }
+        let pixels = (columns * rows) as f64;
+        let (sum, squares) = (sum.reduce_sum(), squares.reduce_sum());
+        Survey {
+            darkest: darkest.reduce_min(),
+            brightest: brightest.reduce_max(),
+            // What is no number may be neither the darkest nor the brightest, but stays in the sums.
+            squares: squares - sum * (sum / pixels),
+            white_pairs,
+        }
+    }
+
+    /// The average row, and the average column.
+    pub(crate) fn averages(&self) -> (Vec<f64>, Vec<f64>) {
+        vectorised!(simd => self.average_rows(simd))
+    }
+
+    #[inline(always)]
+    fn average_rows<S: Simd>(&self, simd: S) -> (Vec<f64>, Vec<f64>) {
+        let (columns, rows) = (self.columns(), self.rows());
+        let mut across = vec![0.0; whole(columns)];
+        let (mut row, mut down) = (across.clone(), Vec::with_capacity(rows));
+        for y in 0..rows {
+            self.load(0, y, &mut row[..columns]);
+            let mut light = splat(simd, 0.0);
+            for at in (0..row.len()).step_by(S::f64s::LEN) {
+                let values = load(simd, &row, at);
+                light += values;
+                (load(simd, &across, at) + values).store_slice(&mut across[at..at + S::f64s::LEN]);
+            }
+            down.push(light.reduce_sum() / columns as f64);
+        }
+        across.truncate(columns);
+        across.iter_mut().for_each(|sum| *sum /= rows as f64);
+        (across, down)
+    }
+
+    /// Columns, as a range within the region, between two coordinates of the image, both inclusive.
+    pub(crate) fn between(&self, from: f64, to: f64) -> Range<usize> {
+        let (offset, end) = (self.region.x as f64, self.columns() as f64);
+        // Casts of floats saturate, and NaN is 0.
+        let from = (from - offset).ceil().clamp(0.0, end) as usize;
+        let to = ((to - offset).floor() + 1.0).clamp(0.0, end) as usize;
+        from..to.max(from)
+    }
+}
+
+/// What is seen of an image in one look.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Survey {
+    pub(crate) darkest: f64,
+    pub(crate) brightest: f64,
+    /// Σ (pixel − mean)².
+    pub(crate) squares: f64,
+    white_pairs: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_what_its_shape_says() {
+        let pixels = vec![0u8; 12];
+        assert!(Image::new(4, 3, &pixels).is_ok());
+        let error = Image::new(4, 4, &pixels).unwrap_err();
+        assert_eq!(error.to_string(), "an image of 4 rows of 4 pixels has 16 pixels, not 12");
+        assert!(Image::new(usize::MAX, 2, &pixels).unwrap_err().to_string().contains("not 12"));
+    }
+
+    #[test]
+    fn a_region_is_within_the_image() {
+        let pixels = vec![0u16; 12];
+        let image = Image::new(4, 3, &pixels).unwrap();
+        assert!(image.region(Region { x: 1, y: 1, width: 3, height: 2 }).is_ok());
+        for (x, width) in [(1, 4), (4, 1), (0, 0), (usize::MAX, 2)] {
+            assert!(image.region(Region { x, y: 0, width, height: 1 }).is_err(), "{width} from {x}");
+        }
+    }
+
+    #[test]
+    fn two_white_pixels_side_by_side_are_saturated_and_one_is_not() {
+        let mut pixels = vec![7u8; 12];
+        pixels[5] = 255;
+        let survey = |pixels: &Vec<u8>| Image::new(4, 3, pixels).unwrap().saturating_at(255.0).survey().map(|_| ());
+        assert_eq!(survey(&pixels), Ok(()));
+        pixels[8] = 255;
+        assert_eq!(survey(&pixels), Ok(()), "they are in different rows");
+        pixels[6] = 255;
+        assert_eq!(survey(&pixels), Err(Failure::Saturated));
+    }
+
+    #[test]
+    fn what_is_no_number_is_found_wherever_it_stands() {
+        for bad in [f32::NAN, f32::INFINITY] {
+            for at in 0..33 {
+                let mut pixels: Vec<f32> = (0..33).map(|n| n as f32).collect();
+                pixels[at] = bad;
+                assert_eq!(
+                    Image::new(11, 3, &pixels).unwrap().survey().unwrap_err(),
+                    Failure::NotNumbers,
+                    "{bad} {at}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_survey_has_the_squares_about_the_mean() {
+        let pixels: Vec<u16> = (0..35).map(|n| 1000 + n * n % 17).collect();
+        let survey = Image::new(7, 5, &pixels).unwrap().survey().unwrap();
+        let mean = pixels.iter().map(|p| f64::from(*p)).sum::<f64>() / 35.0;
+        let squares: f64 = pixels.iter().map(|p| (f64::from(*p) - mean).powi(2)).sum();
+        assert!((survey.squares - squares).abs() < 1e-9);
+    }
+}

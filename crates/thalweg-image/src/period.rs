@@ -1,0 +1,119 @@
+//! The period of fringes that nobody has told: the highest peak of the spectrum beyond the envelope's.
+
+use crate::Failure;
+use rustfft::FftPlanner;
+use rustfft::num_complex::Complex;
+use std::f64::consts::TAU;
+
+/// How many times the spectrum's median a peak stands out, that is one.
+const PEAK: f64 = 5.0;
+/// And at least what of the light it is: less, where there is no noise, is what rounding leaves.
+const FAINTEST: f64 = 1e-4;
+
+/// The wave number (radians per pixel) of the fringes in these values, to about a tenth of the spectrum's resolution.
+///
+/// # Errors
+/// No fringes: the spectrum has no second peak.
+pub(crate) fn wave_number(values: &[f64], background: f64) -> Result<f64, Failure> {
+    let spectrum = spectrum(&windowed(values, background).map(|value| Complex::new(value, 0.0)).collect::<Vec<_>>());
+    Ok(peaks(&spectrum[..spectrum.len() / 2])?[0])
+}
+
+/// Less the background, and falling to zero at both ends (von Hann's window), so that where the values are cut off
+/// leaves nothing in the spectrum.
+pub(crate) fn windowed(values: &[f64], background: f64) -> impl Iterator<Item = f64> {
+    let turn = TAU / values.len() as f64;
+    let window = move |n: usize| 0.5 - 0.5 * ((n as f64 + 0.5) * turn).cos();
+    values.iter().enumerate().map(move |(n, value)| (value - background) * window(n))
+}
+
+/// Magnitudes at 0, 1, 2, … turns over a length that is at least twice that of the values (so that a peak is never
+/// between two of them).
+pub(crate) fn spectrum(values: &[Complex<f64>]) -> Vec<f64> {
+    let length = (2 * values.len()).next_power_of_two();
+    let mut buffer = values.to_vec();
+    buffer.resize(length, Complex::default());
+    FftPlanner::new().plan_fft_forward(length).process(&mut buffer);
+    buffer.iter().map(|value| value.norm()).collect()
+}
+
+/// The wave numbers of the peaks beyond the first valley, of the first half of a spectrum: the highest first, four at
+/// most.
+///
+/// # Errors
+/// No fringes: there are none.
+pub(crate) fn peaks(spectrum: &[f64]) -> Result<Vec<f64>, Failure> {
+    let valley = spectrum.windows(2).position(|pair| pair[1] > pair[0]).ok_or(Failure::NoFringes)?;
+    let mut sorted = spectrum.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let least = (PEAK * sorted[sorted.len() / 2]).max(FAINTEST * sorted[sorted.len() - 1]);
+    let is_peak = |at: &usize| spectrum[*at] >= spectrum[at - 1].max(spectrum[at + 1]).max(least);
+    let mut tops: Vec<usize> = (valley + 1..spectrum.len() - 1).filter(is_peak).collect();
+    tops.sort_unstable_by(|a, b| spectrum[*b].total_cmp(&spectrum[*a]));
+    tops.truncate(4);
+    let exactly = |top: usize| top as f64 + between(spectrum[top - 1], spectrum[top], spectrum[top + 1]);
+    match tops.is_empty() {
+        true => Err(Failure::NoFringes),
+        false => Ok(tops.into_iter().map(|top| TAU * exactly(top) / (2 * spectrum.len()) as f64).collect()),
+    }
+}
+
+/// Where, from the middle one of three equidistant values, the parabola through them is highest: within ±½.
+pub(crate) fn between(left: f64, middle: f64, right: f64) -> f64 {
+    let bent = left - 2.0 * middle + right;
+    if bent < 0.0 { (0.5 * (left - right) / bent).clamp(-0.5, 0.5) } else { 0.0 }
+}
+
+/// Each value averaged with its neighbours over one period, so that fringes vanish and the envelope stays.
+pub(crate) fn without_fringes(values: &[f64], period: f64) -> Vec<f64> {
+    let n = values.len();
+    // The integral from the first pixel's left edge on, between pixels by a straight line.
+    let mut integral = vec![0.0; n + 1];
+    for (at, value) in values.iter().enumerate() {
+        integral[at + 1] = integral[at] + value;
+    }
+    let up_to = |edge: f64| {
+        let whole = (edge as usize).min(n - 1);
+        integral[whole] + (edge - whole as f64) * values[whole]
+    };
+    let average = |at: usize| {
+        let half = (period / 2.0).min(at as f64 + 0.5).min((n - at) as f64 - 0.5);
+        (up_to(at as f64 + 0.5 + half) - up_to(at as f64 + 0.5 - half)) / (2.0 * half)
+    };
+    (0..n).map(average).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fringes(n: usize, sigma: f64, period: f64, visibility: f64) -> Vec<f64> {
+        let at = |x: usize| {
+            let u = x as f64 - n as f64 / 2.0 - 0.3;
+            10.0 + 100.0 * (-0.5 * (u / sigma).powi(2)).exp() * (1.0 + visibility * (TAU * u / period + 1.0).cos())
+        };
+        (0..n).map(at).collect()
+    }
+
+    #[test]
+    fn the_period_is_found_whatever_the_visibility() {
+        for (period, visibility) in [(8.0, 0.9), (20.5, 0.05), (33.3, 0.3), (50.0, 1.0)] {
+            let k = wave_number(&fringes(640, 90.0, period, visibility), 10.0).unwrap();
+            assert!((TAU / k / period - 1.0).abs() < 0.05, "{} for {period}", TAU / k);
+        }
+    }
+
+    #[test]
+    fn a_spot_has_no_period() {
+        assert_eq!(wave_number(&fringes(640, 60.0, 9.0, 0.0), 10.0), Err(Failure::NoFringes));
+    }
+
+    #[test]
+    fn averaging_over_a_period_leaves_the_envelope() {
+        let smooth = without_fringes(&fringes(640, 90.0, 17.3, 0.8), 17.3);
+        for (x, value) in smooth.iter().enumerate().skip(20).take(600) {
+            let plain = 10.0 + 100.0 * (-0.5 * ((x as f64 - 320.3) / 90.0).powi(2)).exp();
+            assert!((value - plain).abs() < 2.0, "{x}: {value} {plain}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Images in one dimension: the average row, or the average column.
+
+use crate::{Failure, Image};
+
+/// A direction in an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Axis {
+    /// Along the rows: x.
+    X,
+    /// From row to row: y.
+    Y,
+}
+
+/// Values along a line, one pixel apart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    values: Vec<f64>,
+    from: usize,
+    calibration: Option<f64>,
+}
+
+impl Profile {
+    /// These values, at 0, 1, 2, …
+    pub fn new(values: Vec<f64>) -> Self {
+        Self { values, from: 0, calibration: None }
+    }
+
+    /// With steps of so many millimetres.
+    #[must_use]
+    pub fn calibrated(self, millimetres: f64) -> Self {
+        Self { calibration: Some(millimetres), ..self }
+    }
+
+    /// An image's rows averaged to one ([`Axis::X`]), or its columns ([`Axis::Y`]), in the pixels' unit. Coordinates
+    /// stay those of the image.
+    ///
+    /// # Errors
+    /// Saturated, not numbers.
+    pub fn along(image: &Image<'_>, axis: Axis) -> Result<Self, Failure> {
+        // What else can be wrong with pixels is seen in the profile.
+        if image.may_saturate() {
+            image.survey()?;
+        }
+        let [x, y] = Self::both(image);
+        let profile = match axis {
+            Axis::X => x,
+            Axis::Y => y,
+        };
+        match profile.values.iter().all(|value| value.is_finite()) {
+            true => Ok(profile),
+            false => Err(Failure::NotNumbers),
+        }
+    }
+
+    /// Along x and along y.
+    pub(crate) fn both(image: &Image<'_>) -> [Self; 2] {
+        let (across, down) = image.averages();
+        let (seen, size) = (image.seen(), image.calibration());
+        [
+            Self { values: across, from: seen.x, calibration: size.map(|size| size.x) },
+            Self { values: down, from: seen.y, calibration: size.map(|size| size.y) },
+        ]
+    }
+
+    /// The values.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// Where the first of them is, in pixels.
+    pub fn from(&self) -> usize {
+        self.from
+    }
+
+    /// Millimetres from value to value, where that is known.
+    pub fn calibration(&self) -> Option<f64> {
+        self.calibration
+    }
+
+    /// The profile as an image of one row, at 0, 1, 2, …
+    pub(crate) fn image(&self) -> Image<'_> {
+        Image::new(self.values.len(), 1, &self.values).expect("one row")
+    }
+
+    /// The same with other values.
+    pub(crate) fn with(&self, values: Vec<f64>) -> Self {
+        Self { values, ..*self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Calibration, Region};
+
+    #[test]
+    fn a_profile_is_the_average_of_rows_or_of_columns() {
+        let pixels: Vec<u8> = vec![1, 2, 3, 5, 6, 7];
+        let image = Image::new(3, 2, &pixels).unwrap();
+        assert_eq!(Profile::along(&image, Axis::X).unwrap().values(), [3.0, 4.0, 5.0]);
+        assert_eq!(Profile::along(&image, Axis::Y).unwrap().values(), [2.0, 6.0]);
+    }
+
+    #[test]
+    fn a_profile_of_a_region_knows_where_it_is() {
+        let pixels: Vec<u16> = (0..20).collect();
+        let image = Image::new(5, 4, &pixels).unwrap().calibrated(Calibration { x: 0.5, y: 2.0 }).unwrap();
+        let image = image.region(Region { x: 2, y: 1, width: 3, height: 2 }).unwrap();
+        let [x, y] = [Axis::X, Axis::Y].map(|axis| Profile::along(&image, axis).unwrap());
+        assert_eq!((x.values(), x.from(), x.calibration()), (&[9.5, 10.5, 11.5][..], 2, Some(0.5)));
+        assert_eq!((y.values(), y.from(), y.calibration()), (&[8.0, 13.0][..], 1, Some(2.0)));
+    }
+}

@@ -1,0 +1,72 @@
+//! Instruments that send UDP datagrams of their own, received straight into slots.
+//!
+//! [`open`] makes an [`Acquisition`] of a `device = { kind = "udp", … }`. It reads each datagram's header, finds the
+//! fragment that the datagram is or belongs to, and hands fragments on in the order of the instrument's own count. A
+//! number that does not come is said to be lost.
+//!
+//! | format | a fragment is | its number is | it is received |
+//! | --- | --- | --- | --- |
+//! | `vdif` | a data frame with its header | second and frame number, or the sequence number in front (VTP) | in its place |
+//! | `spead` | the payload of a heap | the heap's | and copied once |
+//! | `vita49` | a signal data packet with its header | the packet count, of 4 bits; with `rate`, the time stamp too | in its place |
+//! | `fixed` | the payload behind a header, of one datagram or several | a counter in the header | in its place, or of several and copied once |
+//!
+//! *In its place*: a kernel's socket writes the payload into the slot itself ([`DirectSocket`]). What comes through
+//! another port is copied once, since that has memory of its own.
+//!
+//! Every datagram is from a stranger. What is malformed, cut short, too long, from somebody else, late or there already
+//! is counted and dropped. A number far from all before it is believed only when others follow it and nothing else
+//! comes.
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `listener` | The device: a port, and what comes through it |
+//! | `format` | What all formats have in common: from a datagram to its place in a fragment |
+//! | `vdif` | VDIF data frames, with or without VTP's sequence number |
+//! | `spead` | Packets of SPEAD heaps |
+//! | `vita49` | VITA-49 signal data packets |
+//! | `fixed` | A payload behind a header that the topology declares |
+//! | `assembler` | From datagrams to fragments in order, and what is lost. Without IO |
+//! | `sequence` | From a counter that wraps to numbers that do not |
+#![forbid(unsafe_code)]
+
+mod assembler;
+mod fixed;
+mod format;
+mod listener;
+mod sequence;
+mod spead;
+mod vdif;
+mod vita49;
+
+pub use assembler::{Assembler, Counts};
+pub use listener::Listener;
+
+use thalweg_device::{Acquisition, DeviceError, UdpConfig};
+#[cfg(doc)]
+use thalweg_frames::DirectSocket;
+use thalweg_link::Adapter;
+
+/// Opens the port that `config` describes, by this adapter where it is [driven](drives) by this program, and checks what can be checked before the run.
+///
+/// # Errors
+/// An option makes no sense, or the port cannot be opened.
+pub fn open(config: &UdpConfig, adapter: Option<&Adapter>) -> Result<Box<dyn Acquisition>, DeviceError> {
+    Ok(Box::new(Listener::open(config, adapter)?))
+}
+
+/// Whether the datagrams come by an adapter that this program drives by itself.
+pub fn drives(config: &UdpConfig) -> bool {
+    listener::drives(config)
+}
+
+/// Checks what can be checked without opening a port.
+///
+/// # Errors
+/// An option makes no sense.
+pub fn check(config: &UdpConfig) -> Result<(), DeviceError> {
+    Assembler::new(config).map(drop)?;
+    listener::check(config)
+}

@@ -1,0 +1,419 @@
+//! The device: a port, and what comes through it.
+
+use crate::assembler::{Assembler, Taken};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, UdpConfig};
+use thalweg_frames::{Arrival, Counters, DirectSocket, FrameIo, FramesError, Place, UdpPort};
+use thalweg_link::Adapter;
+use thalweg_wire::TaiNanos;
+
+/// Datagrams received in one call.
+const BURST: usize = 64;
+/// Buffers that it takes: all that there are.
+const DEPTH: u32 = 1 << 16;
+/// Bursts received before others have their turn.
+const TURNS: usize = 16;
+/// From one look at a port that wakes nobody to the next.
+const LOOK: Duration = Duration::from_micros(50);
+/// The same, while nothing is taken: somebody may ask for its address (ARP).
+const GLANCE: Duration = Duration::from_millis(1);
+/// A run that is to stop pauses for a moment: what comes within this time is still wanted.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Datagrams thrown away when the run begins: those that came before.
+const STALE: usize = 1 << 20;
+
+/// A device that listens.
+#[derive(Debug)]
+pub struct Listener {
+    description: Description,
+    port: Port,
+    from: Option<Sender>,
+    assembler: Assembler,
+    /// What came and found no buffer.
+    waiting: VecDeque<Box<[u8]>>,
+    /// When it was last looked at the port, and when that was found empty.
+    looked: Duration,
+    empty: Duration,
+    /// There may be more than was received.
+    more: bool,
+    /// What the port had counted before the run.
+    before: Counters,
+    fronts: Vec<u8>,
+    buffers: Vec<Buffer>,
+}
+
+/// What datagrams come through.
+#[derive(Debug)]
+enum Port {
+    /// In their places.
+    Direct(DirectSocket),
+    /// To be copied from there.
+    Frames(Box<dyn FrameIo>),
+}
+
+/// What a look at the port found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// Something.
+    Came,
+    /// Nothing.
+    Empty,
+    /// It was not looked at: there is no buffer for what may be there.
+    NoBuffer,
+}
+
+/// Who is listened to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    Host(IpAddr),
+    Port(SocketAddr),
+}
+
+impl Sender {
+    fn is(&self, from: SocketAddr) -> bool {
+        match self {
+            Self::Host(host) => *host == from.ip(),
+            Self::Port(port) => *port == from,
+        }
+    }
+}
+
+/// Checks the options that no format has to do with.
+pub(crate) fn check(config: &UdpConfig) -> Result<(), DeviceError> {
+    sender(config)?;
+    address(&config.listen).map(drop)
+}
+
+fn sender(config: &UdpConfig) -> Result<Option<Sender>, DeviceError> {
+    let Some(text) = &config.from else { return Ok(None) };
+    let host = text.parse().map(Sender::Host);
+    let sender = host.or_else(|_| text.parse().map(Sender::Port)).map_err(|_| DeviceError::Option {
+        option: "from",
+        problem: format!("'{text}' is no address: write one, such as 10.0.0.5, or one with a port, 10.0.0.5:4000"),
+    })?;
+    Ok(Some(sender))
+}
+
+/// The ways that datagrams come by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Udp,
+    AfXdp,
+    Dpdk,
+}
+
+pub(crate) fn drives(config: &UdpConfig) -> bool {
+    address(&config.listen).is_ok_and(|(way, _)| way == Way::Dpdk)
+}
+
+fn address(listen: &str) -> Result<(Way, &str), DeviceError> {
+    let (way, place) = listen.split_once(':').unwrap_or((listen, ""));
+    let way = match way {
+        "udp" => Some(Way::Udp),
+        "af-xdp" => Some(Way::AfXdp),
+        "dpdk" => Some(Way::Dpdk),
+        _ => None,
+    };
+    way.filter(|_| place.contains(':')).map(|way| (way, place)).ok_or_else(|| DeviceError::Option {
+        option: "listen",
+        problem: format!(
+            "'{listen}' is no place to listen at: write udp:HOST:PORT, af-xdp:HOST:PORT or dpdk:HOST:PORT"
+        ),
+    })
+}
+
+impl Listener {
+    /// Opens a port, and holds what comes there from now on.
+    ///
+    /// # Errors
+    /// An option makes no sense, or the port cannot be opened.
+    pub fn open(config: &UdpConfig, adapter: Option<&Adapter>) -> Result<Self, DeviceError> {
+        let assembler = Assembler::new(config)?;
+        let doing = || format!("listening on {}", config.listen);
+        let network = |error| DeviceError::Network { doing: doing(), error };
+        let (way, place) = address(&config.listen)?;
+        let found = place.to_socket_addrs().map_err(network)?.next();
+        let at = found.ok_or_else(|| network(io::ErrorKind::NotFound.into()))?;
+        let mut port = match (way, assembler.in_place()) {
+            (Way::Udp, Some(_)) => Port::Direct(DirectSocket::bind(at).map_err(network)?),
+            (Way::Udp, None) => Port::Frames(Box::new(UdpPort::bind(at).map_err(network)?)),
+            (Way::Dpdk, _) => {
+                let missing = || DeviceError::Option {
+                    option: "listen",
+                    problem: format!(
+                        "{} comes by an adapter, in IPv4: name one as the source's `adapter`",
+                        config.listen
+                    ),
+                };
+                let (Some(adapter), SocketAddr::V4(at)) = (adapter, at) else { return Err(missing()) };
+                let port = thalweg_dpdk::datagrams(adapter, at).map_err(io::Error::other).map_err(network)?;
+                Port::Frames(Box::new(port))
+            }
+            #[cfg(feature = "af-xdp")]
+            (Way::AfXdp, _) => {
+                let port = thalweg_frames::AfXdpPort::at(at);
+                Port::Frames(Box::new(
+                    port.map_err(|FramesError { doing, error }| DeviceError::Network { doing, error })?,
+                ))
+            }
+            #[cfg(not(feature = "af-xdp"))]
+            (Way::AfXdp, _) => {
+                let error = io::Error::new(io::ErrorKind::Unsupported, "this thalweg was built without AF_XDP");
+                return Err(network(error));
+            }
+        };
+        let holds = match &mut port {
+            Port::Direct(socket) => socket.hold(config.buffer.0),
+            Port::Frames(port) => port.hold(config.buffer.0),
+        };
+        if holds < config.buffer.0 {
+            let (listen, wanted) = (&config.listen, config.buffer);
+            let why = too_small(way, wanted.0);
+            tracing::warn!("{listen}: {holds} bytes are kept until they are received, not {wanted}: {why}");
+        }
+        let mut description = Description {
+            kind: format!("udp-{}", config.format.name()),
+            payload_type: assembler.payload_type().name().to_owned(),
+            record_bytes: Some(config.size.0),
+            thread: config.thread,
+            ..Description::default()
+        };
+        description.fragment_rate = config.rate.map(|rate| rate.hertz());
+        Ok(Self {
+            description,
+            port,
+            from: sender(config)?,
+            fronts: vec![0; assembler.in_place().unwrap_or(0) * BURST],
+            assembler,
+            waiting: VecDeque::new(),
+            looked: Duration::ZERO,
+            empty: Duration::ZERO,
+            more: false,
+            before: Counters::default(),
+            buffers: Vec::with_capacity(BURST),
+        })
+    }
+
+    /// Where the instrument is to send to.
+    pub fn local(&self) -> SocketAddr {
+        match &self.port {
+            Port::Direct(socket) => socket.local(),
+            Port::Frames(port) => port.local(),
+        }
+    }
+
+    /// Takes what has come, as far as there are buffers.
+    fn receive(&mut self, now: Duration) -> Result<Look, DeviceError> {
+        match &self.port {
+            Port::Direct(_) => self.receive_in_place(now),
+            Port::Frames(_) => self.receive_and_copy(now),
+        }
+    }
+
+    fn receive_in_place(&mut self, now: Duration) -> Result<Look, DeviceError> {
+        let Self { port: Port::Direct(socket), assembler, fronts, buffers, from, .. } = self else {
+            return Ok(Look::Empty);
+        };
+        assembler.take_buffers(BURST, buffers);
+        if buffers.is_empty() {
+            return Ok(Look::NoBuffer);
+        }
+        let (front, longest) = (assembler.in_place().unwrap_or(0), assembler.longest());
+        let mut rest = &mut fronts[..];
+        let mut places: Vec<_> = buffers
+            .iter_mut()
+            .map(|buffer| {
+                let (first, others) = std::mem::take(&mut rest).split_at_mut(front);
+                rest = others;
+                Place::new(first, &mut buffer.payload()[..longest])
+            })
+            .collect();
+        let received = socket.receive(&mut places).map_err(network)?;
+        let came: Vec<_> = places.iter().take(received).map(|place| (place.length, place.from)).collect();
+        drop(places);
+        for (at, buffer) in buffers.drain(..).enumerate() {
+            match came.get(at) {
+                None => assembler.unused(buffer),
+                Some((_, sender)) if from.is_some_and(|from| sender.is_none_or(|sender| !from.is(sender))) => {
+                    assembler.stranger();
+                    assembler.unused(buffer);
+                }
+                Some((length, _)) => {
+                    assembler.received(&fronts[at * front..(at + 1) * front], buffer, *length, now);
+                }
+            }
+        }
+        Ok(if received > 0 { Look::Came } else { Look::Empty })
+    }
+
+    fn receive_and_copy(&mut self, now: Duration) -> Result<Look, DeviceError> {
+        let Self { port: Port::Frames(port), assembler, waiting, from, .. } = self else { return Ok(Look::Empty) };
+        if !waiting.is_empty() {
+            let before = waiting.len();
+            waiting.retain(|bytes| assembler.datagram(bytes, now) == Taken::NoBuffer);
+            return Ok(if waiting.len() < before { Look::Came } else { Look::NoBuffer });
+        }
+        let came = Cell::new(false);
+        let mut each = |sender, arrival: Arrival<'_>| {
+            let Arrival::Datagram(bytes) = arrival else { return };
+            came.set(true);
+            if from.is_some_and(|from| !from.is(sender)) {
+                assembler.stranger();
+            } else if assembler.datagram(bytes, now) == Taken::NoBuffer {
+                waiting.push_back(bytes.into());
+            }
+        };
+        port.receive(&mut each).map_err(network)?;
+        // A port that has to be told that somebody waits may have something by then.
+        if !came.get() && !port.prepare_wait() {
+            port.receive(&mut each).map_err(network)?;
+        }
+        Ok(if came.get() { Look::Came } else { Look::Empty })
+    }
+
+    fn port_counters(&self) -> Counters {
+        match &self.port {
+            Port::Direct(socket) => socket.counters(),
+            Port::Frames(port) => port.counters(),
+        }
+    }
+}
+
+impl Port {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Direct(socket) => Some(socket.as_fd()),
+            Self::Frames(port) => port.fd(),
+        }
+    }
+
+    /// Throws away what waits. Whether anything did.
+    fn discard(&mut self) -> Result<usize, FramesError> {
+        match self {
+            Self::Direct(socket) => {
+                let mut places: Vec<_> = (0..BURST).map(|_| Place::new(&mut [], &mut [])).collect();
+                socket.receive(&mut places)
+            }
+            Self::Frames(port) => {
+                let mut count = 0;
+                port.receive(&mut |_, _| count += 1)?;
+                Ok(count)
+            }
+        }
+    }
+}
+
+/// Why less is kept than was asked for, and what to do.
+fn too_small(way: Way, wanted: u64) -> String {
+    match way {
+        // A byte takes two: the kernel counts its own beside (socket(7), `SO_RCVBUF`).
+        Way::Udp => format!("set net.core.rmem_max to {wanted} at least"),
+        Way::AfXdp => "the interface's rings hold no more. Ask for a smaller `buffer`".into(),
+        Way::Dpdk => "the adapter has no more descriptors. Ask for a smaller `buffer`".into(),
+    }
+}
+
+fn network(FramesError { doing, error }: FramesError) -> DeviceError {
+    DeviceError::Network { doing, error }
+}
+
+impl Acquisition for Listener {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn max_payload(&self) -> usize {
+        self.assembler.longest()
+    }
+
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.assembler.post(buffer);
+    }
+
+    /// What came before is no part of the run.
+    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+        let mut stale = 0;
+        while stale < STALE {
+            match self.port.discard().map_err(network)? {
+                0 => break,
+                some => stale += some,
+            }
+        }
+        if stale > 0 {
+            tracing::info!(stale, "datagrams came before the run began");
+        }
+        self.before = self.port_counters();
+        self.assembler.start();
+        tracing::info!("{}: what comes from now on counts", self.local());
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        self.looked = now;
+        for _ in 0..TURNS {
+            if let Some(acquired) = self.assembler.next(self.empty) {
+                return Ok(acquired);
+            }
+            let found = self.receive(now)?;
+            self.more = found == Look::Came;
+            if found == Look::Empty {
+                self.empty = now;
+            }
+            if !self.more {
+                // What came without a buffer may have left no way but to give up what is next.
+                return Ok(self.assembler.next(self.empty).unwrap_or(Acquired::NotYet));
+            }
+        }
+        Ok(Acquired::NotYet)
+    }
+
+    fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
+        if self.port.fd().is_some() {
+            return Ok(None);
+        }
+        if now < self.looked + PAUSE {
+            return Ok(Some(self.looked + PAUSE));
+        }
+        self.port.discard().map_err(network)?;
+        Ok(Some(now + GLANCE))
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.fd()
+    }
+
+    /// Nobody is to be woken for what has no buffer.
+    fn has_room(&self) -> bool {
+        self.assembler.has_buffer() && self.waiting.is_empty()
+    }
+
+    fn next_time(&self) -> Option<Duration> {
+        if self.more {
+            return Some(Duration::ZERO);
+        }
+        // What waits at the port may be what is missing: nothing is given up while nobody looks there.
+        let due = self.assembler.next_time().filter(|due| due.is_zero() || self.has_room());
+        // Nobody tells of what comes at a port that is polled.
+        let look = self.port.fd().is_none().then(|| self.looked + LOOK);
+        due.into_iter().chain(look).min()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let port = self.port_counters();
+        let since = |now: u64, before: u64| now.saturating_sub(before);
+        let edge = [
+            ("dropped_by_kernel", since(port.dropped, self.before.dropped)),
+            ("foreign", since(port.foreign, self.before.foreign)),
+        ];
+        self.assembler.counts().list().into_iter().chain(edge).collect()
+    }
+}

@@ -1,0 +1,209 @@
+//! VITA-49 signal data packets (ANSI/VITA 49.0-2009, *VITA Radio Transport Standard*, section 6.1; 49.2-2017, section
+//! 5.1). All numbers are big-endian.
+//!
+//! A packet's own count has 4 bits: of a gap of more than ten packets it does not tell how long it was, and a packet that
+//! is overtaken by more than four is taken for a later one. Where the packets come at a known rate and have time stamps,
+//! these do.
+
+use crate::format::{Format, Part, Refusal, Said, filled};
+use thalweg_device::UdpConfig;
+use thalweg_wire::{PayloadType, TaiNanos, tai_minus_utc};
+
+/// Picoseconds in a second.
+const PICO: u64 = 1_000_000_000_000;
+/// The beginning of GPS time, 6 January 1980, in TAI seconds since 1970 (IS-GPS-200, section 3.3.4: 19 s behind TAI).
+const GPS_EPOCH: u64 = 315_964_800 + 19;
+
+/// Packets of one stream.
+#[derive(Debug)]
+pub(crate) struct Vita49 {
+    stream: Option<Stream>,
+    /// Millionths of packets per second.
+    rate: Option<i128>,
+    /// The time of the first packet, in picoseconds, and its count.
+    first: Option<(i128, u8)>,
+}
+
+/// Whose a packet is: the standard allows a stream without a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    Unnamed,
+    Named(u32),
+}
+
+impl Vita49 {
+    pub(crate) fn new(config: &UdpConfig) -> Self {
+        let rate = config.rate.map(|rate| (rate.hertz() * 1e6).round() as i128);
+        Self { stream: config.stream.map(Stream::Named), rate, first: None }
+    }
+}
+
+impl Format for Vita49 {
+    fn bits(&self) -> u32 {
+        if self.rate.is_some() { 64 } else { 4 }
+    }
+
+    fn whole(&self) -> bool {
+        true
+    }
+
+    fn read(&self, _front: &[u8], body: &[u8]) -> Result<Said, Refusal> {
+        let Packet { stream, count, time, timestamp } = Packet::read(body)?;
+        if self.stream.is_some_and(|known| known != stream) {
+            return Err(Refusal::Other);
+        }
+        let number = match self.rate {
+            None => count.into(),
+            Some(rate) => {
+                let time = time.ok_or(Refusal::Unnumbered)?;
+                let (first, first_count) = self.first.unwrap_or((time, count));
+                number(time - first, rate, count.wrapping_sub(first_count))
+            }
+        };
+        Ok(Part::whole(number, body, filled(PayloadType::RAW, timestamp)))
+    }
+
+    fn accepted(&mut self, body: &[u8]) {
+        if (self.stream.is_none() || self.rate.is_some() && self.first.is_none())
+            && let Ok(Packet { stream, count, time, .. }) = Packet::read(body)
+        {
+            self.stream = Some(stream);
+            self.first = self.first.or(time.map(|time| (time, count)));
+        }
+    }
+}
+
+/// What a packet's header says.
+struct Packet {
+    stream: Stream,
+    count: u8,
+    /// In picoseconds, where it is known to one.
+    time: Option<i128>,
+    timestamp: Option<TaiNanos>,
+}
+
+impl Packet {
+    fn read(body: &[u8]) -> Result<Self, Refusal> {
+        let (words, _) = body.as_chunks::<4>();
+        let mut words = words.iter().map(|word| u32::from_be_bytes(*word));
+        let mut next = || words.next().ok_or(Refusal::Truncated);
+        let head = next()?;
+        let length = 4 * (head & 0xffff) as usize;
+        if length != body.len() {
+            return Err(if length > body.len() { Refusal::Truncated } else { Refusal::Malformed });
+        }
+        let stream = match head >> 28 {
+            0 => Stream::Unnamed,
+            1 => Stream::Named(next()?),
+            _ => return Err(Refusal::Other),
+        };
+        if head >> 27 & 1 == 1 {
+            // The class: who made it, and what its payload is.
+            next()?;
+            next()?;
+        }
+        let (kind, fraction_kind) = (head >> 22 & 3, head >> 20 & 3);
+        let seconds = if kind == 0 { 0 } else { u64::from(next()?) };
+        let fraction = if fraction_kind == 0 { 0 } else { u64::from(next()?) << 32 | u64::from(next()?) };
+        if fraction_kind == 2 && fraction >= PICO || head >> 26 & 1 == 1 && words.next().is_none() {
+            return Err(Refusal::Malformed);
+        }
+        let second = match kind {
+            1 => tai_minus_utc(seconds).map(|offset| seconds + u64::from(offset)),
+            2 => Some(seconds + GPS_EPOCH),
+            _ => None,
+        };
+        let pico = if fraction_kind == 2 { fraction } else { 0 };
+        let count = (head >> 16 & 0xf) as u8;
+        let exact = second.filter(|_| fraction_kind == 2);
+        let time = exact.map(|second| i128::from(second) * i128::from(PICO) + i128::from(pico));
+        let timestamp = second.map(|second| TaiNanos(second * 1_000_000_000 + pico / 1000));
+        Ok(Packet { stream, count, time, timestamp })
+    }
+}
+
+/// The number so many picoseconds after number 0: that which has these four last bits and is nearest by time.
+fn number(pico: i128, rate: i128, count: u8) -> u64 {
+    const UNIT: i128 = PICO as i128 * 1_000_000;
+    // Times are of 32 bits of seconds: what no rate could count is not a number either.
+    let by_time = pico.checked_mul(rate).map_or(0, |product| (product + UNIT / 2).div_euclid(UNIT));
+    #[expect(clippy::cast_possible_truncation, reason = "modulo 2⁶⁴, as numbers are compared")]
+    let by_time = by_time as u64;
+    let off = (count.wrapping_sub(by_time as u8) << 4).cast_signed() >> 4;
+    by_time.wrapping_add_signed(off.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_device::UdpConfig;
+
+    fn device(more: &str) -> Vita49 {
+        let text = format!("listen = \"udp:0.0.0.0:1\"\nformat = \"vita49\"\nsize = 9000\n{more}");
+        Vita49::new(&toml::from_str::<UdpConfig>(&text).unwrap())
+    }
+
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_be_bytes()).collect()
+    }
+
+    /// A packet of stream 7, at a UTC second and picosecond.
+    fn packet(count: u32, second: u32, pico: u64) -> Vec<u8> {
+        words(&[0x1060_0006 | count << 16, 7, second, (pico >> 32) as u32, pico as u32, 0xdead_beef])
+    }
+
+    #[test]
+    fn the_fields_are_where_the_standard_has_them() {
+        let bytes = packet(5, 1_700_000_000, 250_000_000_000);
+        let Said::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
+        assert_eq!((part.number, part.total, part.payload), (5, 24, 0..24));
+        assert_eq!(part.filled.timestamp, Some(TaiNanos(1_700_000_037_250_000_000)));
+        // Without a stream, with a class, no time, a trailer.
+        let bytes = words(&[0x0c01_0005, 1, 2, 0xdead_beef, 0]);
+        let Said::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
+        assert_eq!((part.number, part.filled.timestamp), (1, None));
+        // GPS time, no fraction: 2023-11-14 22:13:20 UTC.
+        let bytes = words(&[0x1080_0003, 7, 1_384_035_218]);
+        let Said::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
+        assert_eq!(part.filled.timestamp, Some(TaiNanos(1_700_000_037_000_000_000)));
+    }
+
+    #[test]
+    fn what_is_no_signal_data_or_of_another_stream_or_cut_is_refused() {
+        let whole = packet(0, 1, 0);
+        for length in 0..whole.len() {
+            assert_eq!(device("").read(&[], &whole[..length]), Err(Refusal::Truncated), "{length}");
+        }
+        assert_eq!(device("").read(&[], &[&whole[..], &[0; 4]].concat()), Err(Refusal::Malformed));
+        assert_eq!(device("stream = 8").read(&[], &whole), Err(Refusal::Other));
+        assert_eq!(device("").read(&[], &words(&[0x4000_0002, 7])), Err(Refusal::Other), "context");
+        assert_eq!(device("").read(&[], &packet(0, 1, PICO)), Err(Refusal::Malformed));
+    }
+
+    #[test]
+    fn the_stream_and_the_beginning_are_those_of_the_first_packet_that_is_taken() {
+        let mut device = device("rate = 1000");
+        let other = words(&[0x1060_0006, 8, 1_700_000_100, 0, 0, 0]);
+        assert!(device.read(&[], &other).is_ok(), "it was not taken");
+        device.accepted(&packet(3, 1_700_000_100, 0));
+        let Ok(Said::Part(part)) = device.read(&[], &packet(4, 1_700_000_100, PICO / 1000)) else { panic!() };
+        assert_eq!(part.number, 1);
+        assert_eq!(device.read(&[], &other), Err(Refusal::Other));
+    }
+
+    #[test]
+    fn with_a_rate_a_long_gap_is_as_long_as_it_was() {
+        let mut device = device("rate = 1000");
+        let mut read = |count, second, pico| {
+            let packet = packet(count, second, pico);
+            let Said::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
+            device.accepted(&packet);
+            part.number.cast_signed()
+        };
+        assert_eq!(read(3, 1_700_000_100, 0), 0);
+        // Time stamps that are off by some packets do not matter: the count is right.
+        assert_eq!(read(4, 1_700_000_100, 4 * PICO / 1000), 1);
+        assert_eq!(read((1_000_000 + 3) % 16, 1_700_001_100, 0), 1_000_000);
+        assert_eq!(read(1, 1_700_000_100, 0), -2);
+    }
+}

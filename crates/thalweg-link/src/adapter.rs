@@ -1,0 +1,149 @@
+//! A network adapter that an end drives by itself, past the kernel, which therefore knows neither its address nor its
+//! network.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+use thalweg_frames::Subnet;
+
+/// Which adapter it is, and what it is called in its network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adapter {
+    /// Its name, as its driver reads it: a PCI address, or a virtual device with its arguments.
+    pub device: String,
+    /// Its own address. A builder's is where it listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<OwnAddress>,
+    /// Who takes what goes to other networks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<Ipv4Addr>,
+    /// Most bytes of an IP packet. What the adapter has where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+}
+
+/// An IPv4 address, and how many leading bits it has in common with all neighbours: `10.0.0.2/24`. Without a number
+/// everybody is a neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct OwnAddress {
+    /// The address.
+    pub ip: Ipv4Addr,
+    /// The bits, where they are said.
+    pub prefix: Option<u8>,
+}
+
+impl Adapter {
+    /// Looks for what cannot be, without touching the adapter.
+    ///
+    /// # Errors
+    /// The key, and what is wrong with it.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let must = |holds, key, problem: String| if holds { Ok(()) } else { Err((key, problem)) };
+        let named = !self.device.is_empty() && !self.device.contains(char::is_control);
+        must(named, "device", format!("{:?} is no name of a device: write its PCI address", self.device))?;
+        if let Some(OwnAddress { ip, .. }) = self.address {
+            must(is_of_one_host(ip), "address", format!("{ip} is no address that one host has"))?;
+        }
+        if let Some(gateway) = self.gateway {
+            let near = self.address.is_some_and(|own| own.prefix.is_some() && own.reaches(gateway));
+            let text = format!("{gateway} is no neighbour: give `address` with its network, such as \"10.0.0.2/24\"");
+            must(near, "gateway", text)?;
+        }
+        let mtu = self.mtu.unwrap_or(1500);
+        must(mtu >= 576, "mtu", format!("{mtu}; 576 to 65535 are possible"))
+    }
+}
+
+impl OwnAddress {
+    /// Whether this is a neighbour's address.
+    pub fn reaches(self, other: Ipv4Addr) -> bool {
+        let subnet = Subnet { prefix: self.prefix.unwrap_or(0), gateway: None, answers: false };
+        subnet.reaches(self.ip, other)
+    }
+}
+
+/// Whether it names one host, and that not the one that says it.
+fn is_of_one_host(ip: Ipv4Addr) -> bool {
+    !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast())
+}
+
+impl FromStr for OwnAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is no address of an adapter: write one such as 10.0.0.2/24");
+        let (ip, prefix) = text.split_once('/').map_or((text, None), |(ip, prefix)| (ip, Some(prefix)));
+        let ip = ip.parse().map_err(|_| wrong())?;
+        let prefix = prefix.map(|bits| bits.parse().ok().filter(|bits| *bits <= 32).ok_or_else(wrong)).transpose()?;
+        Ok(Self { ip, prefix })
+    }
+}
+
+impl fmt::Display for OwnAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.prefix {
+            Some(prefix) => write!(f, "{}/{prefix}", self.ip),
+            None => self.ip.fmt(f),
+        }
+    }
+}
+
+impl TryFrom<String> for OwnAddress {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<OwnAddress> for String {
+    fn from(address: OwnAddress) -> Self {
+        address.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn adapter(address: &str) -> Adapter {
+        Adapter { device: "0000:00:11.0".into(), address: address.parse().ok(), gateway: None, mtu: None }
+    }
+
+    #[test]
+    fn an_address_is_written_as_it_is_read() {
+        for text in ["10.0.0.2/24", "10.0.0.2", "10.0.0.2/0", "10.0.0.2/32"] {
+            assert_eq!(text.parse::<OwnAddress>().unwrap().to_string(), text);
+        }
+        for text in ["", "10.0.0.2/33", "10.0.0.2/", "host/24", "::1/64", "10.0.0.2/24/1", "10.0.0.2/-1"] {
+            assert!(text.parse::<OwnAddress>().unwrap_err().contains("10.0.0.2/24"), "{text}");
+        }
+    }
+
+    #[test]
+    fn neighbours_share_the_leading_bits() {
+        let reaches = |own: &str, other: [u8; 4]| own.parse::<OwnAddress>().unwrap().reaches(other.into());
+        assert!(reaches("10.0.0.2/24", [10, 0, 0, 254]) && !reaches("10.0.0.2/24", [10, 0, 1, 2]));
+        assert!(reaches("10.0.0.2", [192, 0, 2, 1]) && reaches("10.0.0.2/0", [192, 0, 2, 1]));
+        assert!(!reaches("10.0.0.2/32", [10, 0, 0, 3]));
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_with_its_key() {
+        let wrong = |adapter: Adapter| adapter.check().unwrap_err().0;
+        assert!(adapter("10.0.0.2/24").check().is_ok());
+        for ip in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"] {
+            assert_eq!(wrong(adapter(ip)), "address");
+        }
+        assert_eq!(wrong(Adapter { device: String::new(), ..adapter("10.0.0.2") }), "device");
+        assert_eq!(wrong(Adapter { device: "a\0b".into(), ..adapter("10.0.0.2") }), "device");
+        assert_eq!(wrong(Adapter { mtu: Some(100), ..adapter("10.0.0.2") }), "mtu");
+        let gateway = Some([10, 0, 0, 1].into());
+        assert!(Adapter { gateway, ..adapter("10.0.0.2/24") }.check().is_ok());
+        assert_eq!(wrong(Adapter { gateway, ..adapter("10.0.0.2") }), "gateway");
+        assert_eq!(wrong(Adapter { gateway, ..adapter("10.0.1.2/24") }), "gateway");
+    }
+}

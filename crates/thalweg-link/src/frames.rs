@@ -1,0 +1,655 @@
+//! Endpoints of links of frames: a port for all peers, and for each peer a connection that is reliable though the port is
+//! not.
+//!
+//! What is said goes in *words*, which are heard once and in order (`channel`). What a slot holds goes in *pieces*,
+//! straight from the arena; who misses one asks for it again (`builder`). So nothing is held back behind what was lost,
+//! and nothing is kept to be sent again but the slot itself, which is kept anyway. `docs/wire.md` has the bytes.
+//!
+//! A builder knows a connection by the number that the source has drawn for it (64 bits) and by where it comes from;
+//! what says it is of another is dropped.
+
+mod builder;
+mod channel;
+mod source;
+
+use crate::{
+    Address, BuilderEndpoint, BuilderLink, Endpoint, Interest, LinkError, Origin, Peer, SourceEndpoint, SourceGreeting,
+    SourceLink, Watch,
+};
+use builder::FrameBuilder;
+use channel::{Channel, Word};
+use rustix::event::{PollFd, PollFlags, poll};
+use source::FrameSource;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thalweg_arena::Arena;
+use thalweg_frames::{Arrival, FrameIo, FramesError};
+use thalweg_wire::{Content, HEAD_LEN, Head, MESSAGE_LEN, Message};
+
+/// Bytes in the longest datagram of words: fits an Ethernet frame with room for what tunnels add.
+const WORDS: usize = 1400;
+/// Frames of one peer before others have their turn.
+const FAIR_SHARE: usize = 64;
+/// Bursts received before others have their turn.
+const BURSTS: usize = 8;
+/// The longest that a source is not asked how far it is.
+const LONGEST_PROBE: Duration = Duration::from_millis(640);
+/// From one look at a port that wakes nobody to the next, while its node sleeps.
+const LOOK: Duration = Duration::from_micros(50);
+/// Connections that nobody has let in yet.
+const MOST_WAITING: usize = 4096;
+/// Connections that are over, and of which frames may still be on their way.
+const MOST_PAST: usize = 4096;
+/// How long what was said last is said again after a connection was closed, and after the port was.
+const LINGER: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// A port, and the connections that lead through it.
+#[derive(Debug)]
+pub(crate) struct Frames<I: FrameIo, H: Half> {
+    io: I,
+    watch: Watch,
+    interest: Interest,
+    connections: BTreeMap<u64, Connection<H>>,
+    /// The connection to each peer.
+    peers: Vec<Option<u64>>,
+    /// Where it is a builder's: who waits to be let in.
+    door: Option<Door>,
+    /// Those that were closed here, the oldest first: what comes of them late begins no new one.
+    past: VecDeque<u64>,
+    /// Where nobody is any more, while there may be more to be received.
+    gone: Vec<SocketAddr>,
+    /// More may have come than was received.
+    more: bool,
+    /// The connection whose turn it is, where there was no room to send for all.
+    turn: u64,
+    now: Duration,
+    random: RandomState,
+    drawn: u64,
+    room: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Door {
+    place: String,
+    waiting: VecDeque<u64>,
+    listens: bool,
+}
+
+#[derive(Debug)]
+struct Connection<H: Half> {
+    peer: Option<usize>,
+    address: SocketAddr,
+    half: H,
+    received: Vec<H::Received>,
+    /// It is over, and why, until that was told.
+    over: bool,
+    error: Option<LinkError>,
+    /// Nobody is at the other end any more.
+    gone: bool,
+    /// Bytes of slots have come since it was last received from.
+    stirred: bool,
+    /// It was closed here, and what was said last is said again until then.
+    closing: Option<Duration>,
+}
+
+/// One end of a connection, without its port.
+pub(crate) trait Half: Debug + Send + Sized {
+    /// What is received.
+    type Received: Debug + Send;
+    /// Whether it sends what lies in memory: then the port needs to know that.
+    const SENDS_PIECES: bool;
+
+    /// Its words.
+    fn channel(&mut self) -> &mut Channel;
+
+    /// A frame has come.
+    fn on_frame(
+        &mut self,
+        head: &Head,
+        content: &[u8],
+        now: Duration,
+        said: &mut Vec<Self::Received>,
+    ) -> Result<(), LinkError>;
+
+    /// Time passes.
+    fn time(&mut self, now: Duration) -> Result<(), LinkError>;
+
+    /// Only datagrams of so many bytes get there.
+    fn too_long(&mut self, longest: usize);
+
+    /// When [`time`](Self::time) has something to do.
+    fn deadline(&self) -> Duration;
+
+    /// Puts one frame into the port's burst, which has room for it. False where there is nothing to be sent.
+    fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError>;
+
+    /// Whoever is on the other end hears the last words, and nothing else.
+    fn close(&mut self);
+
+    /// One for a connection that a source begins, at a builder's port that copies what comes so many times.
+    fn begun(connection: u64, from: SocketAddr, copies: u64, now: Duration) -> Option<Self>;
+}
+
+/// A message, and the text behind it that has not come as a whole.
+#[derive(Debug, Default)]
+struct Texts {
+    begun: Option<(Message, Vec<u8>)>,
+}
+
+impl Texts {
+    /// A word was heard: with it, a message may be whole.
+    fn on_word(&mut self, word: &Word) -> Result<Option<(Message, Vec<u8>)>, LinkError> {
+        let (message, mut text) = match self.begun.take() {
+            Some((message, mut text)) => {
+                text.extend_from_slice(word);
+                (message, text)
+            }
+            None => (Message::decode(word)?, Vec::new()),
+        };
+        // A piece's bytes are no text: it says so itself, and is told so by whoever hears it.
+        let length = if matches!(message, Message::Data { .. }) { 0 } else { message.body_len() };
+        if text.len() < length {
+            self.begun = Some((message, text));
+            return Ok(None);
+        }
+        text.truncate(length);
+        Ok(Some((message, text)))
+    }
+}
+
+/// A message with its text, in words.
+fn words_of(message: &Message, text: &[u8]) -> impl Iterator<Item = Word> {
+    std::iter::once(message.encode()).chain(words(text))
+}
+
+/// Bytes in words, the last of them filled up with zeros.
+fn words(bytes: &[u8]) -> impl Iterator<Item = Word> {
+    bytes.chunks(MESSAGE_LEN).map(|part| {
+        let mut word = [0; MESSAGE_LEN];
+        word[..part.len()].copy_from_slice(part);
+        word
+    })
+}
+
+/// Puts the next words into the burst, in a datagram of at least so many bytes.
+fn put_words(
+    channel: &mut Channel,
+    served: u32,
+    to: SocketAddr,
+    padded: usize,
+    now: Duration,
+    io: &mut dyn FrameIo,
+    room: &mut Vec<u8>,
+) {
+    room.clear();
+    room.resize(HEAD_LEN, 0);
+    let first = channel.next_words((WORDS - HEAD_LEN) / MESSAGE_LEN, now, room);
+    let head = channel.head(Content::Words { first }, room.len() - HEAD_LEN, served, now);
+    room[..HEAD_LEN].copy_from_slice(&head.encode());
+    room.resize(room.len().max(padded), 0);
+    io.send(to, room, None);
+}
+
+impl<I: FrameIo, H: Half> Frames<I, H> {
+    fn new(io: I, door: Option<Door>, watch: Watch) -> Result<Self, LinkError> {
+        if let Some(fd) = io.fd() {
+            watch.add(fd, 0, Interest::READ)?;
+        }
+        let now = io.time(Duration::ZERO);
+        Ok(Self {
+            io,
+            watch,
+            interest: Interest::READ,
+            connections: BTreeMap::new(),
+            peers: Vec::new(),
+            door,
+            past: VecDeque::new(),
+            gone: Vec::new(),
+            more: false,
+            turn: 0,
+            now,
+            random: RandomState::new(),
+            drawn: 0,
+            room: Vec::new(),
+        })
+    }
+
+    /// Whether the port wakes nobody, and is looked at instead.
+    fn is_polled(&self) -> bool {
+        self.io.fd().is_none() && self.io.sees()
+    }
+
+    fn put(&mut self, peer: usize, connection: u64) {
+        if self.peers.len() <= peer {
+            self.peers.resize(peer + 1, None);
+        }
+        self.peers[peer] = Some(connection);
+    }
+
+    fn of(&self, peer: usize) -> Option<&Connection<H>> {
+        self.connections.get(&(*self.peers.get(peer)?)?)
+    }
+
+    fn of_mut(&mut self, peer: usize) -> Option<&mut Connection<H>> {
+        self.connections.get_mut(&(*self.peers.get(peer)?)?)
+    }
+
+    /// A number that nobody guesses.
+    fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        self.random.hash_one(self.drawn)
+    }
+
+    /// Hears what has come: as many bursts as are fair. True where more may be waiting.
+    fn hear(&mut self, now: Duration) -> Result<bool, FramesError> {
+        let Self { io, connections, door, past, gone, .. } = self;
+        let (mut strays, mut long, copies) = (Vec::new(), Vec::new(), io.copies().1);
+        let mut each = |from: SocketAddr, arrival: Arrival<'_>| match arrival {
+            Arrival::Datagram(datagram) => {
+                let Ok((head, content)) = Head::decode(datagram) else { return };
+                let connection = head.connection;
+                if let Some(known) = connections.get_mut(&connection) {
+                    if known.address == from && !known.over {
+                        let outcome = known.hear(&head, content, now);
+                        known.ends(outcome);
+                    }
+                    return;
+                }
+                if let Some(door) = door
+                    && is_hello(&head, content)
+                    && door.waiting.len() < MOST_WAITING
+                    && !past.contains(&connection)
+                    && let Some(half) = H::begun(connection, from, copies, now)
+                {
+                    let mut new = Connection::new(half, from, None);
+                    let outcome = new.hear(&head, content, now);
+                    new.ends(outcome);
+                    connections.insert(connection, new);
+                    door.waiting.push_back(connection);
+                } else if head.content != Content::Over && head.heard > 0 {
+                    // Its sender has heard words of ours. Otherwise it may have overtaken the hello of a new connection.
+                    strays.push((from, connection));
+                }
+            }
+            Arrival::Nobody => gone.push(from),
+            Arrival::TooLong => long.push(from),
+        };
+        let mut more = true;
+        for _ in 0..BURSTS {
+            more = io.receive(&mut each)?;
+            if !more {
+                break;
+            }
+        }
+        // What somebody said before they went may still be waiting.
+        let heard_out = if more { 0 } else { gone.len() };
+        for address in gone.drain(..heard_out) {
+            let there = connections.values_mut().filter(|known| known.address == address && !known.over);
+            there.for_each(|known| known.ends(Err(LinkError::Closed)));
+        }
+        for (to, connection) in strays {
+            // One answer for each, and no longer than what it answers.
+            io.send(to, &channel::over(connection).encode(), None);
+        }
+        for to in long {
+            let Ok(longest) = io.longest(to) else { continue };
+            let there = connections.values_mut().filter(|known| known.address == to);
+            there.for_each(|known| known.half.too_long(longest));
+        }
+        Ok(more)
+    }
+
+    /// Sends as much as goes, in turn. False where there was no room for all of it.
+    fn send(&mut self, now: Duration) -> Result<bool, FramesError> {
+        let Self { io, connections, turn, room, .. } = self;
+        loop {
+            let mut any = false;
+            let order: Vec<u64> =
+                connections.range(*turn..).chain(connections.range(..*turn)).map(|(at, _)| *at).collect();
+            for number in order {
+                let Some(connection) = connections.get_mut(&number) else { continue };
+                for _ in 0..FAIR_SHARE {
+                    if !io.has_room() {
+                        io.flush()?;
+                        if !io.has_room() {
+                            *turn = number;
+                            return Ok(false);
+                        }
+                    }
+                    match connection.put_frame(now, io, room) {
+                        Ok(true) => any = true,
+                        Ok(false) => break,
+                        Err(error) => {
+                            connection.ends(Err(error));
+                            break;
+                        }
+                    }
+                }
+            }
+            if !any {
+                return io.flush();
+            }
+        }
+    }
+
+    /// Forgets what was closed here, and has been heard to the end, or not in time.
+    fn forget(&mut self, now: Duration) {
+        let Self { io, connections, past, .. } = self;
+        connections.retain(|number, connection| {
+            let Some(until) = connection.closing else { return true };
+            let stays = !connection.over && !connection.half.channel().is_quiet() && now < until;
+            if !stays {
+                io.send(connection.address, &channel::over(*number).encode(), None);
+                past.push_back(*number);
+            }
+            stays
+        });
+        past.drain(..past.len().saturating_sub(MOST_PAST));
+    }
+}
+
+/// Whether a frame begins with a hello, as the first of a connection does.
+fn is_hello(head: &Head, content: &[u8]) -> bool {
+    let first = content.first_chunk::<MESSAGE_LEN>();
+    head.content == Content::Words { first: 0 }
+        && first.is_some_and(|word| matches!(Message::decode(word), Ok(Message::Hello(_))))
+}
+
+impl<H: Half> Connection<H> {
+    fn new(half: H, address: SocketAddr, peer: Option<usize>) -> Self {
+        Self {
+            peer,
+            address,
+            half,
+            received: Vec::new(),
+            over: false,
+            error: None,
+            gone: false,
+            stirred: false,
+            closing: None,
+        }
+    }
+
+    /// It is over where something has failed.
+    fn ends(&mut self, outcome: Result<(), LinkError>) {
+        if let Err(error) = outcome {
+            self.over = true;
+            self.gone |= !error.is_violation();
+            self.error = Some(error);
+        }
+    }
+
+    fn hear(&mut self, head: &Head, content: &[u8], now: Duration) -> Result<(), LinkError> {
+        if head.content == Content::Over {
+            // Not before a word was heard: a hello may come twice, and late.
+            return if self.half.channel().has_heard() { Err(LinkError::Closed) } else { Ok(()) };
+        }
+        if self.closing.is_some() {
+            // The last words are still to be heard; nothing is done any more that the other end says. Slots that it asks
+            // for here may have been given to others.
+            self.half.channel().on_frame(head, content, now, &mut Vec::new());
+            return Ok(());
+        }
+        self.stirred |= matches!(head.content, Content::Piece { .. });
+        self.half.on_frame(head, content, now, &mut self.received)
+    }
+
+    fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
+        if self.over { Ok(false) } else { self.half.put_frame(now, io, room) }
+    }
+
+    fn has_news(&self) -> bool {
+        self.error.is_some() || self.stirred || !self.received.is_empty()
+    }
+}
+
+impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
+    type Received = H::Received;
+
+    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
+        if H::SENDS_PIECES { self.io.register(memory).map_err(failed) } else { Ok(()) }
+    }
+
+    fn poll(&mut self, now: Duration, woken: &[u32], ready: &mut Vec<usize>) {
+        let now = self.io.time(now);
+        self.now = now;
+        let comes = self.io.next_arrival().is_some_and(|at| at <= now);
+        if !woken.is_empty() || self.more || comes || self.io.sees() {
+            match self.hear(now) {
+                Ok(more) => self.more = more,
+                Err(FramesError { doing, error }) => {
+                    for connection in self.connections.values_mut() {
+                        let error = io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0));
+                        connection.ends(Err(LinkError::Io { doing: doing.clone(), error }));
+                    }
+                }
+            }
+        }
+        for connection in self.connections.values_mut() {
+            if !connection.over && connection.half.deadline() <= now {
+                let outcome = connection.half.time(now);
+                connection.ends(outcome);
+            }
+            ready.extend(connection.peer.filter(|_| connection.has_news()));
+        }
+        self.forget(now);
+    }
+
+    fn receive(&mut self, peer: usize, received: &mut Vec<H::Received>) -> Result<bool, LinkError> {
+        let Some(connection) = self.of_mut(peer) else { return Ok(false) };
+        connection.stirred = false;
+        received.append(&mut connection.received);
+        connection.error.take().map_or(Ok(false), Err)
+    }
+
+    fn flush(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>) {
+        let now = self.io.time(now);
+        self.now = now;
+        let sent = self.send(now);
+        for connection in self.connections.values_mut() {
+            if let (Some(peer), Ok(_)) = (connection.peer, &sent)
+                && let Err(error) = connection.half.channel().check()
+            {
+                broken.push((peer, error));
+            }
+        }
+        match sent {
+            Ok(all) => {
+                let interest = Interest { read: true, write: !all };
+                if interest != self.interest
+                    && let Some(fd) = self.io.fd()
+                    && self.watch.change(fd, 0, interest).is_ok()
+                {
+                    self.interest = interest;
+                }
+            }
+            Err(FramesError { doing, error }) => {
+                for peer in self.connections.values().filter_map(|connection| connection.peer) {
+                    let error = io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0));
+                    broken.push((peer, LinkError::Io { doing: doing.clone(), error }));
+                }
+            }
+        }
+    }
+
+    fn prepare_wait(&mut self) -> bool {
+        let news = self.connections.values().any(|connection| connection.peer.is_some() && connection.has_news());
+        let comes = self.io.next_arrival().is_some_and(|at| at <= self.io.time(self.now));
+        (self.is_polled() || self.io.prepare_wait()) && !self.more && !news && !comes
+    }
+
+    fn sees(&self) -> bool {
+        self.io.sees()
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        let waiting = self.door.as_ref().is_some_and(|door| door.listens && !door.waiting.is_empty());
+        let now = (waiting || self.more).then_some(Duration::ZERO);
+        let deadlines = self.connections.values().filter(|connection| !connection.over).map(|connection| {
+            let deadline = connection.half.deadline();
+            connection.closing.map_or(deadline, |until| until.min(deadline))
+        });
+        let look = self.is_polled().then(|| self.now + LOOK);
+        deadlines.chain(now).chain(look).chain(self.io.next_arrival()).min()
+    }
+
+    fn close(&mut self, peer: usize) {
+        let Some(number) = self.peers.get_mut(peer).and_then(Option::take) else { return };
+        let now = self.now;
+        if let Some(connection) = self.connections.get_mut(&number) {
+            connection.peer = None;
+            connection.received.clear();
+            connection.closing = Some(now + LINGER);
+            // Who broke a rule is there, and is told why this ends.
+            connection.over &= connection.gone;
+            connection.half.close();
+        }
+        // Nobody may listen any more: it is worth trying.
+        let _ = self.send(now);
+        self.forget(now);
+        let _ = self.io.flush();
+    }
+}
+
+impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
+    /// What was said last is said again for a moment, where it was not heard: after that nobody says it.
+    fn drop(&mut self) {
+        self.door = None;
+        self.connections.values_mut().for_each(|connection| connection.half.close());
+        let (begun, then) = (Instant::now(), self.now);
+        loop {
+            let now = then + begun.elapsed();
+            let heard = self.hear(now);
+            for connection in self.connections.values_mut().filter(|connection| !connection.over) {
+                let outcome = connection.half.time(now);
+                connection.ends(outcome);
+            }
+            let sent = self.send(now);
+            let mut open = self.connections.values_mut().filter(|connection| !connection.over);
+            let quiet = open.all(|connection| connection.half.channel().is_quiet());
+            if heard.is_err() || sent.is_err() || quiet || begun.elapsed() >= LAST_WORDS {
+                break;
+            }
+            match self.io.fd() {
+                Some(fd) => {
+                    let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+                    let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&moment));
+                }
+                // A port that is polled.
+                None if self.io.sees() => std::thread::sleep(LOOK),
+                // One with a time of its own, which does not go on here.
+                None => break,
+            }
+        }
+        for (number, connection) in &self.connections {
+            self.io.send(connection.address, &channel::over(*number).encode(), None);
+        }
+        let _ = self.io.flush();
+    }
+}
+
+/// A source's end over any port for datagrams.
+///
+/// # Errors
+/// The poller takes no more descriptors.
+pub fn source_over(io: impl FrameIo + 'static, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+    Ok(Box::new(Frames::source(io, watch)?))
+}
+
+/// A builder's end over any port for datagrams. Others find it where the port is.
+///
+/// # Errors
+/// The poller takes no more descriptors.
+pub fn builder_over(io: impl FrameIo + 'static, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
+    let place = io.local().to_string();
+    Ok(Box::new(Frames::builder(io, place, watch)?))
+}
+
+fn failed(FramesError { doing, error }: FramesError) -> LinkError {
+    LinkError::Io { doing, error }
+}
+
+impl<I: FrameIo> Frames<I, FrameSource> {
+    /// A source's.
+    pub(crate) fn source(io: I, watch: Watch) -> Result<Self, LinkError> {
+        Self::new(io, None, watch)
+    }
+}
+
+impl<I: FrameIo> Frames<I, FrameBuilder> {
+    /// A builder's. `place` is what others call it.
+    pub(crate) fn builder(io: I, place: String, watch: Watch) -> Result<Self, LinkError> {
+        Self::new(io, Some(Door { place, waiting: VecDeque::new(), listens: true }), watch)
+    }
+}
+
+impl<I: FrameIo> SourceEndpoint for Frames<I, FrameSource> {
+    fn connect(
+        &mut self,
+        peer: usize,
+        to: &Address,
+        _congestion: Option<&str>,
+        greeting: &SourceGreeting,
+    ) -> Result<(), LinkError> {
+        let address =
+            self.io.resolve(to.place()).map_err(LinkError::unusable(format!("resolving '{}'", to.place())))?;
+        let longest = self.io.longest(address).map_err(failed)?;
+        let number = self.draw();
+        let half = FrameSource::new(number, address, (longest, self.io.copies().0), greeting, self.io.time(self.now));
+        self.connections.insert(number, Connection::new(half, address, Some(peer)));
+        self.put(peer, number);
+        self.send(self.io.time(self.now)).map_err(failed)?;
+        Ok(())
+    }
+
+    fn link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)> {
+        Some(&self.of(peer)?.half)
+    }
+
+    fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)> {
+        Some(&mut self.of_mut(peer)?.half)
+    }
+}
+
+impl<I: FrameIo> BuilderEndpoint for Frames<I, FrameBuilder> {
+    fn place(&self) -> String {
+        self.door.as_ref().map(|door| door.place.clone()).unwrap_or_default()
+    }
+
+    fn holds(&mut self, bytes: u64) -> u64 {
+        self.io.hold(bytes)
+    }
+
+    fn accept(&mut self, peer: usize) -> Result<Option<Peer>, LinkError> {
+        let Some(door) = &mut self.door else { return Ok(None) };
+        let Some(number) = door.waiting.pop_front() else { return Ok(None) };
+        let Some(connection) = self.connections.get_mut(&number) else { return Ok(None) };
+        connection.peer = Some(peer);
+        let address = connection.address;
+        self.put(peer, number);
+        // What it said before is to be received.
+        self.more = true;
+        Ok(Some(Peer::new(address.to_string(), Origin::Host(Some(address.ip())))))
+    }
+
+    fn listen(&mut self, listens: bool) -> Result<(), LinkError> {
+        if let Some(door) = &mut self.door {
+            door.listens = listens;
+        }
+        Ok(())
+    }
+
+    fn link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)> {
+        Some(&self.of(peer)?.half)
+    }
+
+    fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)> {
+        Some(&mut self.of_mut(peer)?.half)
+    }
+}

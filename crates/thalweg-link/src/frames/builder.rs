@@ -1,0 +1,345 @@
+//! The builder's end: says words, puts pieces in their places, and asks again for what did not come.
+//!
+//! Every frame of a source's says how many fetches it has answered in full. What is missing then of one of those, and
+//! has not come a moment later either (a frame may overtake another), is lost, and asked for again. Nothing is asked for
+//! again before: a source that is slow, or busy with another builder, is left in peace. Where nothing more comes, the
+//! source is asked how far it is.
+
+use super::channel::{Channel, Word};
+use super::{Half, Texts};
+use crate::copy::copy_counted;
+use crate::error::refusal;
+use crate::offered::Asked;
+use crate::rules::{check_hello, check_offer};
+use crate::{BuilderLink, Bytes, LinkError, Received};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+use thalweg_arena::Span;
+use thalweg_frames::FrameIo;
+use thalweg_wire::{Announcement, Capabilities, Content, Head, Hello, IntervalMap, Losses, Message, Refusal};
+
+#[derive(Debug)]
+pub(crate) struct FrameBuilder {
+    channel: Channel,
+    to: SocketAddr,
+    hello: Option<Hello>,
+    texts: Texts,
+    words: Vec<Word>,
+    fetches: BTreeMap<u64, Fetch>,
+    /// Tickets of which more is asked for than was said.
+    unsaid: Vec<u64>,
+    /// What was said, and not answered in full as far as is known.
+    asked: VecDeque<Asked>,
+    /// How many of those that were said the source has answered.
+    served: u32,
+    /// What is to be looked at, and when: it was answered, and not all of it is here.
+    late: VecDeque<(Duration, Asked)>,
+    /// When the source is asked how far it is, and how long is waited after that.
+    probe: Option<(Duration, Duration)>,
+    copied: u64,
+    /// How often a byte of a datagram was copied before it is put in its place.
+    copies: u64,
+    received: u64,
+    losses: Losses,
+}
+
+/// A fetch: its place, what of it has come, how much was asked for, and how much of that the source was told.
+#[derive(Debug)]
+struct Fetch {
+    place: Span,
+    got: IntervalMap,
+    upto: u32,
+    said: u32,
+}
+
+impl Fetch {
+    fn is_complete(&self) -> bool {
+        self.got.contains(&(0..self.place.len() as u64))
+    }
+
+    /// What is missing of a range.
+    fn gaps(&self, of: Asked) -> impl Iterator<Item = Asked> {
+        let (start, end) = (u64::from(of.offset), u64::from(of.offset) + u64::from(of.length));
+        let gaps = self.got.gaps(end).map(move |gap| gap.start.max(start)..gap.end).filter(|gap| !gap.is_empty());
+        #[expect(clippy::cast_possible_truncation, reason = "an offer has a 32-bit length")]
+        gaps.map(move |gap| Asked { ticket: of.ticket, offset: gap.start as u32, length: (gap.end - gap.start) as u32 })
+    }
+}
+
+impl FrameBuilder {
+    pub(super) fn new(connection: u64, to: SocketAddr, copies: u64, now: Duration) -> Self {
+        Self {
+            channel: Channel::new(connection, now),
+            to,
+            hello: None,
+            texts: Texts::default(),
+            words: Vec::new(),
+            fetches: BTreeMap::new(),
+            unsaid: Vec::new(),
+            asked: VecDeque::new(),
+            served: 0,
+            late: VecDeque::new(),
+            probe: None,
+            copied: 0,
+            copies,
+            received: 0,
+            losses: Losses::default(),
+        }
+    }
+
+    fn on_message(&mut self, message: Message, text: Vec<u8>, said: &mut Vec<Received>) -> Result<(), LinkError> {
+        let protocol = |text: String| Err(LinkError::Protocol(text));
+        match (message, self.hello) {
+            (Message::Hello(hello), None) => {
+                check_hello(&hello)?;
+                self.hello = Some(hello);
+                let text = String::from_utf8(text)
+                    .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
+                said.push(Received::Hello(hello, text));
+            }
+            (Message::Refuse { reason, .. }, _) => {
+                return Err(LinkError::Refused { reason, text: "the source ended the conversation".into() });
+            }
+            (_, None) => return protocol(format!("the first message must be a hello, not {message:?}")),
+            (Message::Hello(_), _) => return protocol("the source said hello twice".into()),
+            (Message::Ignored { .. }, _) => {}
+            (Message::Offer(offer), Some(hello)) => {
+                check_offer(&offer, hello.capabilities.contains(Capabilities::WITHDRAWS))?;
+                said.push(Received::Message(message));
+            }
+            (
+                Message::Paused { .. }
+                | Message::Told { .. }
+                | Message::End(_)
+                | Message::Heard(_)
+                | Message::Left(_)
+                | Message::Passed { .. },
+                _,
+            ) => said.push(Received::Message(message)),
+            _ => return protocol(format!("the source sent a builder's message: {message:?}")),
+        }
+        Ok(())
+    }
+
+    fn on_piece(
+        &mut self,
+        ticket: u64,
+        offset: u32,
+        piece: &[u8],
+        now: Duration,
+        said: &mut Vec<Received>,
+    ) -> Result<(), LinkError> {
+        // It came before, or was called off.
+        let Some(fetch) = self.fetches.get_mut(&ticket) else { return Ok(()) };
+        let (start, end) = (offset as usize, offset as usize + piece.len());
+        if end > fetch.said as usize {
+            return Err(LinkError::Protocol(format!(
+                "bytes {offset}+{} of ticket {ticket} were sent, of which {} were asked for",
+                piece.len(),
+                fetch.said
+            )));
+        }
+        let new = fetch.got.insert(start as u64..end as u64);
+        if new == 0 {
+            return Ok(());
+        }
+        self.copied += self.copies * piece.len() as u64 + copy_counted(&mut fetch.place[start..end], piece);
+        self.received += new;
+        self.expect(now);
+        if let Some(fetch) = self.fetches.remove(&ticket) {
+            match fetch.is_complete() {
+                true => said.push(Received::Arrived { ticket, bytes: Bytes::Place(fetch.place) }),
+                false => drop(self.fetches.insert(ticket, fetch)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Something has come of what was asked for, or more was asked for: there is time for what is left.
+    fn expect(&mut self, now: Duration) {
+        let wait = self.channel.wait();
+        self.probe = Some((now + wait, wait));
+    }
+
+    /// The source has answered so many fetches.
+    fn on_served(&mut self, served: u32, now: Duration) {
+        let more = served.wrapping_sub(self.served) as usize;
+        // An old frame that comes late, or nonsense.
+        if more > self.asked.len() {
+            return;
+        }
+        self.served = served;
+        let at = now + self.channel.patience();
+        for asked in self.asked.drain(..more) {
+            if self.fetches.get(&asked.ticket).is_some_and(|fetch| fetch.gaps(asked).next().is_some()) {
+                self.late.push_back((at, asked));
+            }
+        }
+        if self.asked.is_empty() {
+            self.probe = None;
+        }
+    }
+
+    /// Asks again for what is missing of what was answered long enough ago.
+    fn ask_again(&mut self, now: Duration) {
+        while let Some((_, asked)) = self.late.front().copied().filter(|(at, _)| *at <= now) {
+            self.late.pop_front();
+            let Some(fetch) = self.fetches.get(&asked.ticket) else { continue };
+            for Asked { ticket, offset, length } in fetch.gaps(asked) {
+                self.channel.push(Message::Fetch { ticket, offset, length }.encode());
+                self.asked.push_back(Asked { ticket, offset, length });
+                self.losses.sent += u64::from(length);
+                self.losses.again += u64::from(length);
+            }
+        }
+        if self.probe.is_none() && !self.asked.is_empty() {
+            self.expect(now);
+        }
+    }
+
+    /// Puts what was asked for into words: one message for each offer, however many pieces of it were asked for since.
+    fn say_fetches(&mut self, now: Duration) {
+        if self.unsaid.is_empty() {
+            return;
+        }
+        let Self { unsaid, fetches, channel, asked, losses, .. } = self;
+        for ticket in unsaid.drain(..) {
+            // Called off since, otherwise.
+            if let Some(fetch) = fetches.get_mut(&ticket).filter(|fetch| fetch.upto > fetch.said) {
+                let (offset, length) = (fetch.said, fetch.upto - fetch.said);
+                channel.push(Message::Fetch { ticket, offset, length }.encode());
+                asked.push_back(Asked { ticket, offset, length });
+                losses.sent += u64::from(length);
+                fetch.said = fetch.upto;
+            }
+        }
+        if self.probe.is_none() {
+            self.expect(now);
+        }
+    }
+}
+
+impl Half for FrameBuilder {
+    type Received = Received;
+    const SENDS_PIECES: bool = false;
+
+    fn channel(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+
+    fn on_frame(
+        &mut self,
+        head: &Head,
+        content: &[u8],
+        now: Duration,
+        said: &mut Vec<Received>,
+    ) -> Result<(), LinkError> {
+        let mut words = std::mem::take(&mut self.words);
+        self.channel.on_frame(head, content, now, &mut words);
+        if let Content::Piece { ticket, offset } = head.content {
+            self.on_piece(ticket, offset, content, now, said)?;
+        }
+        for word in words.drain(..) {
+            if let Some((message, text)) = self.texts.on_word(&word)? {
+                self.on_message(message, text, said)?;
+            }
+        }
+        self.words = words;
+        self.on_served(head.served, now);
+        Ok(())
+    }
+
+    fn time(&mut self, now: Duration) -> Result<(), LinkError> {
+        self.channel.time(now)?;
+        self.ask_again(now);
+        if let Some((at, wait)) = &mut self.probe
+            && *at <= now
+        {
+            self.channel.ask();
+            (*at, *wait) = (now + *wait * 2, (*wait * 2).min(super::LONGEST_PROBE));
+        }
+        Ok(())
+    }
+
+    fn too_long(&mut self, _longest: usize) {}
+
+    fn deadline(&self) -> Duration {
+        let probe = self.probe.map(|(at, _)| at);
+        let late = self.late.front().map(|(at, _)| *at);
+        probe.into_iter().chain(late).fold(self.channel.deadline(), Duration::min)
+    }
+
+    fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
+        self.say_fetches(now);
+        if !self.channel.has_words() {
+            return Ok(false);
+        }
+        super::put_words(&mut self.channel, 0, self.to, 0, now, io, room);
+        Ok(true)
+    }
+
+    fn close(&mut self) {
+        self.fetches.clear();
+        self.unsaid.clear();
+        self.asked.clear();
+        self.late.clear();
+        self.probe = None;
+    }
+
+    fn begun(connection: u64, from: SocketAddr, copies: u64, now: Duration) -> Option<Self> {
+        Some(Self::new(connection, from, copies, now))
+    }
+}
+
+impl BuilderLink for FrameBuilder {
+    fn maps(&self) -> bool {
+        false
+    }
+
+    fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError> {
+        let place = into.unwrap_or_else(|| unreachable!("a link of frames maps nothing: a fetch needs a place"));
+        let fetch = Fetch { place, got: IntervalMap::new(), upto, said: 0 };
+        self.fetches.insert(offer.ticket, fetch);
+        self.unsaid.push(offer.ticket);
+        Ok(None)
+    }
+
+    fn extend_fetch(&mut self, ticket: u64, upto: u32) {
+        if let Some(fetch) = self.fetches.get_mut(&ticket).filter(|fetch| upto > fetch.upto) {
+            if fetch.upto == fetch.said {
+                self.unsaid.push(ticket);
+            }
+            fetch.upto = upto;
+        }
+    }
+
+    fn received(&self) -> u64 {
+        self.received
+    }
+
+    fn losses(&self) -> Losses {
+        self.losses
+    }
+
+    fn cancel(&mut self, ticket: u64) {
+        self.fetches.remove(&ticket);
+    }
+
+    fn release(&mut self, below: u64) {
+        self.channel.push(Message::Release { below }.encode());
+    }
+
+    fn send(&mut self, message: &Message) {
+        self.channel.push(message.encode());
+    }
+
+    fn refuse(&mut self, reason: Refusal, text: &str) {
+        let bytes = refusal(reason, text);
+        super::words(&bytes).for_each(|word| self.channel.push(word));
+    }
+
+    fn copied(&self) -> u64 {
+        self.copied
+    }
+}

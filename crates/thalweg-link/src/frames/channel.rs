@@ -1,0 +1,498 @@
+//! Words that are heard once and in order, over frames that get lost, come twice and overtake each other. No socket and
+//! no clock: who has those hands in what came and what time it is.
+//!
+//! Each word has a number and is sent again until the other end has heard it. Every frame says what its sender has
+//! heard: all words below a number, and which of the 64 behind it. From that follows what was lost: a word is sent again
+//! when three frames sent behind it have been heard, or one that was sent a good round trip later (RFC 9002, section
+//! 6.1). Where nothing at all is heard, the oldest words go again after a while, ever later.
+//!
+//! The round trip is measured by stamps that come back (RFC 7323, section 4).
+
+use crate::LinkError;
+use crate::error::{MOST_UNHEARD, check_unheard};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use thalweg_wire::{Content, Head, MESSAGE_LEN};
+
+/// A message, or 64 bytes of the text behind one.
+pub(super) type Word = [u8; MESSAGE_LEN];
+
+/// Words on their way at a time, and words kept here that came ahead of one that is missing.
+const AHEAD: u32 = 1024;
+/// So many frames heard that were sent behind one: it is lost.
+const OVERTAKEN: u64 = 3;
+/// A round trip where none was measured, and the least and the most to wait for an answer.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(640));
+/// What overtakes is at most so far ahead, where the round trip is shorter than that.
+const OVERTAKES: Duration = Duration::from_millis(1);
+/// Who said nothing for so long asks for an answer.
+const SILENCE: Duration = Duration::from_secs(1);
+/// A peer that was not heard for so long is gone.
+const GONE: Duration = Duration::from_secs(10);
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    connection: u64,
+    /// Words that the other end has not heard, from number `first` on.
+    out: VecDeque<Out>,
+    first: u32,
+    /// Those in front of this place have been sent, or are to be sent again.
+    sent: usize,
+    /// Some in front of that place are to be sent again.
+    again: bool,
+    /// Frames with words that were sent, and the latest of them that was heard.
+    frames: (u64, u64),
+    /// Words below this number were heard here.
+    heard: u32,
+    early: BTreeMap<u32, Word>,
+    /// The other end is to be told what was heard.
+    owes: bool,
+    /// It is to answer.
+    asks: bool,
+    round_trip: Option<RoundTrip>,
+    /// The latest stamp of the other end's, and when it came.
+    stamp: Option<(u32, Duration)>,
+    retry: Option<Retry>,
+    heard_at: Duration,
+    spoke_at: Duration,
+}
+
+#[derive(Debug)]
+struct Out {
+    word: Word,
+    /// In which frame it was sent last, and when; nothing where it is to be sent.
+    sent: Option<(u64, Duration)>,
+    heard: bool,
+}
+
+/// RFC 6298, section 2.
+#[derive(Debug, Clone, Copy)]
+struct RoundTrip {
+    smoothed: Duration,
+    variation: Duration,
+}
+
+/// When the other end is asked again, and how long is waited after that.
+#[derive(Debug, Clone, Copy)]
+struct Retry {
+    at: Duration,
+    wait: Duration,
+}
+
+impl Channel {
+    pub(super) fn new(connection: u64, now: Duration) -> Self {
+        Self {
+            connection,
+            out: VecDeque::new(),
+            first: 0,
+            sent: 0,
+            again: false,
+            frames: (0, 0),
+            heard: 0,
+            early: BTreeMap::new(),
+            owes: false,
+            asks: false,
+            round_trip: None,
+            stamp: None,
+            retry: None,
+            heard_at: now,
+            spoke_at: now,
+        }
+    }
+
+    /// Whether the other end has heard anything.
+    pub(super) fn is_heard(&self) -> bool {
+        self.first > 0
+    }
+
+    /// Whether anything was heard of the other end.
+    pub(super) fn has_heard(&self) -> bool {
+        self.heard > 0
+    }
+
+    /// Whether the other end has heard everything.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Has it hear one more word.
+    pub(super) fn push(&mut self, word: Word) {
+        self.out.push_back(Out { word, sent: None, heard: false });
+    }
+
+    /// An error where so many words wait that the other end cannot be listening.
+    pub(super) fn check(&self) -> Result<(), LinkError> {
+        check_unheard(self.out.len() * MESSAGE_LEN, MOST_UNHEARD)
+    }
+
+    /// A frame has come. Words that are heard with it are appended to `words`.
+    pub(super) fn on_frame(&mut self, head: &Head, content: &[u8], now: Duration, words: &mut Vec<Word>) {
+        self.heard_at = now;
+        self.owes |= head.answer;
+        if self.stamp.is_none_or(|(stamp, _)| head.stamp.wrapping_sub(stamp).cast_signed() >= 0) {
+            self.stamp = Some((head.stamp, now));
+        }
+        self.on_heard(head, now);
+        if let Content::Words { first } = head.content {
+            let cells = content.as_chunks::<MESSAGE_LEN>().0;
+            self.owes |= !cells.is_empty();
+            for (number, word) in (0..).map(|at| first.wrapping_add(at)).zip(cells) {
+                self.on_word(number, word, words);
+            }
+        }
+    }
+
+    fn on_word(&mut self, number: u32, word: &Word, words: &mut Vec<Word>) {
+        match number.wrapping_sub(self.heard) {
+            0 => {
+                words.push(*word);
+                self.heard = self.heard.wrapping_add(1);
+                while let Some(word) = self.early.remove(&self.heard) {
+                    words.push(word);
+                    self.heard = self.heard.wrapping_add(1);
+                }
+            }
+            1..AHEAD => drop(self.early.insert(number, *word)),
+            // Heard before; or further ahead than anybody sends.
+            _ => {}
+        }
+    }
+
+    /// What the other end has heard.
+    fn on_heard(&mut self, head: &Head, now: Duration) {
+        let below = head.heard.wrapping_sub(self.first) as usize;
+        // An old frame that comes late, or nonsense: what was not sent was not heard.
+        if below > self.sent {
+            return;
+        }
+        let (before, mut news) = (self.frames.1, below > 0);
+        for out in self.out.drain(..below) {
+            self.frames.1 = self.frames.1.max(out.sent.map_or(0, |(frame, _)| frame));
+        }
+        self.first = head.heard;
+        self.sent = self.sent.saturating_sub(below);
+        let mut also = head.also;
+        while also != 0 {
+            let at = also.trailing_zeros() as usize + 1;
+            also &= also - 1;
+            if let Some(out) = self.out.get_mut(at).filter(|out| at < self.sent && !out.heard) {
+                out.heard = true;
+                news = true;
+                self.frames.1 = self.frames.1.max(out.sent.map_or(0, |(frame, _)| frame));
+            }
+        }
+        if !news {
+            return;
+        }
+        if let Some(echo) = head.echo {
+            let took = stamp(now).wrapping_sub(echo).cast_signed();
+            self.took(Duration::from_micros(u64::from(took.max(0).cast_unsigned())));
+        }
+        self.retry = None;
+        if self.frames.1 > before {
+            self.find_lost(now);
+        }
+        self.start(now);
+    }
+
+    fn took(&mut self, took: Duration) {
+        let known = self.round_trip.get_or_insert(RoundTrip { smoothed: took, variation: took / 2 });
+        known.variation = (known.variation * 3 + known.smoothed.abs_diff(took)) / 4;
+        known.smoothed = (known.smoothed * 7 + took) / 8;
+    }
+
+    /// Marks words to be sent again that others have overtaken by too much.
+    fn find_lost(&mut self, now: Duration) {
+        let (latest, patience) = (self.frames.1, self.patience());
+        for out in self.out.iter_mut().take(self.sent).filter(|out| !out.heard) {
+            if let Some((frame, at)) = out.sent
+                && (frame + OVERTAKEN <= latest || frame < latest && at + patience <= now)
+            {
+                out.sent = None;
+                self.again = true;
+            }
+        }
+    }
+
+    /// How much later than another what was sent with it can come.
+    pub(super) fn patience(&self) -> Duration {
+        self.round_trip.map_or(FIRST_WAIT, |known| known.smoothed + (known.smoothed / 8).max(OVERTAKES))
+    }
+
+    /// How long an answer is waited for.
+    pub(super) fn wait(&self) -> Duration {
+        self.round_trip
+            .map_or(FIRST_WAIT, |known| known.smoothed + (known.variation * 4).max(OVERTAKES))
+            .clamp(WAIT.0, WAIT.1)
+    }
+
+    fn start(&mut self, now: Duration) {
+        if self.retry.is_none() && self.sent > 0 {
+            let wait = self.wait();
+            self.retry = Some(Retry { at: now + wait, wait });
+        }
+    }
+
+    /// Has the other end answer.
+    pub(super) fn ask(&mut self) {
+        self.asks = true;
+    }
+
+    /// Time passes.
+    ///
+    /// # Errors
+    /// Nothing was heard for too long.
+    pub(super) fn time(&mut self, now: Duration) -> Result<(), LinkError> {
+        if now >= self.heard_at + GONE {
+            return Err(LinkError::Closed);
+        }
+        if now >= self.spoke_at + SILENCE {
+            self.asks = true;
+        }
+        if let Some(retry) = &mut self.retry
+            && retry.at <= now
+        {
+            retry.wait = (retry.wait * 2).min(WAIT.1);
+            retry.at = now + retry.wait;
+            self.asks = true;
+            // As many as go into a frame: the answer tells which of the others were lost.
+            for out in self.out.iter_mut().take(self.sent).filter(|out| !out.heard).take(16) {
+                out.sent = None;
+                self.again = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// How often nothing was heard of what was said last.
+    pub(super) fn is_retrying(&self) -> bool {
+        self.retry.is_some_and(|retry| retry.wait > self.wait())
+    }
+
+    /// When [`time`](Self::time) has something to do.
+    pub(super) fn deadline(&self) -> Duration {
+        let deadline = (self.heard_at + GONE).min(self.spoke_at + SILENCE);
+        self.retry.map_or(deadline, |retry| retry.at.min(deadline))
+    }
+
+    /// Whether there is something to be sent.
+    pub(super) fn has_words(&self) -> bool {
+        self.owes || self.asks || self.again || self.sent < self.out.len().min(AHEAD as usize)
+    }
+
+    /// Puts words into `content`, at most so many, and says which number the first has.
+    pub(super) fn next_words(&mut self, most: usize, now: Duration, content: &mut Vec<u8>) -> u32 {
+        let start = match self.again {
+            true => self.out.iter().take(self.sent).position(|out| !out.heard && out.sent.is_none()),
+            false => None,
+        };
+        self.again = start.is_some();
+        let start = start.unwrap_or(self.sent);
+        self.frames.0 += 1;
+        let frame = self.frames.0;
+        let unsent = self.out.range_mut(start..).take(AHEAD as usize - start.min(AHEAD as usize));
+        let mut count = 0;
+        for out in unsent.take_while(|out| !out.heard && out.sent.is_none()).take(most) {
+            content.extend_from_slice(&out.word);
+            out.sent = Some((frame, now));
+            count += 1;
+        }
+        self.sent = self.sent.max(start + count);
+        self.start(now);
+        self.first.wrapping_add(start as u32)
+    }
+
+    /// The head of a frame that is sent now.
+    pub(super) fn head(&mut self, content: Content, length: usize, served: u32, now: Duration) -> Head {
+        self.spoke_at = now;
+        self.owes = false;
+        let numbers = self.early.keys().map(|number| number.wrapping_sub(self.heard).wrapping_sub(1));
+        let also = numbers.filter(|at| *at < 64).fold(0, |also, at| also | 1 << at);
+        let echo = self.stamp.map(|(stamp, at)| stamp.wrapping_add(micros(now.saturating_sub(at))));
+        let answer = std::mem::take(&mut self.asks);
+        #[expect(clippy::cast_possible_truncation, reason = "a datagram has less than 64 KiB")]
+        let length = length as u16;
+        Head {
+            content,
+            length,
+            connection: self.connection,
+            answer,
+            heard: self.heard,
+            also,
+            served,
+            stamp: stamp(now),
+            echo,
+        }
+    }
+}
+
+/// The head that tells a peer that there is no connection of that name.
+pub(super) fn over(connection: u64) -> Head {
+    let content = Content::Over;
+    Head { content, length: 0, connection, answer: false, heard: 0, also: 0, served: 0, stamp: 0, echo: None }
+}
+
+fn stamp(now: Duration) -> u32 {
+    micros(now)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a clock that goes round")]
+fn micros(time: Duration) -> u32 {
+    time.as_micros() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use thalweg_wire::{GAMMA, HEAD_LEN, mix};
+
+    /// Frames on their way to one end, by the time they arrive.
+    #[derive(Default)]
+    struct Way {
+        frames: BTreeMap<(Duration, u64), (Head, Vec<u8>)>,
+        random: u64,
+        sent: u64,
+    }
+
+    impl Way {
+        /// Of a hundred frames, some are lost and some come twice; each takes its own time.
+        fn carry(&mut self, head: Head, content: &[u8], now: Duration, lost: u64, jitter: u64) {
+            let mut draw = || {
+                self.random = self.random.wrapping_add(GAMMA);
+                mix(self.random)
+            };
+            let copies = if draw() % 100 < lost { 0 } else { 1 + draw() % 20 / 19 };
+            for _ in 0..copies {
+                self.sent += 1;
+                let at = now + Duration::from_micros(100 + draw() % (jitter + 1));
+                self.frames.insert((at, self.sent), (head, content.to_vec()));
+            }
+        }
+    }
+
+    fn send(channel: &mut Channel, way: &mut Way, now: Duration, lost: u64, jitter: u64) {
+        while channel.has_words() {
+            let mut content = Vec::new();
+            let first = channel.next_words(20, now, &mut content);
+            let head = channel.head(Content::Words { first }, content.len(), 0, now);
+            assert!(content.len() <= u16::MAX as usize - HEAD_LEN);
+            way.carry(head, &content, now, lost, jitter);
+        }
+    }
+
+    fn word(number: u32) -> Word {
+        let mut word = [0; MESSAGE_LEN];
+        word[..4].copy_from_slice(&number.to_le_bytes());
+        word
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever the network does to them, words of both ends are heard once and in order, and not much later than
+        /// that takes.
+        #[test]
+        fn words_are_heard_once_and_in_order(
+            seed: u64,
+            lost in 0u64..40,
+            jitter in 0u64..20_000,
+            bursts in proptest::collection::vec((0usize..2, 1u32..400, 0u64..5_000), 1..12),
+        ) {
+            let mut now = Duration::ZERO;
+            let mut ends = [Channel::new(7, now), Channel::new(7, now)];
+            let mut ways = [Way { random: seed, ..Way::default() }, Way { random: !seed, ..Way::default() }];
+            let (mut said, mut heard) = ([0u32; 2], [0u32; 2]);
+            let mut due: Vec<(Duration, usize, u32)> = Vec::new();
+            let mut at = now;
+            for (end, count, pause) in bursts {
+                due.push((at, end, count));
+                at += Duration::from_micros(pause);
+            }
+            due.reverse();
+            loop {
+                while let Some((_, end, count)) = due.pop_if(|(at, ..)| *at <= now) {
+                    (said[end]..said[end] + count).for_each(|number| ends[end].push(word(number)));
+                    said[end] += count;
+                }
+                for end in 0..2 {
+                    while let Some(first) = ways[1 - end].frames.first_entry().filter(|first| first.key().0 <= now) {
+                        let (head, content) = first.remove();
+                        let mut words = Vec::new();
+                        ends[end].on_frame(&head, &content, now, &mut words);
+                        for heard_word in words {
+                            prop_assert_eq!(heard_word, word(heard[1 - end]));
+                            heard[1 - end] += 1;
+                        }
+                    }
+                    ends[end].time(now).unwrap();
+                    send(&mut ends[end], &mut ways[end], now, lost, jitter);
+                }
+                if due.is_empty() && heard == said && ends.iter().all(Channel::is_quiet) {
+                    break;
+                }
+                let arrivals = ways.iter().filter_map(|way| way.frames.first_key_value()).map(|((at, _), _)| *at);
+                let next = arrivals.chain(due.last().map(|(at, ..)| *at)).chain(ends.iter().map(Channel::deadline)).min();
+                now = next.unwrap().max(now + Duration::from_nanos(1));
+                prop_assert!(now < Duration::from_secs(60), "heard {:?} of {:?}", heard, said);
+            }
+        }
+
+        /// A peer that says anything at all about what it heard, or says.
+        #[test]
+        fn nonsense_neither_panics_nor_makes_room(
+            heads in proptest::collection::vec(
+                (any::<(u32, u64, u32, u32)>(), any::<Option<u32>>(), any::<u32>(), 0usize..5, 0usize..30),
+                0..100,
+            ),
+        ) {
+            let (mut channel, mut words) = (Channel::new(7, Duration::ZERO), Vec::new());
+            for ((heard, also, served, stamp), echo, first, cells, pushed) in heads {
+                (0..pushed).for_each(|_| channel.push([1; MESSAGE_LEN]));
+                let mut frames = 0;
+                while channel.has_words() {
+                    channel.next_words(20, Duration::ZERO, &mut Vec::new());
+                    channel.head(Content::Words { first: 0 }, 0, 0, Duration::ZERO);
+                    frames += 1;
+                    prop_assert!(frames <= 2 + channel.out.len(), "there is no end of what is to be said");
+                }
+                // Near what is so, and far from it.
+                for (heard, first) in [(heard, first), (heard % 64, first % 4096)] {
+                    let content = Content::Words { first };
+                    let head = Head { content, length: 0, connection: 7, answer: false, heard, also, served, stamp, echo };
+                    channel.on_frame(&head, &vec![2; cells * MESSAGE_LEN], Duration::from_millis(1), &mut words);
+                    prop_assert!(channel.early.len() <= AHEAD as usize);
+                    channel.time(Duration::from_millis(2)).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_three_frames_have_overtaken_is_said_again_before_any_time_is_over() {
+        let (mut here, mut there) = (Channel::new(7, Duration::ZERO), Channel::new(7, Duration::ZERO));
+        let mut frames = Vec::new();
+        for number in 0..4 {
+            here.push(word(number));
+            let mut content = Vec::new();
+            let first = here.next_words(20, Duration::ZERO, &mut content);
+            frames.push((here.head(Content::Words { first }, content.len(), 0, Duration::ZERO), content));
+        }
+        let mut words = Vec::new();
+        frames[1..].iter().for_each(|(head, content)| there.on_frame(head, content, Duration::ZERO, &mut words));
+        assert!(words.is_empty());
+        let answer = there.head(Content::Words { first: 0 }, 0, 0, Duration::ZERO);
+        here.on_frame(&answer, &[], Duration::from_micros(100), &mut Vec::new());
+        let mut content = Vec::new();
+        assert_eq!((here.next_words(20, Duration::from_micros(100), &mut content), &content[..]), (0, &word(0)[..]));
+    }
+
+    #[test]
+    fn who_is_not_heard_is_gone() {
+        let mut channel = Channel::new(7, Duration::ZERO);
+        assert!(channel.time(Duration::from_millis(9_999)).is_ok() && channel.has_words(), "it asks for an answer");
+        assert!(matches!(channel.time(Duration::from_secs(10)), Err(LinkError::Closed)));
+    }
+}

@@ -1,0 +1,281 @@
+//! The source's end: says words, and answers fetches with pieces.
+
+use super::channel::{Channel, Word};
+use super::{Half, Texts, words_of};
+use crate::offered::{Asked, Novelty, Offered};
+use crate::{LinkError, SourceGreeting, SourceLink};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use thalweg_arena::Arena;
+use thalweg_frames::FrameIo;
+use thalweg_wire::{Announcement, Content, Disposition, HEAD_LEN, Head, Message, RECORD_ALIGN};
+
+/// How often a hello of one length goes unanswered before a shorter one is tried.
+const TRIES: u32 = 3;
+/// Lengths of datagrams that get through where longer ones do not: an Ethernet's (RFC 894), and what IPv6 asks of every
+/// link (RFC 8200, section 5).
+const SHORTER: [usize; 2] = [1472, 1232];
+
+#[derive(Debug)]
+pub(crate) struct FrameSource {
+    channel: Channel,
+    arena: Arc<Arena>,
+    offered: Offered,
+    /// Fetches that were not answered in full, in their order: where the front one is, how far it is.
+    asked: VecDeque<Answer>,
+    /// How many were.
+    served: u32,
+    /// Where the builder is, and the longest datagram that gets there, as far as is known.
+    to: SocketAddr,
+    longest: usize,
+    tries: u32,
+    texts: Texts,
+    words: Vec<Word>,
+    /// How often a byte is copied on its way out.
+    copies: u64,
+    /// Bytes of offers that were not dropped, and bytes that were sent.
+    offered_bytes: u64,
+    sent_bytes: u64,
+}
+
+#[derive(Debug)]
+enum Answer {
+    /// What is still to be sent of it lies there in the arena.
+    Ready { asked: Asked, arena_offset: u64 },
+    /// The offer is still to be made over this connection.
+    Early(Asked),
+    /// There is nothing to be sent: the offer was dropped, or released.
+    Moot,
+}
+
+impl FrameSource {
+    pub(super) fn new(
+        connection: u64,
+        to: SocketAddr,
+        (longest, copies): (usize, u64),
+        greeting: &SourceGreeting,
+        now: Duration,
+    ) -> Self {
+        let mut channel = Channel::new(connection, now);
+        let hello = Message::Hello(greeting.hello);
+        words_of(&hello, greeting.description.as_bytes()).for_each(|word| channel.push(word));
+        Self {
+            channel,
+            arena: Arc::clone(&greeting.arena),
+            offered: Offered::new(greeting.hello.slots, greeting.hello.slot_bytes),
+            asked: VecDeque::new(),
+            served: 0,
+            to,
+            longest,
+            tries: 0,
+            texts: Texts::default(),
+            words: Vec::new(),
+            copies,
+            offered_bytes: 0,
+            sent_bytes: 0,
+        }
+    }
+
+    /// Bytes of a slot that go into a datagram: whole cache lines.
+    fn piece(&self) -> u32 {
+        let room = self.longest.saturating_sub(HEAD_LEN) / RECORD_ALIGN * RECORD_ALIGN;
+        #[expect(clippy::cast_possible_truncation, reason = "a datagram has less than 64 KiB")]
+        let piece = room.max(RECORD_ALIGN) as u32;
+        piece
+    }
+
+    fn ask(&mut self, asked: Asked) -> Result<Answer, LinkError> {
+        if !self.offered.has_heard_of(asked.ticket) {
+            return Ok(Answer::Early(asked));
+        }
+        let offer = self.offered.ask(asked)?;
+        Ok(offer.map_or(Answer::Moot, |(offer, _)| Answer::Ready {
+            asked,
+            arena_offset: offer.arena_offset + u64::from(asked.offset),
+        }))
+    }
+
+    /// The fetch that is answered next, or further.
+    fn front(&mut self) -> Result<Option<(&mut Asked, &mut u64)>, LinkError> {
+        while let Some(front) = self.asked.front() {
+            match front {
+                Answer::Ready { asked, .. } if asked.length > 0 => break,
+                Answer::Early(asked) => match self.ask(*asked)? {
+                    Answer::Early(_) => return Ok(None),
+                    answer => self.asked[0] = answer,
+                },
+                _ => {
+                    self.asked.pop_front();
+                    self.served = self.served.wrapping_add(1);
+                }
+            }
+        }
+        Ok(match self.asked.front_mut() {
+            Some(Answer::Ready { asked, arena_offset }) => Some((asked, arena_offset)),
+            _ => None,
+        })
+    }
+
+    /// The next piece.
+    fn put_piece(&mut self, now: Duration, io: &mut dyn FrameIo) -> Result<bool, LinkError> {
+        let most = self.piece();
+        let Some((asked, arena_offset)) = self.front()? else { return Ok(false) };
+        let (content, from) = (Content::Piece { ticket: asked.ticket, offset: asked.offset }, *arena_offset);
+        let length = asked.length.min(most);
+        let is_last = asked.length == length;
+        let served = self.served.wrapping_add(u32::from(is_last));
+        let piece = self
+            .arena
+            .piece(from, length as usize)
+            .ok_or_else(|| LinkError::Protocol("the arena ends before what was offered of it".into()))?;
+        let head = self.channel.head(content, length as usize, served, now);
+        io.send(self.to, &head.encode(), Some(piece));
+        self.sent_bytes += u64::from(length);
+        if let Some((asked, arena_offset)) = self.front()? {
+            asked.offset += length;
+            asked.length -= length;
+            *arena_offset += u64::from(length);
+        }
+        self.front()?;
+        Ok(true)
+    }
+
+    fn on_message(&mut self, message: Message, said: &mut Vec<Message>) -> Result<(), LinkError> {
+        match message {
+            Message::Fetch { ticket, offset, length } => {
+                let answer = self.ask(Asked { ticket, offset, length })?;
+                self.asked.push_back(answer);
+                self.offered.check_queue(self.asked.len())?;
+            }
+            Message::Release { below } => {
+                self.offered.release(below);
+                said.push(message);
+            }
+            Message::Hello(_)
+            | Message::Data { .. }
+            | Message::Offer(_)
+            | Message::Paused { .. }
+            | Message::End(_)
+            | Message::Losses(_)
+            | Message::Told { .. }
+            | Message::Heard(_)
+            | Message::Left(_)
+            | Message::Passed { .. } => {
+                return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
+            }
+            Message::Ignored { .. } => {}
+            _ => said.push(message),
+        }
+        Ok(())
+    }
+}
+
+impl Half for FrameSource {
+    type Received = Message;
+    const SENDS_PIECES: bool = true;
+
+    fn channel(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+
+    fn on_frame(
+        &mut self,
+        head: &Head,
+        content: &[u8],
+        now: Duration,
+        said: &mut Vec<Message>,
+    ) -> Result<(), LinkError> {
+        if let Content::Piece { ticket, .. } = head.content {
+            return Err(LinkError::Protocol(format!("the builder sent bytes of ticket {ticket}")));
+        }
+        let mut words = std::mem::take(&mut self.words);
+        self.channel.on_frame(head, content, now, &mut words);
+        for word in words.drain(..) {
+            if let Some((message, text)) = self.texts.on_word(&word)? {
+                if let Message::Refuse { reason, .. } = message {
+                    return Err(LinkError::Refused { reason, text: String::from_utf8_lossy(&text).into_owned() });
+                }
+                self.on_message(message, said)?;
+            }
+        }
+        self.words = words;
+        Ok(())
+    }
+
+    fn time(&mut self, now: Duration) -> Result<(), LinkError> {
+        self.channel.time(now)?;
+        if !self.channel.is_heard() && self.channel.is_retrying() {
+            self.tries += 1;
+            if self.tries.is_multiple_of(TRIES)
+                && let Some(shorter) = SHORTER.into_iter().find(|shorter| *shorter < self.longest)
+            {
+                tracing::warn!(
+                    "datagrams of {} bytes do not get to {}: {shorter} are tried. Compare the MTU of all adapters and \
+                     switches on the way",
+                    self.longest,
+                    self.to
+                );
+                self.longest = shorter;
+            }
+        }
+        Ok(())
+    }
+
+    fn too_long(&mut self, longest: usize) {
+        self.longest = self.longest.min(longest);
+    }
+
+    fn deadline(&self) -> Duration {
+        self.channel.deadline()
+    }
+
+    /// Words first: they are few, and somebody waits for them.
+    fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
+        self.front()?;
+        if !self.channel.has_words() {
+            return self.put_piece(now, io);
+        }
+        // Until it is answered, what is said has the length of what will be sent: so it is found out what gets through.
+        let padded = if self.channel.is_heard() { 0 } else { self.longest };
+        super::put_words(&mut self.channel, self.served, self.to, padded, now, io, room);
+        Ok(true)
+    }
+
+    fn close(&mut self) {
+        self.asked.clear();
+    }
+
+    fn begun(_connection: u64, _from: SocketAddr, _copies: u64, _now: Duration) -> Option<Self> {
+        None
+    }
+}
+
+impl SourceLink for FrameSource {
+    fn offer(&mut self, offer: &Announcement) {
+        // Nothing is sent unasked here.
+        let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
+        let offer = Announcement { disposition, ..*offer };
+        let novelty = self.offered.offer(&offer);
+        if novelty == Novelty::New {
+            self.offered_bytes += u64::from(offer.bytes);
+        }
+        if novelty != Novelty::Released {
+            self.send(&Message::Offer(offer));
+        }
+    }
+
+    fn withdraw(&mut self, ticket: u64) -> bool {
+        self.offered.may_withdraw(ticket)
+    }
+
+    fn send(&mut self, message: &Message) {
+        self.channel.push(message.encode());
+    }
+
+    /// With what is still to be sent: a source says how much it has copied when it has offered all, and not sent all.
+    fn copied(&self) -> u64 {
+        self.copies * self.sent_bytes.max(self.offered_bytes)
+    }
+}

@@ -1,0 +1,102 @@
+//! The three verbs over UDP: frames through a socket. Credits keep them from being lost on their way, and what the
+//! socket cannot hold is not asked for.
+
+use crate::frames::{builder_over, source_over};
+use crate::kind::{Abilities, Locator, Transport};
+use crate::peer::advice;
+use crate::{Adapter, Address, BuilderEndpoint, Eager, LinkError, SourceEndpoint, Watch};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, ToSocketAddrs};
+use thalweg_frames::UdpPort;
+#[cfg(feature = "af-xdp")]
+use thalweg_frames::{AfXdpPort, FramesError};
+use thalweg_wire::HEAD_LEN;
+
+/// What frames in datagrams of UDP can do, whoever sends them: a kind of link has its own names.
+pub const DATAGRAMS: Abilities = Abilities {
+    name: "udp",
+    title: "UDP",
+    form: "udp:HOST:PORT",
+    locator: Locator::HostPort,
+    maps: false,
+    pieces: true,
+    eager: false,
+    one_sided: false,
+    frames: true,
+    // IPv4 (20), UDP (8) and the head of a frame.
+    headers: 28 + HEAD_LEN as u32,
+    congestion: false,
+    files: 0,
+    interface: false,
+    adapter: false,
+};
+
+/// UDP, by the kernel's sockets.
+#[derive(Debug)]
+pub(crate) struct Udp;
+
+impl Transport for Udp {
+    fn abilities(&self) -> &'static Abilities {
+        &DATAGRAMS
+    }
+
+    fn source(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+        let port = UdpPort::anywhere().map_err(LinkError::io("opening a UDP socket"))?;
+        source_over(port, watch)
+    }
+
+    fn builder(
+        &self,
+        at: &Address,
+        _by: Option<&Adapter>,
+        _eager: Eager,
+        watch: Watch,
+    ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
+        let failed = |error: std::io::Error| {
+            let advice = advice(error.kind());
+            LinkError::Listening { address: at.clone(), error, advice }
+        };
+        let port = UdpPort::bind(resolve(at)?).map_err(failed)?;
+        builder_over(port, watch)
+    }
+}
+
+fn resolve(at: &Address) -> Result<SocketAddr, LinkError> {
+    let advice = "correct the name in `listen`, or write a number";
+    let failed = |error| LinkError::Listening { address: at.clone(), error, advice };
+    at.place().to_socket_addrs().map_err(failed)?.next().ok_or_else(|| failed(ErrorKind::NotFound.into()))
+}
+
+/// The same datagrams, past the kernel's network: AF_XDP. Either end may be of this kind and the other an ordinary
+/// socket.
+#[cfg(feature = "af-xdp")]
+#[derive(Debug)]
+pub(crate) struct AfXdp;
+
+#[cfg(feature = "af-xdp")]
+impl Transport for AfXdp {
+    fn abilities(&self) -> &'static Abilities {
+        &Abilities { name: "af-xdp", title: "AF_XDP", form: "af-xdp:HOST:PORT", interface: true, ..DATAGRAMS }
+    }
+
+    fn source(&self, to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+        let doing = || format!("resolving '{}'", to.place());
+        let found = to.place().to_socket_addrs().map_err(LinkError::unusable(doing()))?.next();
+        let found = found.ok_or_else(|| LinkError::unusable(doing())(ErrorKind::NotFound.into()))?;
+        let port =
+            AfXdpPort::towards(found).map_err(|FramesError { doing, error }| LinkError::Unusable { doing, error })?;
+        source_over(port, watch)
+    }
+
+    fn builder(
+        &self,
+        at: &Address,
+        _by: Option<&Adapter>,
+        _eager: Eager,
+        watch: Watch,
+    ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
+        let port = resolve(at)?;
+        let port = AfXdpPort::at(port).map_err(|FramesError { doing, error }| LinkError::Unusable { doing, error })?;
+        builder_over(port, watch)
+    }
+}

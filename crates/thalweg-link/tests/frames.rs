@@ -1,0 +1,394 @@
+//! What frames can do to a builder and to a source that listen on UDP: written by hand, from an ordinary socket.
+
+use proptest::prelude::*;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+use thalweg_arena::{Arena, BlockPool};
+use thalweg_link::{
+    Address, BuilderEndpoint, Eager, Endpoints, LinkError, LinkKind, Received, SourceEndpoint, SourceGreeting,
+};
+use thalweg_wire::{
+    Announcement, Capabilities, Content, Disposition, EventId, HEAD_LEN, Head, Hello, MESSAGE_LEN, Message, Refusal,
+    RunNumber, SourceId, Welcome,
+};
+
+const NOTHING: Eager = Eager { credit: 0, limit: 0 };
+const HELLO: Hello = Hello {
+    session: 1,
+    source: SourceId::new(1, 0),
+    builder: 0,
+    builders: 1,
+    slots: 4,
+    slot_bytes: 1 << 20,
+    max_payload: 1 << 20,
+    capabilities: Capabilities::empty(),
+    description: 2,
+};
+
+/// A builder, and a socket that plays sources.
+struct Builder {
+    all: Endpoints<dyn BuilderEndpoint>,
+    begun: Instant,
+    socket: UdpSocket,
+    said: Vec<Received>,
+}
+
+impl Builder {
+    fn new() -> Self {
+        let mut all = Endpoints::<dyn BuilderEndpoint>::new().unwrap();
+        let address = all.add(&"udp:127.0.0.1:0".parse().unwrap(), NOTHING).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(address.place()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        Self { all, begun: Instant::now(), socket, said: Vec::new() }
+    }
+
+    /// What comes is heard, and answered.
+    fn hear(&mut self) -> Result<(), LinkError> {
+        self.turn(Duration::from_secs(5))
+    }
+
+    /// The same, where nothing need come.
+    fn turn(&mut self, patience: Duration) -> Result<(), LinkError> {
+        let mut tokens = Vec::new();
+        self.all.poller().wait(Some(patience), |token| tokens.push(token)).unwrap();
+        self.all.poll(self.begun.elapsed(), &tokens, &mut Vec::new());
+        let outcome = self.all.receive(0, &mut self.said).map(drop);
+        self.all.flush(self.begun.elapsed(), &mut Vec::new());
+        outcome
+    }
+
+    fn accept(&mut self) -> bool {
+        self.all.accept(0, 0).unwrap().is_some()
+    }
+
+    /// Lets in a source that greets as connection 7.
+    fn greeted() -> Self {
+        let mut builder = Self::new();
+        builder.socket.send(&greeting(7)).unwrap();
+        builder.hear().unwrap();
+        assert!(builder.accept());
+        builder.turn(Duration::ZERO).unwrap();
+        assert!(matches!(&builder.said[..], [Received::Hello(HELLO, text)] if text == "{}"), "{:?}", builder.said);
+        builder.said.clear();
+        builder
+    }
+
+    fn answer(&self) -> Head {
+        let mut room = [0; 2000];
+        let length = self.socket.recv(&mut room).unwrap();
+        Head::decode(&room[..length]).unwrap().0
+    }
+}
+
+fn head(connection: u64, content: Content) -> Head {
+    Head { content, length: 0, connection, answer: false, heard: 0, also: 0, served: 0, stamp: 0, echo: None }
+}
+
+fn frame(head: Head, content: &[u8]) -> Vec<u8> {
+    [&Head { length: content.len() as u16, ..head }.encode()[..], content].concat()
+}
+
+fn words(connection: u64, first: u32, messages: &[Message]) -> Vec<u8> {
+    let content = messages.iter().flat_map(Message::encode).collect::<Vec<u8>>();
+    frame(head(connection, Content::Words { first }), &content)
+}
+
+fn greeting(connection: u64) -> Vec<u8> {
+    let mut text = [0; MESSAGE_LEN];
+    text[..2].copy_from_slice(b"{}");
+    let content = [Message::Hello(HELLO).encode(), text].concat();
+    frame(head(connection, Content::Words { first: 0 }), &content)
+}
+
+fn held(ticket: u64) -> Announcement {
+    Announcement {
+        ticket,
+        first: EventId(ticket),
+        arena_offset: 0,
+        count: 1,
+        bytes: 6400,
+        disposition: Disposition::Held,
+    }
+}
+
+#[test]
+fn a_connection_begins_with_a_hello_and_nothing_else() {
+    let mut builder = Builder::new();
+    let no_hello = words(7, 0, &[Message::Pause]);
+    let late = words(7, 3, &[Message::Hello(HELLO)]);
+    let damaged = greeting(7).iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 40)).collect::<Vec<u8>>();
+    for nonsense in [b"".to_vec(), b"hello".to_vec(), vec![0; 1400], damaged, no_hello, late] {
+        builder.socket.send(&nonsense).unwrap();
+        builder.hear().unwrap();
+        assert!(!builder.accept());
+    }
+    // Nobody was answered: these may have overtaken a hello. Who has heard something before is told, in as many bytes.
+    builder.socket.send(&frame(Head { heard: 1, ..head(7, Content::Words { first: 3 }) }, &[])).unwrap();
+    builder.hear().unwrap();
+    assert_eq!((builder.answer(), builder.said.len()), (head(7, Content::Over), 0));
+}
+
+#[test]
+fn a_connection_is_one_host_and_port() {
+    let mut builder = Builder::greeted();
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    other.connect(builder.socket.peer_addr().unwrap()).unwrap();
+    other.send(&words(7, 2, &[Message::Offer(held(0))])).unwrap();
+    builder.hear().unwrap();
+    other.send(&frame(head(7, Content::Over), &[])).unwrap();
+    builder.hear().unwrap();
+    assert!(builder.said.is_empty(), "{:?}", builder.said);
+    builder.socket.send(&words(7, 2, &[Message::Offer(held(0))])).unwrap();
+    builder.hear().unwrap();
+    assert!(matches!(builder.said[..], [Received::Message(Message::Offer(_))]));
+}
+
+#[test]
+fn what_was_closed_does_not_begin_again_with_what_comes_late() {
+    let mut builder = Builder::greeted();
+    builder.all.close(0);
+    for _ in 0..3 {
+        builder.socket.send(&greeting(7)).unwrap();
+        builder.hear().unwrap();
+        assert!(!builder.accept());
+    }
+    // A new one does.
+    builder.socket.send(&greeting(8)).unwrap();
+    builder.hear().unwrap();
+    assert!(builder.accept());
+}
+
+#[test]
+fn bytes_that_nobody_asked_for_end_the_connection() {
+    let block = BlockPool::new("builder", 1, 1 << 20).unwrap().take().unwrap();
+    for (offset, length, asked) in [(3200, 64, 3200), (0, 3264, 3200), (u32::MAX, 64, 6400)] {
+        let mut block = BlockPool::new("builder", 1, 1 << 20).unwrap().take().unwrap();
+        let mut builder = Builder::greeted();
+        builder.socket.send(&words(7, 2, &[Message::Offer(held(0))])).unwrap();
+        builder.hear().unwrap();
+        let place = block.carve(6400);
+        builder.all.link_mut(0).unwrap().begin_fetch(&held(0), place, asked).unwrap();
+        builder.turn(Duration::ZERO).unwrap();
+        let piece = frame(head(7, Content::Piece { ticket: 0, offset }), &vec![1; length]);
+        builder.socket.send(&piece).unwrap();
+        let error = builder.hear().unwrap_err();
+        assert!(error.is_violation() && error.to_string().contains("were asked for"), "{error}");
+        builder.all.close(0);
+        assert!(!block.is_busy());
+    }
+    // Of a ticket that was not asked for at all: it may have come twice.
+    let mut builder = Builder::greeted();
+    builder.socket.send(&frame(head(7, Content::Piece { ticket: 9, offset: 0 }), &[1; 64])).unwrap();
+    builder.hear().unwrap();
+    drop(block);
+}
+
+#[test]
+fn who_broke_a_rule_is_told_why_it_ends() {
+    let mut builder = Builder::greeted();
+    builder.socket.send(&words(7, 2, &[Message::Pause])).unwrap();
+    let error = builder.hear().unwrap_err();
+    builder.all.link_mut(0).unwrap().refuse(Refusal::Protocol, &error.to_string());
+    builder.all.close(0);
+    let mut room = [0; 2000];
+    let told = loop {
+        let length = builder.socket.recv(&mut room).unwrap();
+        let (head, content) = Head::decode(&room[..length]).unwrap();
+        assert_ne!(head.content, Content::Over, "it is told before it ends");
+        if let Some((word, text)) = content.split_first_chunk::<MESSAGE_LEN>() {
+            assert!(matches!(Message::decode(word), Ok(Message::Refuse { reason: Refusal::Protocol, .. })));
+            break String::from_utf8_lossy(text).into_owned();
+        }
+    };
+    assert!(told.contains("the source sent a builder's message"), "{told}");
+}
+
+#[test]
+fn an_over_ends_it_and_frames_of_no_connection_get_one() {
+    let mut builder = Builder::greeted();
+    builder.socket.send(&frame(head(7, Content::Over), &[])).unwrap();
+    assert!(matches!(builder.hear(), Err(LinkError::Closed)));
+}
+
+#[test]
+fn strangers_who_only_greet_are_no_more_than_so_many() {
+    let mut builder = Builder::new();
+    for connection in 0..6000 {
+        builder.socket.send(&greeting(connection)).unwrap();
+        if connection % 64 == 0 {
+            builder.turn(Duration::ZERO).unwrap();
+        }
+    }
+    builder.turn(Duration::from_millis(100)).unwrap();
+    let mut let_in = 0;
+    while builder.all.accept(0, let_in).unwrap().is_some() {
+        let_in += 1;
+    }
+    assert!((1000..=4096).contains(&let_in), "{let_in}");
+}
+
+/// A source, and a socket that plays its builder.
+struct Source {
+    all: Endpoints<dyn SourceEndpoint>,
+    begun: Instant,
+    socket: UdpSocket,
+    /// Where the source is, and which connection it drew.
+    from: SocketAddr,
+    connection: u64,
+    _memory: thalweg_arena::Span,
+}
+
+impl Source {
+    fn new() -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let address = Address::new(LinkKind::UDP, &socket.local_addr().unwrap().to_string()).unwrap();
+        let memory = Arena::create("slots", 1 << 20).unwrap();
+        let greeting =
+            SourceGreeting { hello: HELLO, description: "{}".into(), arena: std::sync::Arc::clone(memory.arena()) };
+        let mut all = Endpoints::<dyn SourceEndpoint>::new().unwrap().towards(std::slice::from_ref(&address)).unwrap();
+        all.connect(0, &address, None, &greeting).unwrap();
+        let mut room = vec![0; 1 << 16];
+        let (length, from) = socket.recv_from(&mut room).unwrap();
+        let (head, content) = Head::decode(&room[..length]).unwrap();
+        // As long as a piece will be, so that it is found out whether that gets through.
+        assert_eq!((length, content.len()), (65_507, 2 * MESSAGE_LEN));
+        Self { all, begun: Instant::now(), socket, from, connection: head.connection, _memory: memory }
+    }
+
+    fn say(&self, datagram: &[u8]) {
+        self.socket.send_to(datagram, self.from).unwrap();
+    }
+
+    /// What comes is heard, and answered.
+    fn hear(&mut self, heard: &mut Vec<Message>) -> Result<(), LinkError> {
+        self.turn(heard, Duration::from_secs(5))
+    }
+
+    /// The same, where nothing need come.
+    fn turn(&mut self, heard: &mut Vec<Message>, patience: Duration) -> Result<(), LinkError> {
+        let mut tokens = Vec::new();
+        self.all.poller().wait(Some(patience), |token| tokens.push(token)).unwrap();
+        self.all.poll(self.begun.elapsed(), &tokens, &mut Vec::new());
+        let outcome = self.all.receive(0, heard).map(drop);
+        self.all.flush(self.begun.elapsed(), &mut Vec::new());
+        outcome
+    }
+}
+
+fn welcome() -> Message {
+    Message::Welcome(Welcome {
+        run: RunNumber(1),
+        eager_credit: 0,
+        eager_limit: 0,
+        most_records: 4096,
+        running: true,
+        released_below: 0,
+        capabilities: Capabilities::empty(),
+    })
+}
+
+#[test]
+fn a_builder_that_is_not_there_any_more_is_believed_once_it_was_there() {
+    let (mut source, mut heard) = (Source::new(), Vec::new());
+    let over = frame(head(source.connection, Content::Over), &[]);
+    // A hello may have come twice, and late: to a builder that knows it no more.
+    source.say(&over);
+    source.hear(&mut heard).unwrap();
+    source.say(&words(source.connection, 0, &[welcome()]));
+    source.hear(&mut heard).unwrap();
+    assert_eq!(heard, [welcome()]);
+    source.say(&over);
+    assert!(matches!(source.hear(&mut heard), Err(LinkError::Closed)));
+}
+
+#[test]
+fn a_source_names_what_a_builder_did_wrong() {
+    let fetch = |offset, length| Message::Fetch { ticket: 0, offset, length };
+    for (what, expected) in [
+        (fetch(0, 6464), "asked for bytes 0+6464 of ticket 0, which has 6400"),
+        (fetch(u32::MAX, 64), "`length` holds an impossible value"),
+        (Message::Paused { next: EventId(0), asked_by: 0 }, "the builder sent a source's message"),
+    ] {
+        let (mut source, mut heard) = (Source::new(), Vec::new());
+        source.say(&words(source.connection, 0, &[welcome()]));
+        source.hear(&mut heard).unwrap();
+        source.all.link_mut(0).unwrap().offer(&held(0));
+        source.turn(&mut heard, Duration::ZERO).unwrap();
+        source.say(&words(source.connection, 1, &[what]));
+        let error = source.hear(&mut heard).unwrap_err();
+        assert!(error.is_violation() && error.to_string().contains(expected), "{error}");
+    }
+    let (mut source, mut heard) = (Source::new(), Vec::new());
+    source.say(&words(source.connection, 0, &[welcome()]));
+    source.hear(&mut heard).unwrap();
+    source.say(&frame(head(source.connection, Content::Piece { ticket: 0, offset: 0 }), &[0; 64]));
+    assert!(source.hear(&mut heard).unwrap_err().to_string().contains("the builder sent bytes of ticket 0"));
+}
+
+#[test]
+fn nobody_at_the_address_is_found_out_at_once() {
+    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = Address::new(LinkKind::UDP, &gone.to_string()).unwrap();
+    let memory = Arena::create("slots", 1 << 20).unwrap();
+    let greeting =
+        SourceGreeting { hello: HELLO, description: "{}".into(), arena: std::sync::Arc::clone(memory.arena()) };
+    let mut all = Endpoints::<dyn SourceEndpoint>::new().unwrap().towards(std::slice::from_ref(&address)).unwrap();
+    all.connect(0, &address, None, &greeting).unwrap();
+    let mut tokens = Vec::new();
+    all.poller().wait(Some(Duration::from_secs(5)), |token| tokens.push(token)).unwrap();
+    all.poll(Duration::ZERO, &tokens, &mut Vec::new());
+    assert!(matches!(all.receive(0, &mut Vec::new()), Err(LinkError::Closed)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Well-formed frames of any content, to both ends: they end in an error, or do nothing.
+    #[test]
+    fn nonsense_does_no_harm(
+        frames in proptest::collection::vec((
+            0u8..3, prop_oneof![0u32..6, any::<u32>()], 0u64..3, prop_oneof![0u32..6, any::<u32>()],
+            any::<(u64, u32)>(), proptest::collection::vec(0u8..25, 0..4), any::<bool>(),
+        ), 0..12),
+    ) {
+        let (mut builder, mut source, mut heard) = (Builder::greeted(), Source::new(), Vec::new());
+        source.say(&words(source.connection, 0, &[welcome()]));
+        source.hear(&mut heard).unwrap();
+        let mut block = BlockPool::new("builder", 1, 1 << 20).unwrap().take().unwrap();
+        let place = block.carve(6400);
+        builder.all.link_mut(0).unwrap().begin_fetch(&held(0), place, 6400).unwrap();
+        let _ = builder.turn(Duration::ZERO);
+        source.all.link_mut(0).unwrap().offer(&held(0));
+        for (kind, number, ticket, heard_below, (also, served), cells, answer) in frames {
+            let content = match kind {
+                0 => Content::Words { first: number },
+                1 => Content::Piece { ticket, offset: number },
+                _ => Content::Over,
+            };
+            let mut bytes = Vec::new();
+            for kind in cells {
+                let mut cell = Message::Pause.encode();
+                cell[5] = kind;
+                let crc = thalweg_wire::crc32c(&cell[..60]);
+                cell[60..].copy_from_slice(&crc.to_le_bytes());
+                bytes.extend_from_slice(&cell);
+            }
+            let of = |connection| Head { heard: heard_below, also, served, answer, ..head(connection, content) };
+            builder.socket.send(&frame(of(7), &bytes)).unwrap();
+            source.say(&frame(of(source.connection), &bytes));
+            let _ = builder.turn(Duration::ZERO);
+            let _ = source.turn(&mut heard, Duration::ZERO);
+            prop_assert!(bytes.len() + HEAD_LEN < 2000);
+        }
+        builder.all.close(0);
+        builder.said.clear();
+        prop_assert!(!block.is_busy());
+        // Otherwise they say their last words again and again.
+        builder.socket.send(&frame(head(7, Content::Over), &[])).unwrap();
+        let _ = builder.turn(Duration::ZERO);
+        source.say(&frame(head(source.connection, Content::Over), &[]));
+        let _ = source.turn(&mut heard, Duration::ZERO);
+    }
+}

@@ -1,0 +1,308 @@
+//! One run: QEMU started, watched and ended, the command's output and exit code brought back.
+
+use crate::machine::{MOST_NICS, MOST_NVMES, Machine};
+use crate::qemu::{self, Files, QEMU};
+use crate::setup::PACKAGES;
+use crate::shelf::{Prepared, shelf};
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use thiserror::Error;
+
+/// A command's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// The command's exit code, or 128 and the number of the signal that ended it, or 127 if it was not found. 125 if
+    /// it was not started, and standard error says why.
+    pub code: u8,
+    /// How long all of it took, the boot included.
+    pub time: Duration,
+}
+
+/// Why a command has no outcome. `console` is the end of what the kernel said.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// There is no such machine.
+    #[error("{0}")]
+    Machine(String),
+    /// The command would not find its directory.
+    #[error("{}: the machine has /dev, /proc, /run and /sys of its own: run it from elsewhere", .0.display())]
+    Directory(PathBuf),
+    /// A program of the host that the machine needs.
+    #[error("{0} not found: as root, `apt-get install {PACKAGES}`")]
+    NoTool(&'static str),
+    /// It took too long.
+    #[error("the machine did not end within {} and was killed\n{console}", humantime::format_duration(*limit))]
+    Timeout {
+        /// The limit.
+        limit: Duration,
+        /// The end of the console.
+        console: String,
+    },
+    /// It was stopped on request.
+    #[error("stopped on request")]
+    Stopped,
+    /// QEMU did not start, or the machine ended before its command did.
+    #[error("the machine ended before its command did ({status})\n{said}{console}")]
+    Died {
+        /// How QEMU's process ended.
+        status: ExitStatus,
+        /// What QEMU said.
+        said: String,
+        /// The end of the console.
+        console: String,
+    },
+    /// A file or directory cannot be used.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+    /// QEMU's process cannot be started or watched.
+    #[error("running the machine: {0}")]
+    Os(#[from] io::Error),
+}
+
+impl Machine {
+    /// Boots, runs a command as root with this process's working directory, `PATH` and `HOME`, and returns when it has
+    /// ended. Its standard output and standard error go to ours as they come; its standard input is empty. `/out` is
+    /// the directory `out`, which is made if it is not there; the kernel's log is left in it as `dmesg.txt`.
+    ///
+    /// Nothing else is left when it returns: no process, no file. If this process is killed, the machine goes with it,
+    /// and the next run removes its files.
+    ///
+    /// # Errors
+    /// Where the machine cannot be, cannot be started, takes longer than it may, or ends before its command does;
+    /// [`RunError::Stopped`] soon after `stop` has become true.
+    pub fn run(
+        &self,
+        prepared: &Prepared,
+        command: &[OsString],
+        out: &Path,
+        stop: &AtomicBool,
+    ) -> Result<Outcome, RunError> {
+        let began = Instant::now();
+        self.check()?;
+        fs::create_dir_all(out).map_err(file(out))?;
+        let out = out.canonicalize().map_err(file(out))?;
+        let room = Room::new()?;
+        room.say_what_to_do(command, self.huge_pages)?;
+        let (output, say_output) = io::pipe()?;
+        let (errors, say_errors) = io::pipe()?;
+        let files = Files {
+            kernel: prepared.vmlinux(),
+            initramfs: prepared.initramfs(),
+            packages: prepared.packages(),
+            room: room.path(),
+            out: &out,
+            streams: [by_name(&say_output), by_name(&say_errors)],
+        };
+        let said = room.path().join("qemu");
+        let say = File::create(&said).map_err(file(&said))?;
+
+        // When the thread that started it ends, in whatever way, the kernel kills it (PR_SET_PDEATHSIG, prctl(2)). In a
+        // group of its own it does not hear a terminal's interrupt: that is ours.
+        let mut qemu = Command::new("setpriv");
+        qemu.args(["--pdeathsig", "KILL", "--", QEMU]).args(qemu::arguments(self, &files)?).process_group(0);
+        qemu.stdin(Stdio::null()).stdout(say.try_clone()?).stderr(say);
+        let mut guest = Guest(qemu.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => RunError::NoTool("setpriv"),
+            _ => RunError::Os(error),
+        })?);
+
+        let ended = thread::scope(|scope| {
+            scope.spawn(|| pass_on(output, io::stdout()));
+            scope.spawn(|| pass_on(errors, io::stderr()));
+            let ended = guest.watch(began + self.timeout, stop);
+            guest.end();
+            // Now the pipes end.
+            drop((say_output, say_errors));
+            ended
+        });
+        let console = || tail(&files.console());
+        match ended? {
+            Ended::Late => Err(RunError::Timeout { limit: self.timeout, console: console() }),
+            Ended::Stopped => Err(RunError::Stopped),
+            Ended::ByItself(status) => match room.code() {
+                Some(code) => Ok(Outcome { code, time: began.elapsed() }),
+                // setpriv's, when it finds no QEMU: the shell's convention.
+                None if status.code() == Some(127) => Err(RunError::NoTool(QEMU)),
+                None => Err(RunError::Died { status, said: tail(&said), console: console() }),
+            },
+        }
+    }
+
+    fn check(&self) -> Result<(), RunError> {
+        let wrong = |text: String| Err(RunError::Machine(text));
+        if self.processors == 0 {
+            return wrong("a machine has at least one processor".into());
+        }
+        if self.memory.0 < LEAST_MEMORY {
+            return wrong(format!("{}: a machine needs at least {} MiB of memory", self.memory, LEAST_MEMORY >> 20));
+        }
+        for (there, most, what) in [(self.nics.len(), MOST_NICS, "NICs"), (self.nvmes.len(), MOST_NVMES, "NVMe disks")]
+        {
+            if there > most {
+                return wrong(format!("{there} {what}: a machine has room for {most}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Less than that, the kernel does not boot: it needs 90 MB to unpack itself and for its own use.
+const LEAST_MEMORY: u64 = 256 << 20;
+
+/// What one run shares with its guest, in a directory of its own below the shelf.
+#[derive(Debug)]
+struct Room {
+    directory: TempDir,
+    /// Held as long as the directory is in use.
+    _claim: File,
+}
+
+impl Room {
+    const PREFIX: &'static str = "run-";
+
+    /// Removes also what runs that were killed have left.
+    fn new() -> Result<Self, RunError> {
+        let shelf = shelf();
+        // Nobody removes a directory between its making and its claim.
+        let lock_path = shelf.join("runs.lock");
+        let lock = File::create(&lock_path).map_err(file(&lock_path))?;
+        lock.lock().map_err(file(&lock_path))?;
+        for entry in fs::read_dir(&shelf).map_err(file(&shelf))?.flatten() {
+            let left = entry.file_name().as_bytes().starts_with(Self::PREFIX.as_bytes())
+                && File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok());
+            if left {
+                fs::remove_dir_all(entry.path()).map_err(file(&entry.path()))?;
+            }
+        }
+        let directory = tempfile::Builder::new().prefix(Self::PREFIX).tempdir_in(&shelf).map_err(file(&shelf))?;
+        let claim = File::open(directory.path()).map_err(file(directory.path()))?;
+        claim.lock().map_err(file(directory.path()))?;
+        Ok(Self { directory, _claim: claim })
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// As `guest/guest` reads it.
+    fn say_what_to_do(&self, command: &[OsString], huge_pages: u32) -> Result<(), RunError> {
+        let directory = env::current_dir()?;
+        if ["/dev", "/proc", "/run", "/sys"].iter().any(|own| directory.starts_with(own)) {
+            return Err(RunError::Directory(directory));
+        }
+        let mut path = OsString::from("PATH=/usr/lib/thalweg-machine:");
+        path.push(env::var_os("PATH").unwrap_or_default());
+        // Debian gives an ordinary user no directories of root's, and there the command is root.
+        path.push(":/usr/local/sbin:/usr/sbin:/sbin");
+        let mut home = OsString::from("HOME=");
+        home.push(env::var_os("HOME").unwrap_or_else(|| "/root".into()));
+        for (name, content) in [
+            ("command", words(command)),
+            ("environment", words(&[path, home, "TERM=dumb".into()])),
+            ("directory", directory.as_os_str().as_bytes().to_vec()),
+            ("huge", huge_pages.to_string().into_bytes()),
+        ] {
+            let path = self.path().join(name);
+            fs::write(&path, content).map_err(file(&path))?;
+        }
+        Ok(())
+    }
+
+    /// The command's exit code, if it has ended.
+    fn code(&self) -> Option<u8> {
+        fs::read_to_string(self.path().join("code")).ok()?.trim().parse().ok()
+    }
+}
+
+/// With a NUL behind each, which none has in it.
+fn words(words: &[impl AsRef<OsStr>]) -> Vec<u8> {
+    words.iter().flat_map(|word| [word.as_ref().as_bytes(), b"\0"].concat()).collect()
+}
+
+/// QEMU's process.
+struct Guest(Child);
+
+enum Ended {
+    ByItself(ExitStatus),
+    Late,
+    Stopped,
+}
+
+impl Guest {
+    /// Waits until it ends, or must be ended.
+    fn watch(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Ended> {
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(Ended::ByItself(status));
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(Ended::Stopped);
+            }
+            if Instant::now() >= deadline {
+                return Ok(Ended::Late);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Both fail only where it has ended before.
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A pipe's end as another process of this user can open it, as long as we have it open.
+fn by_name(end: &impl AsRawFd) -> PathBuf {
+    format!("/proc/{}/fd/{}", process::id(), end.as_raw_fd()).into()
+}
+
+/// Copies until the other side ends. When nobody reads on, the rest is for nobody, and the guest is not held up.
+fn pass_on(mut from: io::PipeReader, mut to: impl Write) {
+    let mut bytes = vec![0; 64 << 10];
+    let mut is_read = true;
+    loop {
+        match from.read(&mut bytes) {
+            Ok(0) => return,
+            Ok(count) => is_read = is_read && to.write_all(&bytes[..count]).and_then(|()| to.flush()).is_ok(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The last lines of a file, as far as it is text.
+fn tail(path: &Path) -> String {
+    let bytes = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes).replace('\r', "");
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(15)..].iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn file(path: &Path) -> impl FnOnce(io::Error) -> RunError {
+    let path = path.to_owned();
+    |error| RunError::File { path, error }
+}

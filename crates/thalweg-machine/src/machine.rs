@@ -1,0 +1,133 @@
+//! The machine: processors, memory, devices and their addresses.
+
+use std::str::FromStr;
+use std::time::Duration;
+use thalweg_device::ByteSize;
+use thiserror::Error;
+
+/// A machine to boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// How many processors it has, at least 1.
+    pub processors: u32,
+    /// Its memory. The host gives what is used of it.
+    pub memory: ByteSize,
+    /// Whether devices are behind an IOMMU.
+    pub iommu: Iommu,
+    /// Whether it has QEMU's [edu](https://www.qemu.org/docs/master/specs/edu.html) device, at [`EDU`]: a DMA engine
+    /// with an interrupt, as simple as can be.
+    pub edu: bool,
+    /// Its NICs, at most [`MOST_NICS`], each at its [`nic_address`].
+    pub nics: Vec<Nic>,
+    /// The size of each of its NVMe disks, at most [`MOST_NVMES`], each at its [`nvme_address`]. They are empty.
+    pub nvmes: Vec<ByteSize>,
+    /// How many huge pages of 2 MiB are set aside before the command runs.
+    pub huge_pages: u32,
+    /// How long all of it may take, the boot included.
+    pub timeout: Duration,
+}
+
+/// A machine without devices of its own.
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            processors: 2,
+            memory: ByteSize(2 << 30),
+            iommu: Iommu::On,
+            edu: false,
+            nics: Vec::new(),
+            nvmes: Vec::new(),
+            huge_pages: 0,
+            timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Whether devices reach memory through an IOMMU (Intel VT-d).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Iommu {
+    /// They do, and each is in a group of its own.
+    On,
+    /// There is none: a device reaches all of memory. VFIO is used in its no-IOMMU mode.
+    Off,
+}
+
+/// A network card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Nic {
+    /// Which card.
+    pub model: NicModel,
+    /// The number of the wire it is on. Each of a wire's NICs hears all others, as on a hub.
+    pub wire: u32,
+}
+
+/// A network card that QEMU has, and DPDK a driver for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NicModel {
+    /// virtio 1.0. Its link is up at once.
+    Virtio,
+    /// Intel 82574L. Its link takes some ten seconds to come up.
+    E1000e,
+    /// VMware's. It takes rings of 512 descriptors and more.
+    Vmxnet3,
+    /// Intel 82576, which QEMU has from version 8.0 on.
+    Igb,
+}
+
+impl FromStr for NicModel {
+    type Err = UnknownNic;
+
+    fn from_str(text: &str) -> Result<Self, UnknownNic> {
+        match text {
+            "virtio" => Ok(Self::Virtio),
+            "e1000e" => Ok(Self::E1000e),
+            "vmxnet3" => Ok(Self::Vmxnet3),
+            "igb" => Ok(Self::Igb),
+            _ => Err(UnknownNic(text.to_owned())),
+        }
+    }
+}
+
+/// There is no such card.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("'{0}' is not a NIC: virtio, e1000e, vmxnet3 and igb are")]
+pub struct UnknownNic(String);
+
+/// Where the edu device is.
+pub const EDU: &str = "0000:00:10.0";
+/// The most NICs a machine can have.
+pub const MOST_NICS: usize = 7;
+/// The most NVMe disks a machine can have.
+pub const MOST_NVMES: usize = 7;
+
+/// Slots of the root bus, so that the order of devices does not move them. The chipset has 0 and 31; the machine's
+/// own devices take the first ones that are free.
+pub(crate) const EDU_SLOT: usize = 0x10;
+pub(crate) const NIC_SLOT: usize = 0x11;
+pub(crate) const NVME_SLOT: usize = 0x18;
+
+/// Where a NIC is, counted from 0: the first at `0000:00:11.0`, the next at `0000:00:12.0`.
+pub fn nic_address(index: usize) -> String {
+    address(NIC_SLOT + index)
+}
+
+/// Where an NVMe disk is, counted from 0: the first at `0000:00:18.0`, the next at `0000:00:19.0`.
+pub fn nvme_address(index: usize) -> String {
+    address(NVME_SLOT + index)
+}
+
+fn address(slot: usize) -> String {
+    format!("0000:00:{slot:02x}.0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_device_has_a_slot_of_its_own() {
+        assert_eq!(address(EDU_SLOT), EDU);
+        assert_eq!([nic_address(0), nic_address(MOST_NICS - 1)], ["0000:00:11.0", "0000:00:17.0"]);
+        assert_eq!([nvme_address(0), nvme_address(MOST_NVMES - 1)], ["0000:00:18.0", "0000:00:1e.0"]);
+    }
+}

@@ -1,0 +1,133 @@
+//! VFIO's container: which addresses its devices reach.
+
+use crate::{Held, PciError, vfio};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use thalweg_arena::{Arena, Registration};
+
+/// The container that the devices of this process share.
+static SHARED: Mutex<Option<Arc<Container>>> = Mutex::new(None);
+
+/// Devices that reach the same memory by the same addresses.
+#[derive(Debug)]
+pub(crate) struct Container {
+    fd: OwnedFd,
+    pub(crate) has_iommu: bool,
+}
+
+/// Somebody else in this process has opened a container, and has a device in it: devices that are opened from now on join
+/// it.
+///
+/// # Errors
+/// The process has no descriptor left.
+pub fn share_container(fd: BorrowedFd<'_>, has_iommu: bool) -> io::Result<()> {
+    let fd = fd.try_clone_to_owned()?;
+    *SHARED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Container { fd, has_iommu }));
+    Ok(())
+}
+
+impl Container {
+    /// Puts a group into the process's container, which is opened for the first one. Where the group cannot be together
+    /// with the others, it gets one of its own.
+    pub(crate) fn take_in(group: BorrowedFd<'_>, has_iommu: bool) -> io::Result<Arc<Self>> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(container) = shared.as_ref().filter(|container| container.has_iommu == has_iommu) {
+            match vfio::set_container(group, container.fd.as_fd()) {
+                Ok(()) => {
+                    tracing::debug!("a device joins the process's container");
+                    // A container whose last group has left has no IOMMU any more (`vfio_group_detach_container`,
+                    // drivers/vfio/container.c). Where it has one, EINVAL says so.
+                    match vfio::set_iommu(container.fd.as_fd(), container.kind()) {
+                        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
+                        _ => return Ok(Arc::clone(container)),
+                    }
+                }
+                Err(error) => tracing::warn!("a device has a container of its own, with the same addresses: {error}"),
+            }
+        }
+        let fd = OwnedFd::from(File::options().read(true).write(true).open("/dev/vfio/vfio")?);
+        vfio::set_container(group, fd.as_fd())?;
+        let container = Arc::new(Self { fd, has_iommu });
+        vfio::set_iommu(container.fd.as_fd(), container.kind())?;
+        shared.get_or_insert_with(|| Arc::clone(&container));
+        Ok(container)
+    }
+
+    fn kind(&self) -> libc::c_ulong {
+        if self.has_iommu { vfio::TYPE1V2 } else { vfio::NO_IOMMU }
+    }
+}
+
+/// An arena that a device reads and writes, and where it finds its bytes. The device has to be stopped before this is
+/// dropped: without an IOMMU, or where DPDK has mapped the arena too, nothing else keeps it away.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    way: Way,
+    arena: Arc<Arena>,
+    _registration: Registration,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// By the process's addresses. Ours to take away, unless DPDK has mapped it before. The group keeps the container's
+    /// IOMMU until then.
+    Mapped { container: Arc<Container>, ours: bool, _group: Arc<OwnedFd> },
+    /// By physical ones.
+    Physical(Box<Held>),
+}
+
+impl DeviceMemory {
+    pub(crate) fn new(
+        container: &Arc<Container>,
+        group: &Arc<OwnedFd>,
+        arena: &Arc<Arena>,
+        device: &str,
+    ) -> Result<Self, PciError> {
+        let way = if container.has_iommu {
+            // SAFETY: the mapping stays as long as the arena does, which this keeps. Devices write where a driver of
+            // this crate has them write.
+            let ours = match unsafe { vfio::map(container.fd.as_fd(), arena.mapping()) } {
+                Ok(()) => true,
+                // DPDK has, at the same addresses, for a NIC in the same container. Any other that overlaps is an error:
+                // who knows which pages are behind it.
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) && arena.registrations().contains(&"DPDK") => {
+                    false
+                }
+                Err(error) => {
+                    let doing = "mapping an arena for it (VFIO_IOMMU_MAP_DMA)";
+                    return Err(PciError::Os { device: device.into(), doing, error });
+                }
+            };
+            Way::Mapped { container: Arc::clone(container), ours, _group: Arc::clone(group) }
+        } else {
+            Way::Physical(Box::new(Held::new(arena)?))
+        };
+        Ok(Self { way, arena: Arc::clone(arena), _registration: arena.registered("VFIO") })
+    }
+
+    /// Whether it is this arena, through this mapping.
+    pub(crate) fn is_of(&self, arena: &Arc<Arena>) -> bool {
+        Arc::ptr_eq(&self.arena, arena)
+    }
+
+    /// The address on the bus of a range of the arena, where it is in one piece there.
+    pub fn address(&self, offset: usize, length: usize) -> Option<u64> {
+        offset.checked_add(length).filter(|end| *end <= self.arena.size())?;
+        match &self.way {
+            Way::Mapped { .. } => Some((self.arena.mapping().cast::<u8>().addr() + offset) as u64),
+            Way::Physical(held) => held.address(offset, length),
+        }
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if let Way::Mapped { container, ours: true, .. } = &self.way
+            && let Err(error) = vfio::unmap(container.fd.as_fd(), self.arena.mapping())
+        {
+            tracing::warn!("an arena stays mapped for a device: {error}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! QEMU's edu device, as a source's device: the simplest there is with DMA
+//! (<https://www.qemu.org/docs/master/specs/edu.html>).
+//!
+//! It has a buffer of 4 KiB, and copies between that and memory. Each frame is a pattern that the driver has the device
+//! fetch, and that the device then writes into a slot. So what is in the slot was written by the device. Byte `i` of
+//! frame `n` is `7 i + n`, modulo 256.
+
+use crate::container::DeviceMemory;
+use crate::{Function, Location, PciError, ready, told};
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+use thalweg_arena::{Arena, PAGE, Span};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, EduConfig, Filled, Frame};
+use thalweg_wire::{PayloadType, Status, TaiNanos};
+
+/// Registers: what it is; from where, to where, how many bytes, and the command.
+const IDENTITY: usize = 0x00;
+const FROM: usize = 0x80;
+const TO: usize = 0x88;
+const COUNT: usize = 0x90;
+const COMMAND: usize = 0x98;
+/// Bits of the command: begin, which reads as one until it is done; and that the buffer is read.
+const BEGIN: u64 = 1;
+const READ_BUFFER: u64 = 2;
+/// Where its buffer is, to itself.
+const BUFFER: u64 = 0x40000;
+/// A copy takes a tenth of a second.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// From one look to the next.
+const PACE: Duration = Duration::from_millis(1);
+
+/// The device, which is opened when it is shown the arena.
+#[derive(Debug)]
+pub struct Edu {
+    // The order matters: what is dropped first writes no more to what is dropped next.
+    open: Option<Open>,
+    step: Step,
+    posted: VecDeque<Buffer>,
+    location: Location,
+    config: EduConfig,
+    description: Description,
+    started: bool,
+    next: u64,
+    look: Option<Duration>,
+}
+
+#[derive(Debug)]
+enum Step {
+    Idle,
+    /// The device fetches the pattern for this buffer.
+    Fetching(Buffer),
+    /// And writes it there.
+    Writing(Buffer),
+}
+
+#[derive(Debug)]
+struct Open {
+    function: Function,
+    slots: DeviceMemory,
+    pattern: DeviceMemory,
+    bytes: Span,
+}
+
+impl Edu {
+    /// Buffers that it takes at a time. It fills one after the other.
+    const DEPTH: u32 = 4;
+
+    /// The device that a topology names. It is opened later.
+    ///
+    /// # Errors
+    /// It is not there, or an option makes no sense.
+    pub fn new(config: &EduConfig) -> Result<Self, DeviceError> {
+        config.check()?;
+        let location = ready(&config.address)?;
+        let description = Description {
+            kind: "edu".into(),
+            payload_type: PayloadType::RAW.name().into(),
+            simulated: true,
+            record_bytes: Some(config.size.0),
+            ..Description::default()
+        };
+        Ok(Self {
+            open: None,
+            step: Step::Idle,
+            posted: VecDeque::new(),
+            location,
+            config: config.clone(),
+            description,
+            started: false,
+            next: 0,
+            look: None,
+        })
+    }
+
+    fn size(&self) -> usize {
+        usize::try_from(self.config.size.0).unwrap_or(usize::MAX)
+    }
+
+    fn try_open(&self, arena: &Arc<Arena>) -> Result<Open, PciError> {
+        let wrong = |problem: &str| PciError::Device { device: self.location.to_string(), problem: problem.to_owned() };
+        let function = Function::open(self.location, 0)?;
+        let identity = function.registers().read32(IDENTITY);
+        if identity & 0xffff != 0x00ed {
+            return Err(wrong(&format!("it is no edu device: it says {identity:#010x} of itself")));
+        }
+        // Whoever had it before may have left a copy under way. It ends before any memory is reached.
+        idle(&function).map_err(wrong)?;
+        function.begin()?;
+        let bytes = Arena::create("edu", PAGE).map_err(|error| wrong(&error.to_string()))?;
+        let (slots, pattern) = (function.show(arena)?, function.show(bytes.arena())?);
+        Ok(Open { function, slots, pattern, bytes })
+    }
+
+    /// Has it write where it may not, and looks whether it did.
+    fn stray(&mut self) -> Result<(), DeviceError> {
+        let size = self.size();
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let wrong =
+            |problem: &str| DeviceError::Hardware { device: self.config.address.clone(), problem: problem.into() };
+        if !open.function.has_iommu() {
+            return Err(wrong("`stray` is for a device behind an IOMMU: without one nothing stops it"));
+        }
+        let other = Arena::create("not shown", PAGE).map_err(|error| wrong(&error.to_string()))?;
+        // Not of frame 0: its first byte is what is there already.
+        open.fetch(1, size);
+        open.wait().map_err(wrong)?;
+        let address = other.as_ptr().addr() as u64;
+        // SAFETY: the memory is this function's alone, and is looked at as such: an IOMMU that lets the device through
+        // is what is looked for.
+        unsafe { open.copy(BUFFER, address, size, BEGIN | READ_BUFFER) };
+        open.wait().map_err(wrong)?;
+        let changed = (0..other.len()).any(|at| {
+            // SAFETY: within the memory, which is this function's.
+            unsafe { ptr::from_ref(&other[at]).read_volatile() != 0 }
+        });
+        if changed {
+            return Err(wrong("it has written to memory that it was not shown: the IOMMU does not keep it from that"));
+        }
+        tracing::info!("{}: wrote to {address:#x}, outside of the arena, and nothing changed there", self.location);
+        Ok(())
+    }
+}
+
+/// Whether it copies.
+fn is_busy(function: &Function) -> bool {
+    function.registers().read64(COMMAND) & BEGIN != 0
+}
+
+/// Waits until it does not copy.
+fn idle(function: &Function) -> Result<(), &'static str> {
+    let begun = Instant::now();
+    while is_busy(function) {
+        if begun.elapsed() > PATIENCE {
+            return Err("it does not come to the end of a copy");
+        }
+        std::thread::sleep(PACE);
+    }
+    Ok(())
+}
+
+impl Open {
+    fn wait(&self) -> Result<(), &'static str> {
+        idle(&self.function)?;
+        // What it has written is looked at after this.
+        fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    /// Has it copy.
+    ///
+    /// # Safety
+    /// Memory that it writes to is nobody's until it is done.
+    unsafe fn copy(&self, from: u64, to: u64, length: usize, command: u64) {
+        let registers = self.function.registers();
+        // What it is to read has been written.
+        fence(Ordering::Release);
+        for (register, value) in [(FROM, from), (TO, to), (COUNT, length as u64), (COMMAND, command)] {
+            // SAFETY: the device does nothing before the last of them; then the caller answers for it.
+            unsafe { registers.write64(register, value) };
+        }
+    }
+
+    /// Has it fetch the pattern of a frame.
+    fn fetch(&mut self, number: u64, length: usize) {
+        for (byte, at) in self.bytes[..length].iter_mut().zip(0_u64..) {
+            *byte = (7 * at).wrapping_add(number) as u8;
+        }
+        let from = self.pattern.address(0, length).expect("a page is in one piece");
+        // SAFETY: it only reads memory.
+        unsafe { self.copy(from, BUFFER, length, BEGIN) };
+    }
+}
+
+impl Acquisition for Edu {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn max_payload(&self) -> usize {
+        self.size()
+    }
+
+    fn depth(&self) -> u32 {
+        Self::DEPTH
+    }
+
+    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        self.open = Some(self.try_open(arena).map_err(|error| told(&self.location.to_string(), &error))?);
+        Ok(())
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.posted.push_back(buffer);
+    }
+
+    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+        if self.config.stray {
+            self.stray()?;
+        }
+        self.started = true;
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        let size = self.size();
+        let Some(open) = self.open.as_mut().filter(|_| self.started) else { return Ok(Acquired::NotYet) };
+        self.look = Some(now + PACE);
+        if is_busy(&open.function) {
+            return Ok(Acquired::NotYet);
+        }
+        match std::mem::replace(&mut self.step, Step::Idle) {
+            Step::Idle => {
+                let Some(buffer) = self.posted.pop_front() else {
+                    self.look = None;
+                    return Ok(Acquired::NotYet);
+                };
+                open.fetch(self.next, size);
+                self.step = Step::Fetching(buffer);
+                Ok(Acquired::NotYet)
+            }
+            Step::Fetching(buffer) => {
+                let shown = open.slots.is_of(buffer.arena()) && buffer.room() >= size;
+                let Some(to) = open.slots.address(buffer.offset(), size).filter(|_| shown) else {
+                    let problem = "a slot is in several pieces of memory, too short, or none that it was shown".into();
+                    return Err(DeviceError::Hardware { device: self.config.address.clone(), problem });
+                };
+                // SAFETY: the buffer is in the memory that the device was shown, has so much room, and is this device's
+                // alone until it is given back, which is when it is not busy any more.
+                unsafe { open.copy(BUFFER, to, size, BEGIN | READ_BUFFER) };
+                tracing::debug!("{}: frame {} is written to {to:#x}, {size} bytes", self.location, self.next);
+                self.step = Step::Writing(buffer);
+                Ok(Acquired::NotYet)
+            }
+            Step::Writing(buffer) => {
+                fence(Ordering::Acquire);
+                let filled =
+                    Filled { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None };
+                let number = self.next;
+                self.next += 1;
+                Ok(Acquired::Frame(Frame { buffer, number, len: size, filled, crc: None }))
+            }
+        }
+    }
+
+    fn next_time(&self) -> Option<Duration> {
+        self.look
+    }
+}

@@ -1,0 +1,72 @@
+//! Which PCI functions there are, who drives them, and what stands between them and memory.
+
+use crate::Location;
+use std::fs;
+
+/// A function of a PCI device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Where it is.
+    pub location: Location,
+    /// What kind it is, by its class.
+    pub class: &'static str,
+    /// Vendor and device, as four hexadecimal digits each: `1b36:0010`.
+    pub id: String,
+    /// Its driver, where it has one.
+    pub driver: Option<String>,
+    /// Its group behind an IOMMU, where there is one.
+    pub group: Option<u32>,
+    /// The `kind` that takes data from it, where there is one.
+    pub kind: Option<&'static str>,
+}
+
+/// All functions but bridges, by their addresses.
+pub fn found() -> Vec<Found> {
+    let entries = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+    let locations = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Location>().ok());
+    let mut all: Vec<Found> = locations.filter_map(look).collect();
+    all.sort_by_key(|found| found.location.to_string());
+    all
+}
+
+fn look(location: Location) -> Option<Found> {
+    let class = location.class()?;
+    let read = |name: &str| fs::read_to_string(location.file(name)).unwrap_or_default();
+    let number = |name: &str| read(name).trim().trim_start_matches("0x").to_owned();
+    let link = |name: &str| {
+        let path = fs::read_link(location.file(name)).ok()?;
+        Some(path.file_name()?.to_string_lossy().into_owned())
+    };
+    let id = format!("{}:{}", number("vendor"), number("device"));
+    let kind = match (class >> 8, id.as_str()) {
+        (0x0108, _) => Some("nvme"),
+        (_, "1234:11e8") => Some("edu"),
+        _ => None,
+    };
+    let class = class_name(class)?;
+    Some(Found {
+        location,
+        class,
+        id,
+        driver: link("driver"),
+        group: link("iommu_group").and_then(|name| name.parse().ok()),
+        kind,
+    })
+}
+
+/// What a class is called (PCI Code and ID Assignment Specification, section 1); nothing for bridges.
+fn class_name(class: u32) -> Option<&'static str> {
+    Some(match (class >> 16, class >> 8 & 0xff) {
+        (0x01, 0x08) => "NVMe disk",
+        (0x01, _) => "storage",
+        (0x02, 0x07) => "InfiniBand",
+        (0x02, _) => "network",
+        (0x03, _) => "display",
+        (0x04, _) => "multimedia",
+        (0x06, _) => return None,
+        (0x0c, 0x03) => "USB",
+        (0x11, _) => "data acquisition",
+        (0x12, _) => "accelerator",
+        _ => "device",
+    })
+}

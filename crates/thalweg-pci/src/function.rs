@@ -1,0 +1,306 @@
+//! A function of a PCI device: its registers, and the memory it may write to.
+
+use crate::container::{Container, DeviceMemory};
+use crate::{PciError, vfio};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::ffi::CString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::ptr::{self, NonNull};
+use std::str::FromStr;
+use std::sync::Arc;
+use thalweg_arena::Arena;
+
+/// Where a function is: domain, bus, device and function, `0000:00:10.0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    domain: u32,
+    bus: u8,
+    device: u8,
+    function: u8,
+}
+
+impl FromStr for Location {
+    type Err = PciError;
+
+    fn from_str(text: &str) -> Result<Self, PciError> {
+        let parse = || {
+            let (domain, rest) = text.split_once(':')?;
+            let (bus, rest) = rest.split_once(':')?;
+            let (device, function) = rest.split_once('.')?;
+            let number = |digits: &str, least: usize, most: usize| {
+                let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+                let long = (least..=most).contains(&digits.len());
+                (plain && long).then(|| u32::from_str_radix(digits, 16).ok()).flatten()
+            };
+            let small = |digits, long| u8::try_from(number(digits, long, long)?).ok();
+            let (device, function) = (small(device, 2)?, small(function, 1)?);
+            let location = Self { domain: number(domain, 4, 8)?, bus: small(bus, 2)?, device, function };
+            (device < 32 && function < 8).then_some(location)
+        };
+        parse().ok_or_else(|| PciError::Location(text.into()))
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function}")
+    }
+}
+
+impl Location {
+    /// What it says it is: class, subclass and interface (PCI Code and ID Assignment Specification).
+    pub(crate) fn class(self) -> Option<u32> {
+        let text = fs::read_to_string(self.file("class")).ok()?;
+        u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
+    }
+
+    pub(crate) fn file(self, name: &str) -> PathBuf {
+        format!("/sys/bus/pci/devices/{self}/{name}").into()
+    }
+
+    /// Whether it is there, and bound to `vfio-pci`.
+    ///
+    /// # Errors
+    /// It is not, and what to do.
+    pub fn is_ready(self) -> Result<(), PciError> {
+        if !self.file("").exists() {
+            return Err(PciError::Nobody(self.to_string()));
+        }
+        let driver = fs::read_link(self.file("driver")).ok();
+        let driver = driver.as_ref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
+        match driver {
+            Some(name) if name == "vfio-pci" => Ok(()),
+            other => {
+                let present = other.map_or("no driver has it".into(), |name| format!("{name} has it"));
+                Err(PciError::NotBound { device: self.to_string(), present })
+            }
+        }
+    }
+
+    /// Its group of devices that cannot be told apart, and whether an IOMMU does that.
+    fn group(self) -> io::Result<(String, bool)> {
+        let group = fs::read_link(self.file("iommu_group"))?;
+        let number = group.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        // The kernel makes groups of its own where there is no IOMMU, and calls them so (vfio_noiommu_group_alloc,
+        // drivers/vfio/group.c).
+        let name = fs::read_to_string(self.file("iommu_group/name")).unwrap_or_default();
+        Ok((number, name.trim() != "vfio-noiommu"))
+    }
+}
+
+/// Whether an IOMMU stands between a device and memory. None where the name is no PCI device's that is bound to
+/// `vfio-pci`.
+pub fn has_iommu(device: &str) -> Option<bool> {
+    let location: Location = device.parse().ok()?;
+    location.is_ready().ok()?;
+    location.group().ok().map(|(_, has_iommu)| has_iommu)
+}
+
+/// A function that this process drives. Dropped, it writes to memory no more.
+#[derive(Debug)]
+pub struct Function {
+    location: Location,
+    registers: Registers,
+    device: File,
+    configuration: u64,
+    container: Arc<Container>,
+    group: Arc<OwnedFd>,
+}
+
+/// Offset of the command register (PCI Local Bus Specification 3.0, 6.2.2), and two of its bits.
+const COMMAND: u64 = 4;
+const MEMORY: u16 = 1 << 1;
+const MASTER: u16 = 1 << 2;
+
+impl Function {
+    /// Opens a function, with the registers of its base address `bar`. It reaches no memory before it is
+    /// [let](Self::begin).
+    ///
+    /// # Errors
+    /// It is not there or not bound to `vfio-pci`, or the kernel does not give it to this process.
+    pub fn open(location: Location, bar: u32) -> Result<Self, PciError> {
+        location.is_ready()?;
+        let failed = |doing| move |error| PciError::Os { device: location.to_string(), doing, error };
+        let (number, has_iommu) = location.group().map_err(failed("looking for its IOMMU group"))?;
+        let path = format!("/dev/vfio/{}{number}", if has_iommu { "" } else { "noiommu-" });
+        let group = File::options().read(true).write(true).open(&path);
+        let group = Arc::new(OwnedFd::from(group.map_err(failed("opening its group in /dev/vfio"))?));
+        let container =
+            Container::take_in(group.as_fd(), has_iommu).map_err(failed("putting it into a VFIO container"))?;
+        let name = CString::new(location.to_string()).unwrap_or_default();
+        let device = vfio::device(group.as_fd(), &name).map_err(failed("opening it"))?;
+        let region = |index| vfio::region(device.as_fd(), index).map_err(failed("asking for its registers"));
+        let (registers, configuration) = (region(bar)?, region(vfio::CONFIGURATION)?.offset);
+        let registers = Registers::map(&device, &registers).map_err(failed("mapping its registers"))?;
+        let function = Self { location, registers, device: device.into(), configuration, container, group };
+        let quiet = |before| (before | MEMORY) & !MASTER;
+        function.command(quiet).map_err(failed("reaching its registers"))?;
+        Ok(function)
+    }
+
+    /// Lets it read and write memory from now on: to be called when what somebody else had it do has ended.
+    ///
+    /// # Errors
+    /// The kernel does not write to its configuration.
+    pub fn begin(&self) -> Result<(), PciError> {
+        let doing = "letting it write to memory";
+        let failed = |error| PciError::Os { device: self.location.to_string(), doing, error };
+        self.command(|before| before | MASTER).map_err(failed)
+    }
+
+    /// Its registers.
+    pub fn registers(&self) -> &Registers {
+        &self.registers
+    }
+
+    /// Whether an IOMMU keeps it to the memory that it was shown.
+    pub fn has_iommu(&self) -> bool {
+        self.container.has_iommu
+    }
+
+    /// Lets it read and write an arena.
+    ///
+    /// # Errors
+    /// The IOMMU does not take it, or without one its pages cannot be held.
+    pub fn show(&self, arena: &Arc<Arena>) -> Result<DeviceMemory, PciError> {
+        DeviceMemory::new(&self.container, &self.group, arena, &self.location.to_string())
+    }
+
+    fn command(&self, change: impl FnOnce(u16) -> u16) -> io::Result<()> {
+        let mut bytes = [0; 2];
+        self.device.read_exact_at(&mut bytes, self.configuration + COMMAND)?;
+        let command = change(u16::from_le_bytes(bytes));
+        self.device.write_all_at(&command.to_le_bytes(), self.configuration + COMMAND)
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        // What is under way reaches memory no more, whoever has it next.
+        if let Err(error) = self.command(|before| before & !MASTER) {
+            tracing::warn!("{} may still write to memory: {error}", self.location);
+        }
+        // Not every device can be.
+        let _ = vfio::reset(self.device.as_fd());
+    }
+}
+
+/// Registers of a function, mapped.
+pub struct Registers {
+    start: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: a mapping that is this value's alone; registers are read and written whole.
+unsafe impl Send for Registers {}
+// SAFETY: as above.
+unsafe impl Sync for Registers {}
+
+impl Registers {
+    fn map(device: &OwnedFd, region: &vfio::Region) -> io::Result<Self> {
+        let size = usize::try_from(region.size).unwrap_or(usize::MAX);
+        if region.flags & vfio::Region::MAPPABLE == 0 || size == 0 {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "they are none that can be mapped"));
+        }
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, where there is none.
+        let start = unsafe { mmap(ptr::null_mut(), size, both, MapFlags::SHARED, device, region.offset)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self { start, size })
+    }
+
+    /// How many bytes they are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    fn at<T>(&self, offset: usize) -> *mut T {
+        let end = offset.checked_add(size_of::<T>());
+        let fits = end.is_some_and(|end| end <= self.size) && offset.is_multiple_of(size_of::<T>());
+        assert!(fits, "a register at {offset:#x} of {:#x} bytes", self.size);
+        self.start.as_ptr().wrapping_add(offset).cast()
+    }
+
+    /// Reads a register.
+    ///
+    /// # Panics
+    /// It lies outside, or across others.
+    pub fn read32(&self, offset: usize) -> u32 {
+        // SAFETY: within the mapping, and aligned.
+        unsafe { self.at::<u32>(offset).read_volatile() }
+    }
+
+    /// Reads a register.
+    ///
+    /// # Panics
+    /// It lies outside, or across others.
+    pub fn read64(&self, offset: usize) -> u64 {
+        // SAFETY: within the mapping, and aligned.
+        unsafe { self.at::<u64>(offset).read_volatile() }
+    }
+
+    /// Writes a register.
+    ///
+    /// # Safety
+    /// As [`write64`](Self::write64).
+    ///
+    /// # Panics
+    /// It lies outside, or across others.
+    pub unsafe fn write32(&self, offset: usize, value: u32) {
+        // SAFETY: within the mapping, and aligned. The caller answers for the device.
+        unsafe { self.at::<u32>(offset).write_volatile(value) }
+    }
+
+    /// Writes a register.
+    ///
+    /// # Safety
+    /// What the device does then is right: it writes to no memory that somebody else reads or writes.
+    ///
+    /// # Panics
+    /// It lies outside, or across others.
+    pub unsafe fn write64(&self, offset: usize, value: u64) {
+        // SAFETY: within the mapping, and aligned. The caller answers for the device.
+        unsafe { self.at::<u64>(offset).write_volatile(value) }
+    }
+}
+
+impl fmt::Debug for Registers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registers({:#x} bytes)", self.size)
+    }
+}
+
+impl Drop for Registers {
+    fn drop(&mut self) {
+        // SAFETY: as it was mapped, and nobody looks there any more.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.size) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_location_is_read_and_nothing_else() {
+        for text in ["0000:00:10.0", "0000:ff:1f.7", "10000:e1:00.0"] {
+            assert_eq!(text.parse::<Location>().unwrap().to_string(), text);
+        }
+        for text in ["", "00:10.0", "0000:00:20.0", "0000:00:10.8", "0000:00:10", "../../x:00:10.0", "+000:00:10.0"] {
+            assert!(text.parse::<Location>().unwrap_err().to_string().contains("lspci -D"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_or_not_ours_is_told() {
+        let nobody = Function::open("ffff:ff:1f.7".parse().unwrap(), 0).unwrap_err().to_string();
+        assert!(nobody.contains("ffff:ff:1f.7: there is no such PCI device"), "{nobody}");
+        assert_eq!((has_iommu("ffff:ff:1f.7"), has_iommu("net_memif0,role=server")), (None, None));
+    }
+}

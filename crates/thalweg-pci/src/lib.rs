@@ -1,0 +1,58 @@
+//! PCI devices that a program drives by itself (VFIO), and that write into its arenas.
+//!
+//! A [`Function`] is one function of a PCI device. Somebody has bound it to `vfio-pci`. It is shown an arena
+//! ([`Function::show`]), and the answer says where the device finds the arena's bytes:
+//!
+//! | | an address on the bus is | what no device of the process was shown |
+//! | --- | --- | --- |
+//! | behind an IOMMU | the process's own | is not reached: the IOMMU stops it, and the kernel's log has the fault |
+//! | without one (VFIO's no-IOMMU mode) | physical; the pages are [held](Held) in place | is reached. Nothing stops a wrong address |
+//!
+//! The devices of a process share one container of VFIO's, and so one table of addresses, where that can be: a NIC that
+//! DPDK drives is in it, too ([`share_container`]). So a device writes a slot, and the NIC sends it, by the same address.
+//!
+//! # Files, in the order of the data's way
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `found` | Which PCI functions there are, who drives them, and what stands between them and memory |
+//! | `edu` | QEMU's edu device, as a source's device: the simplest there is with DMA |
+//! | `nvme` | An NVMe disk, as a source's device |
+//! | `function` | A function of a PCI device: its registers, and the memory it may write to |
+//! | `container` | VFIO's container: which addresses its devices reach |
+//! | `held` | Pages that stay where they are, and their physical addresses |
+//! | `vfio` | VFIO's system calls |
+//! | `error` | What can be wrong with a device |
+
+mod container;
+mod edu;
+mod error;
+mod found;
+mod function;
+mod held;
+mod nvme;
+mod vfio;
+
+pub use container::{DeviceMemory, share_container};
+pub use edu::Edu;
+pub use error::PciError;
+pub use found::{Found, found};
+pub use function::{Function, Location, has_iommu};
+pub use held::Held;
+pub use nvme::Nvme;
+
+use thalweg_device::DeviceError;
+
+/// The device that a topology names, where it is there and bound to `vfio-pci`.
+fn ready(address: &str) -> Result<Location, DeviceError> {
+    let location: Location = address.parse().map_err(|error| told(address, &error))?;
+    location.is_ready().map_err(|error| told(&location.to_string(), &error))?;
+    Ok(location)
+}
+
+/// What went wrong, as a device's error: which names the device by itself.
+fn told(device: &str, error: &PciError) -> DeviceError {
+    let problem = error.to_string();
+    let problem = problem.strip_prefix(&format!("{device}: ")).map(str::to_owned).unwrap_or(problem);
+    DeviceError::Hardware { device: device.into(), problem }
+}

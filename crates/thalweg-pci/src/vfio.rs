@@ -1,0 +1,117 @@
+//! VFIO's system calls: linux/vfio.h, Documentation/driver-api/vfio.rst.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// `VFIO_TYPE1v2_IOMMU`, `VFIO_NOIOMMU_IOMMU`
+pub(crate) const TYPE1V2: libc::c_ulong = 3;
+pub(crate) const NO_IOMMU: libc::c_ulong = 8;
+/// `VFIO_PCI_CONFIG_REGION_INDEX`
+pub(crate) const CONFIGURATION: u32 = 7;
+
+/// `_IO(';', 100 + number)`
+const fn call(number: libc::c_ulong) -> libc::c_ulong {
+    (b';' as libc::c_ulong) << 8 | (100 + number)
+}
+
+/// `struct vfio_region_info`
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Region {
+    argsz: u32,
+    pub(crate) flags: u32,
+    index: u32,
+    capabilities: u32,
+    pub(crate) size: u64,
+    pub(crate) offset: u64,
+}
+
+impl Region {
+    /// `VFIO_REGION_INFO_FLAG_MMAP`
+    pub(crate) const MAPPABLE: u32 = 1 << 2;
+}
+
+/// `struct vfio_iommu_type1_dma_map`
+#[repr(C)]
+struct Map {
+    argsz: u32,
+    flags: u32,
+    process: u64,
+    bus: u64,
+    size: u64,
+}
+
+/// `struct vfio_iommu_type1_dma_unmap`
+#[repr(C)]
+struct Unmap {
+    argsz: u32,
+    flags: u32,
+    bus: u64,
+    size: u64,
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "structures of some bytes")]
+const fn size_of_one<T>() -> u32 {
+    size_of::<T>() as u32
+}
+
+fn done(answer: libc::c_int) -> io::Result<libc::c_int> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}
+
+/// `VFIO_SET_IOMMU`
+pub(crate) fn set_iommu(container: BorrowedFd<'_>, kind: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: a number.
+    done(unsafe { libc::ioctl(container.as_raw_fd(), call(2), kind) }).map(drop)
+}
+
+/// `VFIO_GROUP_SET_CONTAINER`
+pub(crate) fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Result<()> {
+    let container = container.as_raw_fd();
+    // SAFETY: the kernel reads one descriptor.
+    done(unsafe { libc::ioctl(group.as_raw_fd(), call(4), &raw const container) }).map(drop)
+}
+
+/// `VFIO_GROUP_GET_DEVICE_FD`
+pub(crate) fn device(group: BorrowedFd<'_>, name: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    // SAFETY: a string.
+    let fd = done(unsafe { libc::ioctl(group.as_raw_fd(), call(6), name.as_ptr()) })?;
+    // SAFETY: new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `VFIO_DEVICE_GET_REGION_INFO`
+pub(crate) fn region(device: BorrowedFd<'_>, index: u32) -> io::Result<Region> {
+    let mut region = Region { argsz: size_of_one::<Region>(), index, ..Region::default() };
+    // SAFETY: the kernel reads and writes one of these, of the length that it says.
+    done(unsafe { libc::ioctl(device.as_raw_fd(), call(8), &raw mut region) })?;
+    Ok(region)
+}
+
+/// `VFIO_DEVICE_RESET`
+pub(crate) fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: nothing is passed.
+    done(unsafe { libc::ioctl(device.as_raw_fd(), call(11)) }).map(drop)
+}
+
+/// `VFIO_IOMMU_MAP_DMA`: devices in the container read and write this memory, by the process's addresses.
+///
+/// # Safety
+/// The memory stays mapped until [`unmap`], and what devices write to it is nobody's until they are done.
+pub(crate) unsafe fn map(container: BorrowedFd<'_>, memory: *const [u8]) -> io::Result<()> {
+    /// `VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE`
+    const BOTH: u32 = 3;
+    let address = memory.cast::<u8>().addr() as u64;
+    let map =
+        Map { argsz: size_of_one::<Map>(), flags: BOTH, process: address, bus: address, size: memory.len() as u64 };
+    // SAFETY: the kernel reads one of these; the caller answers for the memory.
+    done(unsafe { libc::ioctl(container.as_raw_fd(), call(13), &raw const map) }).map(drop)
+}
+
+/// `VFIO_IOMMU_UNMAP_DMA`
+pub(crate) fn unmap(container: BorrowedFd<'_>, memory: *const [u8]) -> io::Result<()> {
+    let bus = memory.cast::<u8>().addr() as u64;
+    let mut unmap = Unmap { argsz: size_of_one::<Unmap>(), flags: 0, bus, size: memory.len() as u64 };
+    // SAFETY: the kernel reads and writes one of these. Devices lose memory by it, the process none.
+    done(unsafe { libc::ioctl(container.as_raw_fd(), call(14), &raw mut unmap) }).map(drop)
+}

@@ -1,0 +1,145 @@
+//! `thalweg capture`: packets of an interface into a file.
+
+use crate::{Failure, live, outlet, print};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use thalweg_capture::{CaptureError, Captured, Packets, Taken};
+use thalweg_device::ByteSize;
+use thalweg_dpdk::DpdkPort;
+use thalweg_frames::PacketRing;
+use thalweg_page::text::{count, many, rate, volume};
+
+/// Bytes of the longest packet: what every reader of captures takes (`MAXIMUM_SNAPLEN` of libpcap).
+const MOST: u32 = 262_144;
+/// Bytes of the kernel's ring.
+const BUFFER: usize = 128 << 20;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The interface, as `ip link` names it; or dpdk:DEVICE, an adapter that this program drives, or af-xdp:HOST:PORT, the
+    /// datagrams for a port of this host. What these two take, nobody else gets meanwhile
+    interface: String,
+    /// The file, which must not be there yet
+    file: PathBuf,
+    /// Most bytes kept of each packet
+    #[arg(long, value_name = "BYTES", default_value_t = MOST, value_parser = clap::value_parser!(u32).range(1..))]
+    snap: u32,
+    /// End after so many packets
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after so long
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    lasting: Option<Duration>,
+    /// Memory in which packets of an interface wait for the disk, up to 4GiB [default: 128MiB]
+    #[arg(long, value_name = "SIZE")]
+    buffer: Option<ByteSize>,
+    /// Leave the interface or adapter as it is: only what is for this host, or for all
+    #[arg(long)]
+    no_promiscuous: bool,
+}
+
+pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut signals = crate::signals::ends()?;
+    std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            // Whoever asks a second time does not want to wait for the disk.
+            for (asked, _) in signals.forever().enumerate() {
+                stop.store(true, Ordering::Relaxed);
+                if asked > 0 {
+                    std::process::exit(1);
+                }
+            }
+        }
+    });
+    let wanted = thalweg_capture::Options {
+        interface: options.interface.clone(),
+        file: options.file.clone(),
+        snap: options.snap.min(MOST),
+        count: options.count,
+        lasting: options.lasting,
+    };
+    let mut from = open(&options, wanted.snap)?;
+    let begun = || {
+        if !live::is_quiet() {
+            outlet::stderr().put(format!("capturing on {}\n", options.interface));
+        }
+    };
+    let captured = thalweg_capture::capture(&mut *from, &wanted, &stop, begun).map_err(|error| match error {
+        CaptureError::Create { .. } => Failure::usage(error),
+        CaptureError::Gone { .. } | CaptureError::Write { .. } => Failure::broken(error),
+    })?;
+    let mut output = print::Output::new();
+    if json {
+        let Captured { packets, bytes, dropped, file_bytes, seconds } = captured;
+        output.json(&serde_json::json!({
+            "file": options.file, "packets": packets, "bytes": bytes, "dropped": dropped, "file_bytes": file_bytes,
+            "seconds": seconds,
+        }))?;
+    } else {
+        output.text(&text(&options, &captured))?;
+    }
+    output.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What packets come from.
+fn open(options: &Options, snap: u32) -> Result<Box<dyn Packets>, Failure> {
+    let without = |option: &str, given: bool| match given {
+        true => Err(Failure::Usage(format!("{}: {option} has no effect here", options.interface))),
+        false => Ok(()),
+    };
+    if let Some(device) = options.interface.strip_prefix("dpdk:") {
+        without("--buffer", options.buffer.is_some())?;
+        let wanted = thalweg_dpdk::Options {
+            promiscuous: !options.no_promiscuous,
+            descriptors: 4096,
+            ..thalweg_dpdk::Options::default()
+        };
+        return Ok(Box::new(Taken::by(DpdkPort::open(device, &wanted).map_err(Failure::usage)?)));
+    }
+    if let Some(place) = options.interface.strip_prefix("af-xdp:") {
+        without("--buffer", options.buffer.is_some())?;
+        without("--no-promiscuous", options.no_promiscuous)?;
+        return steered(place);
+    }
+    let bytes = options.buffer.map_or(BUFFER, |buffer| usize::try_from(buffer.0).unwrap_or(usize::MAX));
+    if bytes > PacketRing::LARGEST {
+        let most = ByteSize(PacketRing::LARGEST as u64);
+        return Err(Failure::Usage(format!("--buffer: the kernel's rings have up to {most}")));
+    }
+    let ring = PacketRing::open(&options.interface, snap, bytes, !options.no_promiscuous);
+    Ok(Box::new(ring.map_err(Failure::usage)?))
+}
+
+#[cfg(feature = "af-xdp")]
+fn steered(place: &str) -> Result<Box<dyn Packets>, Failure> {
+    use std::net::ToSocketAddrs;
+    let wrong = |why: &dyn std::fmt::Display| Failure::Usage(format!("af-xdp:{place}: {why}"));
+    let mut found = place.to_socket_addrs().map_err(|error| wrong(&error))?;
+    let at = found.next().ok_or_else(|| wrong(&"nobody has that name"))?;
+    let port = thalweg_frames::AfXdpPort::at(at).map_err(Failure::usage)?;
+    Ok(Box::new(Taken::by(port.into_raw())))
+}
+
+#[cfg(not(feature = "af-xdp"))]
+fn steered(_place: &str) -> Result<Box<dyn Packets>, Failure> {
+    Err(Failure::Usage("this thalweg was built without AF_XDP".to_owned()))
+}
+
+fn text(options: &Options, captured: &Captured) -> String {
+    let Captured { packets, bytes, dropped, file_bytes, seconds } = *captured;
+    let rate = rate(bytes as f64 / seconds.max(1e-9));
+    let dropped = dropped.map_or("an unknown number".to_owned(), count);
+    format!(
+        "{}, {} in {seconds:.2} s ({rate})\n{dropped} dropped for want of room\n{}: {}\n",
+        many(packets, "packet"),
+        volume(bytes),
+        options.file.display(),
+        volume(file_bytes)
+    )
+}

@@ -1,0 +1,156 @@
+//! `thalweg devices`: what is here, and reachable, that data can be taken from.
+
+use crate::{Failure, print};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use thalweg_device::DeviceConfig;
+use thalweg_node::Topology;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// A topology whose devices are listed, too
+    file: Option<PathBuf>,
+    /// How long cameras in the network may take to answer
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration)]
+    wait: Duration,
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Device {
+    /// As `thalweg demo --device` takes it, where it does; else where it is.
+    address: String,
+    /// The `kind` of a topology that takes data from it; nothing where there is none.
+    kind: Option<String>,
+    /// What it calls itself.
+    name: String,
+    /// Its driver, or how it is reached.
+    driver: String,
+    /// Its group behind an IOMMU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iommu_group: Option<u32>,
+    /// The source of the topology that takes data from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    /// What keeps it from being used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+pub(crate) fn devices(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let mut all: Vec<Device> = files().collect();
+    all.extend(cameras(options.wait));
+    all.extend(functions());
+    if let Some(file) = &options.file {
+        let topology = Topology::load(file)?;
+        for source in &topology.sources {
+            if let Some(device) = &source.device {
+                name_source(&mut all, &source.name, device);
+            }
+        }
+    }
+    let mut output = print::Output::new();
+    if json {
+        output.json(&serde_json::json!({ "devices": all }))?;
+    } else {
+        output.text(&text(&all))?;
+    }
+    output.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn files() -> impl Iterator<Item = Device> {
+    thalweg_dev::found().into_iter().map(|found| Device {
+        address: format!("{}:{}", found.kind, found.file.display()),
+        kind: Some(found.kind.to_owned()),
+        name: found.name,
+        driver: found.driver,
+        iommu_group: None,
+        source: None,
+        problem: found.problem,
+    })
+}
+
+/// Those that answer. Where nothing can be asked, nobody answers.
+fn cameras(wait: Duration) -> impl Iterator<Item = Device> {
+    let found = thalweg_gige::discover(wait).unwrap_or_else(|error| {
+        tracing::warn!("cameras in the network: {error}");
+        Vec::new()
+    });
+    found.into_iter().map(|found| {
+        let called = [&found.user_name, &found.serial].into_iter().find(|name| !name.is_empty()).cloned();
+        Device {
+            address: format!("gige:{}", called.unwrap_or_else(|| found.address.to_string())),
+            kind: Some("gige".into()),
+            name: format!("{} {}", found.manufacturer, found.model).trim().to_owned(),
+            driver: format!("GigE Vision, {} at {}", found.address, found.interface),
+            iommu_group: None,
+            source: None,
+            problem: None,
+        }
+    })
+}
+
+fn functions() -> impl Iterator<Item = Device> {
+    thalweg_pci::found().into_iter().map(|found| {
+        let bound = found.driver.as_deref() == Some("vfio-pci");
+        let problem = (found.kind.is_some() && !bound).then(|| "not bound to vfio-pci".to_owned());
+        Device {
+            address: format!("{}:{}", found.kind.unwrap_or("pci"), found.location),
+            kind: found.kind.map(str::to_owned),
+            name: format!("{} {}", found.class, found.id),
+            driver: found.driver.unwrap_or_else(|| "no driver".into()),
+            iommu_group: found.group,
+            source: None,
+            problem,
+        }
+    })
+}
+
+/// Says which source takes data from a device; one that was not found is listed, too.
+fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
+    let place = match device {
+        DeviceConfig::Gige(gige) => gige.address.clone(),
+        DeviceConfig::Edu(edu) => edu.address.clone(),
+        DeviceConfig::Nvme(nvme) => nvme.address.clone(),
+        DeviceConfig::Udp(udp) => udp.listen.clone(),
+        other => other.paths().iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
+    };
+    let kind = device.kind();
+    let address = if place.is_empty() { kind.to_owned() } else { format!("{kind}:{place}") };
+    if let Some(found) = all.iter_mut().find(|found| found.address == address) {
+        found.source = Some(source.to_owned());
+        return;
+    }
+    let reached = device.works_by_itself() && !matches!(device, DeviceConfig::Udp(_));
+    let missing = match device.paths() {
+        [] => reached,
+        paths => paths.iter().any(|path| !path.exists()),
+    };
+    all.push(Device {
+        address,
+        kind: Some(kind.to_owned()),
+        name: String::new(),
+        driver: String::new(),
+        iommu_group: None,
+        source: Some(source.to_owned()),
+        problem: missing.then(|| "not found here".to_owned()),
+    });
+}
+
+fn text(all: &[Device]) -> String {
+    if all.is_empty() {
+        return "no devices here: no camera answers, and there is none below /dev or on the PCI bus\n".to_owned();
+    }
+    let widest = all.iter().map(|device| device.address.len()).max().unwrap_or(0);
+    let line = |device: &Device| {
+        let group = device.iommu_group.map(|group| format!("IOMMU group {group}"));
+        let source = device.source.as_ref().map(|source| format!("source {source}"));
+        let parts = [&device.name, &device.driver].into_iter().filter(|part| !part.is_empty()).cloned();
+        let parts: Vec<String> = parts.chain(group).chain(source).chain(device.problem.clone()).collect();
+        format!("{:widest$}  {}\n", device.address, parts.join(", "))
+    };
+    all.iter().map(line).collect()
+}

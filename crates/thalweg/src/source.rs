@@ -1,0 +1,107 @@
+//! `thalweg source`: what any program writes into a pipe, as a source of a run.
+
+use crate::live::{self, Goal};
+use crate::node::heed_signals;
+use crate::{Failure, print};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use thalweg_dev::Stream;
+use thalweg_device::{ByteSize, LengthPrefix, StoredType, StreamConfig};
+use thalweg_link::Address;
+use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
+use thalweg_wire::{SourceId, record_len};
+
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("input").args(["stdin", "file"]).required(true))]
+pub(crate) struct Options {
+    /// Where the builders listen: tcp:HOST:PORT, udp:HOST:PORT, shm:PATH; of several, all in the topology's order
+    #[arg(required = true)]
+    builders: Vec<Address>,
+    /// The id of a source without a `device` in the topology: 2.0
+    #[arg(long, value_parser = parse_id)]
+    id: SourceId,
+    /// What it is called in the run; its id where left out
+    #[arg(long)]
+    name: Option<String>,
+    /// Take the records from standard input
+    #[arg(long)]
+    stdin: bool,
+    /// Take the records from a named pipe or a serial port
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Bytes in each record
+    #[arg(long, value_name = "SIZE", required_unless_present_any = ["shape", "length"])]
+    record: Option<ByteSize>,
+    /// What a record is made of: u8, i16, f32, ci16, i16_be, …
+    #[arg(long = "type", value_name = "TYPE")]
+    stored: Option<StoredType>,
+    /// A record's axes, the last one without gaps: 480,640
+    #[arg(long, value_name = "LENGTHS", value_delimiter = ',', requires = "stored")]
+    shape: Option<Vec<u64>>,
+    /// In front of each record stands how many bytes it has, in so many bytes
+    #[arg(long, value_name = "BYTES", requires = "size", value_parser = clap::value_parser!(u8).range(1..=8))]
+    length: Option<u8>,
+    /// The least significant byte of that number comes first
+    #[arg(long, requires = "length")]
+    little_endian: bool,
+    /// Bytes in the longest of such records
+    #[arg(long, value_name = "SIZE", requires = "length")]
+    size: Option<ByteSize>,
+    /// A serial port's bits per second
+    #[arg(long, requires = "file")]
+    baud: Option<u32>,
+    /// Records that are kept until a builder takes them
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    slots: u32,
+    /// How long a builder that is not there is looked for
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+fn parse_id(text: &str) -> Result<SourceId, String> {
+    text.parse()
+}
+
+/// Feeds one run, to the end of the input or of the run.
+pub(crate) fn source(options: Options, json: bool) -> Result<ExitCode, Failure> {
+    let name = options.name.unwrap_or_else(|| options.id.to_string());
+    let little_endian = options.little_endian;
+    let config = StreamConfig {
+        file: options.file.clone().unwrap_or_else(|| "standard input".into()),
+        record: options.record,
+        stored: options.stored,
+        shape: options.shape,
+        length: options.length.map(|bytes| LengthPrefix { bytes, little_endian }),
+        size: options.size,
+        baud: options.baud,
+    };
+    let stream = if options.stdin { Stream::standard_input(&config) } else { Stream::open(&config) };
+    let feed = Feed::Acquisition(Box::new(stream.map_err(Failure::usage)?));
+    let settings = SourceSettings {
+        name: name.clone(),
+        id: options.id,
+        slot_bytes: record_len(feed.max_payload()),
+        feed,
+        builders: options.builders,
+        adapter: None,
+        congestion: None,
+        rate: None,
+        burst: 1,
+        policy: Policy::Block,
+        slots: options.slots,
+        timeout: options.timeout,
+        wait: Wait::default(),
+        cpu: None,
+    };
+    let handle = Handle::new().map_err(Failure::broken)?;
+    heed_signals(handle.clone())?;
+    let line = live::Line::new(&name, Goal::default(), {
+        let handle = handle.clone();
+        move || (*handle.snapshot()).clone()
+    });
+    let report = SourceNode::new(settings).and_then(|node| node.run(&handle));
+    line.clear();
+    print::source(&report?, json);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,186 @@
+//! Instruments that send datagrams of their own: from the socket to the run on disk.
+
+use crate::common::hosts::Hosts;
+use crate::common::*;
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// A VDIF frame by the specification (VDIF 1.1.1, section 5): number `at` of a thread with 100 frames a second.
+fn frame(at: u64) -> Vec<u8> {
+    let (second, number) = ((at / 100) as u32, (at % 100) as u32);
+    let words = [second, 50 << 24 | number, 1 << 29 | 129, 1 << 26 | 0x4566, 0, 0, 0, 0];
+    let payload = (0..1000u64).map(|byte| (at * 7 + byte) as u8);
+    words.iter().flat_map(|word| word.to_le_bytes()).chain(payload).collect()
+}
+
+fn lost(at: u64) -> bool {
+    at % 50 == 7 || (400..403).contains(&at)
+}
+
+/// A port that nobody has.
+fn free_port() -> u16 {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn topology(folder: &std::path::Path, run: &str, source: &str) -> PathBuf {
+    let path = folder.join("instrument.toml");
+    let socket = folder.join("b.sock");
+    let text = format!(
+        "[run]\ndirectory = \"runs\"\n{run}\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"shm:{}\"]\n{QUICK}\n\n\
+         [[source]]\nname = \"telescope\"\nid = \"1.0\"\nlink = \"shm\"\nslots = 256\n{source}\n",
+        socket.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn frames_of_an_instrument_are_on_disk_and_the_ledger_has_those_that_were_lost() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let port = free_port();
+    let device = format!(
+        "device = {{ kind = \"udp\", listen = \"udp:127.0.0.1:{port}\", format = \"vdif\", size = 1032, rate = 100 }}"
+    );
+    let topology = topology(folder.path(), "events = 1000", &device);
+    let node = |name: &str| {
+        let mut command = thalweg();
+        command.args(["--json", "-v", "node", name]).arg(&topology).current_dir(folder.path());
+        Node::start(name, command)
+    };
+    let mut builder = node("builder0");
+    builder.wait_for("listening on");
+    let mut source = node("telescope");
+    source.wait_for("what comes from now on counts");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (to, runs) = (("127.0.0.1", port), folder.path().join("runs"));
+    for at in (0..1000).filter(|at| !lost(*at)) {
+        socket.send_to(&frame(at), to).unwrap();
+        if at % 10 == 0 {
+            socket.send_to(b"not VDIF", to).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let ended = builder.finish();
+    let report = ended.report(ended.code().unwrap());
+    check_books(&report);
+    let source = source.finish();
+    let said = source.report(0);
+    let gone = (0..1000).filter(|at| lost(*at)).count() as u64;
+    let entry = &report["ledger"]["sources"][0];
+    assert_eq!(entry["lost_in_device"], gone, "{report:#} {said:#}");
+    assert_eq!(entry["recorded"], 1000 - gone, "{report:#}");
+    assert_eq!((&said["lost_in_device"], &said["device"]["malformed"]), (&gone.into(), &99.into()), "{said:#}");
+
+    let run = thalweg_store::Run::open(runs.join("run-000001")).unwrap();
+    let mut expected = (0..1000).filter(|at| !lost(*at));
+    for event in run.events() {
+        let event = event.unwrap();
+        assert_eq!(Some(event.id.0), expected.next());
+        assert!(event.fragments[0].payload() == frame(event.id.0), "event {}", event.id.0);
+    }
+    assert_eq!(expected.next(), None);
+    let verified = thalweg().arg("verify").arg(runs.join("run-000001")).output().unwrap();
+    let verified = String::from_utf8_lossy(&verified.stdout);
+    for said in ["intact, but the run is INCOMPLETE", &format!("{gone} fragments lost in the device")] {
+        assert!(verified.contains(said), "{verified}");
+    }
+}
+
+/// A thousand datagrams of 1008 bytes, each with its number in front.
+const SENDER: &str = "
+import socket, time
+to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for number in range(1000):
+    to.sendto(number.to_bytes(8, 'big') + bytes([number % 251]) * 1000, ('198.18.0.1', 50000))
+    time.sleep(0.0002)
+";
+
+#[test]
+fn what_comes_by_af_xdp_is_on_disk_too() {
+    past_the_kernel("af-xdp", "");
+}
+
+#[test]
+fn what_comes_by_dpdk_is_on_disk_too() {
+    match thalweg_dpdk::available() {
+        Ok(_) => {
+            past_the_kernel(
+                "dpdk",
+                "adapter = { device = \"net_af_packet0,iface=eth0\", address = \"198.18.0.1/16\" }\n",
+            );
+        }
+        Err(reason) => thalweg_skip::skipped(reason),
+    }
+}
+
+fn past_the_kernel(way: &str, adapter: &str) {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let device = format!(
+        "{adapter}[source.device]\nkind = \"udp\"\nlisten = \"{way}:198.18.0.1:50000\"\nformat = \"fixed\"\n\
+         size = 1000\nheader = 8\ncounter = {{ at = 0, bytes = 8 }}\nfirst = 0\n"
+    );
+    let topology = topology(folder.path(), "events = 1000", &device);
+    let mut builder = hosts.node(0, "builder0", &topology);
+    builder.wait_for("listening on");
+    let mut source = hosts.node(0, "telescope", &topology);
+    source.wait_for("what comes from now on counts");
+    let sent = hosts.run(1, Command::new("python3").args(["-c", SENDER]));
+    assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+    let report = builder.finish().report(0);
+    check_books(&report);
+    source.finish().succeeded();
+    let mut count = 0;
+    for event in thalweg_store::Run::open(folder.path().join("runs/run-000001")).unwrap().events() {
+        let event = event.unwrap();
+        assert!(event.fragments[0].payload() == [(event.id.0 % 251) as u8; 1000]);
+        count += 1;
+    }
+    assert_eq!(count, 1000, "{report:#}");
+}
+
+#[test]
+fn an_instrument_that_makes_no_sense_is_refused_before_the_run() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (source, why) in [
+        ("device = { kind = \"udp\", listen = \"udp:127.0.0.1:1\", format = \"spead\" }", "size"),
+        ("device = { kind = \"udp\", listen = \"udp:1\", format = \"spead\", size = 10 }", "no place to listen at"),
+        (
+            "device = { kind = \"udp\", listen = \"udp:127.0.0.1:1\", format = \"spead\", size = 10, header = 8 }",
+            "it belongs to format fixed, not spead",
+        ),
+        (
+            "rate = 10\ndevice = { kind = \"udp\", listen = \"udp:127.0.0.1:1\", format = \"spead\", size = 10 }",
+            "an instrument sends at its own rate",
+        ),
+        (
+            "device = { kind = \"udp\", listen = \"dpdk:10.0.0.1:4000\", format = \"spead\", size = 10 }",
+            "say which, as adapter = {",
+        ),
+        (
+            "adapter = { device = \"net_null0\", address = \"10.0.0.2/24\" }\n\
+             device = { kind = \"udp\", listen = \"dpdk:10.0.0.1:4000\", format = \"spead\", size = 10 }",
+            "the adapter's address is 10.0.0.2: listen there",
+        ),
+        (
+            "adapter = { device = \"net_null0\", address = \"10.0.0.2/24\" }\n\
+             device = { kind = \"udp\", listen = \"dpdk:0.0.0.0:4000\", format = \"spead\", size = 10 }",
+            "the adapter's address is 10.0.0.2: listen there",
+        ),
+        (
+            "device = { kind = \"udp\", listen = \"udp:127.0.0.1:1\", format = \"vita49\", size = 10, first = 0 }",
+            "it belongs to format vdif or spead or fixed, not vita49",
+        ),
+        (
+            "device = { kind = \"udp\", listen = \"udp:203.0.113.1:4000\", format = \"spead\", size = 10 }",
+            "listening on udp:203.0.113.1:4000",
+        ),
+    ] {
+        let topology = topology(folder.path(), "", source);
+        let output: std::process::Output = Command::output(thalweg().arg("check").arg(&topology)).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{source}: {said}");
+    }
+}

@@ -1,0 +1,33 @@
+"""The long run, shortly: that it says what it has seen, and notices what is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SOAK = Path(__file__).parents[2] / "scripts/soak.py"
+
+
+def soak(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SOAK), *arguments]
+    environment = os.environ | {"THALWEG_BIN": str(program)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_short_one_passes_over_two_links(program: Path) -> None:
+    done = soak(program, "--time", "2s", "--link", "shm,udp", "--", "--size", "64KiB")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["shm", "udp"]
+    assert all(" 0 incomplete" in line and " 0 unaccounted" in line for line in done.stdout.splitlines())
+
+
+def test_one_that_cannot_begin_is_told_and_counts(program: Path) -> None:
+    done = soak(program, "--time", "1s", "--link", "no-such-link")
+    assert done.returncode == 1
+    assert "no-such-link: it ended with 2" in done.stderr
+
+
+def test_times_are_read_as_people_write_them(program: Path) -> None:
+    assert "write a time" in soak(program, "--time", "soon").stderr
