@@ -6,7 +6,7 @@
 use crate::port::Watch;
 use crate::v4l2::{
     Buffers, CAN_CAPTURE, CAN_PACE, CAN_STREAM, CAPTURE, CLOCK, Capability, Control, DAMAGED, DEQUEUE, ENQUEUE, Format,
-    FourCc, MONOTONIC, NEXT_CONTROL, Pace, Place, QUERY, Setting, Stream, ask,
+    FourCc, MONOTONIC, NEXT_CONTROL, OWN, PAGES, Pace, Place, QUERY, Setting, Stream, ask,
 };
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{Mode, OFlags, open};
@@ -184,8 +184,7 @@ impl Camera {
         for index in 0..count {
             let mut place = Place::<QUERY>::of(index, OWN);
             ask(self.fd.as_fd(), &mut place)?;
-            let map =
-                MmapOptions::new().offset(place.offset()).len(place.length as usize).map_raw(&self.fd)?;
+            let map = MmapOptions::new().offset(place.offset()).len(place.length as usize).map_raw(&self.fd)?;
             self.own.push(map);
             self.give_back(index)?;
         }
