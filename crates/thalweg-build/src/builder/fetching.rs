@@ -92,7 +92,9 @@ impl Builder {
                 || furthest().is_none_or(|furthest| next <= furthest.saturating_add(lead)))
         };
         if credit.has_slow() {
-            let slow = (0..due.len()).filter(|source| credit.is_slow(*source) && may(*source, LEAD));
+            // Without a place for what others are behind with, none is for what is ahead of them.
+            let lead = if self.short { 0 } else { LEAD };
+            let slow = (0..due.len()).filter(|source| credit.is_slow(*source) && may(*source, lead));
             if let Some(source) = slow.min_by_key(|source| due[*source].next) {
                 return Some((source, false));
             }

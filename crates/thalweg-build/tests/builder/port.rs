@@ -287,3 +287,23 @@ fn the_others_wait_for_a_source_that_is_not_quick_enough_and_for_nothing_else() 
     links[2] = PORT / 10.0;
     assert_full_and_safe_at_any_distance(&links);
 }
+
+/// A slow source is asked ahead of the others. Where there is no place for that, it must not be asked again and again,
+/// and the others never.
+#[test]
+fn without_a_place_for_what_is_ahead_those_behind_are_asked() {
+    let links = [PORT / 10.0, PORT, PORT];
+    let Network { mut builder, now, .. } = Network::new(&links, Duration::from_micros(100), EVEN).run();
+    let short = Traffic { smallest: 1 << 10, largest: 1 << 10, ..EVEN };
+    for source in 0..links.len() {
+        for event in EVEN.events..EVEN.events + 4 {
+            assert!(!builder.offered(source, short.offer(source, event), now).unwrap());
+        }
+    }
+    let mut asked = std::iter::from_fn(|| builder.next_fetch(now));
+    let ahead = asked.find(|fetch| fetch.offer.first.0 > EVEN.events).expect("one that is ahead");
+    assert_eq!(ahead.source, 0, "only the slow one is ahead");
+    assert!(builder.unfetch(ahead.source, ahead.offer.ticket), "there is something else to try");
+    let next = builder.next_fetch(now).expect("the others have nothing under way");
+    assert_eq!((next.source, next.offer.first.0), (1, EVEN.events));
+}
