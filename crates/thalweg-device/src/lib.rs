@@ -20,6 +20,7 @@
 //! | `gige` | a GigE Vision camera (an [`Acquisition`], in `thalweg-gige`) | an image |
 //! | `stream` | records out of a pipe or a serial port (an [`Acquisition`], in `thalweg-dev`) | one record |
 //! | `v4l2` | a camera that the kernel has a driver for (an [`Acquisition`], in `thalweg-dev`) | one image |
+//! | `fit` | fits of another source's images (an [`Acquisition`], in `thalweg-features`) | a row of numbers |
 //! | `edu` | QEMU's edu device (an [`Acquisition`], in `thalweg-pci`) | what it writes into a slot |
 //! | `nvme` | an NVMe disk (an [`Acquisition`], in `thalweg-pci`) | a part of the disk, which it writes into a slot |
 //!
@@ -34,6 +35,7 @@
 //! | `acquisition` | Devices that work by themselves: buffers are posted and come back filled, in the device's order and time |
 //! | `by_time` | Events numbered by time: for devices that share a clock, or a trigger, and no counter |
 //! | `on_time` | A device that works by itself, whose frames are numbered by their time stamps |
+//! | `tap` | What a device takes, seen by somebody beside it: a copy of each payload, and nobody waits for who looks at it |
 //! | `adc` | The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again |
 //! | `replay` | What all recordings have in common: records in a row, played once or again and again |
 //! | `vdif` | Replay of one thread of a VDIF recording (*VLBI Data Interchange Format Specification*, release 1.1.1, 2014, <https://vlbi.org/vlbi-standards/vdif/>) |
@@ -73,6 +75,7 @@ mod replay;
 mod sigmf;
 mod sigmf_files;
 mod stored;
+mod tap;
 mod tiff;
 mod time;
 mod vdif;
@@ -82,8 +85,8 @@ pub use adc::{model_adc, payload_len};
 pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
 pub use config::{
-    ByteSize, ByteSizeError, Counter, DatagramFormat, DeviceConfig, EduConfig, FeatureValue, Features, GigeConfig,
-    LengthPrefix, ModelAdcConfig, NpyConfig, NvmeConfig, PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig,
+    ByteSize, ByteSizeError, Counter, DatagramFormat, DeviceConfig, EduConfig, EnvelopeConfig, FeatureValue, Features,
+    FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig, NpyConfig, NvmeConfig, PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig,
     UdpConfig, V4l2Config, VdifConfig,
 };
 pub use error::DeviceError;
@@ -92,6 +95,7 @@ pub use layout::Layout;
 pub use on_time::OnTime;
 pub use rate::{BitRate, BitRateError, Rate};
 pub use stored::StoredType;
+pub use tap::{Copied, Copies, Next, tap_acquisition, tap_device};
 pub use vdif::{VdifFrame, vdif_rate};
 
 use serde::{Deserialize, Serialize};
@@ -159,7 +163,7 @@ pub struct Filled {
 #[serde(default)]
 pub struct Description {
     /// `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `gige`, `edu`, `nvme`,
-    /// `stream`, `v4l2`, or `udp-` and a format.
+    /// `stream`, `v4l2`, `fit`, or `udp-` and a format.
     pub kind: String,
     /// Name of the payload type, as [`PayloadType::name`].
     pub payload_type: String,

@@ -1,0 +1,277 @@
+//! What a device takes, seen by somebody beside it: a copy of each payload, and nobody waits for who looks at it.
+
+use crate::{Acquired, Acquisition, Buffer, Description, Device, DeviceError, Filled};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{Errno, read, write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::time::Duration;
+use thalweg_arena::Arena;
+use thalweg_wire::{EventId, TaiNanos};
+
+/// The end of the device.
+#[derive(Debug)]
+struct Tap {
+    copies: Option<SyncSender<Copied>>,
+    /// What whoever looks is done with.
+    back: Receiver<Vec<u8>>,
+    bell: Arc<OwnedFd>,
+}
+
+/// A payload.
+#[derive(Debug)]
+pub struct Copied {
+    /// The number of its frame, from 0 at the start of the run.
+    pub number: u64,
+    /// The payload.
+    pub bytes: Vec<u8>,
+    /// What the device said of it.
+    pub filled: Filled,
+}
+
+/// The end of whoever looks.
+#[derive(Debug)]
+pub struct Copies {
+    copies: Receiver<Copied>,
+    back: SyncSender<Vec<u8>>,
+    bell: Arc<OwnedFd>,
+}
+
+/// What [`Copies::next`] finds.
+#[derive(Debug)]
+pub enum Next {
+    /// A copy: to be [given back](Copies::give_back).
+    Copied(Copied),
+    /// Nothing yet.
+    NotYet,
+    /// There will be nothing more.
+    Over,
+}
+
+fn pair(longest: usize, depth: usize) -> Result<(Tap, Copies), DeviceError> {
+    let told = |error: Errno| DeviceError::Hardware { device: "a fit".into(), problem: format!("eventfd: {error}") };
+    let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(told)?);
+    let (copies, taken) = sync_channel(depth);
+    let (give_back, back) = sync_channel(depth);
+    (0..depth).for_each(|_| drop(give_back.try_send(Vec::with_capacity(longest))));
+    Ok((Tap { copies: Some(copies), back, bell: Arc::clone(&bell) }, Copies { copies: taken, back: give_back, bell }))
+}
+
+/// A device that works by itself, and copies of its payloads. At most `depth` of them wait: while they do, what else
+/// comes is not copied, and its number is left out.
+///
+/// # Errors
+/// The system gives no descriptor.
+pub fn tap_acquisition(
+    device: Box<dyn Acquisition>,
+    depth: usize,
+) -> Result<(Box<dyn Acquisition>, Copies), DeviceError> {
+    let (tap, copies) = pair(device.max_payload(), depth)?;
+    Ok((Box::new(TappedAcquisition { device, tap }), copies))
+}
+
+/// The same of a device that is asked.
+///
+/// # Errors
+/// The system gives no descriptor.
+pub fn tap_device(device: Box<dyn Device>, depth: usize) -> Result<(Box<dyn Device>, Copies), DeviceError> {
+    let (tap, copies) = pair(device.max_payload(), depth)?;
+    Ok((Box::new(TappedDevice { device, tap, first: None }), copies))
+}
+
+impl Tap {
+    fn copy(&self, number: u64, payload: &[u8], filled: Filled) {
+        let (Some(copies), Ok(mut bytes)) = (&self.copies, self.back.try_recv()) else { return };
+        bytes.clear();
+        bytes.extend_from_slice(payload);
+        if copies.try_send(Copied { number, bytes, filled }).is_ok() {
+            ring(&self.bell);
+        }
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        // Whoever waits hears that this is over.
+        self.copies = None;
+        ring(&self.bell);
+    }
+}
+
+fn ring(bell: &OwnedFd) {
+    // A bell that has rung 2⁶⁴ times and was not heard is heard all the same.
+    let _ = write(bell, &1u64.to_ne_bytes());
+}
+
+impl Copies {
+    /// The oldest copy. Where there is none, the descriptor is silent until there is.
+    pub fn next(&mut self) -> Next {
+        // First the bell: what is copied after this rings it again.
+        let _ = read(&*self.bell, &mut [0u8; 8]);
+        match self.copies.try_recv() {
+            Ok(copied) => {
+                // There may be more.
+                ring(&self.bell);
+                Next::Copied(copied)
+            }
+            Err(TryRecvError::Empty) => Next::NotYet,
+            Err(TryRecvError::Disconnected) => Next::Over,
+        }
+    }
+
+    /// Makes room for another.
+    pub fn give_back(&mut self, copied: Copied) {
+        let _ = self.back.try_send(copied.bytes);
+    }
+
+    /// Readable while there may be a copy.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+#[derive(Debug)]
+struct TappedAcquisition {
+    device: Box<dyn Acquisition>,
+    tap: Tap,
+}
+
+impl Acquisition for TappedAcquisition {
+    fn description(&self) -> &Description {
+        self.device.description()
+    }
+
+    fn max_payload(&self) -> usize {
+        self.device.max_payload()
+    }
+
+    fn depth(&self) -> u32 {
+        self.device.depth()
+    }
+
+    fn reorders(&self) -> u32 {
+        self.device.reorders()
+    }
+
+    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        self.device.register(arena)
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.device.post(buffer);
+    }
+
+    fn start(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
+        self.device.start(at)
+    }
+
+    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        let mut acquired = self.device.poll(now)?;
+        if let Acquired::Frame(frame) = &mut acquired {
+            let payload = frame.buffer.payload();
+            self.tap.copy(frame.number, &payload[..frame.len.min(payload.len())], frame.filled);
+        }
+        Ok(acquired)
+    }
+
+    fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
+        self.device.idle(now)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.fd()
+    }
+
+    fn has_room(&self) -> bool {
+        self.device.has_room()
+    }
+
+    fn next_time(&self) -> Option<Duration> {
+        self.device.next_time()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.device.counters()
+    }
+}
+
+#[derive(Debug)]
+struct TappedDevice {
+    device: Box<dyn Device>,
+    tap: Tap,
+    first: Option<u64>,
+}
+
+impl Device for TappedDevice {
+    fn description(&self) -> &Description {
+        self.device.description()
+    }
+
+    fn max_payload(&self) -> usize {
+        self.device.max_payload()
+    }
+
+    fn next_len(&mut self) -> Option<usize> {
+        self.device.next_len()
+    }
+
+    /// A slot that still holds the payload would not be filled, and the payload not be seen.
+    fn content_key(&self, _event: EventId) -> Option<u64> {
+        None
+    }
+
+    fn fill(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError> {
+        let first = *self.first.get_or_insert(event.0);
+        let filled = self.device.fill(event, payload)?;
+        self.tap.copy(event.0.saturating_sub(first), payload, filled);
+        Ok(filled)
+    }
+
+    fn skip(&mut self, event: EventId) -> Filled {
+        self.first.get_or_insert(event.0);
+        self.device.skip(event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceConfig, open};
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    fn is_readable(copies: &Copies) -> bool {
+        let nothing = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(copies.fd(), PollFlags::IN)], Some(&nothing)).unwrap() > 0
+    }
+
+    #[test]
+    fn who_is_slow_misses_payloads_and_nobody_waits() {
+        let config: DeviceConfig = toml::from_str("kind = \"model-adc\"\nsize = \"1KiB\"").unwrap();
+        let (mut device, mut copies) = tap_device(open(&config).unwrap(), 2).unwrap();
+        assert!(!is_readable(&copies) && matches!(copies.next(), Next::NotYet));
+        let mut payload = vec![0; 1024];
+        let mut fill = |event: u64| {
+            device.fill(EventId(event), &mut payload).unwrap();
+            payload.clone()
+        };
+        let filled: Vec<Vec<u8>> = (7..11).map(&mut fill).collect();
+        let mut seen = Vec::new();
+        let mut look = |copies: &mut Copies| {
+            while is_readable(copies)
+                && let Next::Copied(copied) = copies.next()
+            {
+                assert!(copied.bytes == filled.get(copied.number as usize).map_or(&copied.bytes[..], |bytes| &bytes[..]));
+                seen.push(copied.number);
+                copies.give_back(copied);
+            }
+        };
+        look(&mut copies);
+        fill(11);
+        look(&mut copies);
+        drop(fill);
+        drop(device);
+        assert!(is_readable(&copies) && matches!(copies.next(), Next::Over));
+        assert_eq!(seen, [0, 1, 4], "those of events 9 and 10 came while two waited");
+    }
+}
