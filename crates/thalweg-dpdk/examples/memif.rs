@@ -1,6 +1,6 @@
 //! How fast frames go over net_memif from one process to another, beside DPDK's own `dpdk-testpmd`.
 //!
-//! `cargo run --release -p thalweg-dpdk --example memif [SECONDS [REPEATS]]`
+//! `cargo run --release -p thalweg-dpdk --example memif [SECONDS [REPEATS]]`; testpmd is in Debian's package dpdk-dev.
 //!
 //! The sender has processor 0 and the receiver processor 1. Ours sends a head of 42 bytes, which is copied, and a piece
 //! from where it lies. testpmd sends one buffer of its own (txonly) and looks at nothing (rxonly). The two take turns.
@@ -108,11 +108,14 @@ fn testpmd(mode: &str, socket: &str, length: usize) -> Command {
     command
 }
 
+/// That one waits for the other.
+const LONGEST: Duration = Duration::from_secs(20);
+
 fn open(role: &str, socket: &str, processor: usize) -> DpdkPort {
     let mut only = CpuSet::new();
     only.set(processor);
     sched_setaffinity(None, &only).expect("this processor");
-    let options = Options { mtu: Some(MTU), link: Duration::from_secs(20), huge_pages: false, ..Options::default() };
+    let options = Options { mtu: Some(MTU), link: LONGEST, huge_pages: false, ..Options::default() };
     let begun = Instant::now();
     loop {
         match DpdkPort::open(&format!("net_memif0,role={role},socket={socket}"), &options) {
@@ -138,7 +141,7 @@ fn send(socket: &str, length: usize, head: usize) {
     let slots = 64 * piece.max(64).next_multiple_of(64);
     loop {
         let view = arena.piece(at as u64, piece).expect("inside");
-        while !port.send(&bytes[..head], Some(view.clone())) {
+        while !port.send(&bytes[..head], (piece > 0).then(|| view.clone())) {
             port.flush().expect("a port that sends");
         }
         at = (at + piece.next_multiple_of(64)) % slots;
@@ -155,6 +158,8 @@ fn receive(socket: &str, seconds: u64) {
         }
         (port.counters().received, begun.elapsed())
     };
+    // The sender is there.
+    while until(&mut port, begun.elapsed() + Duration::from_millis(1)).0 == 0 && begun.elapsed() < LONGEST {}
     let warm = begun.elapsed() + Duration::from_millis(500);
     let (first, start) = until(&mut port, warm);
     let (last, end) = until(&mut port, warm + Duration::from_secs(seconds));
