@@ -53,6 +53,33 @@ def dataframe(events: Events, run: Run, /, **columns: Callable[[NDArray[Any]], A
     return frame
 
 
+def features(run: Run, /) -> pd.DataFrame:
+    """See `thalweg.Run.features`."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        msg = "features needs pandas: pip install thalweg[pandas]"
+        raise ImportError(msg) from error
+
+    fits = {source["id"]: source for source in run.info["sources"] if source["description"].get("kind") == "fit"}
+    rows: dict[int, dict[str, Any]] = {}
+    for event in run.events(sources=fits) if fits else ():
+        row: dict[str, Any] = {}
+        for source, fragment in event.items():
+            about = fits[source]["description"]["metadata"]
+            values = dict(zip(about["features"], fragment.array.tolist(), strict=True))
+            values["failure"] = about["failures"][int(values["failure"])]
+            row |= {f"{fits[source]['name']}.{name}": value for name, value in values.items()}
+        if row:
+            rows[event.id] = row
+    index = pd.Index(list(rows), dtype="uint64", name="event")
+    columns = [
+        f"{fit['name']}.{name}" for fit in fits.values() for name in fit["description"]["metadata"]["features"]
+    ]
+    frame: pd.DataFrame = pd.DataFrame(list(rows.values()), index=index, columns=columns)
+    return frame
+
+
 def dataset(events: Events, run: Run, missing: str) -> xr.Dataset:
     """See `thalweg.Events.to_xarray`."""
     if missing not in ("raise", "drop"):

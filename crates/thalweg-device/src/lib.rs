@@ -86,8 +86,8 @@ pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
 pub use config::{
     ByteSize, ByteSizeError, Counter, DatagramFormat, DeviceConfig, EduConfig, EnvelopeConfig, FeatureValue, Features,
-    FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig, NpyConfig, NvmeConfig, PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig,
-    UdpConfig, V4l2Config, VdifConfig,
+    FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig, NpyConfig, NvmeConfig,
+    PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, UdpConfig, V4l2Config, VdifConfig,
 };
 pub use error::DeviceError;
 pub use guess::devices_for;

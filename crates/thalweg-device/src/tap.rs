@@ -261,7 +261,9 @@ mod tests {
             while is_readable(copies)
                 && let Next::Copied(copied) = copies.next()
             {
-                assert!(copied.bytes == filled.get(copied.number as usize).map_or(&copied.bytes[..], |bytes| &bytes[..]));
+                assert!(
+                    copied.bytes == filled.get(copied.number as usize).map_or(&copied.bytes[..], |bytes| &bytes[..])
+                );
                 seen.push(copied.number);
                 copies.give_back(copied);
             }

@@ -70,12 +70,7 @@ impl Fit {
     ///
     /// # Errors
     /// It takes no images, or those have not the region that is to be fitted.
-    pub fn new(
-        config: &FitConfig,
-        device: &Description,
-        reorders: u32,
-        copies: Copies,
-    ) -> Result<Self, DeviceError> {
+    pub fn new(config: &FitConfig, device: &Description, reorders: u32, copies: Copies) -> Result<Self, DeviceError> {
         let wrong = |problem: String| DeviceError::Hardware { device: format!("a fit of '{}'", config.of), problem };
         let known = [Element::U8, Element::U16, Element::F32, Element::F64];
         let is_of = |element: Element| {

@@ -56,7 +56,8 @@ impl Row {
             }
             FitKind::GaussianX | FitKind::GaussianY => {
                 let axis = if config.fit == FitKind::GaussianX { Axis::X } else { Axis::Y };
-                let fit = image.and_then(|image| named(Profile::along(image, axis).and_then(|line| fit_gaussian(&line))));
+                let fit =
+                    image.and_then(|image| named(Profile::along(image, axis).and_then(|line| fit_gaussian(&line))));
                 Self::begun(&fit, |row, fit| {
                     row.estimate("background", fit.map(|fit| fit.background));
                     row.estimate("amplitude", fit.map(|fit| fit.amplitude));
@@ -214,7 +215,14 @@ mod tests {
     }
 
     const KINDS: [&str; 9] = [
-        "moments", "gaussian-x", "gaussian-y", "gaussian-2d", "fringes-x", "fringes-y", "fringes-2d-x", "fringes-2d-y",
+        "moments",
+        "gaussian-x",
+        "gaussian-y",
+        "gaussian-2d",
+        "fringes-x",
+        "fringes-y",
+        "fringes-2d-x",
+        "fringes-2d-y",
         "fringes-2d-four",
     ];
 
@@ -233,7 +241,9 @@ mod tests {
         let pixels = light();
         let image = Image::new(128, 100, &pixels).unwrap();
         for kind in KINDS {
-            for more in ["", "pixel_mm = 0.005\ninterferometer = { wavelength = 4e-7, separation = 0.03, distance = 16.7 }"] {
+            for more in
+                ["", "pixel_mm = 0.005\ninterferometer = { wavelength = 4e-7, separation = 0.03, distance = 16.7 }"]
+            {
                 let config = config(&format!("fit = {kind:?}\nenvelope = \"gaussian\"\n{more}"));
                 let (failed, fitted) = (Row::of(&config, Err("damaged")), Row::of(&config, Ok(&image)));
                 assert_eq!(failed.names, fitted.names, "{kind}");

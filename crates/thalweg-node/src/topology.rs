@@ -379,6 +379,14 @@ impl SourceNodeConfig {
         self.id.parse().unwrap_or_default()
     }
 
+    /// The source whose images it fits, of which it is a part.
+    pub fn fits(&self) -> Option<&str> {
+        match &self.device {
+            Some(DeviceConfig::Fit(fit)) => Some(&fit.of),
+            _ => None,
+        }
+    }
+
     /// Bytes in each slot, for a device whose longest payload is so long.
     pub fn slot_bytes(&self, max_payload: usize) -> usize {
         match self.slot {

@@ -288,6 +288,13 @@ impl Run {
         Events::to_dataframe(&Bound::new(slf.py(), Events::all(slf)?)?, columns)
     }
 
+    /// A pandas.DataFrame of what was fitted while the run was taken (device = { kind = "fit", … }): a row for each event
+    /// that has a fit, indexed by its number, and a column for each feature, "SOURCE.FEATURE". Where there is no fit it
+    /// is NaN, and "SOURCE.failure" says why, or is empty. Needs pandas: pip install thalweg[pandas].
+    fn features<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("thalweg._tables")?.call_method1("features", (slf,))
+    }
+
     /// An xarray.Dataset with the samples of each source: see Events.to_xarray; run.events(...) and run[...] have part
     /// of the run.
     #[pyo3(signature = (*, missing = "raise"))]

@@ -124,12 +124,16 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
     }
     let mut sources = Vec::new();
     for source in topology.sources.iter().filter(|source| here(&source.name)) {
-        let opened = match options.file_only {
+        let mut opened = match options.file_only {
             true => None,
+            // It is opened with the source of its images.
+            false if source.fits().is_some() => continue,
             false => thalweg_node::open_device(&topology, source)
                 .map_err(|error| refused(&format_args!("source '{}': {error}", source.name)))?,
         };
+        let fits = opened.as_mut().map(|opened| std::mem::take(&mut opened.fits)).unwrap_or_default();
         sources.push(Checked::new(source, opened));
+        sources.extend(fits.into_iter().map(|(index, fit)| Checked::new(&topology.sources[index], Some(fit))));
     }
     text.push_str(&sources_text(&sources));
     let sources: Vec<_> = sources.into_iter().map(|source| source.json).collect();
@@ -173,7 +177,7 @@ impl Checked {
                 Vec::new(),
                 serde_json::json!({ "name": name, "id": id, "device": null }),
             ),
-            Some(OpenDevice { feed, slot_bytes: slot }) => {
+            Some(OpenDevice { feed, slot_bytes: slot, .. }) => {
                 let description = feed.description().cloned().unwrap_or_default();
                 let truth = match (description.simulated, description.replayed) {
                     (true, _) => "simulated",

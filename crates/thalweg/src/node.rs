@@ -10,9 +10,11 @@ use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
+use thalweg_device::DeviceConfig;
 use thalweg_link::Address;
 use thalweg_node::{
-    BuilderNode, BuilderReport, Handle, OpenDevice, Snapshot, SourceNode, SourceReport, SourceSettings, Topology,
+    BuilderNode, BuilderReport, Feed, Handle, NodeError, OpenDevice, Snapshot, SourceNode, SourceNodeConfig,
+    SourceReport, SourceSettings, Topology,
 };
 
 /// How often a node says how far it is.
@@ -148,15 +150,49 @@ pub(crate) fn run(
     }
     let config = topology.sources.iter().find(|source| source.name == name);
     let opened = config.map(|config| thalweg_node::open_device(topology, config)).transpose()?.flatten();
-    let (Some(config), Some(OpenDevice { feed, slot_bytes })) = (config, opened) else {
-        return Err(Failure::Usage(format!(
-            "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"
-        )));
+    let (Some(config), Some(device)) = (config, opened) else {
+        return Err(Failure::Usage(match config.and_then(|config| config.device.as_ref()) {
+            Some(DeviceConfig::Fit(fit)) => {
+                format!("source '{name}' fits the images of '{}', and is a part of that one's node: run that", fit.of)
+            }
+            _ => format!(
+                "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"
+            ),
+        }));
     };
+    let OpenDevice { feed, slot_bytes, fits } = device;
     for note in feed.description().iter().flat_map(|description| &description.notes) {
         tracing::warn!("{name}: {note}");
     }
-    let settings = SourceSettings {
+    let node = SourceNode::new(settings(topology, config, feed, slot_bytes))?;
+    let fits = fits.into_iter().map(|(index, OpenDevice { feed, slot_bytes, .. })| {
+        SourceNode::new(settings(topology, &topology.sources[index], feed, slot_bytes))
+    });
+    let fits = fits.collect::<Result<Vec<SourceNode>, NodeError>>()?;
+    thread::scope(|scope| {
+        let begin = |fit: SourceNode| -> Result<_, Failure> {
+            let handle = Handle::new().map_err(Failure::broken)?;
+            Ok((handle.clone(), scope.spawn(move || fit.run(&handle))))
+        };
+        let fits = fits.into_iter().map(begin).collect::<Result<Vec<_>, Failure>>()?;
+        let report = node.run(handle);
+        if report.is_err() {
+            // Nothing more comes: who still waits for a builder does so for nothing.
+            for (handle, _) in &fits {
+                handle.press();
+            }
+        }
+        let ended: Vec<_> = fits.into_iter().map(|(_, fit)| fit.join()).collect();
+        let report = report?;
+        for fit in ended {
+            fit.map_err(|_| Failure::broken("a fit's thread ended at once"))??;
+        }
+        Ok(Done::Source(report))
+    })
+}
+
+fn settings(topology: &Topology, config: &SourceNodeConfig, feed: Feed, slot_bytes: usize) -> SourceSettings {
+    SourceSettings {
         name: config.name.clone(),
         id: config.source_id(),
         builders: topology.builders.iter().filter_map(|b| topology.address(b, config.link).cloned()).collect(),
@@ -171,8 +207,7 @@ pub(crate) fn run(
         wait: config.wait,
         cpu: config.cpu,
         feed,
-    };
-    Ok(Done::Source(SourceNode::new(settings)?.run(handle)?))
+    }
 }
 
 /// Whether the nodes that read this topology find each other. A program that pushes is told an address by itself.

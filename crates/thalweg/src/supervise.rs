@@ -100,9 +100,10 @@ pub(crate) fn supervise(
     // A source is told nothing of the others: of hundreds, each would read of all of them.
     let mut own = Topology { sources: Vec::new(), ..topology.clone() };
     // A source without a device is another program's: the builders wait for it.
-    for source in topology.sources.iter().filter(|source| source.device.is_some()) {
+    for source in topology.sources.iter().filter(|source| source.device.is_some() && source.fits().is_none()) {
         let index = nodes.0.len();
-        own.sources = vec![source.clone()];
+        let fits = topology.sources.iter().filter(|other| other.fits() == Some(&source.name));
+        own.sources = std::iter::once(source).chain(fits).cloned().collect();
         nodes.0.push(start(&source.name, &own, network, verbose, index, &sender)?);
     }
     while !nodes.0.iter().all(|node| node.over) {

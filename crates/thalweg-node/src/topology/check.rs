@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
-use thalweg_device::DeviceConfig;
+use thalweg_device::{DeviceConfig, FitConfig};
 use thalweg_link::{Adapter, Address, OwnAddress};
 use thalweg_wire::{HEADER_LEN, SourceId};
 
@@ -141,12 +141,15 @@ impl Topology {
             Some(DeviceConfig::Edu(edu)) => Some(edu.check()),
             Some(DeviceConfig::Nvme(nvme)) => Some(nvme.check()),
             Some(DeviceConfig::Stream(stream)) => Some(stream.check().map(drop)),
-            Some(DeviceConfig::V4l2(_)) => Some(Ok(())),
+            Some(DeviceConfig::V4l2(_) | DeviceConfig::Fit(_)) => Some(Ok(())),
             _ => None,
         };
         if let Some(checked) = own {
             checked.map_err(|error| (field("device"), error.to_string()))?;
             must(source.rate.is_none(), "rate", "this device has a pace of its own: leave it out")?;
+        }
+        if let Some(DeviceConfig::Fit(fit)) = &source.device {
+            self.check_fit(source, fit).map_err(|(name, problem)| (field(name), problem))?;
         }
         if let Some(beat) = &source.beat {
             let by_itself = source.device.as_ref().is_some_and(DeviceConfig::works_by_itself);
@@ -204,6 +207,24 @@ impl Topology {
             let problem = format!("builder '{}' listens on no {:?} address", builder.name, source.link);
             must(false, "link", &problem.to_lowercase())
         })
+    }
+
+    /// A fit has the images of a source of this topology, and its beat.
+    fn check_fit(&self, source: &SourceNodeConfig, fit: &FitConfig) -> Result<(), (&'static str, String)> {
+        fit.check().map_err(|(key, problem)| ("device", format!("{key}: {problem}")))?;
+        let wrong = |name, problem: &str| Err((name, problem.to_owned()));
+        let Some(of) = self.sources.iter().find(|other| other.name == fit.of) else {
+            return Err(("device", format!("of: there is no source '{}'", fit.of)));
+        };
+        match &of.device {
+            None => wrong("device", "of: another program pushes that source's images, and fits them itself"),
+            Some(DeviceConfig::Fit(_)) => wrong("device", "of: that source is a fit itself"),
+            Some(_) if source.beat.is_some() => wrong("beat", "the images that it fits have one: leave it out"),
+            Some(_) if source.adapter.is_some() || of.link.adapter || source.link.adapter => {
+                wrong("link", "a fit and its images do not share an adapter that a node drives by itself: use another")
+            }
+            Some(_) => Ok(()),
+        }
     }
 
     /// Whether every builder's block takes a slot of so many bytes; a slot of the source has at least `least`.

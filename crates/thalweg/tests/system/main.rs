@@ -14,6 +14,7 @@ mod doctor;
 mod door;
 mod ends;
 mod faults;
+mod fits;
 mod hang;
 mod hostile;
 mod instruments;
