@@ -46,7 +46,7 @@ def record(program: Path, folder: Path) -> thalweg.Run:
     np.save(folder / "beam.npy", (100 + 3000 * images).round().astype("uint16"))
     (folder / "fits.toml").write_text(TOPOLOGY)
     subprocess.run([program, "--quiet", "run", "fits.toml"], cwd=folder, check=True, capture_output=True)
-    return thalweg.open_run(folder / "runs" / "run-000001")
+    return thalweg.open(folder / "runs" / "run-000001")
 
 
 def test_the_features_of_a_run_are_a_table(program: Path, tmp_path: Path) -> None:

@@ -1,9 +1,14 @@
 //! Trigger levels: what decides, from an event's fragments, whether the event is kept.
 //!
 //! A decision is anything that implements [`Decide`]. Level 2 is given the fragments of the few sources it asks for,
-//! the event filter those of all sources. [`Simulated`] decides without looking at them: it stands in for the physics
-//! where only the flow of data is studied, and says so.
+//! the event filter those of all sources. A [`Condition`] looks at features: rows of numbers that sources send.
+//! [`Simulated`] decides without looking at anything: it stands in for the physics where only the flow of data is studied,
+//! and says so.
 #![forbid(unsafe_code)]
+
+mod condition;
+
+pub use condition::Condition;
 
 use std::fmt::{self, Debug};
 use thalweg_wire::{EventId, FragmentHeader, GAMMA, RecordBytes, mix};
@@ -55,6 +60,14 @@ pub trait Decide: Debug + Send {
     /// Whether the event is kept. `fragments` are those that are here, in no particular order; sources that had none,
     /// or whose fragment was damaged or lost, are not among them, so there may be none at all.
     fn accept(&mut self, event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool;
+
+    /// Events of which it could not say, so far.
+    fn undecided(&self) -> u64 {
+        0
+    }
+
+    /// Whether it draws lots.
+    fn is_simulated(&self) -> bool;
 }
 
 /// Accepts a fraction of the events, drawn from their number alone: the same events in each run and at each builder.
@@ -75,6 +88,10 @@ impl Simulated {
 impl Decide for Simulated {
     fn accept(&mut self, event: EventId, _fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool {
         draw(self.seed, event.0) < self.accept
+    }
+
+    fn is_simulated(&self) -> bool {
+        true
     }
 }
 

@@ -169,8 +169,11 @@ pub struct TriggerReport {
     pub rates: TriggerRates,
     /// Bytes, headers included, that were never asked for because level 2 had rejected their events.
     pub unasked_bytes: u64,
-    /// The decisions were drawn, not made on what the fragments hold.
+    /// Decisions were drawn, not made on what the fragments hold.
     pub simulated: bool,
+    /// Events for which a condition was neither true nor false.
+    #[serde(default)]
+    pub undecided: u64,
 }
 
 /// Events per second.
@@ -197,6 +200,7 @@ impl TriggerReport {
             rates: TriggerRates { level1: rate(level1), level2_accepted: rate(level2), filter_accepted: rate(filter) },
             unasked_bytes,
             simulated: true,
+            undecided: 0,
         }
     }
 
@@ -213,6 +217,7 @@ impl TriggerReport {
             },
             unasked_bytes: one.unasked_bytes + other.unasked_bytes,
             simulated: one.simulated || other.simulated,
+            undecided: one.undecided + other.undecided,
         })
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_build::{Path as CreditPath, Window};
 use thalweg_device::{Beat, BitRate, ByteSize, DeviceConfig, ModelAdcConfig, duration};
+use thalweg_filter::{Condition, Simulated};
 use thalweg_link::{Adapter, Address, LinkKind};
 use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;
@@ -278,28 +279,105 @@ impl LinkConfig {
     }
 }
 
-/// Level 2. What it decides is simulated: a fraction of the events, drawn from their numbers.
+/// Level 2.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Level2Config {
     /// The names of the sources that are asked first.
     pub sources: Vec<String>,
-    /// The fraction of the events that is accepted.
-    pub accept: f64,
-    /// Which events these are.
-    #[serde(default = "defaults::level2_seed")]
-    pub seed: u64,
+    /// Which events are accepted.
+    pub accept: Accept,
+    /// Which events a fraction is; 1 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// What becomes of an event for which a condition is neither true nor false; accepted when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<Otherwise>,
 }
 
-/// The event filter. What it decides is simulated: a fraction of the events, drawn from their numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// The event filter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilterConfig {
-    /// The fraction of the events it is given that is accepted.
-    pub accept: f64,
-    /// Which events these are.
-    #[serde(default = "defaults::filter_seed")]
-    pub seed: u64,
+    /// Which of the events it is given are accepted.
+    pub accept: Accept,
+    /// Which events a fraction is; 2 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// What becomes of an event for which a condition is neither true nor false; accepted when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<Otherwise>,
+}
+
+/// Which events are accepted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a fraction of the events, from 0 to 1, or a condition, such as \"beam.x < 300.0\"")]
+pub enum Accept {
+    /// A fraction of them, drawn from their numbers: simulated.
+    Fraction(f64),
+    /// Those for which this is true ([`Condition`]).
+    Condition(String),
+}
+
+/// What becomes of an event that could not be decided on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Otherwise {
+    /// It is kept.
+    #[default]
+    Accept,
+    /// It is not.
+    Reject,
+}
+
+impl Level2Config {
+    /// What decides.
+    pub(crate) fn decision(&self) -> Result<Decision, (&'static str, String)> {
+        Decision::new(&self.accept, self.seed, self.otherwise, 1)
+            .map_err(|(key, problem)| (["level2.accept", "level2.seed", "level2.otherwise"][key], problem))
+    }
+}
+
+impl FilterConfig {
+    /// What decides.
+    pub(crate) fn decision(&self) -> Result<Decision, (&'static str, String)> {
+        Decision::new(&self.accept, self.seed, self.otherwise, 2)
+            .map_err(|(key, problem)| (["filter.accept", "filter.seed", "filter.otherwise"][key], problem))
+    }
+}
+
+/// What decides, as far as it is known before the sources are there.
+#[derive(Debug)]
+pub(crate) enum Decision {
+    Simulated(Simulated),
+    Condition(Condition),
+}
+
+impl Decision {
+    /// Problems are said of `accept` (0), `seed` (1) or `otherwise` (2).
+    fn new(
+        accept: &Accept,
+        seed: Option<u64>,
+        otherwise: Option<Otherwise>,
+        usual_seed: u64,
+    ) -> Result<Self, (usize, String)> {
+        match accept {
+            Accept::Fraction(_) if otherwise.is_some() => {
+                Err((2, "a fraction leaves no event undecided: it goes with a condition".into()))
+            }
+            Accept::Fraction(accept) if (0.0..=1.0).contains(accept) => {
+                Ok(Self::Simulated(Simulated::new(*accept, seed.unwrap_or(usual_seed))))
+            }
+            Accept::Fraction(accept) => Err((0, format!("{accept}; it is a fraction of the events, from 0 to 1"))),
+            Accept::Condition(_) if seed.is_some() => {
+                Err((1, "a condition draws no lots: a seed goes with a fraction".into()))
+            }
+            Accept::Condition(text) => {
+                let otherwise = otherwise.unwrap_or_default() == Otherwise::Accept;
+                Condition::parse(text, otherwise).map(Self::Condition).map_err(|problem| (0, problem))
+            }
+        }
+    }
 }
 
 /// What is checked of each fragment.
@@ -516,12 +594,6 @@ mod defaults {
     }
     pub(super) fn deadline() -> Duration {
         Duration::from_secs(2)
-    }
-    pub(super) fn level2_seed() -> u64 {
-        1
-    }
-    pub(super) fn filter_seed() -> u64 {
-        2
     }
     pub(super) fn open_events() -> u32 {
         65_536

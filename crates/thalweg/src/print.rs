@@ -198,7 +198,8 @@ fn run_text(report: &RunReport) -> String {
 /// What the trigger levels did, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and Oki 2012, section
 /// 2.2).
 fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64) -> String {
-    let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated } = trigger;
+    let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated, undecided } =
+        trigger;
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     let one_in = |of: u64, accepted: u64| match accepted {
         0 => "none".to_owned(),
@@ -221,6 +222,9 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64) -> String {
         rate(rates.level2_accepted),
         rates.filter_accepted
     );
+    if *undecided > 0 {
+        let _ = writeln!(out, "  undecided: {}: a number that was needed was not there", many(*undecided, "event"));
+    }
     let _ = writeln!(out, "  fetched: {}; never asked for: {}", volume(fetched_bytes), volume(*unasked_bytes));
     out
 }

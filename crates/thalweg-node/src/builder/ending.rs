@@ -198,7 +198,10 @@ impl BuilderNode {
         let copied: u64 = links.map(|link| link.copied()).sum();
         let copied_here = self.trigger.as_ref().map_or(0, |trigger| trigger.copied());
         let seconds = (ended_at - self.began_at).as_secs_f64();
-        let trigger = self.trigger.is_some().then(|| TriggerReport::new(self.builder.triggered(), seconds));
+        let trigger = self.trigger.as_ref().map(|trigger| {
+            let (undecided, simulated) = trigger.certainty();
+            TriggerReport { undecided, simulated, ..TriggerReport::new(self.builder.triggered(), seconds) }
+        });
         BuilderReport {
             name: self.config.name.clone(),
             calibrated: self.calibrated.clone(),

@@ -189,7 +189,7 @@ impl BuilderNode {
     /// All sources are there: opens the run, and has them begin.
     fn begin(&mut self) -> Result<(), NodeError> {
         self.began = self.clock.now();
-        if let Err(error) = self.open_run() {
+        if let Err(error) = self.decide_by().and_then(|()| self.open_run()) {
             self.control.failed();
             self.refuse_all(Refusal::Ended, &format!("the run could not be opened: {error}"));
             return Err(error);
@@ -208,6 +208,11 @@ impl BuilderNode {
         }
         self.control.begun(self.began_at);
         Ok(())
+    }
+
+    fn decide_by(&mut self) -> Result<(), NodeError> {
+        let Self { trigger, config, ids, sources, .. } = self;
+        trigger.as_mut().map_or(Ok(()), |trigger| trigger.decide_by(config, ids, sources))
     }
 
     fn open_run(&mut self) -> Result<(), NodeError> {

@@ -6,13 +6,14 @@
 
 use super::SourceState;
 use crate::blocks::Blocks;
+use crate::topology::Decision;
 use crate::{BuilderNodeConfig, CheckConfig, NodeError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, PlacePool, Span};
 use thalweg_build::{Builder, Closed, Missing, Violation};
-use thalweg_filter::{Decide, Fragment, Simulated};
+use thalweg_filter::{Condition, Decide, Fragment};
 use thalweg_link::Bytes;
 use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, SourceId, Status};
 
@@ -56,10 +57,9 @@ struct Record {
 impl Trigger {
     /// For one of `builders` builders. `record`: whether what is accepted is to be copied at all.
     pub(super) fn new(config: &BuilderNodeConfig, builders: u32, record: bool) -> Self {
-        let simulated = |accept, seed| -> Box<dyn Decide> { Box::new(Simulated::new(accept, seed)) };
         Self {
-            level2: config.level2.as_ref().map(|level2| simulated(level2.accept, level2.seed)),
-            filter: config.filter.map(|filter| simulated(filter.accept, filter.seed)),
+            level2: None,
+            filter: None,
             places: None,
             kept: 0,
             slots: Vec::new(),
@@ -71,6 +71,48 @@ impl Trigger {
             check: config.check,
             copied: 0,
         }
+    }
+
+    /// Makes what decides, once it is known what the sources send.
+    pub(super) fn decide_by(
+        &mut self,
+        config: &BuilderNodeConfig,
+        ids: &[(SourceId, String)],
+        sources: &[SourceState],
+    ) -> Result<(), NodeError> {
+        let wrong =
+            |(key, problem): (&str, String)| NodeError::Config(format!("builder '{}': {key}: {problem}", config.name));
+        let made = |key: &'static str, decision: Decision| -> Result<Box<dyn Decide>, NodeError> {
+            let mut condition = match decision {
+                Decision::Simulated(simulated) => return Ok(Box::new(simulated)),
+                Decision::Condition(condition) => condition,
+            };
+            for variable in condition.variables() {
+                let named = ids.iter().position(|(_, name)| Condition::variable(name) == variable);
+                let Some(source) = named else { continue };
+                let features = &sources[source].description["metadata"]["features"];
+                let Ok(features) = serde_json::from_value::<Vec<String>>(features.clone()) else {
+                    let problem = format!("source '{}' has no features: it is no fit", ids[source].1);
+                    return Err(wrong((key, problem)));
+                };
+                condition.bind(variable, ids[source].0, features);
+            }
+            condition.check().map_err(|problem| wrong((key, problem)))?;
+            Ok(Box::new(condition))
+        };
+        if let Some(level2) = &config.level2 {
+            self.level2 = Some(made("level2.accept", level2.decision().map_err(wrong)?)?);
+        }
+        if let Some(filter) = &config.filter {
+            self.filter = Some(made("filter.accept", filter.decision().map_err(wrong)?)?);
+        }
+        Ok(())
+    }
+
+    /// Events that could not be decided on, and whether any decision is drawn.
+    pub(super) fn certainty(&self) -> (u64, bool) {
+        let levels = || self.level2.iter().chain(&self.filter);
+        (levels().map(|level| level.undecided()).sum(), levels().any(|level| level.is_simulated()))
     }
 
     /// Sets memory aside, once it is known how long the sources' slots are: as much as the blocks have, and two places

@@ -1,12 +1,13 @@
 //! What is wrong with a topology, as far as that can be said without touching anything.
 
-use super::{BESIDE_SLOT, BuilderNodeConfig, ByteSize, LinkConfig, Policy, SourceNodeConfig, Topology};
+use super::{BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LinkConfig, Policy, SourceNodeConfig, Topology};
 use crate::Wait;
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_device::{DeviceConfig, FitConfig};
+use thalweg_filter::Condition;
 use thalweg_link::{Adapter, Address, OwnAddress};
 use thalweg_wire::{HEADER_LEN, SourceId};
 
@@ -103,12 +104,10 @@ impl Topology {
     }
 
     fn check_trigger(&self, builder: &BuilderNodeConfig) -> Result<(), (&'static str, String)> {
-        let fraction = |accept: f64| match (0.0..=1.0).contains(&accept) {
-            true => Ok(()),
-            false => Err(format!("{accept}; it is a fraction of the events, from 0 to 1")),
-        };
         if let Some(level2) = &builder.level2 {
-            fraction(level2.accept).map_err(|problem| ("level2.accept", problem))?;
+            let asked: Vec<&str> = level2.sources.iter().map(String::as_str).collect();
+            check_condition(&level2.decision()?, &asked)
+                .map_err(|problem| ("level2.accept", format!("{problem} among level2.sources")))?;
             if level2.sources.is_empty() {
                 return Err(("level2.sources", "it decides on what these send: name at least one".into()));
             }
@@ -121,7 +120,9 @@ impl Topology {
                 }
             }
         }
-        builder.filter.map_or(Ok(()), |filter| fraction(filter.accept).map_err(|problem| ("filter.accept", problem)))
+        let Some(filter) = &builder.filter else { return Ok(()) };
+        let all: Vec<&str> = self.sources.iter().map(|source| &source.name[..]).collect();
+        check_condition(&filter.decision()?, &all).map_err(|problem| ("filter.accept", problem))
     }
 
     fn check_source(&self, source: &SourceNodeConfig, ids: &mut HashSet<SourceId>) -> Result<(), Problem> {
@@ -243,6 +244,19 @@ impl Topology {
              least \"{block}\"{smaller}"
         ))
     }
+}
+
+/// Whether a condition speaks of these sources alone.
+fn check_condition(decision: &Decision, sources: &[&str]) -> Result<(), String> {
+    let Decision::Condition(condition) = decision else { return Ok(()) };
+    for variable in condition.variables() {
+        match sources.iter().filter(|source| Condition::variable(source) == variable).count() {
+            0 => return Err(format!("there is no source '{variable}'")),
+            1 => {}
+            _ => return Err(format!("'{variable}' is the name of several sources")),
+        }
+    }
+    Ok(())
 }
 
 /// More events at once than a slot has records many times over: no burst, but a source that always has more.

@@ -114,6 +114,63 @@ fn a_fit_that_is_too_slow_leaves_images_out_and_the_camera_does_not_wait() {
     }
 }
 
+/// Level 2 asks for the rows alone; images of events that it rejects stay in the source.
+#[test]
+fn events_are_accepted_by_what_their_images_show() {
+    for (otherwise, dark) in [("accept", true), ("reject", false)] {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let fits = ["fit = \"gaussian-2d\", waiting = 32"];
+        let file = topology(folder.path(), "events = 32", "rate = 200\nslot = \"3200B\"", &fits);
+        let text = std::fs::read_to_string(&file).unwrap();
+        let level2 = format!(
+            "level2 = {{ sources = [\"fit0\"], accept = \"fit0.x < 22.5 && fit0.r2 > 0.9\", otherwise = {otherwise:?} }}"
+        );
+        std::fs::write(&file, text.replace("[[builder]]", &format!("[[builder]]\n{level2}"))).unwrap();
+        let report = run(&file, 0);
+        check_books(&report);
+        let kept: Vec<u64> = (0..32).filter(|n| if n % 4 == 3 { dark } else { n % 8 < 3 }).collect();
+        let events: Vec<u64> = rows(folder.path(), 0).1.into_iter().map(|(event, _)| event).collect();
+        assert_eq!(events, kept);
+        let trigger = &report["trigger"];
+        assert_eq!((&trigger["undecided"], &trigger["simulated"]), (&8.into(), &false.into()), "{trigger}");
+        assert_eq!(trigger["level2_accepted"], kept.len());
+        let rejected = (32 - kept.len() as u64) * 3136;
+        assert_eq!(trigger["unasked_bytes"], rejected, "images of events that were rejected were never asked for");
+    }
+}
+
+#[test]
+fn a_condition_that_is_none_is_refused() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = topology(folder.path(), "events = 1", "", &["fit = \"moments\""]);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let refused = |command: &str, level: &str, why: &str| {
+        std::fs::write(&file, text.replace("[[builder]]", &format!("[[builder]]\n{level}"))).unwrap();
+        let output = thalweg().arg(command).arg(&file).current_dir(&folder).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{level}: {said}");
+    };
+    refused("check", "filter = { accept = \"fit0.x <\" }", "filter.accept: ERROR");
+    refused("check", "filter = { accept = \"other.x < 1.0\" }", "there is no source 'other'");
+    refused("check", "filter = { accept = true }", "a fraction of the events, from 0 to 1, or a condition");
+    refused("check", "filter = { accept = 1.5 }", "filter.accept: 1.5; it is a fraction");
+    refused("check", "filter = { accept = \"fit0.x < 1.0\", seed = 3 }", "filter.seed: a condition draws no lots");
+    refused(
+        "check",
+        "filter = { accept = 0.5, otherwise = \"reject\" }",
+        "filter.otherwise: a fraction leaves no event",
+    );
+    let level2 = "level2 = { sources = [\"camera\"], accept = \"fit0.x < 1.0\" }";
+    refused("check", level2, "there is no source 'fit0' among level2.sources");
+    // What a source sends is known when it is there.
+    refused(
+        "run",
+        "filter = { accept = \"fit0.y < 1.0 && fit0.z < 1.0\" }",
+        "'fit0' has no feature 'z'; it has failure,",
+    );
+    refused("run", "filter = { accept = \"camera.x < 1.0\" }", "source 'camera' has no features: it is no fit");
+}
+
 #[test]
 fn what_cannot_be_fitted_is_refused_before_the_run() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
