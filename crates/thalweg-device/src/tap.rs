@@ -38,7 +38,7 @@ pub struct Copies {
     bell: Arc<OwnedFd>,
 }
 
-/// What [`Copies::next`] finds.
+/// What [`Copies::take`] finds.
 #[derive(Debug)]
 pub enum Next {
     /// A copy: to be [given back](Copies::give_back).
@@ -106,7 +106,7 @@ fn ring(bell: &OwnedFd) {
 
 impl Copies {
     /// The oldest copy. Where there is none, the descriptor is silent until there is.
-    pub fn next(&mut self) -> Next {
+    pub fn take(&mut self) -> Next {
         // First the bell: what is copied after this rings it again.
         let _ = read(&*self.bell, &mut [0u8; 8]);
         match self.copies.try_recv() {
@@ -249,7 +249,7 @@ mod tests {
     fn who_is_slow_misses_payloads_and_nobody_waits() {
         let config: DeviceConfig = toml::from_str("kind = \"model-adc\"\nsize = \"1KiB\"").unwrap();
         let (mut device, mut copies) = tap_device(open(&config).unwrap(), 2).unwrap();
-        assert!(!is_readable(&copies) && matches!(copies.next(), Next::NotYet));
+        assert!(!is_readable(&copies) && matches!(copies.take(), Next::NotYet));
         let mut payload = vec![0; 1024];
         let mut fill = |event: u64| {
             device.fill(EventId(event), &mut payload).unwrap();
@@ -259,7 +259,7 @@ mod tests {
         let mut seen = Vec::new();
         let mut look = |copies: &mut Copies| {
             while is_readable(copies)
-                && let Next::Copied(copied) = copies.next()
+                && let Next::Copied(copied) = copies.take()
             {
                 assert!(
                     copied.bytes == filled.get(copied.number as usize).map_or(&copied.bytes[..], |bytes| &bytes[..])
@@ -271,9 +271,8 @@ mod tests {
         look(&mut copies);
         fill(11);
         look(&mut copies);
-        drop(fill);
         drop(device);
-        assert!(is_readable(&copies) && matches!(copies.next(), Next::Over));
+        assert!(is_readable(&copies) && matches!(copies.take(), Next::Over));
         assert_eq!(seen, [0, 1, 4], "those of events 9 and 10 came while two waited");
     }
 }

@@ -164,7 +164,7 @@ impl Acquisition for Fit {
 
     fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
         let Some(mut buffer) = self.waiting.pop_front() else { return Ok(Acquired::NotYet) };
-        let copied = match self.copies.next() {
+        let copied = match self.copies.take() {
             Next::Copied(copied) => copied,
             nothing => {
                 self.waiting.push_front(buffer);
