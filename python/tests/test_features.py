@@ -13,6 +13,8 @@ import thalweg
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from conftest import Written
+
 TOPOLOGY = """
 [run]
 directory = "runs"
@@ -68,6 +70,6 @@ def test_the_features_of_a_run_are_a_table(program: Path, tmp_path: Path) -> Non
         assert fit.millimetres.sigma_minor.std == table.loc[event.id, "beam.sigma_minor_mm_std"]
 
 
-def test_a_run_without_fits_has_an_empty_table(run: thalweg.Run) -> None:
+def test_a_run_without_fits_has_an_empty_table(model: Written) -> None:
     pytest.importorskip("pandas")
-    assert run.features().shape == (0, 0)
+    assert thalweg.open(model.directory).features().shape == (0, 0)

@@ -73,9 +73,7 @@ def features(run: Run, /) -> pd.DataFrame:
         if row:
             rows[event.id] = row
     index = pd.Index(list(rows), dtype="uint64", name="event")
-    columns = [
-        f"{fit['name']}.{name}" for fit in fits.values() for name in fit["description"]["metadata"]["features"]
-    ]
+    columns = [f"{fit['name']}.{name}" for fit in fits.values() for name in fit["description"]["metadata"]["features"]]
     frame: pd.DataFrame = pd.DataFrame(list(rows.values()), index=index, columns=columns)
     return frame
 
