@@ -58,12 +58,57 @@ def test_the_replay_plays_what_is_put_beside_it(program: Path, tmp_path: Path) -
 
 def test_every_topology_is_tested() -> None:
     assert {file.name for file in EXAMPLES.glob("*.toml")} == {
+        "interferometer.toml",
         "one-host.toml",
         "many-hosts.toml",
+        "six_cameras.toml",
         "replay.toml",
         "push.toml",
         "tdaq.toml",
     }
+
+
+def play(name: str, program: Path, folder: Path, *changes: tuple[str, str]) -> tuple[thalweg.Run, dict]:
+    """Runs an example on smaller images, fewer and slower, and returns what was put into them."""
+    subprocess.run([sys.executable, EXAMPLES / "beam_images.py", "--width", "320", folder], check=True)
+    text = (EXAMPLES / name).read_text()
+    for old, new in (("events = ", "events = 12 # "), *changes):
+        assert old in text
+        text = text.replace(old, new)
+    (folder / name).write_text(text)
+    ended = subprocess.run([program, "--json", "run", folder / name], capture_output=True, text=True, check=False)
+    report = json.loads(ended.stdout.splitlines()[-1])
+    assert report["state"] == "COMPLETE", report["reasons"]
+    assert report["ledger"]["unaccounted"] == 0
+    return thalweg.open(folder / "runs" / "run-000001"), json.loads((folder / "truth.json").read_text())
+
+
+def test_the_interferometer_tells_the_size_of_its_source(program: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    run, truth = play("interferometer.toml", program, tmp_path, (":7720", ":0"), ("rate = 100.0", "rate = 10.0"))
+    table = run.features()
+    assert len(table) == 12
+    for wave, size in [("line.visibility", "line.source_size"), ("image.visibility_x", "image.source_size_x")]:
+        assert np.allclose(table[wave], truth["visibility"], atol=5 * table[f"{wave}_std"].max())
+        assert np.allclose(table[size], truth["source_size"], rtol=0.01)
+
+
+def test_six_cameras_show_the_shape_of_the_bunches_that_level_2_keeps(program: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    # The images are half as wide.
+    slower = [(":7721", ":0"), ("rate = 60.0", "rate = 4.0"), ("pixel_mm = 0.02", "pixel_mm = 0.04")]
+    run, truth = play("six_cameras.toml", program, tmp_path, *slower)
+    table = run.features()
+    assert list(table.index) == [number for number, x in enumerate(truth["x_mm"]) if x > 6.2]
+    for number, (across, upright) in enumerate(truth["sigma_mm"]):
+        assert np.allclose(table[f"beam-{number}.sigma_major_mm"], across, rtol=0.01)
+        assert np.allclose(table[f"beam-{number}.sigma_minor_mm"], upright, rtol=0.01)
+    picture = tmp_path / "bunch.svg"
+    drawn = subprocess.run(
+        [sys.executable, EXAMPLES / "bunch_shape.py", run.path, picture], capture_output=True, text=True, check=True
+    )
+    assert "longer axis: 0.7" in drawn.stdout
+    assert picture.stat().st_size > 5000
 
 
 def test_the_trigger_chain_keeps_few_events_and_accounts_for_all(program: Path, tmp_path: Path) -> None:

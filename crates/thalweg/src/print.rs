@@ -195,8 +195,8 @@ fn run_text(report: &RunReport) -> String {
     out
 }
 
-/// What the trigger levels did, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and Oki 2012, section
-/// 2.2).
+/// What the trigger levels did; where they are simulated, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and
+/// Oki 2012, section 2.2).
 fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64) -> String {
     let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated, undecided } =
         trigger;
@@ -217,10 +217,11 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64) -> String {
     );
     let _ = writeln!(
         out,
-        "  events/s: {}, {}, {:.1}; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)",
+        "  events/s: {}, {}, {:.1}{}",
         rate(rates.level1),
         rate(rates.level2_accepted),
-        rates.filter_accepted
+        rates.filter_accepted,
+        if *simulated { "; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)" } else { "" }
     );
     if *undecided > 0 {
         let _ = writeln!(out, "  undecided: {}: a number that was needed was not there", many(*undecided, "event"));

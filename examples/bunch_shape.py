@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Draws the shape of the bunch that six cameras saw: python examples/bunch_shape.py RUN [PICTURE]."""
+
+from __future__ import annotations
+
+import sys
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+
+import thalweg
+
+# Where the cameras stand along the beam, in metres.
+STATIONS = [-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]
+
+
+def main() -> None:
+    """See above."""
+    path, picture = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "bunch.svg"
+    with thalweg.open(path) as run:
+        table = run.features()
+    if table.empty:
+        sys.exit(f"{path}: no event was kept, so there is nothing to draw")
+    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+    for axis, name in [("sigma_major_mm", "longer axis"), ("sigma_minor_mm", "shorter axis")]:
+        columns = [table[f"beam-{number}.{axis}"] for number in range(len(STATIONS))]
+        mean, std = [column.mean() for column in columns], [column.std() for column in columns]
+        axes.errorbar(STATIONS, mean, std, marker="o", capsize=3, label=name)
+        print(f"{name}: " + ", ".join(f"{value:.3f}" for value in mean) + " mm")
+    axes.set(xlabel="along the beam (m)", ylabel="sigma (mm)", ylim=(0, None))
+    axes.set_title(f"{len(table)} bunches, mean and scatter")
+    axes.legend()
+    figure.savefig(picture)
+    print(f"written to {picture}")
+
+
+if __name__ == "__main__":
+    main()
