@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 FRAMES = 12
 # The interferometer: wavelength, distance of the slits, distance of the source, in metres; and the source's size.
@@ -22,9 +23,10 @@ PIXEL_MM = 0.02
 STATIONS = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5])
 
 
-def frame(light: np.ndarray, noise: np.random.Generator) -> np.ndarray:
+def frame(light: np.ndarray, noise: np.random.Generator) -> npt.NDArray[np.uint8]:
     """An image of eight bits, with the noise of a camera."""
-    return np.clip(light + noise.normal(0, 2, light.shape), 0, 255).round().astype("uint8")
+    image: npt.NDArray[np.uint8] = np.clip(light + noise.normal(0, 2, light.shape), 0, 255).round().astype(np.uint8)
+    return image
 
 
 def bunch(station: float) -> tuple[float, float]:
