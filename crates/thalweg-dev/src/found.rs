@@ -1,6 +1,8 @@
 //! What there is below /dev that this crate takes data from.
 
-use crate::v4l2::{CAN_CAPTURE, Capability, ask};
+use crate::comedi;
+use crate::ioctl::ask;
+use crate::v4l2::{CAN_CAPTURE, Capability};
 use rustix::fs::{Mode, OFlags, open};
 use std::fs;
 use std::os::fd::AsFd;
@@ -21,10 +23,11 @@ pub struct Found {
     pub problem: Option<String>,
 }
 
-/// Cameras that capture, and serial ports that have hardware behind them, by their names.
+/// Cameras that capture, boards that sample, and serial ports that have hardware behind them, by their names.
 pub fn found() -> Vec<Found> {
     let mut all = Vec::new();
     all.extend(names("/sys/class/video4linux").iter().filter_map(|name| video(name)));
+    all.extend(names("/sys/class/comedi").iter().filter_map(|name| board(name)));
     all.extend(names("/sys/class/tty").iter().filter_map(|name| serial(name)));
     all
 }
@@ -50,8 +53,26 @@ fn video(name: &str) -> Option<Found> {
     let mut capability = Capability::default();
     let opened = open(&file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     match opened.and_then(|fd| ask(fd.as_fd(), &mut capability)) {
-        Ok(()) if capability.device & CAN_CAPTURE == 0 => return None,
-        Ok(()) => found.driver = text(&capability.driver),
+        Ok(_) if capability.device & CAN_CAPTURE == 0 => return None,
+        Ok(_) => found.driver = text(&capability.driver),
+        Err(error) => found.problem = Some(error.to_string()),
+    }
+    Some(found)
+}
+
+/// A board of comedi's, if it samples by itself. Its parts have files of their own.
+fn board(name: &str) -> Option<Found> {
+    if name.contains("subd") {
+        return None;
+    }
+    let file = Path::new("/dev").join(name);
+    let mut found =
+        Found { kind: "comedi", file: file.clone(), name: String::new(), driver: String::new(), problem: None };
+    let opened = open(&file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    match opened.and_then(|fd| comedi::Board::of(fd.as_fd(), None)) {
+        Ok(Some(board)) => (found.name, found.driver) = (board.name, board.driver),
+        // Nothing that this program takes data from, or a number to which no board belongs.
+        Ok(None) | Err(rustix::io::Errno::NODEV) => return None,
         Err(error) => found.problem = Some(error.to_string()),
     }
     Some(found)

@@ -11,15 +11,22 @@
 //! | `records` | Where records begin and end in a stream of bytes: all of one length, or each with its length in front |
 //! | `video` | Cameras that the kernel has a driver for (V4L2): images into slots, and the driver's count of them |
 //! | `v4l2` | The kernel's interface to video devices, as far as a capture needs it |
+//! | `sampler` | Boards that sample (comedi): samples into slots, and what was sampled while nobody took them |
+//! | `comedi` | The kernel's interface to boards that sample, as far as reading by command needs it |
+//! | `ioctl` | Asking a driver something |
 //! | `port` | What bytes are read from: opened, waited for, and opened again where it was unplugged |
 
+mod comedi;
 mod found;
+mod ioctl;
 mod port;
 mod records;
+mod sampler;
 mod stream;
 mod v4l2;
 mod video;
 
 pub use found::{Found, found};
+pub use sampler::Sampler;
 pub use stream::Stream;
 pub use video::Video;

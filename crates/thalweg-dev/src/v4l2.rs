@@ -1,8 +1,7 @@
 //! The kernel's interface to video devices, as far as a capture needs it (include/uapi/linux/videodev2.h).
 
-use rustix::io::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::{fmt, mem};
+use crate::ioctl::Request;
+use std::fmt;
 
 /// `V4L2_BUF_TYPE_VIDEO_CAPTURE`.
 pub(crate) const CAPTURE: u32 = 1;
@@ -19,31 +18,6 @@ pub(crate) const MONOTONIC: u32 = 0x2000;
 /// `V4L2_CTRL_FLAG_NEXT_CTRL`, `V4L2_CAP_TIMEPERFRAME`.
 pub(crate) const NEXT_CONTROL: u32 = 0x8000_0000;
 pub(crate) const CAN_PACE: u32 = 0x1000;
-
-/// What a structure is asked with, and by whom it is filled.
-pub(crate) trait Request: Sized {
-    /// The command's number, and whether the kernel reads (1) and writes (2) the structure.
-    const COMMAND: (u8, u32);
-}
-
-/// Asks the device.
-pub(crate) fn ask<R: Request>(fd: BorrowedFd<'_>, request: &mut R) -> Result<(), Errno> {
-    let (number, direction) = R::COMMAND;
-    // `_IOC` (include/uapi/asm-generic/ioctl.h).
-    let command = direction << 30 | (mem::size_of::<R>() as u32) << 16 | u32::from(b'V') << 8 | u32::from(number);
-    loop {
-        // SAFETY: the command's number says how long the structure is, and the kernel reads and writes no more than that.
-        // Only a `Place` may have an address, and who puts one there answers for it.
-        let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::Ioctl::from(command), std::ptr::from_mut(request)) };
-        if result >= 0 {
-            return Ok(());
-        }
-        match Errno::from_io_error(&std::io::Error::last_os_error()) {
-            Some(Errno::INTR) => {}
-            error => return Err(error.unwrap_or(Errno::IO)),
-        }
-    }
-}
 
 /// `struct v4l2_capability`.
 #[repr(C)]
@@ -244,9 +218,9 @@ pub(crate) struct Setting {
 
 macro_rules! requests {
     ($($type:ty: $number:literal, $direction:literal, $bytes:literal;)*) => {
-        $(impl Request for $type { const COMMAND: (u8, u32) = ($number, $direction); })*
+        $(impl Request for $type { const COMMAND: (u8, u8, u32) = (b'V', $number, $direction); })*
         // As `sizeof` in C has it on machines of 64 bits: otherwise the kernel would not know the command.
-        $(const _: () = assert!(mem::size_of::<$type>() == $bytes);)*
+        $(const _: () = assert!(size_of::<$type>() == $bytes);)*
     };
 }
 

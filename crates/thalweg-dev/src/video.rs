@@ -3,10 +3,11 @@
 //! The driver writes into slots by itself, where it can: their pages are its buffers (`V4L2_MEMORY_USERPTR`). Otherwise
 //! it has buffers of its own, and images are copied once (`V4L2_MEMORY_MMAP`). Which it is, is in the log.
 
+use crate::ioctl::ask;
 use crate::port::Watch;
 use crate::v4l2::{
     Buffers, CAN_CAPTURE, CAN_PACE, CAN_STREAM, CAPTURE, CLOCK, Capability, Control, DAMAGED, DEQUEUE, ENQUEUE, Format,
-    FourCc, MONOTONIC, NEXT_CONTROL, OWN, PAGES, Pace, Place, QUERY, Setting, Stream, ask,
+    FourCc, MONOTONIC, NEXT_CONTROL, OWN, PAGES, Pace, Place, QUERY, Setting, Stream,
 };
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{Mode, OFlags, open};
@@ -172,7 +173,7 @@ impl Camera {
     /// Asks for so many buffers of this kind. How many there are.
     fn request(&self, memory: u32, count: u32) -> Result<u32, Errno> {
         let mut buffers = Buffers { count, kind: CAPTURE, memory, ..Buffers::default() };
-        ask(self.fd.as_fd(), &mut buffers).map(|()| buffers.count)
+        ask(self.fd.as_fd(), &mut buffers).map(|_| buffers.count)
     }
 
     /// Makes buffers. How many there are.
@@ -193,7 +194,7 @@ impl Camera {
 
     /// Gives the driver one of its own buffers to write into.
     fn give_back(&self, index: u32) -> Result<(), Errno> {
-        ask(self.fd.as_fd(), &mut Place::<ENQUEUE>::of(index, OWN))
+        ask(self.fd.as_fd(), &mut Place::<ENQUEUE>::of(index, OWN)).map(|_| ())
     }
 
     /// Gives the driver a slot to write into.
@@ -205,12 +206,12 @@ impl Camera {
         let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         // SAFETY: these are the payload's bytes, and the rest is the caller's promise.
         let mut place = unsafe { Place::pages(index, payload.as_mut_ptr(), length) };
-        ask(self.fd.as_fd(), &mut place)
+        ask(self.fd.as_fd(), &mut place).map(|_| ())
     }
 
     fn take(&self) -> Result<Place<DEQUEUE>, Errno> {
         let mut place = Place::of(0, self.memory);
-        ask(self.fd.as_fd(), &mut place).map(|()| place)
+        ask(self.fd.as_fd(), &mut place).map(|_| place)
     }
 }
 
@@ -299,7 +300,7 @@ impl Video {
 
     fn stream(&self) -> Result<(), DeviceError> {
         let Some(camera) = &self.camera else { return Ok(()) };
-        ask(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)).map_err(|error| self.told("starting", error))
+        ask(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)).map(|_| ()).map_err(|error| self.told("starting", error))
     }
 
     /// The camera is gone: what it had is free again.

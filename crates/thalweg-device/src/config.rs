@@ -44,6 +44,8 @@ pub enum DeviceConfig {
     Stream(StreamConfig),
     /// A camera that the kernel has a driver for (V4L2).
     V4l2(V4l2Config),
+    /// A board that samples, and that the kernel has a driver for.
+    Comedi(ComediConfig),
     /// Fits of another source's images.
     Fit(FitConfig),
 }
@@ -65,6 +67,7 @@ impl DeviceConfig {
             Self::Nvme(_) => "nvme",
             Self::Stream(_) => "stream",
             Self::V4l2(_) => "v4l2",
+            Self::Comedi(_) => "comedi",
             Self::Fit(_) => "fit",
         }
     }
@@ -79,6 +82,7 @@ impl DeviceConfig {
                 | Self::Nvme(_)
                 | Self::Stream(_)
                 | Self::V4l2(_)
+                | Self::Comedi(_)
                 | Self::Fit(_)
         )
     }
@@ -99,6 +103,7 @@ impl DeviceConfig {
             | Self::Tiff(_)
             | Self::Npy(_)
             | Self::V4l2(_)
+            | Self::Comedi(_)
             | Self::Fit(_) => None,
         }
     }
@@ -138,6 +143,7 @@ impl DeviceConfig {
             Self::ModelAdc(_) | Self::Udp(_) | Self::Gige(_) | Self::Edu(_) | Self::Nvme(_) | Self::Fit(_) => &[],
             Self::Stream(config) => std::slice::from_ref(&config.file),
             Self::V4l2(config) => std::slice::from_ref(&config.file),
+            Self::Comedi(config) => std::slice::from_ref(&config.file),
             Self::Sigmf(config) => std::slice::from_ref(&config.file),
             Self::Vdif(config) => std::slice::from_ref(&config.file),
             Self::Pgm(config) => &config.files,
@@ -153,6 +159,7 @@ impl DeviceConfig {
             Self::ModelAdc(_) | Self::Udp(_) | Self::Gige(_) | Self::Edu(_) | Self::Nvme(_) | Self::Fit(_) => &mut [],
             Self::Stream(config) => std::slice::from_mut(&mut config.file),
             Self::V4l2(config) => std::slice::from_mut(&mut config.file),
+            Self::Comedi(config) => std::slice::from_mut(&mut config.file),
             Self::Sigmf(config) => std::slice::from_mut(&mut config.file),
             Self::Vdif(config) => std::slice::from_mut(&mut config.file),
             Self::Pgm(config) => &mut config.files,
@@ -401,6 +408,51 @@ pub struct V4l2Config {
     /// Its controls, by the names that v4l2-ctl has for them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub controls: BTreeMap<String, i64>,
+}
+
+/// A board that samples voltages, with a driver of comedi's (<https://www.comedi.org>). A fragment is so many samples of each
+/// channel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ComediConfig {
+    /// Its file, `/dev/comedi0`.
+    pub file: PathBuf,
+    /// The part of the board; the first that reads by command where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subdevice: Option<u32>,
+    /// Its channels, in the order in which they are sampled.
+    pub channels: Vec<u8>,
+    /// The range of all of them, by its number.
+    #[serde(default)]
+    pub range: u8,
+    /// Samples per second, of each channel.
+    pub rate: Rate,
+    /// Samples in a fragment, of each channel.
+    pub samples: u32,
+}
+
+impl ComediConfig {
+    /// The most samples in a fragment.
+    const MOST: u32 = 1 << 26;
+
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    /// The key that does not.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.into() });
+        if self.channels.is_empty() {
+            return wrong("channels", "name at least one");
+        }
+        // Nanoseconds from one to the next have 32 bits.
+        if !(0.3..=1e9).contains(&self.rate.hertz()) {
+            return wrong("rate", "0.3 to 1000000000 samples a second are possible");
+        }
+        if !(1..=Self::MOST).contains(&self.samples) {
+            return wrong("samples", "1 to 67108864 are possible");
+        }
+        Ok(())
+    }
 }
 
 /// Fits of another source's images: see `docs/images.md`.

@@ -19,6 +19,7 @@
 //! | `udp` | an instrument that sends datagrams (`thalweg-instrument`) | a frame, a heap, a packet or several |
 //! | `gige` | a GigE Vision camera (an [`Acquisition`], in `thalweg-gige`) | an image |
 //! | `stream` | records out of a pipe or a serial port (an [`Acquisition`], in `thalweg-dev`) | one record |
+//! | `comedi` | a board that samples (an [`Acquisition`], in `thalweg-dev`) | so many samples of each channel |
 //! | `v4l2` | a camera that the kernel has a driver for (an [`Acquisition`], in `thalweg-dev`) | one image |
 //! | `fit` | fits of another source's images (an [`Acquisition`], in `thalweg-features`) | a row of numbers |
 //! | `edu` | QEMU's edu device (an [`Acquisition`], in `thalweg-pci`) | what it writes into a slot |
@@ -85,9 +86,10 @@ pub use adc::{model_adc, payload_len};
 pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
 pub use config::{
-    ByteSize, ByteSizeError, Counter, DatagramFormat, DeviceConfig, EduConfig, EnvelopeConfig, FeatureValue, Features,
-    FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig, NpyConfig, NvmeConfig,
-    PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, UdpConfig, V4l2Config, VdifConfig,
+    ByteSize, ByteSizeError, ComediConfig, Counter, DatagramFormat, DeviceConfig, EduConfig, EnvelopeConfig,
+    FeatureValue, Features, FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig,
+    NpyConfig, NvmeConfig, PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, UdpConfig, V4l2Config,
+    VdifConfig,
 };
 pub use error::DeviceError;
 pub use guess::devices_for;
@@ -163,7 +165,7 @@ pub struct Filled {
 #[serde(default)]
 pub struct Description {
     /// `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `gige`, `edu`, `nvme`,
-    /// `stream`, `v4l2`, `fit`, or `udp-` and a format.
+    /// `stream`, `v4l2`, `comedi`, `fit`, or `udp-` and a format.
     pub kind: String,
     /// Name of the payload type, as [`PayloadType::name`].
     pub payload_type: String,

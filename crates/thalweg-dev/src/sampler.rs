@@ -1,0 +1,330 @@
+//! Boards that sample (comedi): samples into slots, and what was sampled while nobody took them.
+//!
+//! The kernel writes samples into a ring of its own, and from there into the slot. Where the ring is full, the driver
+//! ends its work and says so. It is begun anew then, and how long it stood still says what was lost.
+
+use crate::comedi::{Board, Pace};
+use crate::port::Watch;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, read};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+use thalweg_device::{Acquired, Acquisition, Buffer, ComediConfig, Description, DeviceError, Filled, Frame, TaiClock};
+use thalweg_wire::{Element, Meaning, PayloadType, Status, TaiNanos};
+
+/// Fragments that may be posted.
+const DEPTH: u32 = 8;
+/// How often a board that was unplugged is looked for.
+const AGAIN: Duration = Duration::from_millis(200);
+/// Bytes of the kernel's ring: so many seconds of samples, within these bounds.
+const RING_SECONDS: f64 = 1.0;
+const RING: (u32, u32) = (64 << 10, 64 << 20);
+
+/// A board that samples by itself.
+#[derive(Debug)]
+pub struct Sampler {
+    config: ComediConfig,
+    description: Description,
+    payload_type: PayloadType,
+    size: usize,
+    open: Option<Open>,
+    watch: Watch,
+    clock: TaiClock,
+    posted: VecDeque<Buffer>,
+    /// Bytes of the fragment in front that are there.
+    has: usize,
+    numbers: Numbers,
+    /// When to look for a board that is gone.
+    again: Duration,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct Open {
+    fd: OwnedFd,
+    board: Board,
+    /// Channels as comedi has them.
+    channels: Vec<u32>,
+    pace: Pace,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    overruns: u64,
+    unplugged: u64,
+}
+
+/// Which fragment is next, and when its first sample is taken.
+#[derive(Debug, Clone, Copy, Default)]
+struct Numbers {
+    /// When the first of all samples was taken, and the first one since the board was begun anew.
+    began: Option<TaiNanos>,
+    begun: TaiNanos,
+    /// The fragment that this was.
+    first: u64,
+    next: u64,
+    /// Nanoseconds that a fragment covers.
+    length: u64,
+}
+
+impl Numbers {
+    /// The board begins now. Fragments from the next one on, and in front of this one, are lost.
+    fn begin(&mut self, now: TaiNanos) -> (u64, u64) {
+        let began = *self.began.get_or_insert(now);
+        let passed = now.0.saturating_sub(began.0).div_ceil(self.length.max(1));
+        let lost = self.next;
+        self.next = passed.max(self.next);
+        (self.begun, self.first) = (now, self.next);
+        (lost, self.next - lost)
+    }
+
+    /// The number of a fragment that is whole, and when its first sample was taken.
+    fn whole(&mut self) -> (u64, TaiNanos) {
+        let number = self.next;
+        self.next += 1;
+        (number, TaiNanos(self.begun.0.saturating_add((number - self.first).saturating_mul(self.length))))
+    }
+}
+
+impl Open {
+    fn new(config: &ComediConfig) -> io::Result<Self> {
+        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let fd = open(&config.file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
+        let board = Board::of(fd.as_fd(), config.subdevice).map_err(|_| wrong("it is no board of comedi's".into()))?;
+        let board = board.ok_or_else(|| match config.subdevice {
+            Some(part) => wrong(format!("its subdevice {part} samples nothing by itself")),
+            None => wrong("it samples nothing by itself".into()),
+        })?;
+        if let Some(channel) = config.channels.iter().find(|channel| u32::from(**channel) >= board.channels) {
+            return Err(wrong(format!("channels: {channel}; it has 0 to {}", board.channels.saturating_sub(1))));
+        }
+        if config.channels.len() > board.most_channels as usize {
+            return Err(wrong(format!("channels: it samples at most {} at a time", board.most_channels)));
+        }
+        if !board.ranges.is_empty() && usize::from(config.range) >= board.ranges.len() {
+            return Err(wrong(format!("range = {}; it has 0 to {}", config.range, board.ranges.len() - 1)));
+        }
+        board.select(fd.as_fd())?;
+        // `CR_PACK`, against the board's ground.
+        let packed = |channel: &u8| u32::from(config.range) << 16 | u32::from(*channel);
+        let channels: Vec<u32> = config.channels.iter().map(packed).collect();
+        let hertz = config.rate.hertz();
+        let pace = board.pace(fd.as_fd(), &channels, (1e9 / hertz).round() as u32).map_err(|error| {
+            wrong(format!("it cannot sample these channels at a rate that it sets itself ({error})"))
+        })?;
+        let has = 1e9 / f64::from(pace.nanos);
+        if (has - hertz).abs() > hertz * 0.01 {
+            return Err(wrong(format!("rate = {hertz}; the nearest that it has is {has:.3}")));
+        }
+        let bytes = if board.wide { 4.0 } else { 2.0 } * channels.len() as f64 * has * RING_SECONDS;
+        let ring = board.memory(fd.as_fd(), (bytes as u32).clamp(RING.0, RING.1).next_multiple_of(4096));
+        if ring.is_ok_and(|ring| f64::from(ring) < bytes / 10.0) {
+            tracing::warn!(
+                "{}: its driver keeps less than a tenth of a second of samples: raise comedi_default_buf_maxsize_kb",
+                config.file.display()
+            );
+        }
+        Ok(Self { fd, board, channels, pace })
+    }
+}
+
+impl Sampler {
+    /// The board that a topology names, set up as it says.
+    ///
+    /// # Errors
+    /// It is not there, is no such board, or has not what is asked for.
+    pub fn open(config: &ComediConfig) -> Result<Self, DeviceError> {
+        config.check()?;
+        let told = |doing, error| DeviceError::File { doing, file: config.file.clone(), error };
+        let open = Open::new(config).map_err(|error| told("opening", error))?;
+        let watch = Watch::new(&open.fd).map_err(|error| told("waiting for", error))?;
+        let Open { board, pace, .. } = &open;
+        let element = if board.wide { Element::U32 } else { Element::U16 };
+        let payload_type = PayloadType::new(Meaning::Samples, element);
+        let channels = config.channels.len();
+        let size = element.size() * channels * config.samples as usize;
+        let rate = 1e9 / f64::from(pace.nanos);
+        let volts = board.ranges.get(usize::from(config.range));
+        let description = Description {
+            kind: "comedi".into(),
+            payload_type: payload_type.name().to_owned(),
+            shape: Some(vec![config.samples.into(), channels as u64]),
+            channels: u32::try_from(channels).ok(),
+            sample_rate: Some(rate),
+            samples: Some(config.samples.into()),
+            bits: board.maximum.map(|maximum| maximum.checked_ilog2().map_or(0, |bits| bits + 1)),
+            record_bytes: Some(size as u64),
+            file: Some(config.file.display().to_string()),
+            metadata: Some(serde_json::json!({
+                "board": board.name, "driver": board.driver, "channels": config.channels, "range": volts,
+                "max_value": board.maximum,
+            })),
+            ..Description::default()
+        };
+        tracing::info!("{}: {} ({}), {rate:.3} samples a second", config.file.display(), board.name, board.driver);
+        let length = u64::from(pace.nanos) * u64::from(config.samples);
+        Ok(Self {
+            config: config.clone(),
+            description,
+            payload_type,
+            size,
+            open: Some(open),
+            watch,
+            clock: TaiClock::probe(),
+            posted: VecDeque::new(),
+            has: 0,
+            numbers: Numbers { length, ..Numbers::default() },
+            again: Duration::ZERO,
+            counts: Counts::default(),
+        })
+    }
+
+    fn told(&self, doing: &'static str, error: impl Into<io::Error>) -> DeviceError {
+        DeviceError::File { doing, file: self.config.file.clone(), error: error.into() }
+    }
+
+    /// Has the board begin. What it would have sampled by now is lost.
+    fn begin(&mut self) -> Result<Acquired, DeviceError> {
+        let Some(Open { fd, board, channels, pace }) = &self.open else { return Ok(Acquired::NotYet) };
+        match board.begin(fd.as_fd(), channels, *pace) {
+            Ok(()) => {}
+            // It was unplugged, which the next reading tells.
+            Err(Errno::NODEV) => return Ok(Acquired::NotYet),
+            Err(error) => return Err(self.told("starting", error)),
+        }
+        self.has = 0;
+        Ok(match self.numbers.begin(self.clock.now()) {
+            (_, 0) => Acquired::NotYet,
+            (first, count) => Acquired::Lost { first, count },
+        })
+    }
+
+    fn gone(&mut self, now: Duration) {
+        tracing::warn!("{} was unplugged; it is waited for", self.config.file.display());
+        self.open = None;
+        self.counts.unplugged += 1;
+        self.again = now + AGAIN;
+    }
+
+    fn look_again(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        if now < self.again {
+            return Ok(Acquired::NotYet);
+        }
+        self.again = now + AGAIN;
+        let Ok(open) = Open::new(&self.config) else { return Ok(Acquired::NotYet) };
+        if (if open.board.wide { Element::U32 } else { Element::U16 })
+            != self.payload_type.parts().map_or(Element::U8, |it| it.1)
+        {
+            return Ok(Acquired::NotYet);
+        }
+        self.watch.add(&open.fd).map_err(|error| self.told("waiting for", error))?;
+        tracing::info!("{} is there again", self.config.file.display());
+        self.open = Some(open);
+        self.begin()
+    }
+}
+
+impl Acquisition for Sampler {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn max_payload(&self) -> usize {
+        self.size
+    }
+
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.posted.push_back(buffer);
+    }
+
+    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+        self.begin().map(drop)
+    }
+
+    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        let Some(open) = &self.open else { return self.look_again(now) };
+        while let Some(front) = self.posted.front_mut() {
+            match read(&open.fd, &mut front.payload()[self.has..self.size]) {
+                // Nothing more comes: it was told to end by somebody else, or has no room.
+                Ok(0) | Err(Errno::PIPE) => {
+                    tracing::warn!("{} was not read for too long: samples are lost", self.config.file.display());
+                    self.counts.overruns += 1;
+                    return self.begin();
+                }
+                Ok(bytes) => self.has += bytes,
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(Acquired::NotYet),
+                Err(Errno::NODEV) => {
+                    self.gone(now);
+                    return Ok(Acquired::NotYet);
+                }
+                Err(error) => return Err(self.told("reading", error)),
+            }
+            if self.has == self.size
+                && let Some(buffer) = self.posted.pop_front()
+            {
+                self.has = 0;
+                let (number, time) = self.numbers.whole();
+                let window = u32::try_from(self.numbers.length).unwrap_or(0);
+                let (payload_type, status) = (self.payload_type, Status::empty());
+                let filled = Filled { payload_type, status, window, timestamp: Some(time) };
+                return Ok(Acquired::Frame(Frame { buffer, number, len: self.size, filled, crc: None }));
+            }
+        }
+        Ok(Acquired::NotYet)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.watch.as_fd())
+    }
+
+    fn has_room(&self) -> bool {
+        self.open.is_some() && !self.posted.is_empty()
+    }
+
+    fn next_time(&self) -> Option<Duration> {
+        self.open.is_none().then_some(self.again)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let Counts { overruns, unplugged } = self.counts;
+        vec![("overruns", overruns), ("unplugged", unplugged)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_board_that_stood_still_has_lost_what_it_would_have_sampled() {
+        let mut numbers = Numbers { length: 100, ..Numbers::default() };
+        assert_eq!(numbers.begin(TaiNanos(1000)), (0, 0));
+        assert_eq!([(); 2].map(|()| numbers.whole()), [(0, TaiNanos(1000)), (1, TaiNanos(1100))]);
+        // It ends in the middle of fragment 2, and begins anew in the middle of fragment 5.
+        assert_eq!(numbers.begin(TaiNanos(1550)), (2, 4));
+        assert_eq!([(); 2].map(|()| numbers.whole()), [(6, TaiNanos(1550)), (7, TaiNanos(1650))]);
+        // A clock that was set back loses nothing, and no number comes twice.
+        assert_eq!(numbers.begin(TaiNanos(1000)), (8, 0));
+        assert_eq!(numbers.whole(), (8, TaiNanos(1000)));
+    }
+
+    #[test]
+    fn what_is_no_board_is_refused() {
+        let config = |file: &str, more: &str| {
+            let text = format!("file = {file:?}\nrate = 1000\nsamples = 100\nchannels = [0]\n{more}");
+            toml::from_str::<ComediConfig>(&text).unwrap()
+        };
+        for (file, why) in [("/dev/null", "it is no board of comedi's"), ("/dev/no-comedi", "No such file")] {
+            let error = Sampler::open(&config(file, "")).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains(file), "{error}");
+        }
+        let none = ComediConfig { channels: Vec::new(), ..config("/dev/null", "") };
+        assert!(Sampler::open(&none).unwrap_err().to_string().contains("channels"));
+    }
+}
