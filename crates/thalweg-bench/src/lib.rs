@@ -36,6 +36,7 @@
 //! | `memory` | Memory to measure with: fresh, page-aligned, of the pages that were asked for, and of nobody else |
 //! | `pin` | Time to find out where memory lies physically, against the time to pin it: what a device that reads and writes host memory by itself costs before the first byte moves (the ExpEther paper, section 6.2) |
 //! | `copy` | Memory: copies, reads and checksums, from the caches and from memory |
+//! | `dma` | A PCI device and memory: how much its DMA moves, to memory, from memory, and both at once |
 //! | `net` | From one process to another: by kernel sockets as programs use them, and by shared memory as Thalweg does |
 //! | `building` | Events built from N sources: the whole path, by the very processes that `thalweg run` starts |
 //! | `file` | A disk, by block size: sequential and random reads and writes, through the page cache and past it |
@@ -53,6 +54,7 @@ mod clock;
 pub mod compare;
 mod copy;
 mod cpu;
+mod dma;
 mod drive;
 mod error;
 mod file;

@@ -2,7 +2,7 @@
 
 use crate::drive::Instrument;
 use crate::options::Timing;
-use crate::{BenchError, access, building, copy, file, net, pin, serve, transfer};
+use crate::{BenchError, access, building, copy, dma, file, net, pin, serve, transfer};
 use clap::Parser;
 
 /// One measurement, as the command line asks for it.
@@ -20,6 +20,8 @@ pub enum Plan {
     Build(building::Options),
     /// Memory: copies, reads and checksums, from the caches and from memory
     Copy(copy::Options),
+    /// A PCI device's DMA: to memory, from memory, both at once
+    Dma(dma::Options),
     /// A disk: sequential and random reads and writes, by block size
     File(file::Options),
     /// From a file to a socket by each way, by the size of the pieces
@@ -57,6 +59,7 @@ impl Plan {
             Self::UnderLoad(_) => "under-load",
             Self::Build(_) => "build",
             Self::Copy(_) => "copy",
+            Self::Dma(_) => "dma",
             Self::File(_) => "file",
             Self::Transfer(_) => "transfer",
             Self::Serve(_) => "serve",
@@ -74,6 +77,7 @@ impl Plan {
             Self::UnderLoad(options) => options.timing,
             Self::Build(options) => options.timing,
             Self::Copy(options) => options.timing,
+            Self::Dma(options) => options.timing,
             Self::File(options) => options.timing,
             Self::Transfer(options) => options.timing,
             Self::Serve(options) => options.timing,
@@ -90,6 +94,7 @@ impl Plan {
             Self::UnderLoad(options) => options.instrument(),
             Self::Build(options) => options.instrument(),
             Self::Copy(options) => options.instrument(),
+            Self::Dma(options) => options.instrument(),
             Self::File(options) => options.instrument(),
             Self::Transfer(options) => options.instrument(),
             Self::Serve(options) => options.instrument(),

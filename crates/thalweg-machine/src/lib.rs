@@ -39,6 +39,8 @@ mod setup;
 mod shelf;
 
 pub use boot::{Outcome, RunError};
-pub use machine::{EDU, Iommu, MOST_NICS, MOST_NVMES, Machine, Nic, NicModel, UnknownNic, nic_address, nvme_address};
+pub use machine::{
+    EDU, Iommu, MOST_NICS, MOST_NVMES, Machine, Nic, NicModel, RNG, UnknownNic, nic_address, nvme_address,
+};
 pub use setup::{PACKAGES, PrepareError, Progress};
 pub use shelf::{Prepared, prepare};

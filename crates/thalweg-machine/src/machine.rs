@@ -17,6 +17,8 @@ pub struct Machine {
     /// Whether it has QEMU's [edu](https://www.qemu.org/docs/master/specs/edu.html) device, at [`EDU`]: a DMA engine
     /// with an interrupt, as simple as can be.
     pub edu: bool,
+    /// Whether it has virtio's entropy device, at [`RNG`].
+    pub rng: bool,
     /// Its NICs, at most [`MOST_NICS`], each at its [`nic_address`].
     pub nics: Vec<Nic>,
     /// The size of each of its NVMe disks, at most [`MOST_NVMES`], each at its [`nvme_address`]. They are empty.
@@ -35,6 +37,7 @@ impl Default for Machine {
             memory: ByteSize(2 << 30),
             iommu: Iommu::On,
             edu: false,
+            rng: false,
             nics: Vec::new(),
             nvmes: Vec::new(),
             huge_pages: 0,
@@ -95,6 +98,8 @@ pub struct UnknownNic(String);
 
 /// Where the edu device is.
 pub const EDU: &str = "0000:00:10.0";
+/// Where the entropy device is.
+pub const RNG: &str = "0000:00:0f.0";
 /// The most NICs a machine can have.
 pub const MOST_NICS: usize = 7;
 /// The most NVMe disks a machine can have.
@@ -102,6 +107,7 @@ pub const MOST_NVMES: usize = 7;
 
 /// Slots of the root bus, so that the order of devices does not move them. The chipset has 0 and 31; the machine's
 /// own devices take the first ones that are free.
+pub(crate) const RNG_SLOT: usize = 0x0f;
 pub(crate) const EDU_SLOT: usize = 0x10;
 pub(crate) const NIC_SLOT: usize = 0x11;
 pub(crate) const NVME_SLOT: usize = 0x18;
@@ -126,7 +132,7 @@ mod tests {
 
     #[test]
     fn every_device_has_a_slot_of_its_own() {
-        assert_eq!(address(EDU_SLOT), EDU);
+        assert_eq!([address(RNG_SLOT), address(EDU_SLOT)], [RNG, EDU]);
         assert_eq!([nic_address(0), nic_address(MOST_NICS - 1)], ["0000:00:11.0", "0000:00:17.0"]);
         assert_eq!([nvme_address(0), nvme_address(MOST_NVMES - 1)], ["0000:00:18.0", "0000:00:1e.0"]);
     }

@@ -1,6 +1,6 @@
 //! A machine as QEMU's command line.
 
-use crate::machine::{EDU_SLOT, Iommu, Machine, NIC_SLOT, NVME_SLOT, NicModel};
+use crate::machine::{EDU_SLOT, Iommu, Machine, NIC_SLOT, NVME_SLOT, NicModel, RNG_SLOT};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -68,6 +68,13 @@ pub(crate) fn arguments(machine: &Machine, files: &Files) -> io::Result<Vec<OsSt
     if machine.edu {
         // All addresses: the IOMMU, not the device, is to say what is out of reach.
         all.add(&format!("-device edu,addr={EDU_SLOT:#x},dma_mask=0xffffffffffffffff"));
+    }
+    if machine.rng {
+        let by_iommu = if machine.iommu == Iommu::On { "on" } else { "off" };
+        all.add("-object rng-builtin,id=rng0");
+        all.add(&format!(
+            "-device virtio-rng-pci,rng=rng0,addr={RNG_SLOT:#x},disable-legacy=on,iommu_platform={by_iommu}"
+        ));
     }
     for (index, nic) in machine.nics.iter().enumerate() {
         let (wire, slot, last) = (nic.wire, NIC_SLOT + index, index + 1);

@@ -115,6 +115,8 @@ pub struct Function {
 
 /// Offset of the command register (PCI Local Bus Specification 3.0, 6.2.2), and two of its bits.
 const COMMAND: u64 = 4;
+/// And of the byte that says where its capabilities begin (6.7).
+const CAPABILITIES: u8 = 0x34;
 const MEMORY: u16 = 1 << 1;
 const MASTER: u16 = 1 << 2;
 
@@ -157,6 +159,32 @@ impl Function {
     /// Its registers.
     pub fn registers(&self) -> &Registers {
         &self.registers
+    }
+
+    /// Its capabilities with this number, in the order of its list: each as its first 20 bytes (PCI Local Bus Specification
+    /// 3.0, 6.7). What a maker has to say of his device is number 9.
+    ///
+    /// # Errors
+    /// The kernel does not read its configuration.
+    pub fn capabilities(&self, number: u8) -> Result<Vec<[u8; 20]>, PciError> {
+        let doing = "reading its configuration";
+        let failed = |error| PciError::Os { device: self.location.to_string(), doing, error };
+        let read = |at: u8, bytes: &mut [u8]| self.device.read_exact_at(bytes, self.configuration + u64::from(at));
+        let (mut found, mut at) = (Vec::new(), [0]);
+        read(CAPABILITIES, &mut at).map_err(failed)?;
+        // No more than there is room for: a list that bites its tail has no end.
+        for _ in 0..48 {
+            let mut capability = [0; 20];
+            if at[0] < 0x40 {
+                break;
+            }
+            read(at[0] & 0xfc, &mut capability).map_err(failed)?;
+            if capability[0] == number {
+                found.push(capability);
+            }
+            at[0] = capability[1];
+        }
+        Ok(found)
     }
 
     /// Whether an IOMMU keeps it to the memory that it was shown.
@@ -231,6 +259,24 @@ impl Registers {
     ///
     /// # Panics
     /// It lies outside, or across others.
+    pub fn read8(&self, offset: usize) -> u8 {
+        // SAFETY: within the mapping.
+        unsafe { self.at::<u8>(offset).read_volatile() }
+    }
+
+    /// Reads a register.
+    ///
+    /// # Panics
+    /// It lies outside, or across others.
+    pub fn read16(&self, offset: usize) -> u16 {
+        // SAFETY: within the mapping, and aligned.
+        unsafe { self.at::<u16>(offset).read_volatile() }
+    }
+
+    /// Reads a register.
+    ///
+    /// # Panics
+    /// It lies outside, or across others.
     pub fn read32(&self, offset: usize) -> u32 {
         // SAFETY: within the mapping, and aligned.
         unsafe { self.at::<u32>(offset).read_volatile() }
@@ -243,6 +289,30 @@ impl Registers {
     pub fn read64(&self, offset: usize) -> u64 {
         // SAFETY: within the mapping, and aligned.
         unsafe { self.at::<u64>(offset).read_volatile() }
+    }
+
+    /// Writes a register.
+    ///
+    /// # Safety
+    /// As [`write64`](Self::write64).
+    ///
+    /// # Panics
+    /// It lies outside, or across others.
+    pub unsafe fn write8(&self, offset: usize, value: u8) {
+        // SAFETY: within the mapping. The caller answers for the device.
+        unsafe { self.at::<u8>(offset).write_volatile(value) }
+    }
+
+    /// Writes a register.
+    ///
+    /// # Safety
+    /// As [`write64`](Self::write64).
+    ///
+    /// # Panics
+    /// It lies outside, or across others.
+    pub unsafe fn write16(&self, offset: usize, value: u16) {
+        // SAFETY: within the mapping, and aligned. The caller answers for the device.
+        unsafe { self.at::<u16>(offset).write_volatile(value) }
     }
 
     /// Writes a register.

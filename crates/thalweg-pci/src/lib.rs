@@ -39,7 +39,7 @@ pub use error::PciError;
 pub use found::{Found, found};
 pub use function::{Function, Location, has_iommu};
 pub use held::Held;
-pub use nvme::Nvme;
+pub use nvme::{DmaEngine, Nvme, Way};
 
 use thalweg_device::DeviceError;
 

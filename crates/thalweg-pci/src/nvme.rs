@@ -1,8 +1,8 @@
 //! An NVMe disk, as a source's device: it writes its blocks into slots by itself. Sections are those of the NVM Express
 //! Base Specification, revision 1.4.
 //!
-//! Frame *n* is the *n*th part of the disk's first namespace. Several reads are under way, each into a slot. Nothing is
-//! ever written to the disk.
+//! Frame *n* is the *n*th part of the disk's first namespace. Several reads are under way, each into a slot. A source never
+//! writes to the disk. A [`DmaEngine`], which is there to be measured, does where it is told to.
 
 use crate::container::DeviceMemory;
 use crate::{Function, Location, PciError, ready, told};
@@ -41,6 +41,7 @@ const CREATE_COMMANDS: u32 = 1;
 const CREATE_COMPLETIONS: u32 = 5;
 const IDENTIFY: u32 = 6;
 const READ: u32 = 2;
+const WRITE: u32 = 1;
 /// The admin queues' number, and that of ours.
 const ADMIN: u32 = 0;
 const OURS: u32 = 1;
@@ -159,7 +160,7 @@ impl Nvme {
             && let Some(buffer) = self.posted.pop_front()
         {
             let shown = open.slots.is_of(buffer.arena()) && buffer.room() >= size;
-            if !shown || !open.read(free, self.next, &buffer, size) {
+            if !shown || !open.transfer(READ, free, self.next, buffer.offset(), size) {
                 return Err(self.wrong("a slot is too short, or none that it was shown"));
             }
             self.reads[free] = Some((self.next, buffer));
@@ -311,9 +312,9 @@ impl Open {
         Some(Completion { command: last as u16, status: (last >> 17) as u16 })
     }
 
-    /// Begins to read a frame into a buffer. False where it does not lie in what the disk was shown.
-    fn read(&mut self, slot: usize, frame: u64, buffer: &Buffer, size: usize) -> bool {
-        let begin = buffer.offset();
+    /// Begins to read a frame into the slots' memory, or to write it from there. False where it does not lie in what the
+    /// disk was shown.
+    fn transfer(&mut self, operation: u32, slot: usize, frame: u64, begin: usize, size: usize) -> bool {
         let page = |at: usize| self.slots.address(begin + at, PAGE.min(size - at));
         let pages: Option<Vec<u64>> = (0..size).step_by(PAGE).map(page).collect();
         let Some(pages) = pages.filter(|_| begin.is_multiple_of(PAGE)) else { return false };
@@ -333,11 +334,13 @@ impl Open {
         let first = frame * blocks;
         #[expect(clippy::cast_possible_truncation, reason = "halves, and at most 513 pages of blocks")]
         let words = [first as u32, (first >> 32) as u32, blocks as u32 - 1];
-        let mut command = command(READ, NAMESPACE, [pages[0], second], words);
+        let mut command = command(operation, NAMESPACE, [pages[0], second], words);
         #[expect(clippy::cast_possible_truncation, reason = "one of a few")]
         let number = slot as u32;
         command[0] |= number << 16;
-        tracing::debug!("frame {frame} is written to {:#x}, {size} bytes", pages[0]);
+        if operation == READ {
+            tracing::debug!("frame {frame} is written to {:#x}, {size} bytes", pages[0]);
+        }
         self.submit(OURS, command);
         true
     }
@@ -372,6 +375,115 @@ fn wait_for(function: &Function, ready: u32) -> Result<(), String> {
             return Err("its controller does not become ready".into());
         }
         std::thread::sleep(PACE);
+    }
+}
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The device writes to memory.
+    ToMemory,
+    /// The device reads memory.
+    FromMemory,
+}
+
+/// An NVMe disk as a DMA engine, to be measured. It moves a few parts of the disk to memory and back, again and again: what
+/// it writes to the disk is what it has read there.
+#[derive(Debug)]
+pub struct DmaEngine {
+    // The order matters, as above.
+    open: Open,
+    location: Location,
+    under_way: [bool; Self::PLACES],
+    size: usize,
+}
+
+impl DmaEngine {
+    /// How many transfers may be under way. Each has a place of its own in memory, and a part of the disk.
+    pub const PLACES: usize = DEPTH;
+
+    /// The disk at an address, for transfers of so many bytes.
+    ///
+    /// # Errors
+    /// It is not there, is not bound to `vfio-pci`, is no NVMe disk, or has not so many bytes in that many places.
+    pub fn open(address: &str, size: u64) -> Result<Self, DeviceError> {
+        let config = NvmeConfig { address: address.to_owned(), size: thalweg_device::ByteSize(size) };
+        let disk = Nvme::new(&config)?;
+        let wrong = |problem: String| disk.wrong(problem);
+        let (size, location) = (disk.size(), disk.location);
+        let pages = size.next_multiple_of(PAGE);
+        let memory = Arena::create("dma", Self::PLACES * pages).map_err(|error| wrong(error.to_string()))?;
+        let open = Open::new(location, memory.arena(), size).map_err(|error| told(address, &error))?;
+        if open.frames < Self::PLACES as u64 {
+            return Err(wrong(format!("size: it has no {} times {size} bytes", Self::PLACES)));
+        }
+        let mut engine = Self { open, location, under_way: [false; Self::PLACES], size };
+        // What is written there later is what is there.
+        for place in 0..Self::PLACES {
+            engine.begin(place, Way::ToMemory)?;
+        }
+        let begun = Instant::now();
+        while engine.under_way.contains(&true) {
+            engine.done()?;
+            if begun.elapsed() > PATIENCE {
+                return Err(engine.wrong("it does not come to the end of a transfer"));
+            }
+        }
+        Ok(engine)
+    }
+
+    fn wrong(&self, problem: &str) -> DeviceError {
+        DeviceError::Hardware { device: self.location.to_string(), problem: problem.into() }
+    }
+
+    /// Begins a transfer at a place where none is under way.
+    ///
+    /// # Errors
+    /// One is.
+    pub fn begin(&mut self, place: usize, way: Way) -> Result<(), DeviceError> {
+        let operation = if way == Way::ToMemory { READ } else { WRITE };
+        let at = place * self.size.next_multiple_of(PAGE);
+        if self.under_way.get(place) != Some(&false)
+            || !self.open.transfer(operation, place, place as u64, at, self.size)
+        {
+            return Err(self.wrong("a transfer cannot begin where one is under way"));
+        }
+        self.under_way[place] = true;
+        Ok(())
+    }
+
+    /// The place of a transfer that is done.
+    ///
+    /// # Errors
+    /// The disk refused it.
+    pub fn done(&mut self) -> Result<Option<usize>, DeviceError> {
+        let Some(Completion { command, status }) = self.open.completion(OURS) else { return Ok(None) };
+        let place = usize::from(command);
+        if self.under_way.get(place) != Some(&true) {
+            return Err(self.wrong("it answers a command that it was not given"));
+        }
+        self.under_way[place] = false;
+        if status == 0 {
+            Ok(Some(place))
+        } else {
+            Err(self.wrong(&format!("it refuses a transfer: status {status:#x}")))
+        }
+    }
+
+    /// Whether an IOMMU is between it and memory.
+    pub fn has_iommu(&self) -> bool {
+        self.open.function.has_iommu()
+    }
+}
+
+impl Drop for DmaEngine {
+    fn drop(&mut self) {
+        // What is being written to the disk is written to its end.
+        let begun = Instant::now();
+        while self.under_way.contains(&true) && begun.elapsed() < PATIENCE {
+            // A transfer that was refused is over, too.
+            let _ = self.done();
+        }
     }
 }
 

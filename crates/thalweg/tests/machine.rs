@@ -1,5 +1,7 @@
 //! The machine laboratory as a user meets it. Each boot takes ten seconds or more: a story is told in one.
 
+#[path = "machine/boards.rs"]
+mod boards;
 #[path = "machine/nodes.rs"]
 mod nodes;
 #[path = "machine/video.rs"]

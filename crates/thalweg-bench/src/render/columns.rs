@@ -53,6 +53,7 @@ pub fn columns(instrument: &str) -> Vec<Column> {
         "under-load" => vec![SIZE, OFFERED, ARRIVED, P50, P99, P999, MAX, LOSS, SPREAD],
         "build" => vec![SIZE, GBITS, EVENTS, COPIES, CPU_PROCESS, CPU_SYSTEM, CPU_COST, SPREAD],
         "copy" => vec![SIZE, GBYTES, CPU_PROCESS, SPREAD],
+        "dma" => vec![SIZE, GBITS, BLOCKS, CPU_PROCESS, CPU_COST, SPREAD],
         "file" => vec![SIZE, MBYTES, BLOCKS, P50, P99, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
         "pin" | "access" => vec![SIZE, MEAN, P50, P90, P99, MAX, SPREAD],
         "serve" => vec![SERVER, SIZE, MBYTES, CPU_COST, P50_MS, P99_MS, PAGE_CACHE, SPREAD],
@@ -114,9 +115,20 @@ mod tests {
 
     #[test]
     fn every_table_fits_a_terminal() {
-        for instrument in
-            ["latency", "bandwidth", "under-load", "build", "copy", "file", "serve", "transfer", "pin", "access", "?"]
-        {
+        for instrument in [
+            "latency",
+            "bandwidth",
+            "under-load",
+            "build",
+            "copy",
+            "dma",
+            "file",
+            "serve",
+            "transfer",
+            "pin",
+            "access",
+            "?",
+        ] {
             let widths: usize = columns(instrument).iter().map(|column| column.width + 2).sum();
             assert!(widths - 2 <= WIDTH, "{instrument}: {widths}");
         }

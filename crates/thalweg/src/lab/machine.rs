@@ -23,6 +23,9 @@ pub(super) struct Options {
     /// QEMU's edu device, a small DMA engine, at 0000:00:10.0
     #[arg(long)]
     edu: bool,
+    /// An entropy device (virtio-rng), which writes random numbers by DMA, at 0000:00:0f.0
+    #[arg(long)]
+    rng: bool,
     /// An empty NVMe disk of this size. The first is at 0000:00:18.0, the next at 0000:00:19.0
     #[arg(long, value_name = "SIZE", value_parser = size)]
     nvme: Vec<ByteSize>,
@@ -88,6 +91,7 @@ pub(super) fn machine(options: &Options, json: bool) -> Result<ExitCode, Failure
         memory: options.memory,
         iommu: if options.no_iommu { Iommu::Off } else { Iommu::On },
         edu: options.edu,
+        rng: options.rng,
         nics: options.nic.clone(),
         nvmes: options.nvme.clone(),
         huge_pages: options.huge_pages,

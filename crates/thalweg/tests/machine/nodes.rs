@@ -209,3 +209,85 @@ fn a_disk_writes_what_a_nic_sends_from_there_without_an_iommu() {
 fn a_disk_is_read_without_a_nic() {
     a_disk(&[], OVER_MEMORY);
 }
+
+/// The driver of docs/drivers.md, as a lab's own program: random numbers, written into slots by a device that Thalweg does
+/// not know.
+fn a_driver_of_one_page(options: &[&str]) {
+    if !is_set_up() {
+        return;
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_thalweg"));
+    let driver = program.with_file_name("examples").join("entropy");
+    assert!(driver.exists(), "{} is built with the tests", driver.display());
+    let out = directory();
+    let topology = "[run]\nevents = 200\ntimeout = \"60s\"\n\n[[builder]]\nname = \"builder\"\nlisten = [\"shm:/tmp/builder\"]\n\n\
+                    [[source]]\nname = \"entropy\"\nid = \"1.0\"\n";
+    fs::write(out.path().join("run.toml"), topology).unwrap();
+    let script = format!(
+        "set -e\nbindto vfio-pci 0000:00:0f.0\ncd /out\n{} --json node builder run.toml >report.json 2>log & builder=$!\n\
+         until grep -q 'listening on' log; do kill -0 $builder; sleep 0.1; done\n\
+         {} 0000:00:0f.0 shm:/tmp/builder 1.0\nwait $builder",
+        program.display(),
+        driver.display()
+    );
+    let at = ["--rng", "--out", out.path().to_str().unwrap(), "--", "sh", "-c", &script];
+    let output = thalweg(&[options, &at].concat()).output().unwrap();
+    if !output.status.success() {
+        eprintln!("{}", said(&out, "log"));
+    }
+    assert_success(&output);
+    let report: Value = serde_json::from_str(said(&out, "report.json").lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&report["ledger"]["unaccounted"], &report["copies_per_byte"]["source"]),
+        (&0.into(), &0.0.into()),
+        "{report:#}"
+    );
+    let run = Run::open(out.path().join("runs/run-000001")).unwrap();
+    let (mut bytes, mut ones, mut first) = (0, 0, std::collections::HashSet::new());
+    for event in run.events() {
+        let event = event.unwrap();
+        let payload = event.fragments[0].payload();
+        bytes += payload.len();
+        ones += payload.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>();
+        assert!(first.insert(payload[..8].to_vec()), "no two are alike");
+    }
+    assert!(first.len() == 200 && bytes > 200 * 64, "{} fragments of {bytes} bytes", first.len());
+    // Half of the bits, within five standard deviations: the square root of their number is two of them.
+    let bits = 8.0 * bytes as f64;
+    assert!((ones as f64 - bits / 2.0).abs() < 2.5 * bits.sqrt(), "{ones} of {bits} bits");
+}
+
+#[test]
+fn a_driver_of_one_page_is_a_source() {
+    a_driver_of_one_page(&[]);
+}
+
+#[test]
+fn a_driver_of_one_page_is_a_source_without_an_iommu() {
+    a_driver_of_one_page(&["--no-iommu"]);
+}
+
+#[test]
+fn the_dma_of_a_disk_is_measured_each_way_and_its_bytes_are_as_before() {
+    if !is_set_up() {
+        return;
+    }
+    let out = directory();
+    let script = format!(
+        "set -e\ncd /out\nbindto nvme 0000:00:18.0\nuntil [ -e /dev/nvme0n1 ]; do sleep 0.1; done\n\
+         dd if=/dev/urandom of=/dev/nvme0n1 bs=1M count=16 oflag=direct 2>/dev/null\ncp /dev/nvme0n1 before\n\
+         bindto vfio-pci 0000:00:18.0\n\
+         {} --json bench dma 0000:00:18.0 --write --sizes 4KiB,64KiB,256KiB -t 100ms --repeat 1 >bench.json\n\
+         bindto nvme 0000:00:18.0\nuntil [ -e /dev/nvme0n1 ]; do sleep 0.1; done\ncmp /dev/nvme0n1 before",
+        env!("CARGO_BIN_EXE_thalweg")
+    );
+    let at = ["--nvme", "16MiB", "--out", out.path().to_str().unwrap(), "--", "sh", "-c", &script];
+    assert_success(&thalweg(&at).output().unwrap());
+    let report: Value = serde_json::from_str(said(&out, "bench.json").lines().last().unwrap()).unwrap();
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 9, "{report:#}");
+    for point in points {
+        assert!(point["goodput_bits_per_second"].as_f64().unwrap() > 0.0, "{point:#}");
+        assert_eq!(point["notes"][0], "behind an IOMMU", "{point:#}");
+    }
+}
