@@ -75,7 +75,7 @@ def test_an_event_goes_to_another_process_by_value(urls: list[str], tmp_path: Pa
             assert copy[source].verify()
             np.testing.assert_array_equal(copy[source].array, fragment.array)
     with pytest.raises(thalweg.RunError, match="no pickled fragment"):
-        thalweg._thalweg._event(1, 3, True, [(b"x" * 100, "", [])])
+        thalweg._thalweg._event(1, 3, True, [(b"x" * 100, "", [], {"features": [], "failures": []})])
 
 
 @pytest.fixture(scope="module")

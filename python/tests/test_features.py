@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,13 @@ def test_the_features_of_a_run_are_a_table(program: Path, tmp_path: Path) -> Non
     assert np.allclose(table["line.center"][:3], [60, 65, 70], atol=1e-2)
     assert list(table["beam.failure"]) == ["", "", "", "no-light"]
     assert np.isnan(table.loc[3, "beam.x"])
+
+    # An event has its own, wherever it goes.
+    for event in run:
+        one = event.features
+        assert list(one) == list(table.columns)
+        assert repr(one) == repr(pickle.loads(pickle.dumps(event)).features)
+        assert one["beam.failure"] == table.loc[event.id, "beam.failure"]
 
     # What was fitted then is what is fitted to the images now.
     for event in run[:3]:

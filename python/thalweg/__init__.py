@@ -43,10 +43,12 @@ is 37 s behind, is `fragment.time_utc`.
 
 Reading copies nothing: arrays look into the run's files, and keep them mapped for as long as they live. `thalweg.dask`
 reads a run in parallel. A program that has a device of its own pushes what it reads from it; `help(thalweg.Source)`
-says how. `thalweg.image` says what a camera's frame shows of a beam.
+says how. `thalweg.image` says what a camera's frame shows of a beam. `thalweg.decide` lets a function say which events
+are kept.
 """
 
 from thalweg import image
+from thalweg._decide import decide
 from thalweg._thalweg import (
     DamageWarning,
     Event,
@@ -70,6 +72,7 @@ __all__ = [
     "RunOver",
     "Source",
     "__version__",
+    "decide",
     "image",
     "open",
 ]

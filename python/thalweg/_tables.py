@@ -62,16 +62,8 @@ def features(run: Run, /) -> pd.DataFrame:
         raise ImportError(msg) from error
 
     fits = {source["id"]: source for source in run.info["sources"] if source["description"].get("kind") == "fit"}
-    rows: dict[int, dict[str, Any]] = {}
-    for event in run.events(sources=fits) if fits else ():
-        row: dict[str, Any] = {}
-        for source, fragment in event.items():
-            about = fits[source]["description"]["metadata"]
-            values = dict(zip(about["features"], fragment.array.tolist(), strict=True))
-            values["failure"] = about["failures"][int(values["failure"])]
-            row |= {f"{fits[source]['name']}.{name}": value for name, value in values.items()}
-        if row:
-            rows[event.id] = row
+    found = ((event.id, event.features) for event in run.events(sources=fits)) if fits else ()
+    rows = {number: features for number, features in found if features}
     index = pd.Index(list(rows), dtype="uint64", name="event")
     columns = [f"{fit['name']}.{name}" for fit in fits.values() for name in fit["description"]["metadata"]["features"]]
     frame: pd.DataFrame = pd.DataFrame(list(rows.values()), index=index, columns=columns)

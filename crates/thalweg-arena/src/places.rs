@@ -20,9 +20,25 @@ impl PlacePool {
     /// # Errors
     /// As [`Arena::create_local`], for all places together.
     pub fn new(name: &str, count: u32, place_bytes: usize) -> Result<Self, ArenaError> {
+        Self::made(count, place_bytes, |total| Arena::create_local(name, total))
+    }
+
+    /// As [`new`](Self::new), in memory that another process can [import](Arena::import).
+    ///
+    /// # Errors
+    /// As [`Arena::create`], for all places together.
+    pub fn to_share(name: &str, count: u32, place_bytes: usize) -> Result<Self, ArenaError> {
+        Self::made(count, place_bytes, |total| Arena::create(name, total))
+    }
+
+    fn made(
+        count: u32,
+        place_bytes: usize,
+        create: impl FnOnce(usize) -> Result<Span, ArenaError>,
+    ) -> Result<Self, ArenaError> {
         let place_bytes = place_bytes.checked_next_multiple_of(PAGE).ok_or(ArenaError::Size(place_bytes))?;
         let total = place_bytes.checked_mul(count as usize).ok_or(ArenaError::Size(usize::MAX))?;
-        let arena = Arc::clone(Arena::create_local(name, total)?.arena());
+        let arena = Arc::clone(create(total)?.arena());
         let free = (0..count as usize).rev().map(|index| index * place_bytes).collect();
         Ok(Self { arena, free: Arc::new(Mutex::new(free)), place_bytes })
     }

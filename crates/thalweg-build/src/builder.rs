@@ -45,6 +45,8 @@ pub struct Builder {
     expired: u64,
     /// Events that the event filter has rejected.
     filtered: u64,
+    /// What is still needed begins at this event, counted as this builder does.
+    held: u64,
     /// Since when sources that are far ahead wait, with no event open, for others that are silent.
     ahead: Option<Duration>,
     /// The run ends in front of this event, as far as is known.
@@ -73,6 +75,7 @@ impl Builder {
             clock: Clock::default(),
             expired: first,
             filtered: 0,
+            held: u64::MAX,
             ahead: None,
             end: EventId(u64::MAX),
             abandoned: false,
@@ -633,11 +636,19 @@ impl Builder {
         Some(Closed { first: self.event(first), count, missing })
     }
 
+    /// What belongs to this event, or to one behind it, is not [released](Self::release), though it was
+    /// [taken](Self::next_closed); nor is what belongs to an event that is closed and was not taken, or to one behind it.
+    /// Until it is said again.
+    pub fn hold(&mut self, from: Option<EventId>) {
+        let taken = from.map_or(u64::MAX, |event| event.0 / u64::from(self.config.builders));
+        self.held = taken.min(self.events.oldest_closed());
+    }
+
     /// For a source: all tickets below the returned one are to be released; nothing where that was said already. Where
     /// slots are held until their events are closed, to be asked after these were taken with
     /// [`next_closed`](Self::next_closed).
     pub fn release(&mut self, source: usize) -> Option<u64> {
-        let base = self.events.base();
+        let base = self.events.base().min(self.held);
         let entry = &mut self.sources[source];
         let held = entry.taken.len();
         while entry.taken.front().is_some_and(|ticket| ticket.arrived && ticket.end() <= base) {

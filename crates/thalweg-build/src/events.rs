@@ -435,6 +435,11 @@ impl OpenEvents {
         self.closed.push_back((index, 1, missing.collect()));
     }
 
+    /// The lowest index that is closed and was not taken.
+    pub(crate) fn oldest_closed(&self) -> u64 {
+        self.closed.iter().map(|(first, ..)| *first).min().unwrap_or(u64::MAX)
+    }
+
     /// The next closed events: first index, count, missing sources.
     pub(crate) fn next_closed(&mut self) -> Option<(u64, u32, Vec<Missing>)> {
         self.closed.pop_front()

@@ -3,12 +3,16 @@
 //! A decision is anything that implements [`Decide`]. Level 2 is given the fragments of the few sources it asks for,
 //! the event filter those of all sources. A [`Condition`] looks at features: rows of numbers that sources send.
 //! [`Simulated`] decides without looking at anything: it stands in for the physics where only the flow of data is studied,
-//! and says so.
+//! and says so. A [`Program`] is a process of its own, which answers [`Questions`] in whatever language and at its own pace.
 #![forbid(unsafe_code)]
 
 mod condition;
+mod program;
+mod questions;
 
 pub use condition::Condition;
+pub use program::{Program, ProgramConfig, Undecided};
+pub use questions::{Question, Questions};
 
 use std::fmt::{self, Debug};
 use thalweg_wire::{EventId, FragmentHeader, GAMMA, RecordBytes, mix};

@@ -27,7 +27,7 @@ use thalweg_control::{RunControl, State};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest, LinkError, Peer, Watch};
 use thalweg_wire::{EventId, Losses, Message, RunNumber, SourceId, TaiNanos};
 use trace::Trace;
-use trigger::Trigger;
+pub(crate) use trigger::Trigger;
 
 /// A connection that has not said who it is after this time is closed.
 const GREETING_TIME: Duration = Duration::from_secs(5);
@@ -43,6 +43,8 @@ const TICK: Duration = Duration::from_millis(100);
 
 const BELL: u64 = Watch::OTHERS;
 const RECORDER: u64 = Watch::OTHERS + 1;
+/// A program that decides.
+const PROGRAM: u64 = Watch::OTHERS + 2;
 
 /// A builder that listens.
 #[derive(Debug)]
@@ -89,6 +91,8 @@ pub struct BuilderNode {
     /// No block was free when one was last needed; and since when it is the disk that has them.
     stalled: bool,
     stalled_at: Option<Duration>,
+    /// The event filter has no room: what it is slow for, no source is late for.
+    undecided: bool,
     disk: Disk,
     shown: Shown,
     eager: Eager,
@@ -226,6 +230,7 @@ impl BuilderNode {
             self.next_word(),
             self.disk.next_look(now),
             self.trace.as_ref().map(Trace::next),
+            self.trigger.as_ref().and_then(Trigger::next_look),
         ]
         .into_iter()
         .flatten()
@@ -235,6 +240,9 @@ impl BuilderNode {
 
     fn pass_time(&mut self) -> Result<(), NodeError> {
         let now = now();
+        if let Some(trigger) = &mut self.trigger {
+            trigger.look(now);
+        }
         while let Some(position) = self.accept_backoff.iter().position(|(_, until)| *until <= now) {
             let (at, _) = self.accept_backoff.swap_remove(position);
             self.endpoints.listen(at, true)?;
@@ -318,7 +326,7 @@ impl BuilderNode {
         let tai = self.clock.now();
         loop {
             if let Some(trigger) = &mut self.trigger {
-                trigger.decide(&mut self.builder);
+                trigger.decide(&mut self.builder, mono);
             }
             let copied = self.write_down(tai, mono);
             self.blocks.send_on(tai, mono, self.config.flush, false);
@@ -332,6 +340,10 @@ impl BuilderNode {
             if !self.fetch(fetch, mono) {
                 break;
             }
+        }
+        let undecided = self.trigger.as_ref().is_some_and(Trigger::is_full);
+        if std::mem::replace(&mut self.undecided, undecided) != undecided {
+            self.hold_clock(mono);
         }
     }
 
@@ -348,6 +360,7 @@ impl BuilderNode {
                 self.blocks.close(closed);
                 continue;
             };
+            let takes_more = trigger.pass_filter(&mut self.builder, mono);
             if trigger.has_accepted() {
                 if !trigger.copy(&mut self.blocks, &self.ids, mono) {
                     self.stall(mono);
@@ -356,8 +369,8 @@ impl BuilderNode {
                 self.go_on(mono);
                 continue;
             }
-            let Some(closed) = self.builder.next_closed() else { return true };
-            trigger.filter(&mut self.builder, closed);
+            let Some(closed) = takes_more.then(|| self.builder.next_closed()).flatten() else { return true };
+            trigger.filter(closed);
         }
     }
 
@@ -427,7 +440,7 @@ impl BuilderNode {
 
     /// Lets no deadline pass while it is this builder that keeps sources from going on.
     fn hold_clock(&mut self, now: Duration) {
-        self.builder.stalled(self.stalled || self.control.holds_sources(), now);
+        self.builder.stalled(self.stalled || self.undecided || self.control.holds_sources(), now);
         self.control.held_up(self.stalled && self.blocks.failure.is_none());
     }
 
@@ -474,6 +487,10 @@ impl BuilderNode {
     }
 
     fn flush(&mut self) {
+        // What is decided on, or accepted, may lie in the source's own memory until it is copied.
+        if let Some(trigger) = &self.trigger {
+            self.builder.hold(trigger.oldest_held());
+        }
         for index in 0..self.connections.len() {
             let Some(source) = self.connections[index].as_ref().and_then(|connection| connection.source) else {
                 continue;
@@ -483,13 +500,10 @@ impl BuilderNode {
             let Some(link) = self.endpoints.link_mut(index) else { continue };
             let asked = std::mem::take(asked);
             let state = &mut self.sources[source];
-            // What is accepted may lie in the source's own memory until it is copied.
-            let copied = self.trigger.as_ref().is_none_or(|trigger| !trigger.has_accepted());
             // Over a socket each message of its own costs a packet, a wake-up of the source, and as much again for the
             // offer that it answers with. Of hundreds of sources each is asked rarely, so it hears of both together.
             let waits = !asked && !*maps && state.patient && self.trigger.is_none();
-            if copied
-                && !(waits && self.builder.may_release_later(source))
+            if !(waits && self.builder.may_release_later(source))
                 && let Some(below) = self.builder.release(source)
             {
                 link.release(below);

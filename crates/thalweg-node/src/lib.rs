@@ -42,20 +42,19 @@ pub use builder::BuilderNode;
 pub use clock::{cpu, now};
 pub use error::NodeError;
 pub use handle::{Handle, Snapshot, SourceRow};
-pub use preflight::{OpenDevice, Recordings, needs, open_device, open_feed, preflight};
+pub use preflight::{OpenDevice, Recordings, needs, open_device, open_feed, preflight, try_programs};
 pub use push::PushSource;
 pub use thalweg_device::TaiClock;
 
 pub use report::{
     BuilderReport, Calibration, Completion, CreditReport, LeftOutReport, RunReport, SourceReport, Steady, TriggerRates,
-    TriggerReport,
+    TriggerReport, UndecidedReport,
 };
 pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use thalweg_control::{Command, State};
 pub use topology::{
-    Accept, Assignment, BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, FilterConfig,
-    Level2Config, LinkConfig, Otherwise, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW,
-    default_slot_bytes,
+    Accept, Assignment, BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, LevelConfig,
+    LinkConfig, Otherwise, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
 };
 pub use wait::Wait;

@@ -1,10 +1,11 @@
 //! What a topology asks of this machine, and whether a node may go ahead with it.
 
+use crate::builder::Trigger;
 use crate::topology::{BuilderNodeConfig, Policy, SourceNodeConfig, Topology};
 use crate::{Feed, NodeError};
 use thalweg_arena::{HEADROOM, PAGE};
 use thalweg_build::Window;
-use thalweg_dev::{Stream, Video};
+use thalweg_dev::{Sampler, Stream, Video};
 use thalweg_device::{DeviceConfig, DeviceError, OnTime, tap_acquisition, tap_device};
 use thalweg_doctor::{Data, Finding, Level, Needs, NodeNeeds};
 use thalweg_features::Fit;
@@ -66,6 +67,14 @@ pub(crate) fn check_number(topology: &Topology) -> Result<(), NodeError> {
         ));
     }
     Ok(())
+}
+
+/// Starts the programs that decide for a builder, waits until each is ready, and ends them.
+///
+/// # Errors
+/// One cannot be started, or is no such program; and which.
+pub fn try_programs(builder: &BuilderNodeConfig) -> Result<(), NodeError> {
+    Trigger::new(builder, 1, false, crate::now()).map(drop)
 }
 
 /// A source's device, ready to be asked.
@@ -153,6 +162,7 @@ pub fn open_feed(config: &DeviceConfig, adapter: Option<&Adapter>) -> Result<Fee
         DeviceConfig::Nvme(nvme) => Feed::Acquisition(Box::new(Nvme::new(nvme)?)),
         DeviceConfig::Stream(stream) => Feed::Acquisition(Box::new(Stream::open(stream)?)),
         DeviceConfig::V4l2(video) => Feed::Acquisition(Box::new(Video::open(video)?)),
+        DeviceConfig::Comedi(comedi) => Feed::Acquisition(Box::new(Sampler::open(comedi)?)),
         other => Feed::Device(thalweg_device::open(other)?),
     })
 }

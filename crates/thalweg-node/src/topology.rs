@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_build::{Path as CreditPath, Window};
 use thalweg_device::{Beat, BitRate, ByteSize, DeviceConfig, ModelAdcConfig, duration};
-use thalweg_filter::{Condition, Simulated};
+use thalweg_filter::{Condition, ProgramConfig, Simulated};
 use thalweg_link::{Adapter, Address, LinkKind};
 use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;
@@ -138,10 +138,10 @@ pub struct BuilderNodeConfig {
     pub check: CheckConfig,
     /// Level 2: a few sources are asked first, and the others only where an event is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub level2: Option<Level2Config>,
+    pub level2: Option<LevelConfig>,
     /// The event filter: decides on the whole event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub filter: Option<FilterConfig>,
+    pub filter: Option<LevelConfig>,
     /// Bytes each source may send unasked. 0 switches that off.
     #[serde(default = "defaults::eager_credit")]
     pub eager_credit: ByteSize,
@@ -279,34 +279,36 @@ impl LinkConfig {
     }
 }
 
-/// Level 2.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Level2Config {
-    /// The names of the sources that are asked first.
+/// A trigger level: what decides whether an event is kept.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LevelConfig {
+    /// Of level 2: the names of the sources that are asked first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
-    /// Which events are accepted.
-    pub accept: Accept,
-    /// Which events a fraction is; 1 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Which events are accepted; or [`program`](Self::program) says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accept: Option<Accept>,
+    /// Which events a fraction is; 1 for level 2 and 2 for the event filter when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// What becomes of an event for which a condition is neither true nor false; accepted when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// A program that is asked, and its arguments.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub program: Vec<String>,
+    /// How long the program has for an event; 100 ms when absent.
+    #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
+    pub deadline: Option<Duration>,
+    /// What becomes of an event for which a condition is neither true nor false, or of which a program says nothing;
+    /// accepted when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<Otherwise>,
+    /// Where the program is started; where the topology's file is when absent.
+    #[serde(skip_serializing_if = "is_here")]
+    pub directory: PathBuf,
 }
 
-/// The event filter.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FilterConfig {
-    /// Which of the events it is given are accepted.
-    pub accept: Accept,
-    /// Which events a fraction is; 2 when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seed: Option<u64>,
-    /// What becomes of an event for which a condition is neither true nor false; accepted when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub otherwise: Option<Otherwise>,
+fn is_here(directory: &Path) -> bool {
+    directory.as_os_str().is_empty()
 }
 
 /// Which events are accepted.
@@ -330,51 +332,53 @@ pub enum Otherwise {
     Reject,
 }
 
-impl Level2Config {
-    /// What decides.
-    pub(crate) fn decision(&self) -> Result<Decision, (&'static str, String)> {
-        Decision::new(&self.accept, self.seed, self.otherwise, 1)
-            .map_err(|(key, problem)| (["level2.accept", "level2.seed", "level2.otherwise"][key], problem))
-    }
-}
-
-impl FilterConfig {
-    /// What decides.
-    pub(crate) fn decision(&self) -> Result<Decision, (&'static str, String)> {
-        Decision::new(&self.accept, self.seed, self.otherwise, 2)
-            .map_err(|(key, problem)| (["filter.accept", "filter.seed", "filter.otherwise"][key], problem))
-    }
-}
-
 /// What decides, as far as it is known before the sources are there.
 #[derive(Debug)]
 pub(crate) enum Decision {
     Simulated(Simulated),
     Condition(Condition),
+    Program(ProgramConfig),
 }
 
-impl Decision {
-    /// Problems are said of `accept` (0), `seed` (1) or `otherwise` (2).
-    fn new(
-        accept: &Accept,
-        seed: Option<u64>,
-        otherwise: Option<Otherwise>,
-        usual_seed: u64,
-    ) -> Result<Self, (usize, String)> {
+impl LevelConfig {
+    /// How long a program has where nothing is said.
+    const DEADLINE: Duration = Duration::from_millis(100);
+
+    /// What decides; or which key is wrong, and how.
+    pub(crate) fn decision(&self, usual_seed: u64) -> Result<Decision, (&'static str, String)> {
+        let Self { accept, seed, program, deadline, otherwise, directory, .. } = self;
+        let accepts = otherwise.unwrap_or_default() == Otherwise::Accept;
+        if seed.is_some() && !matches!(accept, Some(Accept::Fraction(_))) {
+            return Err(("seed", "it draws no lots: a seed goes with a fraction".into()));
+        }
+        if program.is_empty() {
+            if deadline.is_some() {
+                return Err(("deadline", "it needs no time: a deadline goes with a program".into()));
+            }
+            if !is_here(directory) {
+                return Err(("directory", "nothing is started there: it goes with a program".into()));
+            }
+        }
         match accept {
-            Accept::Fraction(_) if otherwise.is_some() => {
-                Err((2, "a fraction leaves no event undecided: it goes with a condition".into()))
+            Some(_) if !program.is_empty() => Err(("program", "`accept` decides: state one of the two".into())),
+            None if program.is_empty() => Err(("accept", "state which events are accepted, or a `program`".into())),
+            None => Ok(Decision::Program(ProgramConfig {
+                command: program.clone(),
+                directory: if is_here(directory) { ".".into() } else { directory.clone() },
+                deadline: deadline.unwrap_or(Self::DEADLINE),
+                otherwise: accepts,
+            })),
+            Some(Accept::Fraction(_)) if otherwise.is_some() => {
+                Err(("otherwise", "a fraction leaves no event undecided: it goes with a condition".into()))
             }
-            Accept::Fraction(accept) if (0.0..=1.0).contains(accept) => {
-                Ok(Self::Simulated(Simulated::new(*accept, seed.unwrap_or(usual_seed))))
+            Some(Accept::Fraction(accept)) if (0.0..=1.0).contains(accept) => {
+                Ok(Decision::Simulated(Simulated::new(*accept, seed.unwrap_or(usual_seed))))
             }
-            Accept::Fraction(accept) => Err((0, format!("{accept}; it is a fraction of the events, from 0 to 1"))),
-            Accept::Condition(_) if seed.is_some() => {
-                Err((1, "a condition draws no lots: a seed goes with a fraction".into()))
+            Some(Accept::Fraction(accept)) => {
+                Err(("accept", format!("{accept}; it is a fraction of the events, from 0 to 1")))
             }
-            Accept::Condition(text) => {
-                let otherwise = otherwise.unwrap_or_default() == Otherwise::Accept;
-                Condition::parse(text, otherwise).map(Self::Condition).map_err(|problem| (0, problem))
+            Some(Accept::Condition(text)) => {
+                Condition::parse(text, accepts).map(Decision::Condition).map_err(|problem| ("accept", problem))
             }
         }
     }
@@ -721,6 +725,11 @@ impl Topology {
     pub fn resolve_paths(&mut self, base: &Path) {
         for device in self.sources.iter_mut().filter_map(|source| source.device.as_mut()) {
             device.resolve_paths(base);
+        }
+        for builder in &mut self.builders {
+            let levels = builder.level2.iter_mut().chain(&mut builder.filter);
+            let programs = levels.filter(|level| !level.program.is_empty());
+            programs.for_each(|level| level.directory = base.join(&level.directory));
         }
         self.run.directory = base.join(&self.run.directory);
     }

@@ -2,7 +2,7 @@
 
 use crate::array::Dimensions;
 use crate::fragment::{Fragment, Record, from_record, record};
-use crate::sources::{Known, Sources};
+use crate::sources::{Known, Row, Sources};
 use crate::time;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
@@ -137,6 +137,31 @@ impl Event {
         self.timestamp().map(|nanos| time::utc(py, nanos)).transpose()
     }
 
+    /// The numbers that fits found, a dict from "source.feature" to number, such as "beam.sigma_major_mm"; empty without
+    /// fits. "beam.failure" is the reason why there is no fit, or "".
+    #[getter]
+    fn features<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let features = PyDict::new(py);
+        for fragment in self.present() {
+            let Some(source) = self.sources.get(fragment.header.source) else { continue };
+            let numbers = fragment.payload().chunks_exact(size_of::<f64>());
+            for (feature, number) in source.row.features.iter().zip(numbers) {
+                let number = number.first_chunk().copied().map_or(f64::NAN, f64::from_le_bytes);
+                let key = format!("{}.{feature}", source.name);
+                match feature.as_str() {
+                    #[expect(
+                        clippy::cast_possible_truncation,
+                        clippy::cast_sign_loss,
+                        reason = "an index; others saturate"
+                    )]
+                    "failure" => features.set_item(key, source.row.failures.get(number as usize))?,
+                    _ => features.set_item(key, number)?,
+                }
+            }
+        }
+        Ok(features)
+    }
+
     /// How many fragments it has; missing ones do not count.
     fn __len__(&self) -> usize {
         self.present().count()
@@ -193,8 +218,9 @@ impl Event {
         let restore = py.import("thalweg._thalweg")?.getattr("_event")?;
         let copied = |fragment: &thalweg_store::Fragment| {
             let source = self.sources.get(fragment.header.source);
-            let (name, shape) = source.map(|source| (source.name.clone(), source.shape)).unwrap_or_default();
-            Ok((record(py, fragment)?, name, shape.into()))
+            let known = source.map(|source| (source.name.clone(), source.shape, source.row.clone()));
+            let (name, shape, row) = known.unwrap_or_default();
+            Ok((record(py, fragment)?, name, shape.into(), row))
         };
         let fragments: PyResult<_> = self.event.fragments.iter().map(copied).collect();
         Ok((restore, (self.run(), self.id(), self.complete(), fragments?)))
@@ -212,9 +238,9 @@ impl Event {
     }
 }
 
-/// The run, the event's number, whether it is complete, and of each fragment its record, its source's name, and its
-/// payload's dimensions.
-type Pickled<'py> = (u32, u64, bool, Vec<(Record<'py>, String, Dimensions)>);
+/// The run, the event's number, whether it is complete, and of each fragment its record, its source's name, its
+/// payload's dimensions, and what its numbers are called.
+type Pickled<'py> = (u32, u64, bool, Vec<(Record<'py>, String, Dimensions, Row)>);
 
 /// The event that [`Event::__reduce__`] took apart.
 #[pyfunction]
@@ -222,14 +248,14 @@ pub(crate) fn _event(
     run: u32,
     id: u64,
     complete: bool,
-    fragments: Vec<(Vec<u8>, String, Dimensions)>,
+    fragments: Vec<(Vec<u8>, String, Dimensions, Row)>,
 ) -> PyResult<Event> {
     let status = if complete { EventStatus::Complete } else { EventStatus::Incomplete };
     let mut known = Vec::new();
     let mut event = thalweg_store::Event { id: EventId(id), status, fragments: Vec::new() };
-    for (record, name, dimensions) in fragments {
+    for (record, name, dimensions, row) in fragments {
         let fragment = from_record(record)?;
-        known.push(Known { id: fragment.header.source, name, shape: dimensions.into() });
+        known.push(Known { id: fragment.header.source, name, shape: dimensions.into(), row });
         event.fragments.push(fragment);
     }
     Ok(Event { event, sources: Arc::new(Sources::new(run, known)) })

@@ -12,6 +12,7 @@ mod events;
 mod follow;
 mod fragment;
 mod image;
+mod questions;
 mod run;
 mod source;
 mod sources;
@@ -62,6 +63,8 @@ mod _thalweg {
         _image_fringes, _image_fringes_2d, _image_gaussian, _image_gaussian_2d, _image_moments, _image_source_size,
         FitError,
     };
+    #[pymodule_export]
+    use crate::questions::_Questions;
     #[pymodule_export]
     use crate::run::{_run, Run, open};
     #[pymodule_export]

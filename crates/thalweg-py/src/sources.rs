@@ -3,6 +3,7 @@
 use crate::array::Shape;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
+use serde_json::Value;
 use thalweg_store::RunInfo;
 use thalweg_wire::SourceId;
 
@@ -19,6 +20,30 @@ pub(crate) struct Known {
     pub(crate) id: SourceId,
     pub(crate) name: String,
     pub(crate) shape: Shape,
+    pub(crate) row: Row,
+}
+
+/// What the numbers of a fit are called, and what its reasons to fail are; nothing where a source is no fit.
+#[derive(Debug, Clone, Default, FromPyObject, IntoPyObject, IntoPyObjectRef)]
+pub(crate) struct Row {
+    #[pyo3(item)]
+    pub(crate) features: Vec<String>,
+    #[pyo3(item)]
+    pub(crate) failures: Vec<String>,
+}
+
+impl Row {
+    /// Out of a source's description.
+    pub(crate) fn of(description: &Value) -> Self {
+        let names = |key: &str| {
+            let names = description["metadata"][key].as_array().into_iter().flatten();
+            names.filter_map(|name| Some(name.as_str()?.to_owned())).collect()
+        };
+        match description["kind"].as_str() {
+            Some("fit") => Self { features: names("features"), failures: names("failures") },
+            _ => Self::default(),
+        }
+    }
 }
 
 impl Sources {
@@ -27,6 +52,7 @@ impl Sources {
             id: source.id,
             name: source.name.clone(),
             shape: Shape::of(&source.description),
+            row: Row::of(&source.description),
         });
         Self::new(info.run, known.collect())
     }

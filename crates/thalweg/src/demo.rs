@@ -120,6 +120,9 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
     let here = |name: &str| node.is_none_or(|node| node == name);
     let mut text = format!("{}: {}\n", file.display(), print::verdict("ok"));
     for builder in topology.builders.iter().filter(|builder| here(&builder.name)) {
+        if !options.file_only {
+            thalweg_node::try_programs(builder).map_err(|error| refused(&error))?;
+        }
         text.push_str(&builder_text(builder));
     }
     let mut sources = Vec::new();

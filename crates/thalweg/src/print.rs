@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_build::{Ledger, LedgerEntry};
-use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport};
+use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport, UndecidedReport};
 use thalweg_page::text::{Align, Table, count, many, plain, times, volume, wrapped};
 pub(crate) use thalweg_page::tone::verdict;
 
@@ -168,7 +168,10 @@ fn run_text(report: &RunReport) -> String {
         report.cpu_seconds_per_gigabyte.source, report.cpu_seconds_per_gigabyte.builder
     );
     if let Some(trigger) = &report.trigger {
-        out.push_str(&trigger_text(trigger, report.bytes));
+        let cpu = report.cpu_seconds_per_gigabyte;
+        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+        let gigabytes = report.bytes as f64 * 1e-9;
+        out.push_str(&trigger_text(trigger, report.bytes, (cpu.source + cpu.builder) * gigabytes));
     }
     let _ = match report.back_pressure.stalls {
         0 => writeln!(out, "  back-pressure from the disk: none"),
@@ -197,7 +200,7 @@ fn run_text(report: &RunReport) -> String {
 
 /// What the trigger levels did; where they are simulated, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and
 /// Oki 2012, section 2.2).
-fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64) -> String {
+fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -> String {
     let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated, undecided } =
         trigger;
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
@@ -223,8 +226,19 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64) -> String {
         rates.filter_accepted,
         if *simulated { "; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)" } else { "" }
     );
-    if *undecided > 0 {
-        let _ = writeln!(out, "  undecided: {}: a number that was needed was not there", many(*undecided, "event"));
+    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    let _ = writeln!(out, "  CPU per event: {:.3} ms", cpu_seconds * 1e3 / (*level1).max(1) as f64);
+    if *undecided != UndecidedReport::default() {
+        let UndecidedReport { unsure, late, gone, ends } = *undecided;
+        let ended = if ends > 0 { format!(", which ended {}", many(ends, "time")) } else { String::new() };
+        let _ = writeln!(
+            out,
+            "  undecided: {}: {} could not be said, {} too late, {} without the program{ended}",
+            many(undecided.events(), "event"),
+            count(unsure),
+            count(late),
+            count(gone)
+        );
     }
     let _ = writeln!(out, "  fetched: {}; never asked for: {}", volume(fetched_bytes), volume(*unasked_bytes));
     out
@@ -440,12 +454,13 @@ mod tests {
     #[test]
     fn a_triggered_run_says_how_few_events_it_kept() {
         let counts = Triggered { level1: 50_000, level2: 1_502, filter: 98, unasked_bytes: 4_267_728_000 };
-        insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0), 117_000_000), @r"
+        insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0), 117_000_000, 6.0), @r"
           trigger, simulated: 50,000 events, level 2 accepted 1,502 (1 in 33.3), the event filter 98 (1 in 15.3)
           events/s: 10,000, 300, 19.6; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)
+          CPU per event: 0.120 ms
           fetched: 117 MB; never asked for: 4.27 GB
         ");
-        assert!(trigger_text(&TriggerReport::default(), 0).contains("level 2 accepted 0 (none)"));
+        assert!(trigger_text(&TriggerReport::default(), 0, 0.0).contains("level 2 accepted 0 (none)"));
     }
 
     #[test]

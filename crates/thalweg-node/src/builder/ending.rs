@@ -1,7 +1,8 @@
 //! The end of a run: what is built goes to disk, the ledger is closed, and the report is made.
 
 use super::assigning::{account_for_left_out, why_left_out};
-use super::{BELL, BuilderNode, RECORDER, add};
+use super::trigger::Trigger;
+use super::{BELL, BuilderNode, PROGRAM, RECORDER, add};
 use crate::blocks::Sent;
 use crate::{
     BuilderNodeConfig, BuilderReport, Calibration, Completion, CreditReport, Handle, NodeError, Steady, TriggerReport,
@@ -138,16 +139,23 @@ impl BuilderNode {
         if let Some(recorder) = self.blocks.recorder() {
             poller.add(recorder.as_fd(), RECORDER, Interest::READ)?;
         }
+        if let Some(trigger) = &self.trigger {
+            trigger.descriptors().try_for_each(|program| poller.add(program, PROGRAM, Interest::READ))?;
+        }
         loop {
             let (tai, mono) = (self.clock.now(), now());
             self.look_at_disk(mono);
+            if let Some(trigger) = &mut self.trigger {
+                trigger.look(mono);
+            }
             self.write_down(tai, mono);
             self.blocks.send_on(tai, mono, Duration::ZERO, true);
-            let accepted = self.trigger.as_ref().is_some_and(|trigger| trigger.has_accepted());
-            if !accepted && !self.blocks.has_closings() && !self.blocks.has_unsent() && self.blocks.in_flight() == 0 {
+            let idle = self.trigger.as_ref().is_none_or(|trigger| trigger.is_idle());
+            if idle && !self.blocks.has_closings() && !self.blocks.has_unsent() && self.blocks.in_flight() == 0 {
                 return Ok(());
             }
-            if self.blocks.in_flight() == 0 {
+            let look = self.trigger.as_ref().and_then(Trigger::next_look);
+            if self.blocks.in_flight() == 0 && (idle || look.is_none()) {
                 continue;
             }
             if let Some(failure) =
@@ -158,7 +166,8 @@ impl BuilderNode {
                 return Err(NodeError::Disk(failure));
             }
             handle.show(|| self.snapshot());
-            poller.wait(self.disk.next_look(mono).map(|at| at.saturating_sub(mono)), |token| {
+            let next = self.disk.next_look(mono).into_iter().chain(look).min();
+            poller.wait(next.map(|at| at.saturating_sub(mono)), |token| {
                 if token == BELL {
                     handle.clear();
                 }
@@ -199,7 +208,7 @@ impl BuilderNode {
         let copied_here = self.trigger.as_ref().map_or(0, |trigger| trigger.copied());
         let seconds = (ended_at - self.began_at).as_secs_f64();
         let trigger = self.trigger.as_ref().map(|trigger| {
-            let (undecided, simulated) = trigger.certainty();
+            let (undecided, simulated) = (trigger.undecided(), trigger.is_simulated());
             TriggerReport { undecided, simulated, ..TriggerReport::new(self.builder.triggered(), seconds) }
         });
         BuilderReport {

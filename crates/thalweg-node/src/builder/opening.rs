@@ -4,7 +4,7 @@ use super::assigning::Assigning;
 use super::ending::Disk;
 use super::snapshot::Shown;
 use super::trigger::Trigger;
-use super::{BuilderNode, SourceState, Tally};
+use super::{BuilderNode, PROGRAM, SourceState, Tally};
 use crate::blocks::Blocks;
 use crate::preflight::{builder_files, check_number};
 use crate::wait::Waiter;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use thalweg_arena::BlockPool;
 use thalweg_build::{Builder, BuilderConfig, Check, CreditState, Hold, Window};
 use thalweg_control::{AssignConfig, Config as ControlConfig, RunControl};
-use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints};
+use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest};
 use thalweg_wire::{EventId, RunNumber, SourceId, TaiNanos};
 
 /// Connections that have not said who they are, beside one for each source that is expected and not connected.
@@ -70,7 +70,12 @@ impl BuilderNode {
         let builder = Self::builder_config(&config, &topology.run, index, count, sources.clone(), window);
         let builder = Builder::new(BuilderConfig { held, ..builder });
         let stride = builder.config().builders;
-        let trigger = config.has_trigger().then(|| Trigger::new(&config, stride, topology.run.record));
+        let trigger = config.has_trigger().then(|| Trigger::new(&config, stride, topology.run.record, now()));
+        let trigger = trigger.transpose()?;
+        if let Some(trigger) = &trigger {
+            let poller = endpoints.poller();
+            trigger.descriptors().try_for_each(|program| poller.add(program, PROGRAM, Interest::READ))?;
+        }
         if let Some(CreditState { window, piece, .. }) = builder.credit() {
             tracing::info!(builder = name, window, piece, ?eager, "asks by credit");
         }
@@ -108,6 +113,7 @@ impl BuilderNode {
             began_at: now(),
             stalled: false,
             stalled_at: None,
+            undecided: false,
             disk: Disk::default(),
             shown: Shown::default(),
             eager,

@@ -6,22 +6,25 @@
 
 use super::SourceState;
 use crate::blocks::Blocks;
-use crate::topology::Decision;
-use crate::{BuilderNodeConfig, CheckConfig, NodeError};
+use crate::topology::{Decision, LevelConfig};
+use crate::{BuilderNodeConfig, CheckConfig, NodeError, UndecidedReport};
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, PlacePool, Span};
 use thalweg_build::{Builder, Closed, Missing, Violation};
-use thalweg_filter::{Condition, Decide, Fragment};
+use thalweg_filter::{Condition, Decide, Fragment, Program};
 use thalweg_link::Bytes;
 use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, SourceId, Status};
 
 /// The trigger levels of a builder.
 #[derive(Debug)]
-pub(super) struct Trigger {
-    level2: Option<Box<dyn Decide>>,
-    filter: Option<Box<dyn Decide>>,
+pub(crate) struct Trigger {
+    level2: Option<Level>,
+    /// The sources that level 2 decides on.
+    asked_first: Vec<usize>,
+    filter: Option<Level>,
     places: Option<PlacePool>,
     /// Places kept for the oldest event, so that later ones cannot keep it from being decided on: one for each source.
     kept: usize,
@@ -29,12 +32,31 @@ pub(super) struct Trigger {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     events: HashMap<EventId, Vec<Record>>,
+    /// What the event filter has, in the order in which it goes to disk.
+    waiting: VecDeque<Waiting>,
     /// Accepted, and not yet all of it copied.
     accepted: VecDeque<Closed>,
     stride: u64,
     record: bool,
     check: CheckConfig,
     copied: u64,
+}
+
+/// What decides.
+#[derive(Debug)]
+enum Level {
+    /// It says at once.
+    Here(Box<dyn Decide>),
+    /// It is a process of its own, and says later.
+    Program(Box<Program>),
+}
+
+/// An event that the event filter is to decide on.
+#[derive(Debug)]
+struct Waiting {
+    closed: Closed,
+    asked: bool,
+    accept: Option<bool>,
 }
 
 /// A slot as it arrived.
@@ -55,22 +77,37 @@ struct Record {
 }
 
 impl Trigger {
-    /// For one of `builders` builders. `record`: whether what is accepted is to be copied at all.
-    pub(super) fn new(config: &BuilderNodeConfig, builders: u32, record: bool) -> Self {
-        Self {
-            level2: None,
-            filter: None,
+    /// For one of `builders` builders. `record`: whether what is accepted is to be copied at all. Programs that decide
+    /// are started.
+    pub(crate) fn new(
+        config: &BuilderNodeConfig,
+        builders: u32,
+        record: bool,
+        now: Duration,
+    ) -> Result<Self, NodeError> {
+        let start = |level: Option<&LevelConfig>, key: &str| match level.map(|level| level.decision(0)) {
+            Some(Ok(Decision::Program(program))) => match Program::start(program, now) {
+                Ok(program) => Ok(Some(Level::Program(Box::new(program)))),
+                Err(problem) => Err(wrong(config, &format!("{key}.program"), &problem)),
+            },
+            _ => Ok(None),
+        };
+        Ok(Self {
+            level2: start(config.level2.as_ref(), "level2")?,
+            asked_first: Vec::new(),
+            filter: start(config.filter.as_ref(), "filter")?,
             places: None,
             kept: 0,
             slots: Vec::new(),
             free: Vec::new(),
             events: HashMap::new(),
+            waiting: VecDeque::new(),
             accepted: VecDeque::new(),
             stride: builders.into(),
             record,
             check: config.check,
             copied: 0,
-        }
+        })
     }
 
     /// Makes what decides, once it is known what the sources send.
@@ -80,39 +117,102 @@ impl Trigger {
         ids: &[(SourceId, String)],
         sources: &[SourceState],
     ) -> Result<(), NodeError> {
-        let wrong =
-            |(key, problem): (&str, String)| NodeError::Config(format!("builder '{}': {key}: {problem}", config.name));
-        let made = |key: &'static str, decision: Decision| -> Result<Box<dyn Decide>, NodeError> {
-            let mut condition = match decision {
-                Decision::Simulated(simulated) => return Ok(Box::new(simulated)),
-                Decision::Condition(condition) => condition,
-            };
-            for variable in condition.variables() {
-                let named = ids.iter().position(|(_, name)| Condition::variable(name) == variable);
-                let Some(source) = named else { continue };
-                let features = &sources[source].description["metadata"]["features"];
-                let Ok(features) = serde_json::from_value::<Vec<String>>(features.clone()) else {
-                    let problem = format!("source '{}' has no features: it is no fit", ids[source].1);
-                    return Err(wrong((key, problem)));
-                };
-                condition.bind(variable, ids[source].0, features);
-            }
-            condition.check().map_err(|problem| wrong((key, problem)))?;
-            Ok(Box::new(condition))
-        };
         if let Some(level2) = &config.level2 {
-            self.level2 = Some(made("level2.accept", level2.decision().map_err(wrong)?)?);
+            let is_asked = |source: &usize| level2.sources.contains(&ids[*source].1);
+            self.asked_first = (0..ids.len()).filter(is_asked).collect();
         }
-        if let Some(filter) = &config.filter {
-            self.filter = Some(made("filter.accept", filter.decision().map_err(wrong)?)?);
+        let levels = [(&mut self.level2, &config.level2, "level2", 1), (&mut self.filter, &config.filter, "filter", 2)];
+        for (level, config_of, name, seed) in levels {
+            let Some(level_config) = config_of else { continue };
+            if let Some(Level::Program(program)) = level {
+                let seen = if name == "level2" { self.asked_first.clone() } else { (0..ids.len()).collect() };
+                let bytes = seen.iter().map(|source| sources[*source].slot_bytes as usize).sum();
+                let describe = |source: &usize| {
+                    let (id, name) = &ids[*source];
+                    serde_json::json!({ "id": id.to_string(), "name": name, "description": sources[*source].description })
+                };
+                let introduction = serde_json::json!({
+                    "builder": config.name,
+                    "level": name,
+                    "sources": seen.iter().map(describe).collect::<Vec<_>>(),
+                });
+                let begun = program.begin(&introduction, bytes, crate::now());
+                begun.map_err(|problem| wrong(config, &format!("{name}.program"), &problem))?;
+                continue;
+            }
+            let decision = level_config.decision(seed);
+            let decision = decision.map_err(|(key, problem)| wrong(config, &format!("{name}.{key}"), &problem))?;
+            let here = Self::here(decision, ids, sources);
+            *level = here.map_err(|problem| wrong(config, &format!("{name}.accept"), &problem))?.map(Level::Here);
         }
         Ok(())
     }
 
-    /// Events that could not be decided on, and whether any decision is drawn.
-    pub(super) fn certainty(&self) -> (u64, bool) {
-        let levels = || self.level2.iter().chain(&self.filter);
-        (levels().map(|level| level.undecided()).sum(), levels().any(|level| level.is_simulated()))
+    /// What decides in this process, if anything does.
+    fn here(
+        decision: Decision,
+        ids: &[(SourceId, String)],
+        sources: &[SourceState],
+    ) -> Result<Option<Box<dyn Decide>>, String> {
+        let mut condition = match decision {
+            Decision::Program(_) => return Ok(None),
+            Decision::Simulated(simulated) => return Ok(Some(Box::new(simulated))),
+            Decision::Condition(condition) => condition,
+        };
+        for variable in condition.variables() {
+            let named = ids.iter().position(|(_, name)| Condition::variable(name) == variable);
+            let Some(source) = named else { continue };
+            let features = &sources[source].description["metadata"]["features"];
+            let features = serde_json::from_value::<Vec<String>>(features.clone())
+                .map_err(|_| format!("source '{}' has no features: it is no fit", ids[source].1))?;
+            condition.bind(variable, ids[source].0, features);
+        }
+        condition.check()?;
+        Ok(Some(Box::new(condition)))
+    }
+
+    fn levels(&self) -> impl Iterator<Item = &Level> {
+        self.level2.iter().chain(&self.filter)
+    }
+
+    fn programs(&self) -> impl Iterator<Item = &Program> {
+        self.levels().filter_map(|level| match level {
+            Level::Program(program) => Some(&**program),
+            Level::Here(_) => None,
+        })
+    }
+
+    /// What is readable when a program has something to say.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.programs().map(AsFd::as_fd)
+    }
+
+    /// When to look at the programs, though they say nothing.
+    pub(super) fn next_look(&self) -> Option<Duration> {
+        self.programs().filter_map(Program::next_look).min()
+    }
+
+    /// Events that could not be decided on.
+    pub(super) fn undecided(&self) -> UndecidedReport {
+        let mut report = UndecidedReport::default();
+        for level in self.levels() {
+            match level {
+                Level::Here(level) => report.unsure += level.undecided(),
+                Level::Program(program) => {
+                    let undecided = program.undecided();
+                    report.unsure += undecided.unsure;
+                    report.late += undecided.late;
+                    report.gone += undecided.gone;
+                    report.ends += undecided.ends;
+                }
+            }
+        }
+        report
+    }
+
+    /// Whether any decision is drawn.
+    pub(super) fn is_simulated(&self) -> bool {
+        self.levels().any(|level| matches!(level, Level::Here(level) if level.is_simulated()))
     }
 
     /// Sets memory aside, once it is known how long the sources' slots are: as much as the blocks have, and two places
@@ -182,11 +282,23 @@ impl Trigger {
         (in_pieces, result)
     }
 
+    /// Hears what programs say, and lets time pass for them.
+    pub(super) fn look(&mut self, now: Duration) {
+        for level in self.level2.iter_mut().chain(&mut self.filter) {
+            if let Level::Program(program) = level {
+                program.look(now);
+            }
+        }
+    }
+
+    /// Whether the event filter has no room for more, so that nothing behind it goes on.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.iter().any(|waiting| !waiting.asked)
+    }
+
     /// Level 2 decides on whatever it can.
-    pub(super) fn decide(&mut self, builder: &mut Builder) {
-        while let Some(event) = builder.next_decision() {
-            let Some(level2) = &mut self.level2 else { return };
-            let accept = level2.accept(event, &mut fragments(&self.events, &self.slots, event));
+    pub(super) fn decide(&mut self, builder: &mut Builder, now: Duration) {
+        while let Some((event, accept)) = self.next_decision(builder, now) {
             builder.decide(event, accept);
             if !accept {
                 self.let_go(event);
@@ -194,24 +306,88 @@ impl Trigger {
         }
     }
 
-    /// The event filter decides on events that are closed.
-    pub(super) fn filter(&mut self, builder: &mut Builder, closed: Closed) {
-        let Closed { first, count, missing } = closed;
-        for step in 0..u64::from(count) {
-            let event = EventId(first.0 + step * self.stride);
-            let accept = match &mut self.filter {
-                Some(filter) => filter.accept(event, &mut fragments(&self.events, &self.slots, event)),
-                None => true,
+    fn next_decision(&mut self, builder: &mut Builder, now: Duration) -> Option<(EventId, bool)> {
+        loop {
+            let program = match self.level2.as_mut()? {
+                Level::Here(level) => {
+                    let event = builder.next_decision()?;
+                    let fragments = &mut fragments(&self.events, &self.slots, event, &self.asked_first);
+                    return Some((event, level.accept(event, fragments)));
+                }
+                Level::Program(program) => program,
             };
-            if !accept {
-                builder.reject(&missing);
+            if let Some(answer) = program.next_answer() {
+                return Some(answer);
             }
-            if accept && self.record {
-                self.accepted.push_back(Closed { first: event, count: 1, missing: missing.clone() });
-            } else {
-                self.let_go(event);
+            if !program.has_room() {
+                return None;
+            }
+            let event = builder.next_decision()?;
+            let fragments = &mut fragments(&self.events, &self.slots, event, &self.asked_first);
+            if let Some(accept) = program.ask(event, fragments, now) {
+                return Some((event, accept));
             }
         }
+    }
+
+    /// The event filter is to decide on events that are closed.
+    pub(super) fn filter(&mut self, closed: Closed) {
+        let Closed { first, count, missing } = closed;
+        for step in 0..u64::from(count) {
+            let first = EventId(first.0 + step * self.stride);
+            let closed = Closed { first, count: 1, missing: missing.clone() };
+            self.waiting.push_back(Waiting { closed, asked: false, accept: None });
+        }
+    }
+
+    /// The event filter decides on whatever it can. True where it takes more events.
+    pub(super) fn pass_filter(&mut self, builder: &mut Builder, now: Duration) -> bool {
+        if let Some(Level::Program(program)) = &mut self.filter {
+            while let Some((event, accept)) = program.next_answer() {
+                let asked = self.waiting.iter_mut().find(|waiting| waiting.closed.first == event);
+                asked.into_iter().for_each(|waiting| waiting.accept = Some(accept));
+            }
+        }
+        let mut takes_more = true;
+        let first = self.waiting.partition_point(|waiting| waiting.asked);
+        for waiting in self.waiting.range_mut(first..) {
+            let event = waiting.closed.first;
+            let fragments = &mut fragments(&self.events, &self.slots, event, &[]);
+            waiting.accept = match &mut self.filter {
+                None => Some(true),
+                Some(Level::Here(level)) => Some(level.accept(event, fragments)),
+                Some(Level::Program(program)) if program.has_room() => program.ask(event, fragments, now),
+                Some(Level::Program(_)) => {
+                    takes_more = false;
+                    break;
+                }
+            };
+            waiting.asked = true;
+        }
+        while let Some(accept) = self.waiting.front().and_then(|waiting| waiting.accept)
+            && let Some(Waiting { closed, .. }) = self.waiting.pop_front()
+        {
+            if !accept {
+                builder.reject(&closed.missing);
+            }
+            if accept && self.record {
+                self.accepted.push_back(closed);
+            } else {
+                self.let_go(closed.first);
+            }
+        }
+        takes_more
+    }
+
+    /// The lowest number of an event that is closed and whose fragments are still needed.
+    pub(super) fn oldest_held(&self) -> Option<EventId> {
+        let waiting = self.waiting.iter().map(|waiting| waiting.closed.first);
+        waiting.chain(self.accepted.iter().map(|closed| closed.first)).min()
+    }
+
+    /// Whether nothing waits for the event filter, or to be copied.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.accepted.is_empty()
     }
 
     /// Whether accepted events wait to be copied.
@@ -295,15 +471,24 @@ impl Trigger {
     }
 }
 
-/// The fragments of an event that are here.
+fn wrong(config: &BuilderNodeConfig, key: &str, problem: &str) -> NodeError {
+    NodeError::Config(format!("builder '{}': {key}: {problem}", config.name))
+}
+
+/// The fragments of an event that are here and of these sources; of all, where none are named. What others packed into one
+/// slot with an earlier event may have come, too.
 fn fragments<'a>(
     events: &'a HashMap<EventId, Vec<Record>>,
     slots: &'a [Option<Slot>],
     event: EventId,
+    sources: &'a [usize],
 ) -> impl Iterator<Item = Fragment<'a>> {
-    events.get(&event).into_iter().flatten().filter_map(|record| {
+    let seen = move |record: &&Record| sources.is_empty() || sources.contains(&record.source);
+    events.get(&event).into_iter().flatten().filter(seen).filter_map(move |record| {
         let bytes = &slots[record.slot].as_ref()?.bytes;
-        let header = header(bytes, record.offset).filter(|h| h.piece_length as usize == record.len - HEADER_LEN)?;
+        let is_ours =
+            |header: &FragmentHeader| header.event == event && header.piece_length as usize == record.len - HEADER_LEN;
+        let header = header(bytes, record.offset).filter(is_ours)?;
         Some(Fragment::new(header, bytes, record.offset + HEADER_LEN))
     })
 }
@@ -325,7 +510,7 @@ mod tests {
     #[test]
     fn what_waits_for_the_decision_on_events_beyond_the_end_makes_room() {
         let config = BuilderNodeConfig::new("b", Vec::new());
-        let mut trigger = Trigger::new(&config, 1, true);
+        let mut trigger = Trigger::new(&config, 1, true, Duration::ZERO).unwrap();
         let mut places = PlacePool::new("test", 2, 4096).unwrap();
         let slot = |records| Some(Slot { bytes: Bytes::Place(places.take(64).unwrap()), records });
         trigger.slots = [2, 1].map(slot).into();

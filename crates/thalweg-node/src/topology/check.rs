@@ -1,6 +1,8 @@
 //! What is wrong with a topology, as far as that can be said without touching anything.
 
-use super::{BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LinkConfig, Policy, SourceNodeConfig, Topology};
+use super::{
+    BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LevelConfig, LinkConfig, Policy, SourceNodeConfig, Topology,
+};
 use crate::Wait;
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -99,30 +101,36 @@ impl Topology {
         let eager = builder.eager_credit.0 <= 64 << 20 && builder.eager_limit.0 <= builder.eager_credit.0;
         must(eager, "eager_limit", "eager_limit <= eager_credit <= 64MiB must hold")?;
         must(builder.segment.0 >= block, "segment", "a segment holds at least one block")?;
-        self.check_trigger(builder).map_err(|(name, problem)| (field(name), problem))?;
+        self.check_trigger(builder).map_err(|(name, problem)| (field(&name), problem))?;
         must(!builder.deadline.is_zero(), "deadline", "with a deadline of 0 every event is incomplete")
     }
 
-    fn check_trigger(&self, builder: &BuilderNodeConfig) -> Result<(), (&'static str, String)> {
+    fn check_trigger(&self, builder: &BuilderNodeConfig) -> Result<(), (String, String)> {
+        let all: Vec<&str> = self.sources.iter().map(|source| &source.name[..]).collect();
         if let Some(level2) = &builder.level2 {
+            let wrong = |(key, problem): (&str, String)| (format!("level2.{key}"), problem);
             let asked: Vec<&str> = level2.sources.iter().map(String::as_str).collect();
-            check_condition(&level2.decision()?, &asked)
-                .map_err(|problem| ("level2.accept", format!("{problem} among level2.sources")))?;
-            if level2.sources.is_empty() {
-                return Err(("level2.sources", "it decides on what these send: name at least one".into()));
+            check_level(level2, 1, &asked, builder.deadline).map_err(|(key, problem)| {
+                let among = if key == "accept" && problem.contains("source") { " among level2.sources" } else { "" };
+                wrong((key, format!("{problem}{among}")))
+            })?;
+            if asked.is_empty() {
+                return Err(wrong(("sources", "it decides on what these send: name at least one".into())));
             }
-            for (at, name) in level2.sources.iter().enumerate() {
-                if !self.sources.iter().any(|source| source.name == *name) {
-                    return Err(("level2.sources", format!("there is no source '{name}'")));
+            for (at, name) in asked.iter().enumerate() {
+                if !all.contains(name) {
+                    return Err(wrong(("sources", format!("there is no source '{name}'"))));
                 }
-                if level2.sources[..at].contains(name) {
-                    return Err(("level2.sources", format!("'{name}' is named twice")));
+                if asked[..at].contains(name) {
+                    return Err(wrong(("sources", format!("'{name}' is named twice"))));
                 }
             }
         }
         let Some(filter) = &builder.filter else { return Ok(()) };
-        let all: Vec<&str> = self.sources.iter().map(|source| &source.name[..]).collect();
-        check_condition(&filter.decision()?, &all).map_err(|problem| ("filter.accept", problem))
+        if !filter.sources.is_empty() {
+            return Err(("filter.sources".into(), "it sees the whole event: `sources` goes with level2".into()));
+        }
+        check_level(filter, 2, &all, builder.deadline).map_err(|(key, problem)| (format!("filter.{key}"), problem))
     }
 
     fn check_source(&self, source: &SourceNodeConfig, ids: &mut HashSet<SourceId>) -> Result<(), Problem> {
@@ -142,6 +150,7 @@ impl Topology {
             Some(DeviceConfig::Edu(edu)) => Some(edu.check()),
             Some(DeviceConfig::Nvme(nvme)) => Some(nvme.check()),
             Some(DeviceConfig::Stream(stream)) => Some(stream.check().map(drop)),
+            Some(DeviceConfig::Comedi(comedi)) => Some(comedi.check()),
             Some(DeviceConfig::V4l2(_) | DeviceConfig::Fit(_)) => Some(Ok(())),
             _ => None,
         };
@@ -246,14 +255,29 @@ impl Topology {
     }
 }
 
-/// Whether a condition speaks of these sources alone.
-fn check_condition(decision: &Decision, sources: &[&str]) -> Result<(), String> {
-    let Decision::Condition(condition) = decision else { return Ok(()) };
-    for variable in condition.variables() {
-        match sources.iter().filter(|source| Condition::variable(source) == variable).count() {
-            0 => return Err(format!("there is no source '{variable}'")),
-            1 => {}
-            _ => return Err(format!("'{variable}' is the name of several sources")),
+/// Whether a level can decide on what these sources send, before an event's own deadline.
+fn check_level(
+    level: &LevelConfig,
+    usual_seed: u64,
+    sources: &[&str],
+    deadline: Duration,
+) -> Result<(), (&'static str, String)> {
+    match level.decision(usual_seed)? {
+        Decision::Simulated(_) => {}
+        Decision::Program(program) => {
+            if program.deadline.is_zero() || program.deadline > deadline {
+                let most = humantime::format_duration(deadline);
+                return Err(("deadline", format!("more than 0, and at most the builder's own deadline, {most}")));
+            }
+        }
+        Decision::Condition(condition) => {
+            for variable in condition.variables() {
+                match sources.iter().filter(|source| Condition::variable(source) == variable).count() {
+                    0 => return Err(("accept", format!("there is no source '{variable}'"))),
+                    1 => {}
+                    _ => return Err(("accept", format!("'{variable}' is the name of several sources"))),
+                }
+            }
         }
     }
     Ok(())

@@ -132,7 +132,7 @@ fn events_are_accepted_by_what_their_images_show() {
         let events: Vec<u64> = rows(folder.path(), 0).1.into_iter().map(|(event, _)| event).collect();
         assert_eq!(events, kept);
         let trigger = &report["trigger"];
-        assert_eq!((&trigger["undecided"], &trigger["simulated"]), (&8.into(), &false.into()), "{trigger}");
+        assert_eq!((&trigger["undecided"]["unsure"], &trigger["simulated"]), (&8.into(), &false.into()), "{trigger}");
         assert_eq!(trigger["level2_accepted"], kept.len());
         let rejected = (32 - kept.len() as u64) * 3136;
         assert_eq!(trigger["unasked_bytes"], rejected, "images of events that were rejected were never asked for");
@@ -154,7 +154,20 @@ fn a_condition_that_is_none_is_refused() {
     refused("check", "filter = { accept = \"other.x < 1.0\" }", "there is no source 'other'");
     refused("check", "filter = { accept = true }", "a fraction of the events, from 0 to 1, or a condition");
     refused("check", "filter = { accept = 1.5 }", "filter.accept: 1.5; it is a fraction");
-    refused("check", "filter = { accept = \"fit0.x < 1.0\", seed = 3 }", "filter.seed: a condition draws no lots");
+    refused("check", "filter = { accept = \"fit0.x < 1.0\", seed = 3 }", "filter.seed: it draws no lots");
+    refused("check", "filter = { seed = 3 }", "filter.seed: it draws no lots");
+    refused("check", "filter = {}", "filter.accept: state which events are accepted, or a `program`");
+    refused("check", "filter = { accept = 0.5, program = [\"true\"] }", "filter.program: `accept` decides");
+    refused("check", "filter = { accept = 0.5, deadline = \"1s\" }", "filter.deadline: it needs no time");
+    refused("check", "filter = { accept = 0.5, directory = \"x\" }", "filter.directory: nothing is started there");
+    refused("check", "filter = { accept = 0.5, sources = [\"camera\"] }", "filter.sources: it sees the whole event");
+    refused("check", "filter = { program = [\"true\"], deadline = \"3s\" }", "at most the builder's own deadline, 2s");
+    refused(
+        "check",
+        "filter = { program = [\"no-program\"] }",
+        "filter.program: 'no-program': No such file or directory",
+    );
+    refused("check", "filter = { program = [\"true\"] }", "filter.program: 'true': it ended (exit status: 0)");
     refused(
         "check",
         "filter = { accept = 0.5, otherwise = \"reject\" }",

@@ -1,0 +1,156 @@
+//! The program's side of a [decision made by a program](crate::Program).
+
+use crate::program::{ANSWER, NO, QUESTION, READY, UNSURE, VERSION, YES};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use thalweg_arena::{Arena, View, recv_fds};
+use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RecordBytes, Records};
+
+/// The longest introduction that is read.
+const LONGEST: u64 = 64 << 20;
+
+/// What a builder asks, event by event; each is to be [answered](Self::answer).
+///
+/// ```no_run
+/// let Some(mut questions) = thalweg_filter::Questions::from_stdin()? else { return Ok(()) };
+/// while let Some(question) = questions.next_question()? {
+///     let brightest = |(_, payload): (_, &[u8])| payload.iter().copied().max();
+///     let accept = question.fragments().filter_map(brightest).max() > Some(40);
+///     questions.answer(question.event, Some(accept))?;
+/// }
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct Questions {
+    socket: UnixStream,
+    memory: Arc<Arena>,
+    introduction: serde_json::Value,
+}
+
+/// An event to decide on: a copy of the fragments that are here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// Its number.
+    pub event: EventId,
+    /// Of each fragment the header, and the payload behind it.
+    pub records: Vec<Vec<u8>>,
+}
+
+impl Questions {
+    /// Tells the builder at standard input that this program is ready, and waits until a run begins. None where the
+    /// builder has ended before.
+    ///
+    /// # Errors
+    /// Standard input is no builder's.
+    pub fn from_stdin() -> io::Result<Option<Self>> {
+        let builder = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let questions = Self::new(builder)?;
+        // What this program starts has a standard input of its own: it reads no questions, and keeps no run from ending.
+        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+        Ok(questions)
+    }
+
+    fn new(mut socket: UnixStream) -> io::Result<Option<Self>> {
+        let strange = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        let no_builder = |error: io::Error| {
+            strange(&format!(
+                "standard input is no builder's: a topology names this program, and a node starts it ({error})"
+            ))
+        };
+        socket.write_all(&answer(VERSION, READY)).map_err(no_builder)?;
+        let mut text = [0; QUESTION];
+        let (read, files) = recv_fds(&socket, &mut text, 2).map_err(io::Error::other)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        socket.read_exact(&mut text[read..])?;
+        let Ok([memory, introduction]) = <[OwnedFd; 2]>::try_from(files) else {
+            return Err(strange("the builder sent no memory"));
+        };
+        let memory = Arena::import(memory).map_err(io::Error::other)?;
+        let (mut file, mut text) = (File::from(introduction), Vec::new());
+        file.rewind()?;
+        file.take(LONGEST).read_to_end(&mut text)?;
+        let introduction = serde_json::from_slice(&text)?;
+        Ok(Some(Self { socket, memory, introduction }))
+    }
+
+    /// What the builder says of its run: `sources[]` have `id`, `name` and `description`.
+    pub fn introduction(&self) -> &serde_json::Value {
+        &self.introduction
+    }
+
+    /// Waits for the next event. None where the run is over.
+    ///
+    /// # Errors
+    /// The builder says what it should not.
+    pub fn next_question(&mut self) -> io::Result<Option<Question>> {
+        let mut question = [0; QUESTION];
+        let read = loop {
+            match self.socket.read(&mut question) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
+        if read == 0 {
+            return Ok(None);
+        }
+        self.socket.read_exact(&mut question[read..])?;
+        let [event, offset, bytes] =
+            [0, 8, 16].map(|at| question[at..].first_chunk().copied().map(u64::from_le_bytes).unwrap_or_default());
+        let strange = |what: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, what.to_string());
+        let outside = || strange(&"a question lies outside the builder's memory");
+        let bytes = usize::try_from(bytes).map_err(|_| outside())?;
+        let view = Seen(self.memory.view(offset, bytes).ok_or_else(outside)?);
+        let mut records = Vec::new();
+        for record in Records::new(&view) {
+            let (at, _, payload) = record.map_err(|error| strange(&error))?;
+            let mut record = vec![0; payload.end - at];
+            view.copy_to(at, &mut record);
+            records.push(record);
+        }
+        Ok(Some(Question { event: EventId(event), records }))
+    }
+
+    /// Whether an event is accepted. None: that cannot be said.
+    ///
+    /// # Errors
+    /// The builder is gone.
+    pub fn answer(&mut self, event: EventId, accept: Option<bool>) -> io::Result<()> {
+        let verdict = accept.map_or(UNSURE, |accept| if accept { YES } else { NO });
+        self.socket.write_all(&answer(event.0, verdict))
+    }
+}
+
+impl Question {
+    /// Headers and payloads, in no particular order.
+    pub fn fragments(&self) -> impl Iterator<Item = (FragmentHeader, &[u8])> {
+        self.records.iter().filter_map(|record| {
+            let header = FragmentHeader::decode(record).ok()?;
+            Some((header, &record[HEADER_LEN..]))
+        })
+    }
+}
+
+/// A question's place in the builder's memory.
+struct Seen(View);
+
+impl RecordBytes for Seen {
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_to(&self, at: usize, out: &mut [u8]) {
+        self.0.copy_to(at, out);
+    }
+}
+
+fn answer(number: u64, verdict: u32) -> [u8; ANSWER] {
+    let mut bytes = [0; ANSWER];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes[8..12].copy_from_slice(&verdict.to_le_bytes());
+    bytes
+}

@@ -1,0 +1,177 @@
+"""A function decides which events are kept, in a process of its own; whatever it does, the run goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import thalweg
+
+EVENTS = 200
+# Of four, one is bright.
+IMAGES = np.stack([np.full((8, 6), 200 if image == 2 else 5 + image, np.uint8) for image in range(4)])
+TOPOLOGY = """
+[run]
+directory = "runs"
+events = {events}
+
+[[builder]]
+name = "builder"
+listen = ["{listen}"]
+{level} = {{ {sources} program = ["{python}", "decides.py"], deadline = "{deadline}", otherwise = "{otherwise}" }}
+
+[[source]]
+name = "camera"
+id = "1.0"
+link = "{link}"
+policy = "block"
+rate = {rate}
+device = {{ kind = "npy", file = "images.npy", loop = true }}
+
+[[source]]
+name = "adc"
+id = "2.0"
+link = "{link}"
+policy = "block"
+rate = {rate}
+device = {{ kind = "model-adc", size = "1KiB" }}
+"""
+KEEP = """
+import thalweg
+
+def keep(event):
+    assert event.complete
+    return event["camera"].array.max() > 100
+
+thalweg.decide(keep)
+"""
+
+
+def run(
+    program: Path,
+    folder: Path,
+    text: str,
+    *,
+    level: str = "filter",
+    listen: str = "shm:run.sock",
+    deadline: str = "900ms",
+    otherwise: str = "accept",
+    rate: str = "2000.0",
+    events: int = EVENTS,
+) -> tuple[dict[str, Any], str]:
+    """Takes a run, and returns its report and what was said while it was taken."""
+    (folder / "decides.py").write_text(text)
+    np.save(folder / "images.npy", IMAGES)
+    kind = listen.split(":")[0]
+    said = TOPOLOGY.format(
+        level=level,
+        sources='sources = ["camera"],' if level == "level2" else "",
+        python=sys.executable,
+        deadline=deadline,
+        otherwise=otherwise,
+        listen=listen,
+        link=kind,
+        rate=rate,
+        events=events,
+    )
+    (folder / "run.toml").write_text(said)
+    command = [program, "run", "run.toml", "--json"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout.splitlines()[-1])
+    report["directory"] = folder / report["directory"]
+    assert report["ledger"]["unaccounted"] == 0
+    assert report["trigger"]["level1"] == events
+    return report, ended.stderr
+
+
+def bright(events: int = EVENTS) -> list[int]:
+    return [event for event in range(events) if event % 4 == 2]
+
+
+@pytest.mark.parametrize("listen", ["shm:run.sock", "tcp:127.0.0.1:0"])
+@pytest.mark.parametrize("level", ["filter", "level2"])
+def test_what_the_function_wants_is_on_disk(program: Path, tmp_path: Path, level: str, listen: str) -> None:
+    # Level 2 has the camera alone.
+    report, _ = run(program, tmp_path, KEEP, level=level, listen=listen)
+    recorded = thalweg.open(report["directory"])
+    assert recorded.ids().tolist() == bright()
+    assert all(event.complete and (event["camera"].array == 200).all() for event in recorded)
+    assert report["trigger"]["undecided"] == {"unsure": 0, "late": 0, "gone": 0, "ends": 0}
+    assert report["trigger"]["simulated"] is False
+
+
+def test_a_function_that_raises_costs_the_event_that_it_was_asked_for(program: Path, tmp_path: Path) -> None:
+    text = KEEP.replace("    assert event.complete\n", "    1 / (event.id % 10)\n")
+    report, said = run(program, tmp_path, text)
+    undecided = [event for event in range(EVENTS) if event % 10 == 0]
+    assert thalweg.open(report["directory"]).ids().tolist() == sorted({*bright(), *undecided})
+    assert report["trigger"]["undecided"]["unsure"] == len(undecided)
+    assert said.count("ZeroDivisionError") == 10, "more is not said"
+
+
+def test_a_function_that_is_slow_costs_what_it_is_late_for(program: Path, tmp_path: Path) -> None:
+    text = KEEP.replace("    assert event.complete\n", "    if event.id == 50:\n        time.sleep(0.3)\n").replace(
+        "import thalweg", "import time\nimport thalweg"
+    )
+    report, _ = run(program, tmp_path, text, deadline="100ms", otherwise="reject", rate="500.0", events=400)
+    kept = set(thalweg.open(report["directory"]).ids().tolist())
+    assert report["trigger"]["undecided"]["late"] > 0
+    assert kept < set(bright(400))
+    # It is heard again.
+    assert 398 in kept
+
+
+def test_a_program_that_crashes_is_started_again(program: Path, tmp_path: Path) -> None:
+    text = "import os\nfrom pathlib import Path\n" + KEEP.replace(
+        "    assert event.complete\n",
+        "    if event.id == 50:\n        os.abort()\n",
+    )
+    report, said = run(program, tmp_path, text, otherwise="reject", rate="200.0", events=800)
+    kept = set(thalweg.open(report["directory"]).ids().tolist())
+    undecided = report["trigger"]["undecided"]
+    assert (undecided["ends"], undecided["gone"] > 0) == (1, True)
+    assert kept < set(bright(800))
+    assert 798 in kept
+    assert "it is started again" in said
+
+
+def test_what_is_no_such_program_is_said_before_the_run(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "decides.py").write_text("print('hello')\n")
+    text = TOPOLOGY.format(
+        level="filter",
+        sources="",
+        python=sys.executable,
+        deadline="1s",
+        otherwise="accept",
+        listen="shm:run.sock",
+        link="shm",
+        rate="1.0",
+        events=1,
+    )
+    (tmp_path / "run.toml").write_text(text)
+    np.save(tmp_path / "images.npy", IMAGES)
+    # From another directory: the program is beside the file.
+    for command in "run", "check":
+        asked = [program, command, tmp_path / "run.toml"]
+        ended = subprocess.run(asked, cwd="/", capture_output=True, text=True, check=False, timeout=60)
+        assert ended.returncode != 0
+        assert "builder 'builder': filter.program" in ended.stderr
+        assert "it ended (exit status: 0)" in ended.stderr
+    (tmp_path / "decides.py").write_text(KEEP)
+    asked = [program, "check", tmp_path / "run.toml"]
+    ended = subprocess.run(asked, cwd="/", capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_program_by_itself_says_what_starts_it() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", KEEP], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "standard input is no builder's: a topology names this program" in ended.stderr.splitlines()[-1]
