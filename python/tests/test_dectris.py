@@ -1,0 +1,202 @@
+"""What a detector of Dectris' streams, in a run: Eiger's simulator, and images however they are encoded."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import thalweg
+from thalweg import dectris
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+bitshuffle = pytest.importorskip("bitshuffle", reason="bitshuffle is not installed")
+lz4 = pytest.importorskip("lz4.block", reason="lz4 is not installed")
+pytest.importorskip("zmq", reason="pyzmq is not installed")
+SIMULATOR = Path(sys.executable).parent / "eiger-simulator"
+# The simulator's detector has so many pixels, whatever it is told.
+WIDTH, HEIGHT = 3110, 3269
+TOPOLOGY = """
+[run]
+directory = "runs"
+events = {events}
+
+[[builder]]
+name = "builder"
+listen = ["tcp:127.0.0.1:0"]
+block = "64MiB"
+
+[[source]]
+name = "eiger"
+id = "1.0"
+"""
+
+
+def pixels(image: int) -> np.ndarray[Any, Any]:
+    pixels = np.zeros((HEIGHT, WIDTH), np.uint16)
+    pixels[:, :10] = np.arange(10)
+    pixels[100 * image : 100 * image + 50] = image + 1
+    return pixels
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class Detector:
+    """The simulator, and what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.control, self.stream = free_port(), free_port()
+        images = [bitshuffle.compress_lz4(pixels(image)).tobytes() for image in range(3)]
+        (folder / "data").mkdir()
+        (folder / "data" / "images.bslz4.pickle").write_bytes(pickle.dumps(images))
+        command = [SIMULATOR, "--host", "127.0.0.1", "--port", str(self.control), "--zmq", self.endpoint]
+        with (folder / "simulator.log").open("wb") as log:
+            self.process = subprocess.Popen([*command, "--dataset", folder / "data"], stdout=log, stderr=log)
+        while True:
+            assert self.process.poll() is None, (folder / "simulator.log").read_text()
+            try:
+                self.tell("command/initialize")
+                return
+            except urllib.error.URLError:
+                time.sleep(0.1)
+
+    @property
+    def endpoint(self) -> str:
+        return f"tcp://127.0.0.1:{self.stream}"
+
+    def tell(self, what: str, value: Any = None) -> None:
+        body = None if value is None else json.dumps({"value": value}).encode()
+        address = f"http://127.0.0.1:{self.control}/detector/api/1.6.0/{what}"
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method="PUT")
+        urllib.request.urlopen(request, timeout=60).read()
+
+    def series(self, images: int) -> None:
+        """Takes a series, to its end."""
+        self.tell("config/nimages", images)
+        self.tell("config/count_time", 0.05)
+        self.tell("command/arm")
+        self.tell("command/trigger")
+
+
+@pytest.fixture
+def detector(tmp_path: Path) -> Iterator[Detector]:
+    if not SIMULATOR.exists():
+        pytest.skip("eiger-simulator is not installed")
+    detector = Detector(tmp_path)
+    yield detector
+    detector.process.kill()
+    detector.process.wait()
+
+
+def test_two_series_are_one_run(detector: Detector, program: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(TOPOLOGY.format(events=10))
+    building = subprocess.Popen(
+        [program, "node", "builder", tmp_path / "run.toml", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert building.stderr is not None
+    address = building.stderr.readline().split()[-1]
+    command = [sys.executable, "-m", "thalweg.dectris", detector.endpoint, address, "--id", "1.0", "--timeout", "30"]
+    taking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def take() -> None:
+        while taking.poll() is None:
+            detector.series(5)
+
+    series = threading.Thread(target=take)
+    series.start()
+    try:
+        report = json.loads(building.communicate(timeout=90)[0].splitlines()[-1])
+        assert taking.wait(timeout=60) == 0, taking.communicate()[1]
+    finally:
+        building.kill()
+        taking.kill()
+        series.join()
+    assert report["ledger"]["unaccounted"] == 0
+    run = thalweg.open(report["directory"])
+    assert run.info["sources"][0]["description"]["endpoint"] == detector.endpoint
+    # Which image was the first depends on when the run began. Then they go on, over the end of a series.
+    each = [int(event["eiger"].array[:, 20].max()) for event in run]
+    assert len(each) == 10 == run.ids()[-1] + 1
+    for event, image in zip(run, each, strict=True):
+        assert (event["eiger"].array == pixels(image - 1)).all()
+    assert set(each) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "float32"])
+def test_an_image_is_what_it_was_however_it_is_encoded(dtype: str) -> None:
+    # More than a block, and some pixels beside those that come in eights.
+    image = np.random.default_rng(1).poisson(3, (149, 97)).astype(dtype)
+    bits, size = 8 * image.itemsize, image.nbytes
+    block = 4096 // image.itemsize
+    shuffled = bitshuffle.compress_lz4(image, block).tobytes()
+    # As HDF5's filter has it: that is what detectors send.
+    headed = size.to_bytes(8, "big") + (block * image.itemsize).to_bytes(4, "big") + shuffled
+    for data, encoding in [
+        (image.tobytes(), "<"),
+        (image.astype(image.dtype.newbyteorder(">")).tobytes(), ">"),
+        (lz4.compress(image.tobytes(), store_size=False), "lz4<"),
+        (headed, f"bs{bits}-lz4<"),
+        (bitshuffle.compress_lz4(image).tobytes(), f"bs{bits}-lz4<"),
+    ]:
+        decoded = dectris.decoded(data, (97, 149), dtype, encoding)
+        assert (decoded.dtype, decoded.shape) == (image.dtype, (149, 97))
+        assert (decoded == image).all(), encoding
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "dtype", "encoding"),
+    [
+        (b"12", (2, 2), "uint8", "<"),
+        (b"", (0, 2), "uint8", "<"),
+        (b"", (1 << 20, 1 << 20), "uint8", "<"),
+        (b"", (2, -2), "uint8", "<"),
+        (b"1234", (2, 2), "object", "<"),
+        (b"1234", (2, 2), "uint8", "zstd<"),
+        (b"1234", (2, 2), "uint8", "bs8-<"),
+        (b"1234", (2, 2), "uint8", "lz4<"),
+        (b"1234" * 10, (64, 64), "uint8", "bs8-lz4<"),
+        (b"", (64, 64), "uint16", "bs16-lz4<"),
+        # A block that says it is longer than all there is.
+        (b"\x7f\xff\xff\xff" + b"1234" * 10, (64, 64), "uint8", "bs8-lz4<"),
+        ((4096).to_bytes(8, "big") + bytes(4) + b"1234" * 10, (64, 64), "uint8", "bs8-lz4<"),
+    ],
+)
+def test_what_is_no_image_is_an_error(data: bytes, shape: tuple[int, ...], dtype: str, encoding: str) -> None:
+    with pytest.raises(ValueError, match="image"):
+        dectris.decoded(data, shape, dtype, encoding)
+
+
+def test_what_is_not_there_is_said() -> None:
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "thalweg.dectris", f"tcp://127.0.0.1:{free_port()}", "tcp:127.0.0.1:9"),
+            *("--id", "1.0", "--timeout", "1"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert "no image within 1 s" in ended.stderr.splitlines()[-1]

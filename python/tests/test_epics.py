@@ -1,0 +1,158 @@
+"""What EPICS publishes, in a run: areaDetector's simulator, beside a reader of our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import thalweg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+p4p = pytest.importorskip("p4p.client.thread", reason="p4p is not installed")
+SIMULATOR = Path(sys.executable).parent / "pvapy-ad-sim-server"
+# Nothing is said or heard beyond this machine.
+HERE = {
+    "EPICS_PVA_ADDR_LIST": "127.0.0.1",
+    "EPICS_PVA_AUTO_ADDR_LIST": "NO",
+    "EPICS_PVAS_INTF_ADDR_LIST": "127.0.0.1",
+}
+PV = f"thalweg:{os.getpid()}:image"
+TOPOLOGY = """
+[run]
+directory = "runs"
+events = 40
+
+[[builder]]
+name = "builder"
+listen = ["tcp:127.0.0.1:0"]
+
+[[source]]
+name = "detector"
+id = "1.0"
+"""
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps this process, too, to this machine alone."""
+    for name, value in HERE.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def detector(here: None, tmp_path: Path) -> Iterator[list[Any]]:
+    """The simulator of areaDetector: random images, again and again. Restarted with a call."""
+    if not SIMULATOR.exists():
+        pytest.skip("pvapy is not installed")
+    command = [SIMULATOR, "-cn", PV, "-nx", "64", "-ny", "48", "-dt", "uint16", "-nf", "20", "-fps", "50", "-rt", "120"]
+    command += ["--start-delay", "1", "--disable-curses"]
+    running: list[Any] = []
+
+    def start() -> None:
+        with (tmp_path / "simulator.log").open("ab") as log:
+            running.append(subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | HERE))
+
+    start()
+    yield [running, start]
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def builder(program: Path, folder: Path, events: int = 40) -> tuple[subprocess.Popen[str], str]:
+    (folder / "epics.toml").write_text(TOPOLOGY.replace("events = 40", f"events = {events}"))
+    command = [program, "node", "builder", folder / "epics.toml", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    return process, process.stderr.readline().split()[-1]
+
+
+def source(address: str, pv: str = PV) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "thalweg.epics", pv, address, "--id", "1.0", "--timeout", "20"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=os.environ | HERE)
+
+
+def test_every_array_is_in_the_run_as_another_reader_saw_it(detector: list[Any], program: Path, tmp_path: Path) -> None:
+    seen: queue.Queue[Any] = queue.Queue()
+    with p4p.Context("pva", nt=False) as context:
+        watch = context.monitor(PV, seen.put, request="record[queueSize=64]field()")
+        building, address = builder(program, tmp_path)
+        try:
+            ended = source(address)
+            report = json.loads(building.communicate(timeout=60)[0].splitlines()[-1])
+        finally:
+            building.kill()
+            watch.close()
+    assert ended.returncode == 0, ended.stderr
+    assert report["ledger"]["unaccounted"] == 0
+    others = {}
+    while not seen.empty():
+        value = seen.get()
+        # Before its first array a server has none.
+        if value.value is None:
+            continue
+        stamp = value.dataTimeStamp
+        others[(stamp.secondsPastEpoch + 37) * 10**9 + stamp.nanoseconds] = np.asarray(value.value).reshape(48, 64)
+    run = thalweg.open(report["directory"])
+    assert run.info["sources"][0]["description"]["pv"] == PV
+    compared = 0
+    for event in run:
+        fragment = event["detector"]
+        assert fragment.array.dtype == np.uint16
+        if fragment.timestamp in others:
+            assert (fragment.array == others[fragment.timestamp]).all()
+            compared += 1
+    # Either may have lost some on the way; nearly all were seen by both.
+    assert compared > 30
+    ledger = report["ledger"]["sources"][0]
+    assert ledger["recorded"] + ledger["skipped"] >= 40 or report["events"]["built"] == ledger["recorded"]
+
+
+def test_a_detector_that_is_restarted_goes_on_in_the_same_run(
+    detector: list[Any], program: Path, tmp_path: Path
+) -> None:
+    running, start = detector
+    building, address = builder(program, tmp_path, events=200)
+    command = [sys.executable, "-m", "thalweg.epics", PV, address, "--id", "1.0", "--timeout", "20"]
+    taking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | HERE)
+    try:
+        run = tmp_path / "runs" / "run-000001"
+        while not (run / "run.json").exists():
+            assert taking.poll() is None, taking.communicate()[1]
+        for event in thalweg.open(run).follow():
+            if event.id >= 20:
+                break
+        running[0].kill()
+        running[0].wait()
+        start()
+        report = json.loads(building.communicate(timeout=60)[0].splitlines()[-1])
+        assert taking.wait(timeout=60) == 0
+    finally:
+        building.kill()
+        taking.kill()
+    assert report["ledger"]["unaccounted"] == 0
+    assert report["events"]["built"] > 100
+
+
+def test_what_is_not_there_is_said(here: None) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "thalweg.epics", "nobody:has:this", "tcp:127.0.0.1:9", "--id", "1.0", "--timeout", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | HERE,
+    )
+    # Before it there may be what packages of Python have to say of each other.
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "thalweg.epics: nobody:has:this: no array within 1 s"
