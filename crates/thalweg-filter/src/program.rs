@@ -347,7 +347,7 @@ impl Program {
             if running.ready && count > 0 {
                 // Several that came together took as long together.
                 let each = now.saturating_sub(self.heard) / count;
-                self.pace = if self.pace.is_zero() { each } else { self.pace * 7 / 8 + each / 8 };
+                self.pace = if self.pace.is_zero() { each } else { self.pace * 31 / 32 + each / 32 };
             }
             for answer in answers.chunks_exact(ANSWER) {
                 self.heard = now;
