@@ -209,13 +209,13 @@ impl Program {
     ///
     /// # Errors
     /// There is no memory for questions.
-    pub fn begin(&mut self, introduction: &serde_json::Value, bytes: usize, now: Duration) -> Result<(), String> {
+    pub fn begin(&mut self, introduction: &serde_json::Value, bytes: usize) -> Result<(), String> {
         let bytes = bytes.max(1);
         let count = u32::try_from((MEMORY / bytes).clamp(2, MOST)).unwrap_or(2);
         let memory = PlacePool::to_share("questions", count, bytes).map_err(|error| error.to_string())?;
         self.run = Some(Run { memory, bytes, introduction: introduction.to_string().into_bytes() });
         if let Err(error) = self.introduce() {
-            self.lose(&error.to_string(), now);
+            self.lose(&error.to_string());
         }
         Ok(())
     }
@@ -296,7 +296,7 @@ impl Program {
     /// Hears what it says, and lets time pass.
     pub fn look(&mut self, now: Duration) {
         if let Err(why) = self.hear(now) {
-            self.lose(&why, now);
+            self.lose(&why);
         }
         for at in 0..self.asked.len() {
             let asked = &mut self.asked[at];
@@ -308,7 +308,7 @@ impl Program {
             self.undecided.late += 1;
         }
         if self.gives_up().is_some_and(|at| now >= at) {
-            self.lose("it hangs", now);
+            self.lose("it hangs");
         }
         self.leaving.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
         if self.running.is_none()
@@ -384,7 +384,7 @@ impl Program {
     }
 
     /// It is gone: what it was asked is answered for it.
-    fn lose(&mut self, why: &str, now: Duration) {
+    fn lose(&mut self, why: &str) {
         tracing::warn!("'{}': {why}; it is started again", self.name());
         self.undecided.ends += 1;
         if let Some(Running { mut child, .. }) = self.running.take() {
@@ -392,7 +392,6 @@ impl Program {
             kill(&mut child);
             self.leaving.push(child);
         }
-        self.started = self.started.max(now.saturating_sub(PAUSE));
         for asked in self.asked.drain(..).filter(|asked| !asked.late) {
             self.answers.push_back((asked.event, self.config.otherwise));
             self.undecided.gone += 1;
@@ -421,11 +420,6 @@ impl Program {
     /// An answer that came, or that was given for it.
     pub fn next_answer(&mut self) -> Option<(EventId, bool)> {
         self.answers.pop_front()
-    }
-
-    /// Whether answers are still to come.
-    pub fn owes(&self) -> bool {
-        !self.answers.is_empty() || self.asked.iter().any(|asked| !asked.late)
     }
 
     /// When to [look](Self::look) at it, though it says nothing.

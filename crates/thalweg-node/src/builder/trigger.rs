@@ -136,7 +136,7 @@ impl Trigger {
                     "level": name,
                     "sources": seen.iter().map(describe).collect::<Vec<_>>(),
                 });
-                let begun = program.begin(&introduction, bytes, crate::now());
+                let begun = program.begin(&introduction, bytes);
                 begun.map_err(|problem| wrong(config, &format!("{name}.program"), &problem))?;
                 continue;
             }
@@ -293,7 +293,7 @@ impl Trigger {
 
     /// Whether the event filter has no room for more, so that nothing behind it goes on.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.iter().any(|waiting| !waiting.asked)
+        self.waiting.back().is_some_and(|waiting| !waiting.asked)
     }
 
     /// Level 2 decides on whatever it can.
