@@ -259,10 +259,10 @@ impl Arena {
     }
 
     /// A range for the kernel or a device to read from, or nothing where the range is not inside the arena.
-    pub fn piece(self: &Arc<Self>, offset: u64, len: usize) -> Option<Piece> {
+    pub fn piece(self: &Arc<Self>, offset: u64, len: usize) -> Option<Piece<'_>> {
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(len).filter(|end| *end <= self.size())?;
-        Some(Piece { arena: Arc::clone(self), range: start..end })
+        Some(Piece { arena: self, start, len: end - start })
     }
 }
 
@@ -424,39 +424,48 @@ impl fmt::Debug for Span {
     }
 }
 
-/// A range of an arena that somebody else reads: the kernel, an adapter. It keeps the memory where it is; what is in it is
-/// the business of whoever has the [`Span`].
-#[derive(Clone)]
-pub struct Piece {
-    arena: Arc<Arena>,
-    range: Range<usize>,
+/// A range of an arena that somebody else reads: the kernel, an adapter. What is in it is the business of whoever has the
+/// [`Span`].
+///
+/// It borrows the arena, since frames are made of millions of them in a second: counting who has the arena would cost as
+/// much as all else that is done for a short one. Who reads later [keeps](Self::keep) it.
+#[derive(Clone, Copy)]
+pub struct Piece<'a> {
+    arena: &'a Arc<Arena>,
+    start: usize,
+    len: usize,
 }
 
-impl Piece {
+impl<'a> Piece<'a> {
     /// How many bytes.
-    pub fn len(&self) -> usize {
-        self.range.len()
+    pub fn len(self) -> usize {
+        self.len
     }
 
     /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.range.is_empty()
+    pub fn is_empty(self) -> bool {
+        self.len == 0
     }
 
     /// The arena it lies in.
-    pub fn arena(&self) -> &Arc<Arena> {
-        &self.arena
+    pub fn arena(self) -> &'a Arc<Arena> {
+        self.arena
     }
 
     /// Where in the arena it begins.
-    pub fn offset(&self) -> usize {
-        self.range.start
+    pub fn offset(self) -> usize {
+        self.start
+    }
+
+    /// The same, for later: the memory stays where it is.
+    pub fn keep(self) -> KeptPiece {
+        KeptPiece { arena: Arc::clone(self.arena), start: self.start, len: self.len }
     }
 
     /// Where it begins in this process, for whoever reads it: this program must not, since a span may be written to.
-    pub fn as_ptr(&self) -> *const u8 {
+    pub fn as_ptr(self) -> *const u8 {
         // SAFETY: inside the mapping: `Arena::piece` checked the range.
-        unsafe { self.arena.memory.as_ptr().add(self.range.start) }
+        unsafe { self.arena.memory.as_ptr().add(self.start) }
     }
 
     /// Copies as many bytes as `out` has, from byte `at` on: for a medium that cannot read them where they lie. As a
@@ -466,16 +475,37 @@ impl Piece {
     /// # Panics
     /// There are not so many.
     #[inline]
-    pub fn copy_to(&self, at: usize, out: &mut [u8]) {
-        let end = at.checked_add(out.len()).filter(|end| *end <= self.len());
-        assert!(end.is_some(), "bytes {at}+{} of a piece of {}", out.len(), self.len());
-        self.arena.load(self.range.start + at, out);
+    pub fn copy_to(self, at: usize, out: &mut [u8]) {
+        let end = at.checked_add(out.len()).filter(|end| *end <= self.len);
+        assert!(end.is_some(), "bytes {at}+{} of a piece of {}", out.len(), self.len);
+        self.arena.load(self.start + at, out);
     }
 }
 
-impl fmt::Debug for Piece {
+impl fmt::Debug for Piece<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Piece({:?} of {:?})", self.range, self.arena)
+        write!(f, "Piece({:?} of {:?})", self.start..self.start + self.len, self.arena)
+    }
+}
+
+/// A [`Piece`] that keeps the memory where it is.
+#[derive(Clone)]
+pub struct KeptPiece {
+    arena: Arc<Arena>,
+    start: usize,
+    len: usize,
+}
+
+impl KeptPiece {
+    /// The piece.
+    pub fn piece(&self) -> Piece<'_> {
+        Piece { arena: &self.arena, start: self.start, len: self.len }
+    }
+}
+
+impl fmt::Debug for KeptPiece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.piece().fmt(f)
     }
 }
 

@@ -3,7 +3,8 @@
 //! An [`Arena`] is a sealed memfd, mapped once. It is handed out in pieces that own their bytes: a [`Span`] is the
 //! exclusive right to a range, and returns itself when it is dropped. A [`Slot`] is a span with headroom in front that
 //! a device fills, a [`Block`] is filled span by span and written to disk as one, a [`PlacePool`] lends places of one
-//! length. Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s. The kernel or an adapter is shown a [`Piece`] of it to read.
+//! length. Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s. The kernel or an adapter is
+//! shown a [`Piece`] of it to read.
 //!
 //! An arena knows what it is made of ([`Backing`]) and who else knows its pages ([`Registration`]): a ring of the
 //! kernel's, an adapter, an IOMMU. Endpoints and devices are shown all memory of a run before it begins.
@@ -35,7 +36,7 @@ mod places;
 mod ring;
 mod slots;
 
-pub use arena::{Arena, ArenaError, Backing, Piece, Registration, Span, View};
+pub use arena::{Arena, ArenaError, Backing, KeptPiece, Piece, Registration, Span, View};
 pub use block::{Block, BlockPool};
 pub use doorbell::{Doorbell, DoorbellError};
 pub use handover::{HandoverError, MAX_FDS, recv_fds, send_fds};

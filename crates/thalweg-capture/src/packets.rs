@@ -131,7 +131,7 @@ mod tests {
             false
         }
 
-        fn send(&mut self, _head: &[u8], _piece: Option<Piece>) -> bool {
+        fn send(&mut self, _head: &[u8], _piece: Option<Piece<'_>>) -> bool {
             false
         }
 

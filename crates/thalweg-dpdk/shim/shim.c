@@ -35,7 +35,7 @@
 
 /* Buffers that a thread keeps to itself (Mempool Library, Local Cache). */
 #define CACHE 256
-/* Bytes of a head that fit into a buffer for heads: anything longer has room in one for whole frames. */
+/* Bytes that fit into a buffer for heads: a longer head has room in one for whole frames. */
 #define HEAD 256
 /* Ethernet header, VLAN tags and the checksum that some devices leave there. */
 #define AROUND (14 + 2 * 4 + 4)
@@ -44,9 +44,8 @@
 
 /* --- Memory that pieces lie in --- */
 
-/* The pieces of one memory that one port sends. `shared` counts them, and one more for the port itself. */
+/* Memory that one port may read. */
 struct memory {
-    struct rte_mbuf_ext_shared_info shared;
     uint8_t *start;
     size_t length;
     size_t page;
@@ -63,7 +62,15 @@ struct pools {
     struct rte_mempool *heads;  /* For copied heads. */
     struct rte_mempool *pieces; /* Without room of their own: they point into memory that was admitted. */
     struct rte_mempool *frames; /* For whole frames: those that come, and copied ones. */
+    struct memory *memories;    /* What pieces lie in: it stays as long. */
     struct pools *next;
+};
+
+/* Buffers of a pool that are at hand: to ask for many at once costs hardly more than to ask for one. */
+struct stock {
+    struct rte_mempool *pool;
+    uint32_t count;
+    struct rte_mbuf *buffers[BURST];
 };
 
 /* Those of ports that are closed, while somebody still has buffers of them. */
@@ -74,12 +81,13 @@ struct port {
     bool virtual;
     bool ring;
     bool memif;
-    sem_t closed;
     bool gathers;
     bool started;
+    sem_t closed;
     struct rte_device *device;
     struct pools *pools;
-    struct memory *memories;
+    struct stock heads;
+    struct stock pieces;
     uint32_t taken;
     uint32_t came;
     struct rte_mbuf *going[BURST];
@@ -172,7 +180,22 @@ static int forget(void *start, size_t length)
 
 /* --- A port --- */
 
-/* Frees pools that are complete. */
+static void free_pools(struct pools *pools)
+{
+    struct memory *memory, *next;
+
+    rte_mempool_free(pools->heads);
+    rte_mempool_free(pools->pieces);
+    rte_mempool_free(pools->frames);
+    for (memory = pools->memories; memory != NULL; memory = next) {
+        next = memory->next;
+        memory->release(memory->owner);
+        free(memory);
+    }
+    free(pools);
+}
+
+/* Frees pools that are complete: nobody reads there any more. */
 static void reap(void)
 {
     struct pools **at = &lent;
@@ -181,23 +204,31 @@ static void reap(void)
         struct pools *pools = *at;
         if (rte_mempool_full(pools->heads) && rte_mempool_full(pools->pieces) && rte_mempool_full(pools->frames)) {
             *at = pools->next;
-            rte_mempool_free(pools->heads);
-            rte_mempool_free(pools->pieces);
-            rte_mempool_free(pools->frames);
-            free(pools);
+            free_pools(pools);
         } else {
             at = &pools->next;
         }
     }
 }
 
-static struct rte_mempool *make_pool(const char *what, uint32_t count, uint32_t room, int node)
+static struct rte_mempool *make_pool(const char *what, uint32_t count, uint16_t private, uint32_t room, int node)
 {
     static unsigned int made;
     char name[RTE_MEMPOOL_NAMESIZE];
 
     snprintf(name, sizeof(name), "%s-%u", what, made++);
-    return rte_pktmbuf_pool_create(name, count, CACHE, 0, room, node);
+    return rte_pktmbuf_pool_create(name, count, CACHE, private, room, node);
+}
+
+/* A buffer of a stock; NULL where its pool has none left. */
+static struct rte_mbuf *fresh(struct stock *stock)
+{
+    if (stock->count == 0) {
+        if (rte_pktmbuf_alloc_bulk(stock->pool, stock->buffers, BURST) != 0)
+            return NULL;
+        stock->count = BURST;
+    }
+    return stock->buffers[--stock->count];
 }
 
 /* The port of a device, by the device's name: drivers choose the port's number and, some of them, its name. */
@@ -252,10 +283,12 @@ static void close_device(void *opaque)
 
     if (port->started)
         rte_eth_dev_stop(port->id);
-    /* The device reads nothing any more. */
-    for (memory = port->memories; memory != NULL; memory = memory->next) {
-        if (memory->mapped)
-            rte_dev_dma_unmap(port->device, memory->start, (uintptr_t)memory->start, memory->length);
+    /* The device reads nothing any more. What it cannot be made to forget stays mapped until the process ends. */
+    for (memory = port->pools == NULL ? NULL : port->pools->memories; memory != NULL; memory = memory->next) {
+        if (memory->mapped
+            && rte_dev_dma_unmap(port->device, memory->start, (uintptr_t)memory->start, memory->length) != 0)
+            RTE_LOG(WARNING, USER1, "%s: an arena stays mapped: %s\n", rte_dev_name(port->device),
+                    rte_strerror(rte_errno));
     }
     if (port->device != NULL) {
         rte_eth_dev_close(port->id);
@@ -266,10 +299,10 @@ static void close_device(void *opaque)
 
 static void close_port(struct port *port)
 {
-    struct memory *memory, *next;
-
     rte_pktmbuf_free_bulk(port->going, port->taken);
     rte_pktmbuf_free_bulk(port->coming, port->came);
+    rte_pktmbuf_free_bulk(port->heads.buffers, port->heads.count);
+    rte_pktmbuf_free_bulk(port->pieces.buffers, port->pieces.count);
     if (port->started && port->ring)
         drain(port);
     sem_init(&port->closed, 0, 0);
@@ -282,12 +315,7 @@ static void close_port(struct port *port)
     } else {
         close_device(port);
     }
-    /* Pieces that another port has received from this one, over a ring of this process, are still out there. */
-    for (memory = port->memories; memory != NULL; memory = next) {
-        next = memory->next;
-        if (rte_mbuf_ext_refcnt_update(&memory->shared, -1) == 0)
-            memory->shared.free_cb(NULL, memory);
-    }
+    /* Buffers that another port has received from this one, over a ring of this process, are still out there. */
     if (port->pools != NULL) {
         port->pools->next = lent;
         lent = port->pools;
@@ -354,20 +382,20 @@ static struct port *open_port(const char *device, const struct settings *setting
     port->pools = calloc(1, sizeof(*port->pools));
     if (port->pools == NULL)
         DO("allocating memory", -ENOMEM);
-    port->pools->heads = make_pool("heads", transmit + BEYOND, RTE_PKTMBUF_HEADROOM + HEAD, node);
-    port->pools->pieces = make_pool("pieces", transmit + BEYOND, 0, node);
+    port->pools->heads = make_pool("heads", transmit + BEYOND, 0, RTE_PKTMBUF_HEADROOM + HEAD, node);
+    port->pools->pieces =
+        make_pool("pieces", transmit + BEYOND, sizeof(struct rte_mbuf_ext_shared_info), 0, node);
     /* Half as many again as wait in caches. */
     port->pools->frames =
-        make_pool("frames", receive + 2 * BURST + 3 * CACHE + (port->gathers ? 0 : transmit), room, node);
+        make_pool("frames", receive + 2 * BURST + 3 * CACHE + (port->gathers ? 0 : transmit), 0, room, node);
     if (port->pools->heads == NULL || port->pools->pieces == NULL || port->pools->frames == NULL) {
         int why = -rte_errno;
-        rte_mempool_free(port->pools->heads);
-        rte_mempool_free(port->pools->pieces);
-        rte_mempool_free(port->pools->frames);
-        free(port->pools);
+        free_pools(port->pools);
         port->pools = NULL;
         DO("allocating its buffers", why);
     }
+    port->heads.pool = port->pools->heads;
+    port->pieces.pool = port->pools->pieces;
     DO("making its receive queue", rte_eth_rx_queue_setup(port->id, 0, receive, node, NULL, port->pools->frames));
     DO("making its transmit queue", rte_eth_tx_queue_setup(port->id, 0, transmit, node, NULL));
     DO("starting it", rte_eth_dev_start(port->id));
@@ -397,17 +425,8 @@ static int link_is_up(struct port *port)
     return rte_eth_link_get_nowait(port->id, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
 }
 
-/* The last piece is back, wherever it was, and the port is closed. */
-static void all_back(void *address, void *opaque)
-{
-    struct memory *memory = opaque;
-
-    (void)address;
-    memory->release(memory->owner);
-    free(memory);
-}
-
-/* Lets the device read memory that was learned. `release` is called with `owner` when nobody reads it any more. */
+/* Lets the device read memory that was learned. `release` is called with `owner` when the port is closed and nobody reads
+ * it any more. */
 static struct memory *admit(struct port *port, void *start, size_t length, size_t page, const uint64_t *addresses,
                             void *owner, release release, int *error)
 {
@@ -422,9 +441,6 @@ static struct memory *admit(struct port *port, void *start, size_t length, size_
     memory->addresses = addresses;
     memory->owner = owner;
     memory->release = release;
-    memory->shared.free_cb = all_back;
-    memory->shared.fcb_opaque = memory;
-    rte_mbuf_ext_refcnt_set(&memory->shared, 1);
     /* A virtual device's driver reads it as we do. Behind an IOMMU addresses on the bus (IOVA) are ours; without one
      * there is nothing to be mapped. */
     if (!port->virtual && addresses == NULL) {
@@ -435,27 +451,41 @@ static struct memory *admit(struct port *port, void *start, size_t length, size_
         }
         memory->mapped = true;
     }
-    memory->next = port->memories;
-    port->memories = memory;
+    memory->next = port->pools->memories;
+    port->pools->memories = memory;
     return memory;
 }
 
 /* --- Frames that go --- */
 
-/* Appends a part of a memory that is in one piece on the bus. */
+/* A piece is back in its pool, which is all that counts pieces. */
+static void back(void *address, void *opaque)
+{
+    (void)address;
+    (void)opaque;
+}
+
+/* Appends a part of a memory that is in one piece on the bus.
+ *
+ * Each piece has a count of its own, which is 1, beside its buffer. One for the whole memory would be counted up and down
+ * by atomic instructions, which wait until all that was written before is with the other cores: with a driver that
+ * copies frames into shared memory, that takes as long as all else that is done for a short frame. */
 static bool append(struct port *port, struct rte_mbuf *first, struct rte_mbuf **last, struct memory *memory, size_t at,
                    uint32_t length)
 {
-    struct rte_mbuf *part = rte_pktmbuf_alloc(port->pools->pieces);
+    struct rte_mbuf *part = fresh(&port->pieces);
     uint64_t address = (uintptr_t)(memory->start + at);
+    struct rte_mbuf_ext_shared_info *shared;
 
     if (part == NULL)
         return false;
+    shared = rte_mbuf_to_priv(part);
+    shared->free_cb = back;
+    rte_mbuf_ext_refcnt_set(shared, 1);
     if (memory->addresses != NULL)
         address = memory->addresses[at / memory->page] + at % memory->page;
-    /* Mbuf Library, External Buffer. The count of `shared` has 16 bits; there are fewer buffers for pieces. */
-    rte_mbuf_ext_refcnt_update(&memory->shared, 1);
-    rte_pktmbuf_attach_extbuf(part, memory->start + at, address, length, &memory->shared);
+    /* Mbuf Library, External Buffer. */
+    rte_pktmbuf_attach_extbuf(part, memory->start + at, address, length, shared);
     part->data_len = length;
     (*last)->next = part;
     *last = part;
@@ -490,17 +520,21 @@ static void tell_places(const struct rte_mbuf *first, struct places *places)
     }
 }
 
-/* `places`: to be filled in, where that is wanted. */
+/* Whether a piece is copied behind its head: where the device cannot do otherwise; and where a virtual device's driver
+ * copies the frame anyway, and has one part less to do with. A ring hands on what it is given.
+ *
+ * `places`: to be filled in, where that is wanted. */
 static int take(struct port *port, const uint8_t *head, uint32_t head_length, struct memory *memory, size_t at,
                 uint32_t length, struct places *places)
 {
     struct rte_mbuf *first, *last;
-    bool copies = length > 0 && !port->gathers;
+    bool fits = port->virtual && !port->ring && head_length + length <= HEAD;
+    bool copies = length > 0 && (fits || !port->gathers);
     uint32_t copied = head_length + (copies ? length : 0);
 
     if (port->taken == BURST)
         return FULL;
-    first = rte_pktmbuf_alloc(copied <= HEAD ? port->pools->heads : port->pools->frames);
+    first = copied <= HEAD ? fresh(&port->heads) : rte_pktmbuf_alloc(port->pools->frames);
     if (first == NULL)
         return FULL;
     memcpy(rte_pktmbuf_mtod(first, void *), head, head_length);

@@ -18,9 +18,8 @@ use thalweg_pci::Held;
 pub(crate) struct Admitted {
     /// Belongs to the port, and is valid until that is closed.
     memory: NonNull<shim::Memory>,
-    file: (u64, u64),
     length: usize,
-    /// Mappings of that file that were seen. Keeping them keeps their addresses theirs.
+    /// Mappings of that file that were seen, the registered one first. Keeping them keeps their addresses theirs.
     mappings: Vec<Arc<Arena>>,
 }
 
@@ -38,7 +37,6 @@ impl Admitted {
         let held = if physical { Some(Held::new(arena).map_err(io::Error::other)?) } else { None };
         let addresses = held.as_ref().map_or(std::ptr::null(), |held| held.addresses().as_ptr());
         let owner = Box::new(Owner::new(shim, arena, held)?);
-        let file = file(arena)?;
         let mapping = arena.mapping();
         let owner = Box::into_raw(owner);
         let mut error: c_int = 0;
@@ -49,7 +47,7 @@ impl Admitted {
             (shim.admit)(port.as_ptr(), start, mapping.len(), PAGE, addresses, owner.cast(), give_back, &raw mut error)
         };
         match NonNull::new(memory) {
-            Some(memory) => Ok(Self { memory, file, length: mapping.len(), mappings: vec![Arc::clone(arena)] }),
+            Some(memory) => Ok(Self { memory, length: mapping.len(), mappings: vec![Arc::clone(arena)] }),
             None => {
                 // SAFETY: it comes from a box, and the shim has not kept it.
                 drop(unsafe { Box::from_raw(owner) });
@@ -63,7 +61,7 @@ impl Admitted {
         if self.mappings.iter().any(|known| Arc::ptr_eq(known, arena)) {
             return true;
         }
-        let same = file(arena).is_ok_and(|file| file == self.file);
+        let same = self.mappings[0].is_same_memory(arena);
         if same {
             self.mappings.push(Arc::clone(arena));
         }
@@ -74,17 +72,11 @@ impl Admitted {
     ///
     /// # Panics
     /// It does not lie within what was registered.
-    pub(crate) fn place(&self, view: &Piece) -> (NonNull<shim::Memory>, usize) {
+    pub(crate) fn place(&self, view: Piece<'_>) -> (NonNull<shim::Memory>, usize) {
         let end = view.offset() + view.len();
         assert!(end <= self.length, "a piece up to byte {end} of an arena of {} bytes", self.length);
         (self.memory, view.offset())
     }
-}
-
-/// Which file an arena is: device and inode.
-fn file(arena: &Arena) -> io::Result<(u64, u64)> {
-    let stat = rustix::fs::fstat(arena.fd())?;
-    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// Keeps an arena while DPDK may read it.

@@ -181,12 +181,12 @@ impl RawIo for DpdkPort {
 
     /// # Panics
     /// The frame is longer than [`longest`](RawIo::longest), or its piece lies in an arena that was not registered.
-    fn send(&mut self, head: &[u8], piece: Option<Piece>) -> bool {
+    fn send(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool {
         let piece = piece.filter(|piece| !piece.is_empty());
-        let length = piece.as_ref().map_or(0, Piece::len);
+        let length = piece.map_or(0, Piece::len);
         let whole = head.len() + length;
         assert!(whole <= self.longest(), "a frame of {whole} bytes, where the longest is {}", self.longest());
-        let (memory, at) = match &piece {
+        let (memory, at) = match piece {
             None => (ptr::null_mut(), 0),
             Some(view) => {
                 let memory = self.memories.iter_mut().find_map(|known| known.is(view.arena()).then_some(known));

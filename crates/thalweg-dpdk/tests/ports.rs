@@ -104,12 +104,17 @@ impl Bytes {
         self.span.arena()
     }
 
+    /// Bytes of the first pieces that fit behind their heads: a driver that copies frames gets these in one part.
+    fn short(&self, count: usize) -> u64 {
+        (0..count).map(|number| self.length(number)).filter(|length| *length <= 256).map(|it| (it - HEAD) as u64).sum()
+    }
+
     /// Where the piece of a frame begins: anywhere.
     fn place(number: usize) -> usize {
         number * 4099 % ((1 << 20) - 9014)
     }
 
-    fn piece(&self, number: usize) -> Piece {
+    fn piece(&self, number: usize) -> Piece<'_> {
         self.imported.piece(Self::place(number) as u64, self.length(number) - HEAD).unwrap()
     }
 
@@ -180,7 +185,7 @@ fn all(count: usize) -> Vec<usize> {
 /// Sends from one port to the other, receiving in between, until all have come.
 fn across(bytes: &Bytes, from: &mut DpdkPort, to: &mut DpdkPort, count: usize) {
     from.register(bytes.arena()).unwrap();
-    let (mut numbers, before) = (Vec::new(), from.counters().sent);
+    let (mut numbers, before) = (Vec::new(), from.counters());
     // No more than any queue on the way has room for.
     for start in (0..count).step_by(256) {
         let end = (start + 256).min(count);
@@ -188,9 +193,10 @@ fn across(bytes: &Bytes, from: &mut DpdkPort, to: &mut DpdkPort, count: usize) {
         bytes.receive_all(to, &mut numbers, end);
     }
     assert_eq!(numbers, all(count));
-    assert_eq!(from.counters().sent - before, count as u64);
+    let after = from.counters();
+    assert_eq!(after.sent - before.sent, count as u64);
     if from.gathers() {
-        assert_eq!(from.counters().copied, 0);
+        assert_eq!(after.copied - before.copied, bytes.short(count));
     }
 }
 
@@ -294,7 +300,7 @@ fn two_processes_speak_over_shared_memory() {
         bytes.send(&mut port, 0..5000, |port| bytes.receive(port, &mut numbers));
         bytes.receive_all(&mut port, &mut numbers, 5000);
         assert_eq!(numbers, all(5000));
-        assert_eq!(port.counters().copied, 0);
+        assert_eq!(port.counters().copied, bytes.short(5000));
         drop(port);
         finished("the other process", &peer.wait_with_output().unwrap());
     });
@@ -321,7 +327,7 @@ fn the_other_process() {
         assert!(begun.elapsed() < PATIENCE);
     }
     assert_eq!(numbers, all(5000));
-    assert_eq!(port.counters().copied, 0);
+    assert_eq!(port.counters().copied, bytes.short(5000));
     // What was sent last is in memory of this process until the other one has it.
     await_farewell(&port);
 }

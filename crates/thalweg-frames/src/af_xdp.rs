@@ -282,16 +282,16 @@ impl RawIo for AfXdp {
         whole.min(self.interface.mtu + ETHERNET)
     }
 
-    fn send(&mut self, head: &[u8], piece: Option<Piece>) -> bool {
+    fn send(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool {
         self.send_behind(&[], head, piece)
     }
 
-    fn send_behind(&mut self, headers: &[u8], head: &[u8], piece: Option<Piece>) -> bool {
-        let len = piece.as_ref().map_or(0, Piece::len);
+    fn send_behind(&mut self, headers: &[u8], head: &[u8], piece: Option<Piece<'_>>) -> bool {
+        let len = piece.map_or(0, Piece::len);
         let before = headers.len() + head.len();
         assert!(before > 0 && before + len <= self.longest(), "a frame of {before}+{len} bytes");
         let mut queues = self.queues.iter_mut();
-        let copied = queues.find_map(|queue| queue.send(&mut self.umem, [headers, head], piece.as_ref()));
+        let copied = queues.find_map(|queue| queue.send(&mut self.umem, [headers, head], piece));
         let Some(copied) = copied else { return false };
         let by_kernel = if self.binding.zero_copy { 0 } else { len };
         self.counters.copied += (copied + by_kernel) as u64;

@@ -16,7 +16,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use thalweg_arena::{Arena, Piece};
+use thalweg_arena::{Arena, KeptPiece, Piece};
 
 /// Bytes of the headers: Ethernet, IPv4 without options, UDP.
 const ETHERNET: usize = 14;
@@ -206,7 +206,7 @@ impl<R: RawIo> EthernetPort<R> {
         }
         while let Some((waiting, mac)) = self.neighbours.next_ready() {
             let path = Path::new(self.own, waiting.to, mac, self.now);
-            self.put(&path, &waiting.head, waiting.piece);
+            self.put(&path, &waiting.head, waiting.piece.as_ref().map(KeptPiece::piece));
         }
     }
 
@@ -228,8 +228,8 @@ impl<R: RawIo> EthernetPort<R> {
     }
 
     /// Hands a frame on.
-    fn put(&mut self, path: &Path, head: &[u8], piece: Option<Piece>) {
-        let length = head.len() + piece.as_ref().map_or(0, Piece::len);
+    fn put(&mut self, path: &Path, head: &[u8], piece: Option<Piece<'_>>) {
+        let length = head.len() + piece.map_or(0, Piece::len);
         let taken = self.raw.send_behind(&path.headers(length), head, piece);
         self.sent += u64::from(taken);
     }
@@ -276,10 +276,10 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
         self.raw.copies()
     }
 
-    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece>) {
+    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
         // What cannot get there is lost, as it would be further on.
         let SocketAddr::V4(to) = to else { return };
-        let length = HEADERS + head.len() + piece.as_ref().map_or(0, Piece::len);
+        let length = HEADERS + head.len() + piece.map_or(0, Piece::len);
         if length > self.raw.longest() || length - ETHERNET > usize::from(u16::MAX) {
             tracing::debug!("{length} bytes are more than a frame of {}", self.raw.longest());
             return;
@@ -602,7 +602,7 @@ mod tests {
         fn longest(&self) -> usize {
             1514
         }
-        fn send(&mut self, head: &[u8], _: Option<Piece>) -> bool {
+        fn send(&mut self, head: &[u8], _: Option<Piece<'_>>) -> bool {
             self.out.push_back(head.to_vec());
             true
         }

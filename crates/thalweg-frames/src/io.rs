@@ -47,7 +47,7 @@ pub trait FrameIo: Debug + Send {
 
     /// Takes a datagram into the burst that is sent with the next [`flush`](Self::flush). Where there is no room it is
     /// lost.
-    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece>);
+    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>);
 
     /// How often a byte of a piece is copied on its way out, and a byte of a datagram before [`receive`](Self::receive)
     /// shows it: by this process, or by the kernel on its behalf.

@@ -10,7 +10,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
-use thalweg_arena::Piece;
+use thalweg_arena::{KeptPiece, Piece};
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
@@ -65,7 +65,7 @@ pub(crate) struct Waiting {
     /// Its head.
     pub(crate) head: Vec<u8>,
     /// Its piece.
-    pub(crate) piece: Option<Piece>,
+    pub(crate) piece: Option<KeptPiece>,
     since: Duration,
 }
 
@@ -130,8 +130,16 @@ impl Neighbours {
     }
 
     /// Keeps a datagram until its neighbour answers, for a while. It is lost where too many wait.
-    pub(crate) fn wait(&mut self, to: SocketAddrV4, hop: Ipv4Addr, head: &[u8], piece: Option<Piece>, now: Duration) {
+    pub(crate) fn wait(
+        &mut self,
+        to: SocketAddrV4,
+        hop: Ipv4Addr,
+        head: &[u8],
+        piece: Option<Piece<'_>>,
+        now: Duration,
+    ) {
         if self.waiting.len() < WAITING {
+            let piece = piece.map(Piece::keep);
             self.waiting.push_back(Waiting { to, hop, head: head.to_vec(), piece, since: now });
         }
     }

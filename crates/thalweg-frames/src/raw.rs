@@ -26,10 +26,10 @@ pub trait RawIo: Debug + Send {
 
     /// Takes a frame into the burst that is sent with the next [`flush`](Self::flush): `head` is copied, `piece` is read
     /// where it lies if the medium can do that. False where there is no room until then.
-    fn send(&mut self, head: &[u8], piece: Option<Piece>) -> bool;
+    fn send(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool;
 
     /// As [`send`](Self::send), with headers in front of the head. Who copies the head anyway copies both at once.
-    fn send_behind(&mut self, headers: &[u8], head: &[u8], piece: Option<Piece>) -> bool {
+    fn send_behind(&mut self, headers: &[u8], head: &[u8], piece: Option<Piece<'_>>) -> bool {
         self.send(&[headers, head].concat(), piece)
     }
 

@@ -15,7 +15,7 @@ use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
-use thalweg_arena::Piece;
+use thalweg_arena::{KeptPiece, Piece};
 
 /// Bytes of IP and UDP headers in front of a datagram: RFC 791, RFC 8200, RFC 768.
 const HEADERS_V4: usize = 20 + 8;
@@ -60,12 +60,16 @@ pub struct UdpPort {
 struct Datagram {
     to: SocketAddr,
     head: (usize, usize),
-    piece: Option<Piece>,
+    piece: Option<KeptPiece>,
 }
 
 impl Datagram {
     fn length(&self) -> usize {
-        self.head.1 + self.piece.as_ref().map_or(0, Piece::len)
+        self.head.1 + self.piece().map_or(0, Piece::len)
+    }
+
+    fn piece(&self) -> Option<Piece<'_>> {
+        self.piece.as_ref().map(KeptPiece::piece)
     }
 }
 
@@ -130,7 +134,7 @@ impl UdpPort {
                 let (from, length) = datagram.head;
                 let head = &self.heads[from..from + length];
                 pieces.push(libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: length });
-                if let Some(piece) = &datagram.piece {
+                if let Some(piece) = datagram.piece() {
                     pieces.push(libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() });
                 }
             }
@@ -209,7 +213,7 @@ impl UdpPort {
     fn forget(&mut self, count: usize) {
         for datagram in &self.burst[self.gone..self.gone + count] {
             self.counters.sent += 1;
-            self.counters.copied += datagram.piece.as_ref().map_or(0, Piece::len) as u64;
+            self.counters.copied += datagram.piece().map_or(0, Piece::len) as u64;
         }
         self.gone += count;
         if self.gone == self.burst.len() {
@@ -343,8 +347,9 @@ impl FrameIo for UdpPort {
         self.burst.len() < BURST
     }
 
-    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece>) {
+    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
         if self.has_room() {
+            let piece = piece.map(Piece::keep);
             self.burst.push(Datagram { to, head: (self.heads.len(), head.len()), piece });
             self.heads.extend_from_slice(head);
         }

@@ -94,7 +94,7 @@ fn jumbo_frames_arrive_and_pieces_are_sent_from_where_they_lie() {
             for (number, len) in (0_usize..200).map(|number| (number, 1 + number * 8900 / 200)) {
                 let at = number * 9973 % (own.len() - len);
                 let expected = [&(number as u64).to_ne_bytes(), &own[at..at + len]].concat();
-                let piece = || theirs.piece(at as u64, len).unwrap();
+                let piece = theirs.piece(at as u64, len).unwrap();
                 let sent = len as u64 * exchange(&mut near, &mut far, &number.to_ne_bytes(), piece, &expected);
                 bytes += sent;
                 here += if registered && 42 + 8 + len > 4096 { 0 } else { sent };
@@ -508,10 +508,10 @@ fn receive_any(port: &mut AfXdpPort) -> Vec<(SocketAddr, Vec<u8>)> {
 }
 
 /// A datagram with a piece, until it has arrived as `expected`. Says how often it was sent.
-fn exchange(near: &mut AfXdpPort, far: &mut AfXdpPort, head: &[u8], piece: impl Fn() -> Piece, expected: &[u8]) -> u64 {
+fn exchange(near: &mut AfXdpPort, far: &mut AfXdpPort, head: &[u8], piece: Piece<'_>, expected: &[u8]) -> u64 {
     let there = far.local();
     for sent in 1..20 {
-        near.send(there, head, Some(piece()));
+        near.send(there, head, Some(piece));
         until(|| near.flush().unwrap().then_some(()));
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(100) {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_arena::{Arena, Piece};
+use thalweg_arena::{Arena, KeptPiece, Piece};
 use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
 use thalweg_wire::{GAMMA, mix};
 
@@ -14,7 +14,7 @@ pub struct Foul<I> {
     io: I,
     drawn: u64,
     /// To be sent behind the next one, or with the next burst.
-    late: Option<(SocketAddr, Vec<u8>, Option<Piece>)>,
+    late: Option<(SocketAddr, Vec<u8>, Option<KeptPiece>)>,
 }
 
 impl<I: FrameIo> Foul<I> {
@@ -31,7 +31,7 @@ impl<I: FrameIo> Foul<I> {
 
     fn catch_up(&mut self) {
         if let Some((to, head, piece)) = self.late.take() {
-            self.io.send(to, &head, piece);
+            self.io.send(to, &head, piece.as_ref().map(KeptPiece::piece));
         }
     }
 }
@@ -57,14 +57,14 @@ impl<I: FrameIo> FrameIo for Foul<I> {
         self.io.has_room()
     }
 
-    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece>) {
+    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
         match self.draw() {
             0 => {}
             1 => {
-                self.io.send(to, head, piece.clone());
+                self.io.send(to, head, piece);
                 self.io.send(to, head, piece);
             }
-            2 if self.late.is_none() => self.late = Some((to, head.to_vec(), piece)),
+            2 if self.late.is_none() => self.late = Some((to, head.to_vec(), piece.map(Piece::keep))),
             _ => {
                 self.io.send(to, head, piece);
                 self.catch_up();

@@ -205,7 +205,7 @@ impl FrameIo for MemoryPort {
         true
     }
 
-    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece>) {
+    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
         let mut datagram = head.to_vec();
         if let Some(piece) = piece {
             datagram.resize(head.len() + piece.len(), 0);

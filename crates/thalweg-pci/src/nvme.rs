@@ -338,8 +338,14 @@ impl Open {
         #[expect(clippy::cast_possible_truncation, reason = "one of a few")]
         let number = slot as u32;
         command[0] |= number << 16;
-        if operation == READ {
-            tracing::debug!("frame {frame} is written to {:#x}, {size} bytes", pages[0]);
+        if operation == READ && tracing::enabled!(tracing::Level::DEBUG) {
+            // Without an IOMMU the pages of a slot lie anywhere.
+            let mut left = size;
+            for run in pages.chunk_by(|page, next| *next == page + PAGE as u64) {
+                let length = left.min(run.len() * PAGE);
+                left -= length;
+                tracing::debug!("frame {frame} is written to {:#x}, {length} bytes", run[0]);
+            }
         }
         self.submit(OURS, command);
         true

@@ -120,7 +120,7 @@ impl Umem {
     }
 
     /// Where in the range a piece lies, if its arena is in it.
-    pub(super) fn find(&mut self, piece: &Piece) -> Option<usize> {
+    pub(super) fn find(&mut self, piece: Piece<'_>) -> Option<usize> {
         let arena = piece.arena();
         let known = self.known.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(arena)));
         let at = match known {
