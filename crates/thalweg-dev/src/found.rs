@@ -6,6 +6,7 @@ use crate::v4l2::{CAN_CAPTURE, Capability};
 use rustix::fs::{Mode, OFlags, open};
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 /// A device that is a file.
@@ -23,11 +24,13 @@ pub struct Found {
     pub problem: Option<String>,
 }
 
-/// Cameras that capture, boards that sample, and serial ports that have hardware behind them, by their names.
+/// Cameras that capture, boards that sample, cards that are read by DMA, and serial ports that have hardware behind them, by
+/// their names.
 pub fn found() -> Vec<Found> {
     let mut all = Vec::new();
     all.extend(names("/sys/class/video4linux").iter().filter_map(|name| video(name)));
     all.extend(names("/sys/class/comedi").iter().filter_map(|name| board(name)));
+    all.extend(names("/dev").iter().filter_map(|name| card(name)));
     all.extend(names("/sys/class/tty").iter().filter_map(|name| serial(name)));
     all
 }
@@ -76,6 +79,16 @@ fn board(name: &str) -> Option<Found> {
         Err(error) => found.problem = Some(error.to_string()),
     }
     Some(found)
+}
+
+/// A card, by the name that XDMA's driver gives the files of those of its engines that write to memory.
+fn card(name: &str) -> Option<Found> {
+    let file = Path::new("/dev").join(name);
+    let is_device = fs::metadata(&file).is_ok_and(|metadata| metadata.file_type().is_char_device());
+    let driver = name.split_once("_c2h_").filter(|_| is_device).map(|(card, _)| card)?;
+    let driver = driver.trim_end_matches(|last: char| last.is_ascii_digit()).to_owned();
+    let problem = open(&file, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).err();
+    Some(Found { kind: "dma", file, name: String::new(), driver, problem: problem.map(|error| error.to_string()) })
 }
 
 /// A serial port, if a device is behind it: of the eight names for ports of the mainboard most have none.

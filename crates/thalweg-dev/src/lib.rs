@@ -13,9 +13,11 @@
 //! | `v4l2` | The kernel's interface to video devices, as far as a capture needs it |
 //! | `sampler` | Boards that sample (comedi): samples into slots, and what was sampled while nobody took them |
 //! | `comedi` | The kernel's interface to boards that sample, as far as reading by command needs it |
+//! | `card` | Cards whose driver reads by DMA into slots, several reads at a time (io_uring) |
 //! | `ioctl` | Asking a driver something |
 //! | `port` | What bytes are read from: opened, waited for, and opened again where it was unplugged |
 
+mod card;
 mod comedi;
 mod found;
 mod ioctl;
@@ -26,6 +28,7 @@ mod stream;
 mod v4l2;
 mod video;
 
+pub use card::Card;
 pub use found::{Found, found};
 pub use sampler::Sampler;
 pub use stream::Stream;

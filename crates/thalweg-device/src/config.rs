@@ -46,6 +46,8 @@ pub enum DeviceConfig {
     V4l2(V4l2Config),
     /// A board that samples, and that the kernel has a driver for.
     Comedi(ComediConfig),
+    /// A card whose driver reads by DMA.
+    Dma(DmaConfig),
     /// Fits of another source's images.
     Fit(FitConfig),
 }
@@ -68,6 +70,7 @@ impl DeviceConfig {
             Self::Stream(_) => "stream",
             Self::V4l2(_) => "v4l2",
             Self::Comedi(_) => "comedi",
+            Self::Dma(_) => "dma",
             Self::Fit(_) => "fit",
         }
     }
@@ -83,6 +86,7 @@ impl DeviceConfig {
                 | Self::Stream(_)
                 | Self::V4l2(_)
                 | Self::Comedi(_)
+                | Self::Dma(_)
                 | Self::Fit(_)
         )
     }
@@ -97,6 +101,7 @@ impl DeviceConfig {
             Self::Edu(config) => Some(config.size.0),
             Self::Nvme(config) => Some(config.size.0),
             Self::Stream(config) => config.longest(),
+            Self::Dma(config) => Some(config.size.0),
             Self::Sigmf(_)
             | Self::Vdif(_)
             | Self::Pgm(_)
@@ -144,6 +149,7 @@ impl DeviceConfig {
             Self::Stream(config) => std::slice::from_ref(&config.file),
             Self::V4l2(config) => std::slice::from_ref(&config.file),
             Self::Comedi(config) => std::slice::from_ref(&config.file),
+            Self::Dma(config) => std::slice::from_ref(&config.file),
             Self::Sigmf(config) => std::slice::from_ref(&config.file),
             Self::Vdif(config) => std::slice::from_ref(&config.file),
             Self::Pgm(config) => &config.files,
@@ -160,6 +166,7 @@ impl DeviceConfig {
             Self::Stream(config) => std::slice::from_mut(&mut config.file),
             Self::V4l2(config) => std::slice::from_mut(&mut config.file),
             Self::Comedi(config) => std::slice::from_mut(&mut config.file),
+            Self::Dma(config) => std::slice::from_mut(&mut config.file),
             Self::Sigmf(config) => std::slice::from_mut(&mut config.file),
             Self::Vdif(config) => std::slice::from_mut(&mut config.file),
             Self::Pgm(config) => &mut config.files,
@@ -455,6 +462,57 @@ impl ComediConfig {
     }
 }
 
+/// A card with a driver whose reads are transfers by DMA into the reader's memory, such as XDMA, QDMA and SIS8300 have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DmaConfig {
+    /// Its file, `/dev/xdma0_c2h_0`.
+    pub file: PathBuf,
+    /// Bytes in the longest fragment: what each read asks for.
+    pub size: ByteSize,
+    /// What a fragment is made of; bytes without a stated meaning where left out.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredType>,
+    /// Where on the card each read begins, in bytes: of an engine with addresses. Left out, of one that streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<u64>,
+    /// Where each fragment has the card's count of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counter: Option<Counter>,
+    /// Reads under way at a time; 4 with a `counter`, which tells them apart, and 1 without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads: Option<u32>,
+}
+
+impl DmaConfig {
+    /// Reads under way at a time.
+    pub fn reads(&self) -> u32 {
+        self.reads.unwrap_or(if self.counter.is_some() { 4 } else { 1 })
+    }
+
+    /// Whether it makes sense, and what its fragments are.
+    ///
+    /// # Errors
+    /// The key that does not.
+    pub fn check(&self) -> Result<Layout, DeviceError> {
+        let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.into() });
+        if !(1..=16).contains(&self.reads()) {
+            return wrong("reads", "1 to 16 at a time are possible");
+        }
+        match self.counter {
+            None if self.reads() > 1 => {
+                return wrong("reads", "several at a time end in any order: say where the card has its `counter`");
+            }
+            Some(counter) if !counter.is_within(self.size.0) => {
+                return wrong("counter", "1 to 8 bytes of the fragment are possible");
+            }
+            _ => {}
+        }
+        // What a driver reads at once has to fit into 31 bits (MAX_RW_COUNT, linux/fs.h), as all fragments do.
+        Layout::new(Some(self.size), self.stored, None)
+    }
+}
+
 /// Fits of another source's images: see `docs/images.md`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -720,17 +778,32 @@ impl DatagramFormat {
     }
 }
 
-/// A sequence counter in a header: `{ at = 0, bytes = 8 }`.
+/// A sequence counter in front of data: `{ at = 0, bytes = 8 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counter {
-    /// Its first byte in the datagram.
+    /// Its first byte, of the datagram or the fragment.
     pub at: u32,
     /// How many it has: 1 to 8.
     pub bytes: u32,
     /// The least significant byte comes first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub little_endian: bool,
+}
+
+impl Counter {
+    /// Whether it has 1 to 8 bytes, all of them among the first so many.
+    pub fn is_within(&self, length: u64) -> bool {
+        (1..=8).contains(&self.bytes) && u64::from(self.at) + u64::from(self.bytes) <= length
+    }
+
+    /// What it says; nothing where it is not all there.
+    pub fn read(&self, from: &[u8]) -> Option<u64> {
+        let (at, length) = (self.at as usize, self.bytes as usize);
+        let bytes = from.get(at..)?.get(..length)?;
+        let append = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
+        Some(if self.little_endian { bytes.iter().rev().fold(0, append) } else { bytes.iter().fold(0, append) })
+    }
 }
 
 /// A GigE Vision camera: see the crate `thalweg-gige`.

@@ -86,7 +86,7 @@ pub use adc::{model_adc, payload_len};
 pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
 pub use config::{
-    ByteSize, ByteSizeError, ComediConfig, Counter, DatagramFormat, DeviceConfig, EduConfig, EnvelopeConfig,
+    ByteSize, ByteSizeError, ComediConfig, Counter, DatagramFormat, DeviceConfig, DmaConfig, EduConfig, EnvelopeConfig,
     FeatureValue, Features, FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig,
     NpyConfig, NvmeConfig, PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, UdpConfig, V4l2Config,
     VdifConfig,

@@ -25,10 +25,8 @@ impl Fixed {
         if header > 1024 {
             return Err(wrong("header", format!("{header} bytes; 1024 are possible")));
         }
-        for (option, Counter { at, bytes, .. }) in
-            [("counter", counter)].into_iter().chain(config.index.map(|index| ("index", index)))
-        {
-            if !(1..=8).contains(&bytes) || at.checked_add(bytes).is_none_or(|end| end > header) {
+        for (option, counter) in [("counter", counter)].into_iter().chain(config.index.map(|index| ("index", index))) {
+            if !counter.is_within(header.into()) {
                 return Err(wrong(option, format!("1 to 8 bytes of the header's {header} are possible")));
             }
         }
@@ -71,9 +69,10 @@ impl Format for Fixed {
     }
 
     fn read(&self, front: &[u8], body: &[u8]) -> Result<Said, Refusal> {
-        let counter = read(front, self.counter)?;
+        let read = |counter: Counter| counter.read(front).ok_or(Refusal::Truncated);
+        let counter = read(self.counter)?;
         let (number, index) = match self.index {
-            Some(index) => (counter, read(front, index)?),
+            Some(index) => (counter, read(index)?),
             None => (counter / self.packets, counter % self.packets),
         };
         if self.packets == 1 && self.index.is_none() {
@@ -94,13 +93,6 @@ impl Format for Fixed {
         let filled = filled(PayloadType::RAW, None);
         Ok(Said::Part(Part { number, at, total: self.size, payload: 0..wanted, filled }))
     }
-}
-
-fn read(front: &[u8], counter: Counter) -> Result<u64, Refusal> {
-    let (at, length) = (counter.at as usize, counter.bytes as usize);
-    let bytes = front.get(at..at + length).ok_or(Refusal::Truncated)?;
-    let append = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
-    Ok(if counter.little_endian { bytes.iter().rev().fold(0, append) } else { bytes.iter().fold(0, append) })
 }
 
 #[cfg(test)]

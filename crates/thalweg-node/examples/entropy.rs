@@ -6,19 +6,19 @@
 
 #![expect(clippy::multiple_unsafe_ops_per_block, reason = "registers that are set together have one reason")]
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 use thalweg_arena::{Arena, PAGE, Span};
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame};
 use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
-use thalweg_pci::{DeviceMemory, Function, PciError};
+use thalweg_pci::{DeviceMemory, Function, Interrupt, PciError};
 use thalweg_wire::{PayloadType, Status, TaiNanos, record_len};
 
-/// Bytes in a fragment, how many are asked for at a time, and how often the device is looked at.
+/// Bytes in a fragment, and how many are asked for at a time.
 const SIZE: usize = 4096;
 const DEPTH: u16 = 8;
-const PACE: Duration = Duration::from_micros(100);
 /// The maker's capability (4.1.4), and its kinds: where the registers are, and the doorbell.
 const CAPABILITY: u8 = 9;
 const COMMON: u8 = 1;
@@ -30,6 +30,7 @@ const FEATURE_SELECT: usize = 8;
 const FEATURE: usize = 12;
 const STATUS: usize = 20;
 const QUEUE_SIZE: usize = 24;
+const QUEUE_VECTOR: usize = 26;
 const QUEUE_ENABLE: usize = 28;
 const QUEUE_NOTIFY: usize = 30;
 const QUEUE_PARTS: usize = 32;
@@ -49,6 +50,7 @@ const WRITES: u16 = 2;
 #[derive(Debug)]
 struct Entropy {
     function: Function,
+    interrupt: Interrupt,
     doorbell: usize,
     slots: Option<DeviceMemory>,
     _queue: DeviceMemory,
@@ -81,7 +83,7 @@ impl Entropy {
         // SAFETY: this ends whatever it did for somebody else (3.1.1), and it is told of no memory yet.
         unsafe { registers.write8(common + STATUS, 0) };
         while registers.read8(common + STATUS) != 0 {
-            std::thread::sleep(PACE);
+            std::thread::yield_now();
         }
         // SAFETY: as above.
         unsafe {
@@ -98,6 +100,7 @@ impl Entropy {
         if registers.read8(common + STATUS) != CHOSEN {
             return Err(wrong("it does not take the features of version 1"));
         }
+        let interrupt = function.interrupts(1)?.remove(0);
         function.begin()?;
         let queue = function.show(shared.arena())?;
         let place = |at| queue.address(at, PAGE - at).ok_or_else(|| wrong("a page is not in one piece"));
@@ -106,6 +109,7 @@ impl Entropy {
         // SAFETY: the page is shared with the device alone, for as long as it is driven, and names no buffers yet.
         unsafe {
             registers.write16(common + QUEUE_SIZE, DEPTH);
+            registers.write16(common + QUEUE_VECTOR, 0);
             for (part, at) in parts.into_iter().zip((QUEUE_PARTS..).step_by(8)) {
                 registers.write32(common + at, part as u32);
                 registers.write32(common + at + 4, (part >> 32) as u32);
@@ -121,7 +125,8 @@ impl Entropy {
         };
         let under_way = (0..DEPTH).map(|_| None).collect();
         let (slots, handed, back, number) = (None, 0, 0, 0);
-        Ok(Self { function, doorbell, slots, _queue: queue, shared, under_way, handed, back, number, description })
+        let _queue = queue;
+        Ok(Self { function, interrupt, doorbell, slots, _queue, shared, under_way, handed, back, number, description })
     }
 
     /// Where a number is that the device will read, and never writes.
@@ -173,8 +178,6 @@ impl Acquisition for Entropy {
         *self.shared(entry) = (index as u16).to_le_bytes();
         self.handed = self.handed.wrapping_add(1);
         fence(Ordering::Release);
-        // Without an interrupt (2.6.7).
-        *self.shared(AVAILABLE) = 1_u16.to_le_bytes();
         *self.shared(AVAILABLE + 2) = self.handed.to_le_bytes();
         fence(Ordering::SeqCst);
         // SAFETY: the buffers that it is told of are its alone until they come back.
@@ -182,6 +185,7 @@ impl Acquisition for Entropy {
     }
 
     fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+        self.interrupt.take();
         fence(Ordering::Acquire);
         if self.used::<u16>(2) == self.back {
             return Ok(Acquired::NotYet);
@@ -201,9 +205,8 @@ impl Acquisition for Entropy {
         Ok(Acquired::Frame(Frame { buffer, number: self.number - 1, len, filled, crc: None }))
     }
 
-    /// It wakes nobody.
-    fn next_time(&self) -> Option<Duration> {
-        self.under_way.iter().any(Option::is_some).then(|| thalweg_node::now() + PACE)
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.interrupt.fd())
     }
 
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {

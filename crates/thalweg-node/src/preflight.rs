@@ -5,7 +5,7 @@ use crate::topology::{BuilderNodeConfig, Policy, SourceNodeConfig, Topology};
 use crate::{Feed, NodeError};
 use thalweg_arena::{HEADROOM, PAGE};
 use thalweg_build::Window;
-use thalweg_dev::{Sampler, Stream, Video};
+use thalweg_dev::{Card, Sampler, Stream, Video};
 use thalweg_device::{DeviceConfig, DeviceError, OnTime, tap_acquisition, tap_device};
 use thalweg_doctor::{Data, Finding, Level, Needs, NodeNeeds};
 use thalweg_features::Fit;
@@ -163,6 +163,7 @@ pub fn open_feed(config: &DeviceConfig, adapter: Option<&Adapter>) -> Result<Fee
         DeviceConfig::Stream(stream) => Feed::Acquisition(Box::new(Stream::open(stream)?)),
         DeviceConfig::V4l2(video) => Feed::Acquisition(Box::new(Video::open(video)?)),
         DeviceConfig::Comedi(comedi) => Feed::Acquisition(Box::new(Sampler::open(comedi)?)),
+        DeviceConfig::Dma(dma) => Feed::Acquisition(Box::new(Card::open(dma)?)),
         other => Feed::Device(thalweg_device::open(other)?),
     })
 }

@@ -2,12 +2,13 @@
 
 use crate::container::{Container, DeviceMemory};
 use crate::{PciError, vfio};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::CString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::ptr::{self, NonNull};
@@ -187,6 +188,28 @@ impl Function {
         Ok(found)
     }
 
+    /// Its first interrupts, so many: messages (MSI-X, else MSI). To be asked for once, before the device is told to use
+    /// them. They are off again when the function is dropped.
+    ///
+    /// # Errors
+    /// It has fewer, or only a line (INTx), which is shared with others and is to be polled instead.
+    pub fn interrupts(&self, count: u32) -> Result<Vec<Interrupt>, PciError> {
+        let device = self.device.as_fd();
+        let failed =
+            |error| PciError::Os { device: self.location.to_string(), doing: "switching on interrupts", error };
+        let has = |index| vfio::interrupts(device, index).unwrap_or(0);
+        let Some(index) = vfio::MESSAGES.into_iter().find(|index| has(*index) >= count) else {
+            let most = vfio::MESSAGES.map(has).into_iter().max().unwrap_or(0);
+            let problem = format!("{count} interrupts by message were asked for, and it has {most}");
+            return Err(PciError::Device { device: self.location.to_string(), problem });
+        };
+        let one = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(|fd| Interrupt { fd });
+        let interrupts: Vec<Interrupt> = (0..count).map(one).collect::<Result<_, _>>().map_err(|e| failed(e.into()))?;
+        let fds: Vec<_> = interrupts.iter().map(Interrupt::fd).collect();
+        vfio::tell_interrupts(device, index, &fds).map_err(failed)?;
+        Ok(interrupts)
+    }
+
     /// Whether an IOMMU keeps it to the memory that it was shown.
     pub fn has_iommu(&self) -> bool {
         self.container.has_iommu
@@ -216,6 +239,25 @@ impl Drop for Function {
         }
         // Not every device can be.
         let _ = vfio::reset(self.device.as_fd());
+    }
+}
+
+/// An interrupt of a device.
+#[derive(Debug)]
+pub struct Interrupt {
+    fd: OwnedFd,
+}
+
+impl Interrupt {
+    /// What is readable from when it has come until it is [taken](Self::take).
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Whether it has come since it was last taken. To be called before looking what the device has done: what comes
+    /// afterwards makes the descriptor readable again.
+    pub fn take(&self) -> bool {
+        rustix::io::read(&self.fd, &mut [0; 8]).is_ok()
     }
 }
 

@@ -37,7 +37,7 @@ pub use container::{DeviceMemory, share_container};
 pub use edu::Edu;
 pub use error::PciError;
 pub use found::{Found, found};
-pub use function::{Function, Location, has_iommu};
+pub use function::{Function, Interrupt, Location, Registers, has_iommu};
 pub use held::Held;
 pub use nvme::{DmaEngine, Nvme, Way};
 

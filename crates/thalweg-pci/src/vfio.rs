@@ -8,6 +8,9 @@ pub(crate) const TYPE1V2: libc::c_ulong = 3;
 pub(crate) const NO_IOMMU: libc::c_ulong = 8;
 /// `VFIO_PCI_CONFIG_REGION_INDEX`
 pub(crate) const CONFIGURATION: u32 = 7;
+/// `VFIO_PCI_MSIX_IRQ_INDEX`, `VFIO_PCI_MSI_IRQ_INDEX`: interrupts that are messages, better first. A device has one of
+/// the two switched on.
+pub(crate) const MESSAGES: [u32; 2] = [2, 1];
 
 /// `_IO(';', 100 + number)`
 const fn call(number: libc::c_ulong) -> libc::c_ulong {
@@ -86,6 +89,40 @@ pub(crate) fn region(device: BorrowedFd<'_>, index: u32) -> io::Result<Region> {
     // SAFETY: the kernel reads and writes one of these, of the length that it says.
     done(unsafe { libc::ioctl(device.as_raw_fd(), call(8), &raw mut region) })?;
     Ok(region)
+}
+
+/// `struct vfio_irq_info`
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Interrupts {
+    argsz: u32,
+    flags: u32,
+    index: u32,
+    count: u32,
+}
+
+/// `VFIO_DEVICE_GET_IRQ_INFO`: how many interrupts it has of this kind that a descriptor can tell of.
+pub(crate) fn interrupts(device: BorrowedFd<'_>, index: u32) -> io::Result<u32> {
+    /// `VFIO_IRQ_INFO_EVENTFD`
+    const TOLD: u32 = 1;
+    let mut interrupts = Interrupts { argsz: size_of_one::<Interrupts>(), index, ..Interrupts::default() };
+    // SAFETY: the kernel reads and writes one of these, of the length that it says.
+    done(unsafe { libc::ioctl(device.as_raw_fd(), call(9), &raw mut interrupts) })?;
+    Ok(if interrupts.flags & TOLD != 0 { interrupts.count } else { 0 })
+}
+
+/// `VFIO_DEVICE_SET_IRQS`: the first interrupts of a kind are told of by these descriptors of eventfd(2), and the others
+/// are off.
+pub(crate) fn tell_interrupts(device: BorrowedFd<'_>, index: u32, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// `VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER`
+    const TRIGGER_EVENTFD: u32 = 1 << 2 | 1 << 5;
+    // `struct vfio_irq_set`: five numbers, and the descriptors behind them.
+    #[expect(clippy::cast_possible_truncation, reason = "no more than a device has interrupts")]
+    let count = fds.len() as u32;
+    let mut set = vec![4 * (5 + count), TRIGGER_EVENTFD, index, 0, count];
+    set.extend(fds.iter().map(|fd| fd.as_raw_fd().cast_unsigned()));
+    // SAFETY: the kernel reads so many bytes as the first number says.
+    done(unsafe { libc::ioctl(device.as_raw_fd(), call(10), set.as_ptr()) }).map(drop)
 }
 
 /// `VFIO_DEVICE_RESET`

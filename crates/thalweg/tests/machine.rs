@@ -2,11 +2,14 @@
 
 #[path = "machine/boards.rs"]
 mod boards;
+#[path = "machine/cards.rs"]
+mod cards;
 #[path = "machine/nodes.rs"]
 mod nodes;
 #[path = "machine/video.rs"]
 mod video;
 
+use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -51,6 +54,32 @@ fn text(bytes: &[u8]) -> String {
 #[track_caller]
 fn assert_success(output: &Output) {
     assert!(output.status.success(), "{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
+}
+
+/// Runs a device's topology in the machine: `prepare` makes the device be there, and `meanwhile` is done when the run has
+/// begun. What the run reported, and its log.
+fn record(out: &Path, run: &str, device: &str, prepare: &str, meanwhile: &str) -> (Value, String) {
+    let topology = format!(
+        "[run]\n{run}\ntimeout = \"60s\"\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"shm:/tmp/builder0\"]\n\
+         block = \"4MiB\"\ndeadline = \"20s\"\nflush = \"100ms\"\n\n[[source]]\nname = \"source0\"\nid = \"1.0\"\n\
+         link = \"shm\"\ndevice = {{ {device} }}\n"
+    );
+    fs::write(out.join("run.toml"), topology).unwrap();
+    let program = env!("CARGO_BIN_EXE_thalweg");
+    let script = format!(
+        "set -e\ncd /out\n{prepare}\n{program} devices --json >devices.json\n\
+         {program} --json -v run run.toml >report.json 2>log & run=$!\n\
+         until grep -q 'recording' log; do kill -0 $run || {{ cat log; exit 1; }}; sleep 0.1; done\n\
+         {meanwhile}\nwait $run || true"
+    );
+    let output = thalweg(&["--out", out.to_str().unwrap(), "--", "sh", "-c", &script]).output().unwrap();
+    let log = fs::read_to_string(out.join("log")).unwrap_or_default();
+    if !output.status.success() {
+        eprintln!("{log}");
+    }
+    assert_success(&output);
+    let report = fs::read_to_string(out.join("report.json")).unwrap();
+    (serde_json::from_str(report.lines().last().unwrap_or(&log)).unwrap(), log)
 }
 
 /// The driver of edu.c.

@@ -151,6 +151,7 @@ impl Topology {
             Some(DeviceConfig::Nvme(nvme)) => Some(nvme.check()),
             Some(DeviceConfig::Stream(stream)) => Some(stream.check().map(drop)),
             Some(DeviceConfig::Comedi(comedi)) => Some(comedi.check()),
+            Some(DeviceConfig::Dma(dma)) => Some(dma.check().map(drop)),
             Some(DeviceConfig::V4l2(_) | DeviceConfig::Fit(_)) => Some(Ok(())),
             _ => None,
         };

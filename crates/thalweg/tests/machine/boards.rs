@@ -1,6 +1,6 @@
 //! Boards that sample, in the machine: comedi_test, whose waveforms are known.
 
-use super::{assert_success, directory, is_set_up, thalweg};
+use super::{directory, is_set_up};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -12,28 +12,9 @@ const VOLT: i32 = MIDDLE / 10;
 
 /// Runs a board's topology in the machine, and beside it what the script does when the run has begun.
 fn record(out: &Path, run: &str, device: &str, script: &str) -> (Value, String) {
-    let topology = format!(
-        "[run]\n{run}\ntimeout = \"60s\"\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"shm:/tmp/builder0\"]\n\
-         block = \"4MiB\"\ndeadline = \"20s\"\nflush = \"100ms\"\n\n[[source]]\nname = \"board\"\nid = \"1.0\"\nlink = \"shm\"\n\
-         device = {{ kind = \"comedi\", file = \"/dev/comedi0\", channels = [0, 1, 2], {device} }}\n"
-    );
-    fs::write(out.join("board.toml"), topology).unwrap();
-    let program = env!("CARGO_BIN_EXE_thalweg");
-    let script = format!(
-        "set -e\ncd /out\nmodprobe comedi_test\nuntil [ -e /dev/comedi0 ]; do sleep 0.1; done\n\
-         {program} devices --json >devices.json\n\
-         {program} --json -v run board.toml >report.json 2>log & run=$!\n\
-         until grep -q 'recording' log; do kill -0 $run || {{ cat log; exit 1; }}; sleep 0.1; done\n\
-         {script}\nwait $run || true"
-    );
-    let output = thalweg(&["--out", out.to_str().unwrap(), "--", "sh", "-c", &script]).output().unwrap();
-    let log = fs::read_to_string(out.join("log")).unwrap_or_default();
-    if !output.status.success() {
-        eprintln!("{log}");
-    }
-    assert_success(&output);
-    let report = fs::read_to_string(out.join("report.json")).unwrap();
-    (serde_json::from_str(report.lines().last().unwrap_or(&log)).unwrap(), log)
+    let device = format!("kind = \"comedi\", file = \"/dev/comedi0\", channels = [0, 1, 2], {device}");
+    let prepare = "modprobe comedi_test\nuntil [ -e /dev/comedi0 ]; do sleep 0.1; done";
+    super::record(out, run, &device, prepare, script)
 }
 
 /// Of each event its number, its time, and its samples: those of three channels, in turn.

@@ -1,6 +1,6 @@
 //! Cameras of the kernel's, in the machine: vivid, which makes images as a webcam does.
 
-use super::{assert_success, directory, is_set_up, thalweg};
+use super::{directory, is_set_up};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -9,28 +9,10 @@ use thalweg_wire::PayloadType;
 
 /// Runs a camera's topology in the machine, and beside it what the script does when the run has begun.
 fn record(out: &Path, run: &str, device: &str, script: &str) -> (Value, String) {
-    let topology = format!(
-        "[run]\n{run}\ntimeout = \"60s\"\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"shm:/tmp/builder0\"]\n\
-         block = \"4MiB\"\ndeadline = \"20s\"\nflush = \"100ms\"\n\n[[source]]\nname = \"camera\"\nid = \"1.0\"\nlink = \"shm\"\n\
-         device = {{ kind = \"v4l2\", file = \"/dev/video0\", {device} }}\n"
-    );
-    fs::write(out.join("video.toml"), topology).unwrap();
-    let program = env!("CARGO_BIN_EXE_thalweg");
-    let script = format!(
-        "set -e\ncd /out\nmodprobe vivid n_devs=1 node_types=0x1\nuntil [ -e /dev/video0 ]; do sleep 0.1; done\n\
-         v4l2-ctl -d /dev/video0 -c osd_text_mode=2\n\
-         {program} --json -v run video.toml >report.json 2>log & run=$!\n\
-         until grep -q 'recording' log; do kill -0 $run || {{ cat log; exit 1; }}; sleep 0.1; done\n\
-         {script}\nwait $run || true"
-    );
-    let output = thalweg(&["--out", out.to_str().unwrap(), "--", "sh", "-c", &script]).output().unwrap();
-    let log = fs::read_to_string(out.join("log")).unwrap_or_default();
-    if !output.status.success() {
-        eprintln!("{log}");
-    }
-    assert_success(&output);
-    let report = fs::read_to_string(out.join("report.json")).unwrap();
-    (serde_json::from_str(report.lines().last().unwrap_or(&log)).unwrap(), log)
+    let device = format!("kind = \"v4l2\", file = \"/dev/video0\", {device}");
+    let prepare = "modprobe vivid n_devs=1 node_types=0x1\nuntil [ -e /dev/video0 ]; do sleep 0.1; done\n\
+                   v4l2-ctl -d /dev/video0 -c osd_text_mode=2";
+    super::record(out, run, &device, prepare, script)
 }
 
 #[test]

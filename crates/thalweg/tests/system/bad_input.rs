@@ -71,7 +71,7 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
        |
     12 | device = { kind = "tape", size = "16KiB" }
        |                   ^^^^^^
-    unknown variant `tape`, expected one of `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `udp`, `gige`, `edu`, `nvme`, `stream`, `v4l2`, `comedi`, `fit`
+    unknown variant `tape`, expected one of `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `udp`, `gige`, `edu`, `nvme`, `stream`, `v4l2`, `comedi`, `dma`, `fit`
     "#);
     assert_snapshot!(changed("size = \"16KiB\"", "size = \"16KiB\", sede = 3"), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 10
