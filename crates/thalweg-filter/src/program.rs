@@ -20,6 +20,7 @@ use crate::Fragment;
 use rustix::event::epoll;
 use rustix::fs::MemfdFlags;
 use rustix::thread::CpuSet;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -66,17 +67,35 @@ pub struct ProgramConfig {
     pub otherwise: bool,
 }
 
-/// Events that a program did not decide on, by the reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Events that could not be decided on, by the reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undecided {
-    /// It said that it cannot say: its function failed.
+    /// A program said that it cannot say: its function failed. Or a condition was neither true nor false.
     pub unsure: u64,
-    /// It was too slow, or still busy with an event for which it had been too slow.
+    /// A program was too slow, or still busy with an event for which it had been too slow.
     pub late: u64,
-    /// It was not there.
+    /// A program was not there.
     pub gone: u64,
-    /// How often it ended before the run did.
+    /// How often programs ended before the run did; they were started again.
     pub ends: u64,
+}
+
+impl Undecided {
+    /// All of them.
+    pub fn events(&self) -> u64 {
+        self.unsure + self.late + self.gone
+    }
+
+    /// These and others.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            unsure: self.unsure + other.unsure,
+            late: self.late + other.late,
+            gone: self.gone + other.gone,
+            ends: self.ends + other.ends,
+        }
+    }
 }
 
 /// A program that decides.

@@ -48,11 +48,12 @@ pub use thalweg_device::TaiClock;
 
 pub use report::{
     BuilderReport, Calibration, Completion, CreditReport, LeftOutReport, RunReport, SourceReport, Steady, TriggerRates,
-    TriggerReport, UndecidedReport,
+    TriggerReport,
 };
 pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use thalweg_control::{Command, State};
+pub use thalweg_filter::Undecided;
 pub use topology::{
     Accept, Assignment, BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, LevelConfig,
     LinkConfig, Otherwise, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,

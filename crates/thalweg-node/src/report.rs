@@ -4,6 +4,7 @@ use crate::{LinkConfig, Wait};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thalweg_build::{Ledger, Triggered};
+use thalweg_filter::Undecided;
 
 /// What a source did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -172,36 +173,7 @@ pub struct TriggerReport {
     /// Decisions were drawn, not made on what the fragments hold.
     pub simulated: bool,
     /// Events that could not be decided on.
-    pub undecided: UndecidedReport,
-}
-
-/// Events that could not be decided on, by the reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UndecidedReport {
-    /// A condition was neither true nor false, or a program could not say.
-    pub unsure: u64,
-    /// A program was too slow, or still busy with an event for which it had been.
-    pub late: u64,
-    /// A program was not there.
-    pub gone: u64,
-    /// How often programs ended before the run did; they were started again.
-    pub ends: u64,
-}
-
-impl UndecidedReport {
-    /// All of them.
-    pub fn events(&self) -> u64 {
-        self.unsure + self.late + self.gone
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self {
-            unsure: self.unsure + other.unsure,
-            late: self.late + other.late,
-            gone: self.gone + other.gone,
-            ends: self.ends + other.ends,
-        }
-    }
+    pub undecided: Undecided,
 }
 
 /// Events per second.
@@ -228,7 +200,7 @@ impl TriggerReport {
             rates: TriggerRates { level1: rate(level1), level2_accepted: rate(level2), filter_accepted: rate(filter) },
             unasked_bytes,
             simulated: true,
-            undecided: UndecidedReport::default(),
+            undecided: Undecided::default(),
         }
     }
 

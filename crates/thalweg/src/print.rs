@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_build::{Ledger, LedgerEntry};
-use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport, UndecidedReport};
+use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport, Undecided};
 use thalweg_page::text::{Align, Table, count, many, plain, times, volume, wrapped};
 pub(crate) use thalweg_page::tone::verdict;
 
@@ -228,8 +228,8 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
     );
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     let _ = writeln!(out, "  CPU per event: {:.3} ms", cpu_seconds * 1e3 / (*level1).max(1) as f64);
-    if *undecided != UndecidedReport::default() {
-        let UndecidedReport { unsure, late, gone, ends } = *undecided;
+    if *undecided != Undecided::default() {
+        let Undecided { unsure, late, gone, ends } = *undecided;
         let ended = if ends > 0 { format!(", which ended {}", many(ends, "time")) } else { String::new() };
         let _ = writeln!(
             out,

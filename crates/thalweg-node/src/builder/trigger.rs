@@ -7,14 +7,14 @@
 use super::SourceState;
 use crate::blocks::Blocks;
 use crate::topology::{Decision, LevelConfig};
-use crate::{BuilderNodeConfig, CheckConfig, NodeError, UndecidedReport};
+use crate::{BuilderNodeConfig, CheckConfig, NodeError};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, PlacePool, Span};
 use thalweg_build::{Builder, Closed, Missing, Violation};
-use thalweg_filter::{Condition, Decide, Fragment, Program};
+use thalweg_filter::{Condition, Decide, Fragment, Program, Undecided};
 use thalweg_link::Bytes;
 use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, SourceId, Status};
 
@@ -193,18 +193,12 @@ impl Trigger {
     }
 
     /// Events that could not be decided on.
-    pub(super) fn undecided(&self) -> UndecidedReport {
-        let mut report = UndecidedReport::default();
+    pub(super) fn undecided(&self) -> Undecided {
+        let mut report = Undecided::default();
         for level in self.levels() {
             match level {
                 Level::Here(level) => report.unsure += level.undecided(),
-                Level::Program(program) => {
-                    let undecided = program.undecided();
-                    report.unsure += undecided.unsure;
-                    report.late += undecided.late;
-                    report.gone += undecided.gone;
-                    report.ends += undecided.ends;
-                }
+                Level::Program(program) => report = report.and(program.undecided()),
             }
         }
         report
