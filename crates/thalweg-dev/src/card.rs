@@ -153,7 +153,14 @@ impl Card {
                 let payload = &mut buffer.payload()[..len];
                 let count = self.config.counter.map(|counter| counter.read(payload));
                 if count != Some(None) {
+                    let restarts = self.numbers.restarts;
                     let number = self.numbers.of(count.flatten(), self.reads);
+                    if (restarts, self.numbers.restarts) == (0, 1) {
+                        let card = self.config.file.display();
+                        tracing::warn!(
+                            "{card}: its counter stood still or began anew: what is lost there is not known"
+                        );
+                    }
                     self.layout.to_little_endian(payload);
                     let payload_type = self.layout.payload_type;
                     let filled = Filled { payload_type, status: Status::empty(), window: 0, timestamp: None };
