@@ -3,8 +3,8 @@
 //! An [`Arena`] is a sealed memfd, mapped once. It is handed out in pieces that own their bytes: a [`Span`] is the
 //! exclusive right to a range, and returns itself when it is dropped. A [`Slot`] is a span with headroom in front that
 //! a device fills, a [`Block`] is filled span by span and written to disk as one, a [`PlacePool`] lends places of one
-//! length. Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s. The kernel or an adapter is
-//! shown a [`Piece`] of it to read.
+//! length. Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s. The
+//! kernel or an adapter is shown a [`Piece`] of it to read.
 //!
 //! An arena knows what it is made of ([`Backing`]) and who else knows its pages ([`Registration`]): a ring of the
 //! kernel's, an adapter, an IOMMU. Endpoints and devices are shown all memory of a run before it begins.

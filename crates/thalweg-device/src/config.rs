@@ -496,6 +496,10 @@ impl DmaConfig {
     /// The key that does not.
     pub fn check(&self) -> Result<Layout, DeviceError> {
         let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.into() });
+        if !(1..=MAX_PAYLOAD as u64).contains(&self.size.0) {
+            let expected = "from 1 byte to 1 GiB, the bytes of the longest fragment";
+            return Err(DeviceError::Setting { option: "size", value: self.size.0, expected });
+        }
         if !(1..=16).contains(&self.reads()) {
             return wrong("reads", "1 to 16 at a time are possible");
         }
@@ -508,7 +512,6 @@ impl DmaConfig {
             }
             _ => {}
         }
-        // What a driver reads at once has to fit into 31 bits (MAX_RW_COUNT, linux/fs.h), as all fragments do.
         Layout::new(Some(self.size), self.stored, None)
     }
 }
