@@ -67,6 +67,15 @@ pub enum ArenaError {
         "the arena that was handed over is made of reserved huge pages (MFD_HUGETLB); its owner must use ordinary ones"
     )]
     Reserved,
+    /// The kernel makes no DMA buffers of it.
+    #[error("making a DMA buffer of {bytes} bytes of an arena, by /dev/udmabuf: {error}")]
+    DmaBuf {
+        /// How many bytes it was to have.
+        bytes: usize,
+        /// What the kernel said.
+        #[source]
+        error: Errno,
+    },
 }
 
 /// A mapped memfd. Shared by reference counting; bytes are reached only through [`Span`]s and [`View`]s.
@@ -106,6 +115,24 @@ impl Arena {
     }
 
     fn make(name: &str, len: usize, kind: MemfdFlags) -> Result<Span, ArenaError> {
+        Self::make_with(name, len, kind, |_| Ok(())).map(|(span, ())| span)
+    }
+
+    /// As [`create`](Self::create). Before the memory is closed to all writers but this process, `early` is done with it.
+    pub(crate) fn create_with<T>(
+        name: &str,
+        len: usize,
+        early: impl FnOnce(BorrowedFd<'_>) -> Result<T, ArenaError>,
+    ) -> Result<(Span, T), ArenaError> {
+        Self::make_with(name, len, MemfdFlags::empty(), early)
+    }
+
+    fn make_with<T>(
+        name: &str,
+        len: usize,
+        kind: MemfdFlags,
+        early: impl FnOnce(BorrowedFd<'_>) -> Result<T, ArenaError>,
+    ) -> Result<(Span, T), ArenaError> {
         let rounded = len.checked_next_multiple_of(HUGE).filter(|len| *len > 0).ok_or(ArenaError::Size(len))?;
         let os = |doing| move |error| ArenaError::Os { doing, bytes: rounded, error };
         let io = |doing| move |error| os(doing)(errno(&error));
@@ -113,18 +140,19 @@ impl Arena {
             .map_err(os("memfd_create"))?;
         rustix::fs::ftruncate(&fd, rounded as u64).map_err(os("ftruncate"))?;
         let memory = MmapOptions::new().len(rounded).map_raw(&fd).map_err(io("mmap"))?;
-        // FUTURE_WRITE: this mapping stays the only one that can be written; who gets the descriptor may read.
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&fd, seals).map_err(os("sealing"))?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(os("sealing"))?;
         let reserved = kind.contains(MemfdFlags::HUGETLB);
         if !reserved {
             let _ = memory.advise(Advice::HugePage);
         }
         // Populating allocates zeroed pages; it reports a lack of memory here instead of by SIGBUS later.
         memory.advise(Advice::PopulateWrite).map_err(io("allocating memory"))?;
+        let early = early(fd.as_fd())?;
+        // FUTURE_WRITE: this mapping stays the only one that can be written; who gets the descriptor may read.
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL).map_err(os("sealing"))?;
         let backing = if reserved { Backing::Reserved } else { pages_of(&memory) };
         let arena = Arc::new(Self { fd, memory, backing, owned: true, registrations: Mutex::default() });
-        Ok(Span { lender: Lender::new(arena, None), range: 0..rounded })
+        Ok((Span { lender: Lender::new(arena, None), range: 0..rounded }, early))
     }
 
     /// Maps, for reading, an arena that another process made. It must be sealed against shrinking, and not be made of

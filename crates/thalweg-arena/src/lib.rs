@@ -4,7 +4,7 @@
 //! exclusive right to a range, and returns itself when it is dropped. A [`Slot`] is a span with headroom in front that
 //! a device fills, a [`Block`] is filled span by span and written to disk as one, a [`PlacePool`] lends places of one
 //! length. Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s. The
-//! kernel or an adapter is shown a [`Piece`] of it to read.
+//! kernel or an adapter is shown a [`Piece`] of it to read, a driver of the kernel's a [`DmaBuf`] to write to.
 //!
 //! An arena knows what it is made of ([`Backing`]) and who else knows its pages ([`Registration`]): a ring of the
 //! kernel's, an adapter, an IOMMU. Endpoints and devices are shown all memory of a run before it begins.
@@ -19,6 +19,7 @@
 //! | `arena` | The arena itself: one memfd, one mapping, and the pieces of it that can be owned |
 //! | `slots` | Slots: the buffers a device writes into, reused hottest first |
 //! | `block` | Blocks: where events are built, and what goes to disk in one write |
+//! | `dma_buf` | Parts of an arena as buffers that drivers of the kernel's write into (DMA buffers), by the kernel's udmabuf |
 //! | `places` | Places: equal buffers for what is received and soon let go of again |
 //! | `page_list` | Physical addresses of memory, for a device that writes to it by itself |
 //! | `pin` | Keeping memory from being swapped out or taken away, so that the data path never waits for a page |
@@ -28,6 +29,7 @@
 
 mod arena;
 mod block;
+mod dma_buf;
 mod doorbell;
 mod handover;
 mod page_list;
@@ -38,6 +40,7 @@ mod slots;
 
 pub use arena::{Arena, ArenaError, Backing, KeptPiece, Piece, Registration, Span, View};
 pub use block::{Block, BlockPool};
+pub use dma_buf::DmaBuf;
 pub use doorbell::{Doorbell, DoorbellError};
 pub use handover::{HandoverError, MAX_FDS, recv_fds, send_fds};
 pub use page_list::{Extent, PageList, PageListError, page_list};

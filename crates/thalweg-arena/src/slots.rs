@@ -1,5 +1,6 @@
 //! Slots: the buffers a device writes into, reused hottest first.
 
+use crate::dma_buf::{DmaBuf, Maker};
 use crate::{Arena, ArenaError, PAGE, Span};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ pub const HEADROOM: usize = PAGE - 64;
 pub struct Slot {
     index: u32,
     span: Span,
+    dma_buf: Option<DmaBuf>,
 }
 
 impl Slot {
@@ -29,6 +31,12 @@ impl Slot {
     /// Where its first byte lies in the arena.
     pub fn offset(&self) -> usize {
         self.span.offset()
+    }
+
+    /// What is behind the first fragment header, for a driver of the kernel's to write into: of a pool
+    /// [for drivers](SlotPool::for_drivers).
+    pub fn dma_buf(&mut self) -> Option<&mut DmaBuf> {
+        self.dma_buf.as_mut()
     }
 }
 
@@ -61,20 +69,25 @@ impl SlotPool {
     /// # Errors
     /// As [`Arena::create`], for all slots together.
     pub fn new(name: &str, count: u32, slot_bytes: usize) -> Result<Self, ArenaError> {
-        let stride = slot_bytes.checked_add(HEADROOM).and_then(|n| n.checked_next_multiple_of(PAGE));
-        let total = stride.and_then(|stride| stride.checked_mul(count as usize)).ok_or(ArenaError::Size(usize::MAX))?;
-        let mut rest = Arena::create(name, total)?;
-        let arena = Arc::clone(rest.arena());
-        let stride = total / (count as usize).max(1);
-        let mut free: Vec<Slot> = (0..count)
-            .map(|index| {
-                let mut whole = rest.take_front(stride);
-                let _headroom = whole.take_front(HEADROOM);
-                Slot { index, span: whole.take_front(slot_bytes) }
-            })
-            .collect();
-        free.reverse();
-        Ok(Self { arena, free, count, slot_bytes })
+        let layout = Layout::of(count, slot_bytes)?;
+        Ok(layout.cut(Arena::create(name, layout.total)?, (0..count).map(|_| None)))
+    }
+
+    /// As [`new`](Self::new), with a DMA buffer for each slot.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`ArenaError::DmaBuf`] where the kernel makes none, or none so long, or this process has too
+    /// many open files.
+    pub fn for_drivers(name: &str, count: u32, slot_bytes: usize) -> Result<Self, ArenaError> {
+        let layout = Layout::of(count, slot_bytes)?;
+        let bytes = layout.stride - PAGE;
+        let (whole, all): (_, Vec<DmaBuf>) = Arena::create_with(name, layout.total, |memory| {
+            let made = Maker::open().and_then(|maker| {
+                (0..count as usize).map(|slot| maker.make(memory, slot * layout.stride + PAGE, bytes)).collect()
+            });
+            made.map_err(|error| ArenaError::DmaBuf { bytes, error })
+        })?;
+        Ok(layout.cut(whole, all.into_iter().map(Some)))
     }
 
     /// A free slot: the one given back last, whose lines are still in the cache.
@@ -117,9 +130,43 @@ impl SlotPool {
     }
 }
 
+/// How slots lie in an arena.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    count: u32,
+    slot_bytes: usize,
+    /// From one to the next: whole pages.
+    stride: usize,
+    total: usize,
+}
+
+impl Layout {
+    fn of(count: u32, slot_bytes: usize) -> Result<Self, ArenaError> {
+        let stride = slot_bytes.checked_add(HEADROOM).and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
+        let sizes = stride.and_then(|stride| Some((stride, stride.checked_mul(count as usize)?)));
+        let (stride, total) = sizes.ok_or(ArenaError::Size(usize::MAX))?;
+        Ok(Self { count, slot_bytes, stride, total })
+    }
+
+    fn cut(self, mut rest: Span, dma_bufs: impl Iterator<Item = Option<DmaBuf>>) -> SlotPool {
+        let Self { count, slot_bytes, stride, .. } = self;
+        let arena = Arc::clone(rest.arena());
+        let slots = (0..count).zip(dma_bufs).map(|(index, dma_buf)| {
+            let mut whole = rest.take_front(stride);
+            let _headroom = whole.take_front(HEADROOM);
+            Slot { index, span: whole.take_front(slot_bytes), dma_buf }
+        });
+        let mut free: Vec<Slot> = slots.collect();
+        free.reverse();
+        SlotPool { arena, free, count, slot_bytes }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memmap2::MmapOptions;
+    use std::os::fd::AsFd;
 
     #[test]
     fn the_hottest_slot_comes_first() {
@@ -132,6 +179,32 @@ mod tests {
         assert_eq!(pool.take_preferred(|index| index == 2).unwrap().index(), 2);
         assert_eq!(pool.take_preferred(|index| index == 2).unwrap().index(), 1);
         assert!(pool.take().is_none());
+    }
+
+    /// Where there is no udmabuf, it is said; where there is, a driver that has the descriptor has the slot's pages.
+    #[test]
+    fn what_drivers_write_to_is_the_slot() {
+        let made = SlotPool::for_drivers("test", 3, 5000);
+        if let Err(error) = DmaBuf::probe() {
+            assert!(
+                matches!(&made, Err(ArenaError::DmaBuf { error: said, bytes: 8192 }) if *said == error),
+                "{made:?}"
+            );
+            return;
+        }
+        let mut pool = made.unwrap();
+        for mark in [1, 2] {
+            let mut slot = pool.take().unwrap();
+            slot[64..].fill(mark);
+            let dma_buf = slot.dma_buf().unwrap();
+            let length = dma_buf.length();
+            dma_buf.begin_reading().unwrap();
+            let seen = MmapOptions::new().len(length).map_raw_read_only(&dma_buf.as_fd()).unwrap();
+            // SAFETY: it is as long, and nobody writes there meanwhile.
+            let seen = unsafe { std::slice::from_raw_parts(seen.as_ptr(), 5000 - 64) };
+            assert!(seen.iter().all(|byte| *byte == mark));
+            dma_buf.end_reading().unwrap();
+        }
     }
 
     #[test]

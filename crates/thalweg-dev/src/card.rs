@@ -164,7 +164,7 @@ impl Card {
                     self.layout.to_little_endian(payload);
                     let payload_type = self.layout.payload_type;
                     let filled = Filled { payload_type, status: Status::empty(), window: 0, timestamp: None };
-                    return Ok(Some(Frame { buffer, number, len, filled, crc: None }));
+                    return Ok(Some(Frame { buffer, number, len, filled, crc: None, copied: 0 }));
                 }
                 self.counts.without_counter += 1;
             }

@@ -273,7 +273,7 @@ impl Acquisition for Sampler {
                 let window = u32::try_from(self.numbers.length).unwrap_or(0);
                 let (payload_type, status) = (self.payload_type, Status::empty());
                 let filled = Filled { payload_type, status, window, timestamp: Some(time) };
-                return Ok(Acquired::Frame(Frame { buffer, number, len: self.size, filled, crc: None }));
+                return Ok(Acquired::Frame(Frame { buffer, number, len: self.size, filled, crc: None, copied: 0 }));
             }
         }
         Ok(Acquired::NotYet)

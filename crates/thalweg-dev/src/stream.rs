@@ -192,7 +192,14 @@ impl Stream {
             layout.to_little_endian(&mut buffer.payload()[..len]);
         }
         let filled = Filled { payload_type, status: Status::empty(), window: 0, timestamp: None };
-        self.filled.push_back(Acquired::Frame(Frame { buffer, number: self.number, len, filled, crc: None }));
+        self.filled.push_back(Acquired::Frame(Frame {
+            buffer,
+            number: self.number,
+            len,
+            filled,
+            crc: None,
+            copied: 0,
+        }));
         self.number += 1;
     }
 

@@ -2,15 +2,13 @@
 
 use crate::ioctl::Request;
 use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `V4L2_BUF_TYPE_VIDEO_CAPTURE`.
 pub(crate) const CAPTURE: u32 = 1;
 /// `V4L2_CAP_VIDEO_CAPTURE`, `V4L2_CAP_STREAMING`.
 pub(crate) const CAN_CAPTURE: u32 = 1;
 pub(crate) const CAN_STREAM: u32 = 0x0400_0000;
-/// `V4L2_MEMORY_MMAP`, `V4L2_MEMORY_USERPTR`.
-pub(crate) const OWN: u32 = 1;
-pub(crate) const PAGES: u32 = 2;
 /// `V4L2_BUF_FLAG_ERROR`, `V4L2_BUF_FLAG_TIMESTAMP_MASK`, `V4L2_BUF_FLAG_TIMESTAMP_MONOTONIC`.
 pub(crate) const DAMAGED: u32 = 0x40;
 pub(crate) const CLOCK: u32 = 0xe000;
@@ -18,6 +16,18 @@ pub(crate) const MONOTONIC: u32 = 0x2000;
 /// `V4L2_CTRL_FLAG_NEXT_CTRL`, `V4L2_CAP_TIMEPERFRAME`.
 pub(crate) const NEXT_CONTROL: u32 = 0x8000_0000;
 pub(crate) const CAN_PACE: u32 = 0x1000;
+
+/// Whose memory images are written into.
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// The driver's own (`V4L2_MEMORY_MMAP`).
+    Own = 1,
+    /// Pages of this process (`V4L2_MEMORY_USERPTR`).
+    Pages = 2,
+    /// DMA buffers (`V4L2_MEMORY_DMABUF`).
+    DmaBufs = 4,
+}
 
 /// `struct v4l2_capability`.
 #[repr(C)]
@@ -140,7 +150,7 @@ pub(crate) struct Place<const HOW: u8> {
     pub(crate) time_code: [u32; 4],
     pub(crate) sequence: u32,
     pub(crate) memory: u32,
-    /// An offset, or an address.
+    /// An offset, an address, or a descriptor.
     place: u64,
     pub(crate) length: u32,
     pub(crate) reserved: u32,
@@ -157,8 +167,8 @@ impl Place<QUERY> {
 
 impl<const HOW: u8> Place<HOW> {
     /// One of the driver's own, or none in particular.
-    pub(crate) fn of(index: u32, memory: u32) -> Self {
-        Self { index, kind: CAPTURE, memory, ..Self::default() }
+    pub(crate) fn of(index: u32, memory: Memory) -> Self {
+        Self { index, kind: CAPTURE, memory: memory as u32, ..Self::default() }
     }
 }
 
@@ -169,7 +179,15 @@ impl Place<ENQUEUE> {
     /// There are `length` bytes at `address`, which nobody reads or writes, or gives back, until the buffer was taken
     /// back or the device's file is closed.
     pub(crate) unsafe fn pages(index: u32, address: *mut u8, length: u32) -> Self {
-        Self { index, kind: CAPTURE, memory: PAGES, place: address.addr() as u64, length, ..Self::default() }
+        Self { place: address.addr() as u64, length, ..Self::of(index, Memory::Pages) }
+    }
+
+    /// A DMA buffer, for the driver to write into.
+    ///
+    /// # Safety
+    /// Nobody reads or writes what is in it until the buffer was taken back or the device's file is closed.
+    pub(crate) unsafe fn dma_buf(index: u32, fd: BorrowedFd<'_>, length: u32) -> Self {
+        Self { place: u64::from(fd.as_raw_fd().cast_unsigned()), length, ..Self::of(index, Memory::DmaBufs) }
     }
 }
 

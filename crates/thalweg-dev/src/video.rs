@@ -1,13 +1,14 @@
 //! Cameras that the kernel has a driver for (V4L2): images into slots, and the driver's count of them.
 //!
-//! The driver writes into slots by itself, where it can: their pages are its buffers (`V4L2_MEMORY_USERPTR`). Otherwise
-//! it has buffers of its own, and images are copied once (`V4L2_MEMORY_MMAP`). Which it is, is in the log.
+//! The driver writes into slots by itself, where it can: they are DMA buffers that it takes (`V4L2_MEMORY_DMABUF`), or their
+//! pages are its buffers (`V4L2_MEMORY_USERPTR`). Otherwise it has buffers of its own, and images are copied once
+//! (`V4L2_MEMORY_MMAP`). Which it is, is in the log.
 
 use crate::ioctl::ask;
 use crate::port::Watch;
 use crate::v4l2::{
     Buffers, CAN_CAPTURE, CAN_PACE, CAN_STREAM, CAPTURE, CLOCK, Capability, Control, DAMAGED, DEQUEUE, ENQUEUE, Format,
-    FourCc, MONOTONIC, NEXT_CONTROL, OWN, PAGES, Pace, Place, QUERY, Setting, Stream,
+    FourCc, MONOTONIC, Memory, NEXT_CONTROL, Pace, Place, QUERY, Setting, Stream,
 };
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{Mode, OFlags, open};
@@ -17,6 +18,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+use thalweg_arena::DmaBuf;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock, V4l2Config};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
@@ -33,6 +35,8 @@ pub struct Video {
     queued: Vec<Option<Buffer>>,
     waiting: VecDeque<Buffer>,
     config: V4l2Config,
+    /// What its driver writes into, as far as it was not found to refuse that.
+    best: Memory,
     description: Description,
     payload_type: PayloadType,
     size: usize,
@@ -80,13 +84,14 @@ impl Numbers {
 struct Camera {
     fd: OwnedFd,
     format: Format<false>,
-    memory: u32,
+    memory: Memory,
     /// Its own buffers.
     own: Vec<MmapRaw>,
 }
 
 impl Camera {
-    fn open(config: &V4l2Config) -> io::Result<Self> {
+    /// Sets a camera up. `best`: what its driver is to write into, or what is next, if it does not offer that.
+    fn open(config: &V4l2Config, best: Memory) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = open(&config.file, flags, Mode::empty())?;
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
@@ -114,16 +119,17 @@ impl Camera {
                 format.width, format.height, format.pixels, given.width, given.height, given.pixels
             )));
         }
-        let mut camera = Self { fd, format: given, memory: OWN, own: Vec::new() };
+        let mut camera = Self { fd, format: given, memory: best, own: Vec::new() };
         camera.set_controls(config)?;
         if let Some(rate) = config.rate {
             camera.set_pace(rate.hertz())?;
         }
         // A count of 0 asks whether there is this kind.
-        camera.memory = match camera.request(PAGES, 0) {
-            Ok(_) => PAGES,
-            Err(_) => OWN,
-        };
+        while camera.request(0).is_err()
+            && let Some(next) = below(camera.memory)
+        {
+            camera.memory = next;
+        }
         Ok(camera)
     }
 
@@ -170,20 +176,20 @@ impl Camera {
         Ok(())
     }
 
-    /// Asks for so many buffers of this kind. How many there are.
-    fn request(&self, memory: u32, count: u32) -> Result<u32, Errno> {
-        let mut buffers = Buffers { count, kind: CAPTURE, memory, ..Buffers::default() };
+    /// Asks for so many buffers. How many there are.
+    fn request(&self, count: u32) -> Result<u32, Errno> {
+        let mut buffers = Buffers { count, kind: CAPTURE, memory: self.memory as u32, ..Buffers::default() };
         ask(self.fd.as_fd(), &mut buffers).map(|_| buffers.count)
     }
 
     /// Makes buffers. How many there are.
     fn prepare(&mut self) -> io::Result<u32> {
-        let count = self.request(self.memory, DEPTH)?;
-        if self.memory == PAGES {
+        let count = self.request(DEPTH)?;
+        if self.memory != Memory::Own {
             return Ok(count);
         }
         for index in 0..count {
-            let mut place = Place::<QUERY>::of(index, OWN);
+            let mut place = Place::<QUERY>::of(index, Memory::Own);
             ask(self.fd.as_fd(), &mut place)?;
             let map = MmapOptions::new().offset(place.offset()).len(place.length as usize).map_raw(&self.fd)?;
             self.own.push(map);
@@ -194,7 +200,7 @@ impl Camera {
 
     /// Gives the driver one of its own buffers to write into.
     fn give_back(&self, index: u32) -> Result<(), Errno> {
-        ask(self.fd.as_fd(), &mut Place::<ENQUEUE>::of(index, OWN)).map(|_| ())
+        ask(self.fd.as_fd(), &mut Place::<ENQUEUE>::of(index, Memory::Own)).map(|_| ())
     }
 
     /// Gives the driver a slot to write into.
@@ -202,11 +208,36 @@ impl Camera {
     /// # Safety
     /// Until the driver gives it back, or this camera was dropped, nobody does anything with it.
     unsafe fn give(&self, index: u32, buffer: &mut Buffer) -> Result<(), Errno> {
-        let payload = buffer.payload();
-        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        // SAFETY: these are the payload's bytes, and the rest is the caller's promise.
-        let mut place = unsafe { Place::pages(index, payload.as_mut_ptr(), length) };
+        let mut place = if self.memory == Memory::DmaBufs {
+            let dma_buf = buffer.dma_buf().ok_or(Errno::NOTSUP)?;
+            dma_buf.end_reading()?;
+            let length = u32::try_from(dma_buf.length()).unwrap_or(u32::MAX);
+            // SAFETY: in it are the payload's bytes, and the rest is the caller's promise.
+            unsafe { Place::dma_buf(index, dma_buf.as_fd(), length) }
+        } else {
+            let payload = buffer.payload();
+            let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+            // SAFETY: these are the payload's bytes, and the rest is the caller's promise.
+            unsafe { Place::pages(index, payload.as_mut_ptr(), length) }
+        };
         ask(self.fd.as_fd(), &mut place).map(|_| ())
+    }
+
+    /// Gives the driver slots, as many as it takes; where it takes none, or not this one, they are left.
+    fn give_all(&self, queued: &mut [Option<Buffer>], waiting: &mut VecDeque<Buffer>) -> Result<(), Errno> {
+        for (place, index) in queued.iter_mut().zip(0..).filter(|(place, _)| place.is_none()) {
+            let Some(mut buffer) = waiting.pop_front() else { break };
+            // SAFETY: it is put where it stays until the driver gives it back, or the camera was dropped: `Video` lets go of
+            // what is queued after that only.
+            match unsafe { self.give(index, &mut buffer) } {
+                Ok(()) => *place = Some(buffer),
+                Err(error) => {
+                    waiting.push_front(buffer);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn take(&self) -> Result<Place<DEQUEUE>, Errno> {
@@ -220,7 +251,24 @@ impl Drop for Camera {
         // Nothing is written into any buffer after this (vb2_core_streamoff). Where the device is gone and answers nothing,
         // it is closing the file, next, that ends it (vb2_fop_release).
         let _ = ask(self.fd.as_fd(), &mut Stream::<false>(CAPTURE));
-        let _ = self.request(self.memory, 0);
+        let _ = self.request(0);
+    }
+}
+
+/// What a driver may write into that does not take this.
+fn below(memory: Memory) -> Option<Memory> {
+    match memory {
+        Memory::DmaBufs => Some(Memory::Pages),
+        Memory::Pages => Some(Memory::Own),
+        Memory::Own => None,
+    }
+}
+
+fn how(memory: Memory) -> &'static str {
+    match memory {
+        Memory::DmaBufs => "images are written into slots by its driver, as DMA buffers (V4L2_MEMORY_DMABUF)",
+        Memory::Pages => "images are written into slots by its driver, as pages (V4L2_MEMORY_USERPTR)",
+        Memory::Own => "images are copied once, into slots (V4L2_MEMORY_MMAP)",
     }
 }
 
@@ -231,7 +279,9 @@ impl Video {
     /// It is not there, is no camera, or has not what is asked for.
     pub fn open(config: &V4l2Config) -> Result<Self, DeviceError> {
         let told = |doing, error| DeviceError::File { doing, file: config.file.clone(), error };
-        let mut camera = Camera::open(config).map_err(|error| told("opening", error))?;
+        let dma_bufs = DmaBuf::probe();
+        let best = if dma_bufs.is_ok() { Memory::DmaBufs } else { Memory::Pages };
+        let mut camera = Camera::open(config, best).map_err(|error| told("opening", error))?;
         let count = camera.prepare().map_err(|error| told("making buffers of", error))?;
         let watch = Watch::new(&camera.fd).map_err(|error| told("waiting for", error))?;
         let Format { width, height, pixels, line, size, .. } = camera.format;
@@ -256,10 +306,13 @@ impl Video {
             })),
             ..Description::default()
         };
-        let how = if camera.memory == PAGES { "written into slots by its driver" } else { "copied once, into slots" };
-        tracing::info!("{}: {width} × {height} {pixels}, images are {how}", config.file.display());
+        tracing::info!("{}: {width} × {height} {pixels}, {}", config.file.display(), how(camera.memory));
+        if let (Memory::Own, Err(error)) = (camera.memory, dma_bufs) {
+            tracing::info!("its driver may write into slots where /dev/udmabuf can be opened: {error}");
+        }
         Ok(Self {
             queued: (0..count).map(|_| None).collect(),
+            best: camera.memory,
             camera: Some(camera),
             waiting: VecDeque::new(),
             config: config.clone(),
@@ -281,35 +334,53 @@ impl Video {
 
     /// Gives the driver what buffers it takes.
     fn queue(&mut self) -> Result<(), DeviceError> {
-        let Some(camera) = self.camera.as_ref().filter(|camera| camera.memory == PAGES) else { return Ok(()) };
-        for (place, index) in self.queued.iter_mut().zip(0..).filter(|(place, _)| place.is_none()) {
-            let Some(mut buffer) = self.waiting.pop_front() else { break };
-            // SAFETY: it is put where it stays until the driver gives it back, or the camera was dropped: in `gone`, and as
-            // the first of this structure's fields.
-            match unsafe { camera.give(index, &mut buffer) } {
-                Ok(()) => *place = Some(buffer),
-                Err(Errno::NODEV) => {
-                    self.waiting.push_front(buffer);
-                    return Ok(());
-                }
-                Err(error) => return Err(self.told("giving a slot to", error)),
-            }
+        let Some(camera) = self.camera.as_ref().filter(|camera| camera.memory != Memory::Own) else { return Ok(()) };
+        match camera.give_all(&mut self.queued, &mut self.waiting) {
+            // That it is gone is found where images are taken.
+            Ok(()) | Err(Errno::NODEV) => Ok(()),
+            Err(error) => self.lower(error),
         }
-        Ok(())
     }
 
-    fn stream(&self) -> Result<(), DeviceError> {
-        let Some(camera) = &self.camera else { return Ok(()) };
+    /// Slots are not what its driver takes: they do not lie in one piece, or are no DMA buffers. It begins anew with what is
+    /// next.
+    fn lower(&mut self, error: Errno) -> Result<(), DeviceError> {
+        let Some(next) = below(self.best) else { return Err(self.told("giving a slot to", error)) };
+        self.let_go();
+        let camera = Camera::open(&self.config, next).map_err(|error| self.told("opening", error))?;
+        tracing::warn!("{}: slots are refused ({error}); {}", self.config.file.display(), how(camera.memory));
+        self.best = camera.memory;
+        self.take_up(camera).map_err(|error| self.told("making buffers of", error))?;
+        self.begin()
+    }
+
+    /// Queues buffers, and has the driver fill them.
+    fn begin(&mut self) -> Result<(), DeviceError> {
+        self.queue()?;
+        // Where slots were refused, it has begun already, which is no harm (vb2_core_streamon).
+        let Some(camera) = self.camera.as_ref().filter(|_| self.started) else { return Ok(()) };
         ask(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)).map(|_| ()).map_err(|error| self.told("starting", error))
+    }
+
+    fn let_go(&mut self) {
+        self.camera = None;
+        self.waiting.extend(self.queued.iter_mut().filter_map(Option::take));
+        self.numbers.anew();
+    }
+
+    fn take_up(&mut self, mut camera: Camera) -> io::Result<()> {
+        let count = camera.prepare()?;
+        self.watch.add(&camera.fd)?;
+        self.queued = (0..count).map(|_| None).collect();
+        self.camera = Some(camera);
+        Ok(())
     }
 
     /// The camera is gone: what it had is free again.
     fn gone(&mut self, now: Duration) {
         tracing::warn!("{} was unplugged; it is waited for", self.config.file.display());
-        self.camera = None;
-        self.waiting.extend(self.queued.iter_mut().filter_map(Option::take));
+        self.let_go();
         self.counts.unplugged += 1;
-        self.numbers.anew();
         self.again = now + AGAIN;
     }
 
@@ -318,17 +389,12 @@ impl Video {
             return Ok(());
         }
         self.again = now + AGAIN;
-        let Ok(mut camera) = Camera::open(&self.config) else { return Ok(()) };
-        if camera.format.size as usize != self.size {
+        let Ok(camera) = Camera::open(&self.config, self.best) else { return Ok(()) };
+        if camera.format.size as usize != self.size || self.take_up(camera).is_err() {
             return Ok(());
         }
-        let Ok(count) = camera.prepare() else { return Ok(()) };
-        self.watch.add(&camera.fd).map_err(|error| self.told("waiting for", error))?;
-        self.queued = (0..count).map(|_| None).collect();
-        self.camera = Some(camera);
         tracing::info!("{} is there again", self.config.file.display());
-        self.queue()?;
-        self.stream()
+        self.begin()
     }
 
     fn filled(&mut self, place: &Place<DEQUEUE>) -> Filled {
@@ -359,14 +425,17 @@ impl Acquisition for Video {
         DEPTH
     }
 
+    fn takes_dma_bufs(&self) -> bool {
+        self.best == Memory::DmaBufs
+    }
+
     fn post(&mut self, buffer: Buffer) {
         self.waiting.push_back(buffer);
     }
 
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.started = true;
-        self.queue()?;
-        self.stream()
+        self.begin()
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
@@ -388,16 +457,26 @@ impl Acquisition for Video {
             Err(error) => return Err(self.told("taking an image from", error)),
         };
         let len = (place.used as usize).min(self.size);
-        let buffer = match camera.own.get(place.index as usize) {
-            None => self.queued.get_mut(place.index as usize).and_then(Option::take),
-            Some(own) => self.waiting.pop_front().map(|mut buffer| {
+        let (buffer, copied) = match camera.own.get(place.index as usize) {
+            None => {
+                let mut buffer = self.queued.get_mut(place.index as usize).and_then(Option::take);
+                let dma_buf = buffer.as_mut().filter(|_| camera.memory == Memory::DmaBufs).and_then(Buffer::dma_buf);
+                if let Some(Err(error)) = dma_buf.map(DmaBuf::begin_reading) {
+                    return Err(self.told("reading a DMA buffer of", error));
+                }
+                (buffer, 0)
+            }
+            Some(own) => {
                 let len = len.min(own.len());
-                let payload = &mut buffer.payload()[..len];
-                // SAFETY: the driver's buffer is mapped for at least `len` bytes, and until it is given back nobody writes
-                // into it.
-                unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), payload.as_mut_ptr(), len) };
-                buffer
-            }),
+                let mut buffer = self.waiting.pop_front();
+                if let Some(buffer) = &mut buffer {
+                    let payload = &mut buffer.payload()[..len];
+                    // SAFETY: the driver's buffer is mapped for at least `len` bytes, and until it is given back nobody
+                    // writes into it.
+                    unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), payload.as_mut_ptr(), len) };
+                }
+                (buffer, len)
+            }
         };
         if !camera.own.is_empty()
             && let Err(error) = camera.give_back(place.index)
@@ -407,7 +486,7 @@ impl Acquisition for Video {
         }
         let Some(buffer) = buffer else { return Ok(Acquired::NotYet) };
         let (number, filled) = (self.numbers.number(place.sequence), self.filled(&place));
-        Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None }))
+        Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied }))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -418,7 +497,7 @@ impl Acquisition for Video {
     fn has_room(&self) -> bool {
         match &self.camera {
             None => false,
-            Some(camera) if camera.memory == PAGES => self.queued.iter().any(Option::is_some),
+            Some(camera) if camera.memory != Memory::Own => self.queued.iter().any(Option::is_some),
             Some(_) => !self.waiting.is_empty(),
         }
     }

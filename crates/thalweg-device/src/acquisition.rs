@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_arena::{Arena, Slot};
+use thalweg_arena::{Arena, DmaBuf, Slot};
 use thalweg_wire::{EventId, HEADER_LEN, TaiNanos};
 
 /// A device that fills buffers in its own order and time. It belongs to one source node's hot thread.
@@ -31,6 +31,12 @@ pub trait Acquisition: Debug + Send {
     /// How many later frames may come back before an earlier one that is not lost. 0: they come in order.
     fn reorders(&self) -> u32 {
         0
+    }
+
+    /// Whether its driver writes into DMA buffers, so that buffers should be [some](Slot::dma_buf). Where they cannot be, it
+    /// is given others.
+    fn takes_dma_bufs(&self) -> bool {
+        false
     }
 
     /// The memory that all buffers will lie in. Said once, before the first is posted.
@@ -118,6 +124,11 @@ impl Buffer {
         self.slot.offset() + HEADER_LEN
     }
 
+    /// The payload's place for a driver of the kernel's.
+    pub fn dma_buf(&mut self) -> Option<&mut DmaBuf> {
+        self.slot.dma_buf()
+    }
+
     /// Bytes that the longest payload here may have.
     pub fn room(&self) -> usize {
         self.slot.len() - HEADER_LEN
@@ -174,6 +185,9 @@ pub struct Frame {
     pub filled: Filled,
     /// The CRC32C of the payload, where the device has computed it.
     pub crc: Option<u32>,
+    /// Bytes of it that were copied to where they are: by a device that lends memory of its own, or of messages that did not
+    /// come in their place.
+    pub copied: usize,
 }
 
 /// What comes next in the order of frames.
@@ -306,7 +320,7 @@ impl Acquisition for AsAcquisition {
         let number = self.next;
         let filled = self.device.fill(EventId(number), &mut buffer.payload()[..len])?;
         self.next += 1;
-        Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None }))
+        Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied: 0 }))
     }
 }
 
@@ -319,7 +333,7 @@ mod tests {
 
     fn frame(pool: &mut SlotPool, number: u64) -> Frame {
         let filled = Filled { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None };
-        Frame { buffer: Buffer::new(pool.take().unwrap()), number, len: 0, filled, crc: None }
+        Frame { buffer: Buffer::new(pool.take().unwrap()), number, len: 0, filled, crc: None, copied: 0 }
     }
 
     /// What comes out: the numbers of frames, and how many were lost in between.

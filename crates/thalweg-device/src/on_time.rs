@@ -62,6 +62,10 @@ impl Acquisition for OnTime {
         self.device.depth()
     }
 
+    fn takes_dma_bufs(&self) -> bool {
+        self.device.takes_dma_bufs()
+    }
+
     fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
         self.device.register(arena)
     }
@@ -184,7 +188,7 @@ mod tests {
             let timestamp = time.map(TaiNanos);
             let filled = Filled { payload_type: PayloadType::RAW, status: Status::empty(), window: 0, timestamp };
             let buffer = self.posted.pop().unwrap();
-            Ok(Acquired::Frame(Frame { buffer, number, len: 8, filled, crc: None }))
+            Ok(Acquired::Frame(Frame { buffer, number, len: 8, filled, crc: None, copied: 0 }))
         }
     }
 

@@ -154,6 +154,10 @@ impl Acquisition for TappedAcquisition {
         self.device.reorders()
     }
 
+    fn takes_dma_bufs(&self) -> bool {
+        self.device.takes_dma_bufs()
+    }
+
     fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
         self.device.register(arena)
     }

@@ -6,6 +6,7 @@ mod gpu;
 mod iommu;
 mod libraries;
 mod rdma;
+mod udmabuf;
 mod vfio;
 
 use crate::Finding;
@@ -13,6 +14,7 @@ use crate::Finding;
 pub(crate) fn examine() -> Vec<Finding> {
     let mut findings = vec![dpdk::library()];
     findings.extend(dpdk::requirements());
-    findings.extend([iommu::probe(), vfio::probe(), rdma::probe(), rdma::software(), gpu::probe()]);
+    findings.extend([iommu::probe(), vfio::probe(), udmabuf::probe()]);
+    findings.extend([rdma::probe(), rdma::software(), gpu::probe()]);
     findings
 }

@@ -183,7 +183,7 @@ impl Acquisition for Fit {
             status: filled.status & (Status::SIMULATED | Status::REPLAYED),
             ..filled
         };
-        Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None }))
+        Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied: 0 }))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -509,7 +509,8 @@ impl Assembler {
     /// A block as a frame, whole or not; or it is lost.
     fn hand_on(&mut self, number: u64, block: Block) -> Acquired {
         let whole = block.is_whole();
-        let (ticks, overrun, count, id, piece) = (block.ticks, block.overrun, block.count(), block.id, block.piece);
+        let Block { ticks, overrun, id, piece, copied, .. } = block;
+        let count = block.count();
         let length = block.length().or(block.guess).filter(|length| *length <= self.size);
         let gaps = length.filter(|_| !whole).map(|length| block.missing(length)).unwrap_or_default();
         let some = whole || count > 0 && !block.refused;
@@ -541,7 +542,7 @@ impl Assembler {
         }
         let timestamp = ticks.and_then(|ticks| self.stream.clock.at(ticks));
         let filled = Filled { payload_type: self.stream.payload, status, window: 0, timestamp };
-        Acquired::Frame(Frame { buffer, number, len, filled, crc: None })
+        Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied })
     }
 
     /// When to look although nothing came.
@@ -669,6 +670,7 @@ fn take_payload(
     if copied {
         let place = buffer.payload().get_mut(begin..end).ok_or(Bad::Oversize)?;
         place.copy_from_slice(bytes.get(..end - begin).ok_or(Bad::Malformed)?);
+        block.copied += end - begin;
     }
     block.add(packet, end, shorter);
     Ok(copied)

@@ -36,6 +36,8 @@ pub(crate) struct Block {
     pub(crate) overrun: bool,
     /// Whether it is of no use: too long, or nothing that there is a place for.
     pub(crate) refused: bool,
+    /// Bytes that were copied to where they belong.
+    pub(crate) copied: usize,
     /// Nothing of it is waited for any more.
     pub(crate) given_up: bool,
     /// When a packet of it last came.
@@ -70,6 +72,7 @@ impl Block {
             ended: false,
             overrun: false,
             refused: false,
+            copied: 0,
             given_up: false,
             latest: now,
             last: None,

@@ -48,6 +48,7 @@ struct Entry {
     ranges: Vec<(usize, usize)>,
     filled: Filled,
     packets: u64,
+    copied: usize,
     /// When the last of them came.
     last: Duration,
 }
@@ -208,7 +209,8 @@ impl Assembler {
                 let (total, last) = (part.total, now);
                 self.take(&buffer.payload()[..total]);
                 let ranges = vec![(0, total)];
-                self.entries.insert(number, Entry { buffer, total, ranges, filled: part.filled, packets: 1, last });
+                self.entries
+                    .insert(number, Entry { buffer, total, ranges, filled: part.filled, packets: 1, copied: 0, last });
                 self.held += 1;
             }
             other => {
@@ -250,7 +252,7 @@ impl Assembler {
                 return Taken::NoBuffer;
             };
             let (total, filled) = (part.total, part.filled);
-            place.insert(Entry { buffer, total, ranges: Vec::new(), filled, packets: 0, last: now });
+            place.insert(Entry { buffer, total, ranges: Vec::new(), filled, packets: 0, copied: 0, last: now });
         }
         let Some(entry) = entries.get_mut(&number) else { return Taken::Done };
         if entry.total != part.total {
@@ -261,6 +263,7 @@ impl Assembler {
             Ok(()) => {
                 entry.buffer.payload()[part.at..end].copy_from_slice(&body[part.payload]);
                 entry.packets += 1;
+                entry.copied += end - part.at;
                 entry.last = now;
                 self.held += 1;
                 self.take(body);
@@ -346,9 +349,9 @@ impl Assembler {
         };
         let here = number == self.next;
         if here && first.is_whole() {
-            let Entry { buffer, total: len, filled, .. } = self.remove(number)?;
+            let Entry { buffer, total: len, filled, copied, .. } = self.remove(number)?;
             self.next = number + 1;
-            return Some(Acquired::Frame(Frame { buffer, number, len, filled, crc: None }));
+            return Some(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied }));
         }
         let later = self.held - if here { first.packets } else { 0 };
         // Where later ones hold all the buffers, nobody gives one.

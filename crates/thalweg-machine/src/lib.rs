@@ -14,8 +14,8 @@
 //!
 //! Two commands are there beside the host's: `bindto DRIVER ADDRESS...` gives PCI devices to a driver, and `huge N`
 //! sets huge pages aside. Modules that Debian does not build lie beside them in `/usr/lib/thalweg-machine`: `vfio.ko`
-//! with the no-IOMMU mode (`bindto vfio-pci` takes it where there is no IOMMU), `siw.ko` (RDMA over TCP), and
-//! `iio_dummy.ko` with what it needs.
+//! with the no-IOMMU mode (`bindto vfio-pci` takes it where there is no IOMMU), `siw.ko` (RDMA over TCP),
+//! `iio_dummy.ko` with what it needs, and `udmabuf.ko` (memory of a program as a driver's buffer).
 //!
 //! # Files
 //!

@@ -11,6 +11,8 @@ struct Source {
     name: &'static str,
     /// Directories, all of whose `*.c` and `*.h` are taken, and single files.
     from: &'static [&'static str],
+    /// A file of ours that goes with them: its name and its text.
+    own: Option<(&'static str, &'static str)>,
     kbuild: &'static str,
 }
 
@@ -20,6 +22,7 @@ const SOURCES: &[Source] = &[
     Source {
         name: "vfio",
         from: &["drivers/vfio"],
+        own: None,
         kbuild: "ccflags-y += -DCONFIG_VFIO_NOIOMMU=1\n\
                  obj-m += vfio.o\n\
                  vfio-y := vfio_main.o iova_bitmap.o container.o\n",
@@ -27,22 +30,34 @@ const SOURCES: &[Source] = &[
     Source {
         name: "siw",
         from: &["drivers/infiniband/sw/siw"],
+        own: None,
         kbuild: "obj-m += siw.o\n\
                  siw-y := siw_cm.o siw_cq.o siw_main.o siw_mem.o siw_qp.o siw_qp_tx.o siw_qp_rx.o siw_verbs.o\n",
     },
     Source {
         name: "iio",
         from: &["drivers/iio/dummy", "drivers/iio/industrialio-configfs.c", "drivers/iio/industrialio-sw-device.c"],
+        own: None,
         kbuild: "ccflags-y += -DCONFIG_IIO_CONFIGFS=1 -DCONFIG_IIO_SW_DEVICE=1 -DCONFIG_IIO_SIMPLE_DUMMY_BUFFER=1\n\
                  ccflags-y += -I$(src)\n\
                  obj-m += industrialio-configfs.o industrialio-sw-device.o iio_dummy.o\n\
                  iio_dummy-y := iio_simple_dummy.o iio_simple_dummy_buffer.o\n",
     },
+    Source {
+        name: "udmabuf",
+        from: &["drivers/dma-buf/udmabuf.c"],
+        own: Some(("module.c", include_str!("../modules/udmabuf.c"))),
+        kbuild: "obj-m += udmabuf.o\n\
+                 udmabuf-y := module.o\n",
+    },
 ];
 
 /// All that goes into them, besides the packages.
 pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
-    SOURCES.iter().flat_map(|source| [source.name, source.kbuild].into_iter().chain(source.from.iter().copied()))
+    SOURCES.iter().flat_map(|source| {
+        let own = source.own.into_iter().flat_map(|(name, text)| [name, text]);
+        [source.name, source.kbuild].into_iter().chain(source.from.iter().copied()).chain(own)
+    })
 }
 
 /// The packages that compiling needs, for a kernel of this version, by name.
@@ -76,8 +91,10 @@ pub(crate) fn build(setup: &Setup, unpacked: &Path, version: &str, into: &Path) 
         for from in source.from {
             copy_sources(&unpacked.join(&name).join(from), &room)?;
         }
-        let kbuild = room.join("Kbuild");
-        fs::write(&kbuild, source.kbuild).map_err(file(&kbuild))?;
+        for (name, text) in source.own.into_iter().chain([("Kbuild", source.kbuild)]) {
+            let path = room.join(name);
+            fs::write(&path, text).map_err(file(&path))?;
+        }
         let mut make = Command::new("make");
         make.arg(format!("-j{cores}")).arg("-C").arg(&headers);
         make.arg(format!("M={}", room.display())).arg("modules");

@@ -202,7 +202,7 @@ impl Acquisition for Entropy {
         };
         let filled = Filled { payload_type: PayloadType::RAW, status: Status::empty(), window: 0, timestamp: None };
         self.number += 1;
-        Ok(Acquired::Frame(Frame { buffer, number: self.number - 1, len, filled, crc: None }))
+        Ok(Acquired::Frame(Frame { buffer, number: self.number - 1, len, filled, crc: None, copied: 0 }))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

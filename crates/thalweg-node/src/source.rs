@@ -14,7 +14,7 @@ use builders::Builder;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_arena::SlotPool;
+use thalweg_arena::{ArenaError, SlotPool};
 use thalweg_control::Command;
 use thalweg_device::{Acquisition, Description, Device};
 use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
@@ -172,7 +172,7 @@ impl SourceNode {
                 record_len(longest)
             )));
         }
-        let pool = SlotPool::new(&settings.name, settings.slots, settings.slot_bytes)?;
+        let pool = make_slots(&settings)?;
         let description = describe(&settings)?;
         let mut endpoints = Endpoints::new()?.by(settings.adapter.clone()).towards(&settings.builders)?;
         endpoints.register(pool.arena())?;
@@ -362,6 +362,20 @@ fn hello(settings: &SourceSettings, longest: usize, description: &str) -> Hello 
         capabilities: settings.policy.capabilities() | Capabilities::ASSIGNED,
         description: description.len() as u32,
     }
+}
+
+/// Slots as the device wants them; where it cannot have them so, it is said.
+fn make_slots(settings: &SourceSettings) -> Result<SlotPool, ArenaError> {
+    let SourceSettings { name, slots, slot_bytes, feed, .. } = settings;
+    if matches!(feed, Feed::Acquisition(device) if device.takes_dma_bufs()) {
+        match SlotPool::for_drivers(name, *slots, *slot_bytes) {
+            Err(error @ ArenaError::DmaBuf { .. }) => {
+                tracing::warn!(source = name, "slots are no DMA buffers: {error}")
+            }
+            made => return made,
+        }
+    }
+    SlotPool::new(name, *slots, *slot_bytes)
 }
 
 fn describe(settings: &SourceSettings) -> Result<String, NodeError> {

@@ -75,7 +75,7 @@ impl Toy {
             window: 7,
             timestamp: Some(TaiNanos(self.number)),
         };
-        self.done.push(Acquired::Frame(Frame { buffer, number: self.number, len: BYTES, filled, crc }));
+        self.done.push(Acquired::Frame(Frame { buffer, number: self.number, len: BYTES, filled, crc, copied: 0 }));
         self.number += 1;
     }
 }

@@ -260,7 +260,7 @@ impl Acquisition for Edu {
                     Filled { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None };
                 let number = self.next;
                 self.next += 1;
-                Ok(Acquired::Frame(Frame { buffer, number, len: size, filled, crc: None }))
+                Ok(Acquired::Frame(Frame { buffer, number, len: size, filled, crc: None, copied: 0 }))
             }
         }
     }

@@ -544,7 +544,7 @@ impl Acquisition for Nvme {
             return Err(self.wrong(format!("it cannot read frame {number}: status {status:#x}")));
         }
         let filled = Filled { payload_type: PayloadType::RAW, status: Status::REPLAYED, window: 0, timestamp: None };
-        Ok(Acquired::Frame(Frame { buffer, number, len: self.size(), filled, crc: None }))
+        Ok(Acquired::Frame(Frame { buffer, number, len: self.size(), filled, crc: None, copied: 0 }))
     }
 
     fn next_time(&self) -> Option<Duration> {

@@ -134,12 +134,13 @@ impl SourceNode {
     fn accept(&mut self, frame: Frame) -> Result<(), NodeError> {
         let (event, stamp, sequence, date) = (EventId(self.next_event), self.stamp(), self.sequence, self.clock.now());
         let Some(index) = self.builder_of(event.0) else { return Ok(()) };
-        let len = frame.len;
+        let (len, copied) = (frame.len, frame.copied as u64);
         let filling = Filling::acquired(frame, stamp, event, sequence, date).map_err(|room| {
             NodeError::Config(format!("the device says that it wrote {len} bytes into a buffer of {room}"))
         })?;
         let builder = &mut self.builders[index];
         builder.accounts.accepted += 1;
+        builder.copied += copied;
         if builder.left {
             builder.lost += 1;
             self.pool.give_back(filling.slot);

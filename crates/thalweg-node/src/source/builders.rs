@@ -34,7 +34,8 @@ pub(super) struct Builder {
     /// Fragments that will not come and are not yet announced: the first event, how many, and how.
     pub(super) left_out: Option<(u64, u32, Disposition)>,
     pub(super) accounts: Accounts,
-    pub(super) copied_before: u64,
+    /// Bytes that its device, and connections that are closed, have copied.
+    pub(super) copied: u64,
     /// Tickets asked for over shared memory that is no longer connected. The builder may still read them where they
     /// lie, so they are not withdrawn.
     pub(super) granted: BTreeSet<u64>,
@@ -70,7 +71,7 @@ impl Builder {
             filling: None,
             left_out: None,
             accounts: Accounts::default(),
-            copied_before: 0,
+            copied: 0,
             granted: BTreeSet::new(),
             eager: 0,
             most_records: MAX_RECORDS,
@@ -275,7 +276,7 @@ impl SourceNode {
                 let offered = builder.book.iter().map(|(offer, _)| offer.ticket);
                 builder.granted.extend(offered.filter(|ticket| !link.withdraw(*ticket)));
             }
-            builder.copied_before += link.copied();
+            builder.copied += link.copied();
         }
         self.endpoints.close(index);
         builder.welcome = None;

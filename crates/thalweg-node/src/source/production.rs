@@ -399,7 +399,7 @@ impl SourceNode {
             self.offer(index);
             self.announce_drops(index);
             let builder = &mut self.builders[index];
-            let copied = builder.copied_before + self.endpoints.link(index).map_or(0, |link| link.copied());
+            let copied = builder.copied + self.endpoints.link(index).map_or(0, |link| link.copied());
             builder.accounts.copied_bytes = copied;
             builder.accounts.next_sequence = self.sequence;
             // All builders are told the same: it is one process.

@@ -7,13 +7,17 @@ use std::path::Path;
 use thalweg_store::Run;
 use thalweg_wire::PayloadType;
 
-/// Runs a camera's topology in the machine, and beside it what the script does when the run has begun.
-fn record(out: &Path, run: &str, device: &str, script: &str) -> (Value, String) {
+/// Runs a camera's topology in the machine, and beside it what the script does when the run has begun. `modules`: what is
+/// loaded first.
+fn record(out: &Path, run: &str, modules: &str, device: &str, script: &str) -> (Value, String) {
     let device = format!("kind = \"v4l2\", file = \"/dev/video0\", {device}");
-    let prepare = "modprobe vivid n_devs=1 node_types=0x1\nuntil [ -e /dev/video0 ]; do sleep 0.1; done\n\
-                   v4l2-ctl -d /dev/video0 -c osd_text_mode=2";
-    super::record(out, run, &device, prepare, script)
+    let prepare =
+        format!("{modules}\nuntil [ -e /dev/video0 ]; do sleep 0.1; done\nv4l2-ctl -d /dev/video0 -c osd_text_mode=2");
+    super::record(out, run, &device, &prepare, script)
 }
+
+const VIVID: &str = "modprobe vivid n_devs=1 node_types=0x1";
+const UDMABUF: &str = "insmod /usr/lib/thalweg-machine/udmabuf.ko";
 
 #[test]
 fn a_camera_writes_into_slots_and_what_it_drops_is_lost_in_the_device() {
@@ -25,17 +29,22 @@ fn a_camera_writes_into_slots_and_what_it_drops_is_lost_in_the_device() {
     // The same camera afterwards, read by another program.
     let script = "wait $run || true; v4l2-ctl -d /dev/video0 -c percentage_of_dropped_buffers=0 --stream-mmap \
                   --stream-count=1 --stream-to=seen.raw";
-    let (report, log) = record(out.path(), "events = 100", device, script);
-    assert!(log.contains("640 × 360 GREY, images are written into slots by its driver"), "{log}");
+    let (report, log) = record(out.path(), "events = 100", &format!("{VIVID}\n{UDMABUF}"), device, script);
+    assert!(log.contains("640 × 360 GREY, images are written into slots by its driver, as DMA buffers"), "{log}");
     let entry = &report["ledger"]["sources"][0];
     let lost = entry["lost_in_device"].as_u64().unwrap();
     assert!((1..60).contains(&lost), "{report:#}");
     assert_eq!(entry["recorded"].as_u64().unwrap() + lost, 100, "{report:#}");
     assert_eq!((&entry["unaccounted"], &report["copies_per_byte"]["source"]), (&0.into(), &0.0.into()), "{report:#}");
 
-    let seen = fs::read(out.path().join("seen.raw")).unwrap();
+    assert_images(out.path());
+}
+
+/// All images of the run are what another program saw.
+fn assert_images(out: &Path) {
+    let seen = fs::read(out.join("seen.raw")).unwrap();
     assert_eq!(seen.len(), 640 * 360);
-    let run = Run::open(out.path().join("runs/run-000001")).unwrap();
+    let run = Run::open(out.join("runs/run-000001")).unwrap();
     let mut last = 0;
     for event in run.events() {
         let event = event.unwrap();
@@ -55,8 +64,32 @@ fn a_camera_that_is_pulled_and_plugged_in_again_goes_on() {
     let out = directory();
     // vivid is plugged in again when its last user has let it go (vivid_fop_release).
     let script = "v4l2-ctl -d /dev/video0 -c disconnect=1";
-    let (report, log) = record(out.path(), "events = 60", "width = 640, height = 360, format = \"GREY\"", script);
+    let device = "width = 640, height = 360, format = \"GREY\"";
+    let (report, log) = record(out.path(), "events = 60", VIVID, device, script);
+    assert!(log.contains("images are written into slots by its driver, as pages"), "{log}");
     assert!(log.contains("was unplugged") && log.contains("/dev/video0 is there again"), "{log}");
     assert_eq!(report["events"]["built"], 60, "{report:#}\n{log}");
     assert_eq!(report["ledger"]["sources"][0]["unaccounted"], 0, "{report:#}");
+}
+
+#[test]
+fn where_slots_cannot_be_buffers_of_a_driver_images_are_copied() {
+    if !is_set_up() {
+        return;
+    }
+    let out = directory();
+    let device = "width = 640, height = 360, format = \"GREY\"";
+    // 9p cannot write from such memory, where /out is.
+    let script = "wait $run || true; v4l2-ctl -d /dev/video0 --stream-mmap --stream-count=1 --stream-to=/tmp/seen.raw; \
+                  cp /tmp/seen.raw .";
+    // A driver for devices that reach memory in one piece only takes no pages; and the kernel makes no DMA buffers so long.
+    let modules = format!("{VIVID} allocators=1\n{UDMABUF} size_limit_mb=0");
+    let (report, log) = record(out.path(), "events = 30", &modules, device, script);
+    assert!(log.contains("slots are no DMA buffers: making a DMA buffer of 233472 bytes"), "{log}");
+    assert!(log.contains("slots are refused"), "{log}");
+    assert!(log.contains("images are copied once, into slots (V4L2_MEMORY_MMAP)"), "{log}");
+    let entry = &report["ledger"]["sources"][0];
+    assert_eq!((&entry["recorded"], &entry["unaccounted"]), (&30.into(), &0.into()), "{report:#}");
+    assert_eq!(report["copies_per_byte"]["source"], 1.0, "{report:#}");
+    assert_images(out.path());
 }

@@ -1,0 +1,145 @@
+//! Parts of an arena as buffers that drivers of the kernel's write into (DMA buffers), by the kernel's udmabuf.
+//!
+//! Documentation/driver-api/dma-buf.rst; include/uapi/linux/udmabuf.h and dma-buf.h.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode};
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// What makes them.
+const MAKER: &str = "/dev/udmabuf";
+
+/// Part of an arena that a driver can be given by descriptor. Dropped, it is no longer ours; a driver that has it keeps
+/// the pages.
+#[derive(Debug)]
+pub struct DmaBuf {
+    fd: OwnedFd,
+    length: usize,
+    being_read: bool,
+}
+
+impl DmaBuf {
+    /// Whether the kernel makes them for this process: it has udmabuf, and `/dev/udmabuf` may be opened.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn probe() -> Result<(), Errno> {
+        Maker::open().map(|_| ())
+    }
+
+    /// Its bytes: whole pages.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// To be told when a driver has given it back, before the processor reads what is in it: on some machines caches have to
+    /// be emptied, or bytes to be fetched from where the device could write them.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn begin_reading(&mut self) -> Result<(), Errno> {
+        self.sync(Sync::START)?;
+        self.being_read = true;
+        Ok(())
+    }
+
+    /// To be told before a driver gets it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn end_reading(&mut self) -> Result<(), Errno> {
+        if std::mem::take(&mut self.being_read) { self.sync(Sync::END) } else { Ok(()) }
+    }
+
+    fn sync(&self, which: u64) -> Result<(), Errno> {
+        // SAFETY: the command reads the structure, and that is all it does with this process's memory.
+        unsafe { ioctl::ioctl(&self.fd, Sync(Sync::READ | which)) }
+    }
+}
+
+impl AsFd for DmaBuf {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The kernel's udmabuf.
+#[derive(Debug)]
+pub(crate) struct Maker(OwnedFd);
+
+impl Maker {
+    pub(crate) fn open() -> Result<Self, Errno> {
+        rustix::fs::open(MAKER, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(Self)
+    }
+
+    /// Makes a buffer of pages of a memfd, which is sealed against shrinking and not yet against writing. `offset` and
+    /// `length` are whole pages.
+    pub(crate) fn make(&self, memory: BorrowedFd<'_>, offset: usize, length: usize) -> Result<DmaBuf, Errno> {
+        const CLOSED_BY_EXEC: u32 = 1;
+        let wanted =
+            Create { memory: memory.as_raw_fd(), flags: CLOSED_BY_EXEC, offset: offset as u64, length: length as u64 };
+        // SAFETY: the command reads the structure, and that is all it does with this process's memory.
+        let fd = unsafe { ioctl::ioctl(&self.0, wanted) }?;
+        Ok(DmaBuf { fd, length, being_read: false })
+    }
+}
+
+/// `struct udmabuf_create`.
+#[repr(C)]
+struct Create {
+    memory: i32,
+    flags: u32,
+    offset: u64,
+    length: u64,
+}
+
+// SAFETY: UDMABUF_CREATE reads a structure of this length, writes nothing, and returns a new descriptor or an error.
+unsafe impl Ioctl for Create {
+    type Output = OwnedFd;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        ioctl::opcode::write::<Self>(b'u', 0x42)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self).cast()
+    }
+
+    unsafe fn output_from_ptr(fd: IoctlOutput, _: *mut c_void) -> Result<OwnedFd, Errno> {
+        // SAFETY: it is new, and nobody else knows of it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+}
+
+/// `struct dma_buf_sync`.
+#[repr(transparent)]
+struct Sync(u64);
+
+impl Sync {
+    const READ: u64 = 1;
+    const START: u64 = 0;
+    const END: u64 = 4;
+}
+
+// SAFETY: DMA_BUF_IOCTL_SYNC reads a structure of this length and writes nothing.
+unsafe impl Ioctl for Sync {
+    type Output = ();
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        ioctl::opcode::write::<Self>(b'b', 0)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self).cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> Result<(), Errno> {
+        Ok(())
+    }
+}
