@@ -246,6 +246,22 @@ def test_events_that_are_left_out_are_in_the_ledger(builder: Callable[..., Build
     assert run.event(4)["1.1"].payload.tobytes() == b"later"
 
 
+def test_what_a_device_lost_is_in_the_ledger(builder: Callable[..., Builder]) -> None:
+    built = builder(camera="1.0")
+    with thalweg.Source(built.tcp, id="1.0", max_bytes=8) as camera:
+        camera.lost(2)
+        assert camera.push(b"first") == 2
+        camera.lost()
+        camera.lost(3)
+        assert camera.push(b"second") == 7
+        with pytest.raises(ValueError, match="count=-1"):
+            camera.lost(-1)
+    report = built.report()
+    (entry,) = report["ledger"]["sources"]
+    assert (entry["accepted"], entry["recorded"], entry["lost_in_device"], entry["unaccounted"]) == (8, 2, 6, 0)
+    assert [event.id for event in thalweg.open(report["directory"])] == [2, 7]
+
+
 def test_what_does_not_fit_the_source_is_refused_and_the_run_goes_on(builder: Callable[..., Builder]) -> None:
     built = builder(adc="1.0")
     with thalweg.Source(built.tcp, id="1.0", dtype=np.int16, shape=(64, 4)) as source:

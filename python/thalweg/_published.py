@@ -73,14 +73,17 @@ def record(
         policy="drop-newest",
         timeout=timeout,
     )
-    origin: int | None = None
+    # The number that comes next.
+    due: int | None = None
     # The run begins when all its sources are there.
     with source:
         stream = images(lambda: not source.running, inf)
         try:
             for image in islice(stream, old, None):
-                origin = image.number if origin is None else origin
-                source.push(image.array, image.number - origin, timestamp=image.time)
+                if due is not None and image.number > due:
+                    source.lost(image.number - due)
+                source.push(image.array, timestamp=image.time)
+                due = image.number + 1
         except thalweg.RunOver:
             pass
         finally:
@@ -107,4 +110,5 @@ def command(
         )
     except (OSError, RuntimeError, ValueError, ImportError, thalweg.RunError) as error:
         sys.exit(f"{module}: {error}")
-    print(f"{options.where}: {report['accepted']} {images}")
+    lost = report["lost_in_device"]
+    print(f"{options.where}: {report['accepted'] - lost} {images}, {lost} lost before")

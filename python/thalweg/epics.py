@@ -2,8 +2,8 @@
 
     python -m thalweg.epics 13SIM1:Pva1:Image tcp:127.0.0.1:7700 --id 1.0
 
-Each array is one fragment. Events are numbered by `uniqueId`, the counter of the camera's driver: an array that was
-lost on the way leaves its number out, which the run's ledger counts as skipped. Arrays are dated by their
+Each array is one fragment. Events are numbered by `uniqueId`, the counter of the camera's driver: a number
+that is left out is an array that was lost on the way, `lost_in_device` in the run's ledger. Arrays are dated by their
 `dataTimeStamp`. When the server goes away and comes back, numbers go on where they were.
 
 Arrays of another shape or type than the first one end the source, as do compressed ones: areaDetector compresses where

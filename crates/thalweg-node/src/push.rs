@@ -82,12 +82,34 @@ impl PushSource {
         fragment: &PushedFragment<'_>,
         timeout: Duration,
     ) -> Result<Option<EventId>, NodeError> {
+        self.while_open(timeout, |node| node.push(event, fragment))
+    }
+
+    /// Says that the device lost the next `count` fragments: the ledger has them as `lost_in_device`. Waits, at most
+    /// `timeout`, for the run to begin. False where it has not.
+    ///
+    /// # Errors
+    /// The run is over, or failed.
+    pub fn lose(&self, count: u64, timeout: Duration) -> Result<bool, NodeError> {
+        let said = self.while_open(timeout, |node| {
+            node.push_lost(count);
+            Ok(Some(()))
+        });
+        said.map(|said| said.is_some())
+    }
+
+    /// Does something while the run takes fragments; waits until it does, at most so long.
+    fn while_open<T>(
+        &self,
+        timeout: Duration,
+        mut act: impl FnMut(&mut SourceNode) -> Result<Option<T>, NodeError>,
+    ) -> Result<Option<T>, NodeError> {
         self.shared.wait(timeout, |state| match state {
             State::Serving(node) => match node.standing() {
                 Standing::Open => {
-                    let pushed = node.push(event, fragment);
+                    let done = act(node);
                     self.wake_for(node);
-                    pushed
+                    done
                 }
                 Standing::Over => Err(NodeError::Over),
                 Standing::Before | Standing::Paused => Ok(None),

@@ -31,7 +31,7 @@ pub struct SourceReport {
     pub device: BTreeMap<String, u64>,
     /// How often the device had to wait.
     pub blocked: u64,
-    /// Payload bytes copied on the way out.
+    /// Bytes copied by the device's code, and on the way out.
     pub copied_bytes: u64,
     /// Processor time of the process, user and system.
     pub cpu_seconds: f64,

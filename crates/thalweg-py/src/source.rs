@@ -197,29 +197,18 @@ impl Source {
             timestamp: timestamp.map(nanoseconds).transpose()?,
             window: within("window", window, 0..=u32::MAX)?,
         };
-        let until = match timeout {
-            Some(timeout) => Instant::now().checked_add(seconds("timeout", timeout)?),
-            None => None,
-        };
-        loop {
-            let left = until.map_or(STEP, |until| until.saturating_duration_since(Instant::now()).min(STEP));
-            match py.detach(|| source.push(event.map(EventId), &fragment, left)) {
-                Ok(Some(event)) => return Ok(event.0),
-                Ok(None) => py.check_signals()?,
-                Err(NodeError::Over) if self.finished.load(Ordering::Relaxed) => {
-                    return Err(RunError::new_err("nothing more can be pushed: this source was finished"));
-                }
-                Err(error @ NodeError::Over) => return Err(RunOver::new_err(error.to_string())),
-                Err(error) => return Err(run_error(error)),
-            }
-            if until.is_some_and(|until| Instant::now() >= until) {
-                return Err(PyTimeoutError::new_err(if source.is_running() {
-                    "nothing was pushed: no slot became free in time"
-                } else {
-                    "nothing was pushed: the run did not begin in time"
-                }));
-            }
-        }
+        self.wait(py, timeout, "pushed", |left| source.push(event.map(EventId), &fragment, left)).map(|event| event.0)
+    }
+
+    /// Says that the next `count` fragments were lost before this program could have them, as the counter of a device or
+    /// of another program tells: they are `lost_in_device` in the ledger, and what is pushed next is of an event behind them.
+    ///
+    /// Waits and raises as `push` does.
+    #[pyo3(signature = (count = 1, *, timeout = None))]
+    fn lost(&self, py: Python<'_>, count: i128, timeout: Option<f64>) -> PyResult<()> {
+        let source = self.source()?;
+        let count = within("count", count, 0..=u64::MAX)?;
+        self.wait(py, timeout, "said", |left| source.lose(count, left).map(|said| said.then_some(())))
     }
 
     /// Ends this source's part of the run, waits until what was pushed is delivered, and reports: a dict with accepted,
@@ -251,6 +240,37 @@ impl Source {
                 "a thalweg.Source stays in the process that made it: make another one in this process",
             )
         })
+    }
+
+    /// Does something that has to wait, in steps of at most so long. `done`: what was not done where time runs out.
+    fn wait<T: Send>(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        done: &str,
+        mut act: impl FnMut(Duration) -> Result<Option<T>, NodeError> + Send,
+    ) -> PyResult<T> {
+        let source = self.source()?;
+        let until = match timeout {
+            Some(timeout) => Instant::now().checked_add(seconds("timeout", timeout)?),
+            None => None,
+        };
+        loop {
+            let left = until.map_or(STEP, |until| until.saturating_duration_since(Instant::now()).min(STEP));
+            match py.detach(|| act(left)) {
+                Ok(Some(result)) => return Ok(result),
+                Ok(None) => py.check_signals()?,
+                Err(NodeError::Over) if self.finished.load(Ordering::Relaxed) => {
+                    return Err(RunError::new_err(format!("nothing more can be {done}: this source was finished")));
+                }
+                Err(error @ NodeError::Over) => return Err(RunOver::new_err(error.to_string())),
+                Err(error) => return Err(run_error(error)),
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                let why = if source.is_running() { "no slot became free" } else { "the run did not begin" };
+                return Err(PyTimeoutError::new_err(format!("nothing was {done}: {why} in time")));
+            }
+        }
     }
 
     /// Ends this source's part of the run. Returns the report as JSON.

@@ -154,7 +154,7 @@ impl SourceNode {
     }
 
     /// The device lost so many frames from the next event on: they are announced, each builder's by itself.
-    fn lose(&mut self, count: u64) {
+    pub(super) fn lose(&mut self, count: u64) {
         let (first, builders) = (self.next_event, self.builders.len() as u64);
         // Beyond the end nobody wants to know.
         let end = first.saturating_add(count).min(self.end_at.unwrap_or(u64::MAX - builders - 1));

@@ -114,10 +114,7 @@ impl SourceNode {
         }
         let before = self.next_event;
         if event.0 > self.next_event {
-            // A slot holds consecutive events.
-            for index in 0..self.builders.len() {
-                self.offer(index);
-            }
+            self.offer_all();
             self.next_event = event.0;
         }
         match self.place(len, None)? {
@@ -142,6 +139,24 @@ impl SourceNode {
         self.offer_partial();
         self.send();
         Ok(Some(event))
+    }
+
+    /// The program that pushes says that the device lost the next `count` fragments.
+    pub(crate) fn push_lost(&mut self, count: u64) {
+        self.offer_all();
+        self.lose(count);
+        if self.end_at.is_some_and(|end| self.next_event >= end) {
+            self.end();
+        }
+        self.offer_partial();
+        self.send();
+    }
+
+    /// A slot holds consecutive events: what comes next leaves some out.
+    fn offer_all(&mut self) {
+        for index in 0..self.builders.len() {
+            self.offer(index);
+        }
     }
 
     /// The program that pushes has nothing more to say.
