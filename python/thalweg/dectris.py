@@ -2,9 +2,9 @@
 
     python -m thalweg.dectris tcp://detector:9999 tcp:127.0.0.1:7700 --id 1.0
 
-Each image is one fragment. Events are numbered by the image's number in its series: a number that is
-left out is an image that was lost on the way, `lost_in_device` in the run's ledger. The next series goes on behind the last image of the one
-before. Images are dated as they come: the detector's clock is one of its own.
+Each image is one fragment. Events are numbered by the image's number in its series: a number that is left out is an
+image that was lost on the way, `lost_in_device` in the run's ledger. The next series goes on behind the last image of
+the one before. Images are dated as they come: the detector's clock is one of its own.
 
 Images of another shape or type than the first one end the source. Needs pyzmq, and lz4 and bitshuffle where images are
 compressed: pip install thalweg[dectris].
