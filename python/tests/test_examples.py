@@ -68,9 +68,23 @@ def test_every_topology_is_tested() -> None:
     }
 
 
-def play(name: str, program: Path, folder: Path, *changes: tuple[str, str]) -> tuple[thalweg.Run, dict]:
+def play(name: str, program: Path, folder: Path, rate: int, *changes: tuple[str, str]) -> tuple[thalweg.Run, dict]:
     """Runs an example on smaller images, fewer and slower, and returns what was put into them."""
     subprocess.run([sys.executable, EXAMPLES / "beam_images.py", "--width", "320", folder], check=True)
+    shown = sorted(folder.glob("camera-*.npy")) if "cameras" in name else [folder / "interferometer.npy"]
+    # Built with the tests.
+    command = [program.parent / "examples" / "camera", str(rate), *shown]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cameras:
+        assert cameras.stdout is not None
+        for _ in shown:
+            assert "simulated" in cameras.stdout.readline()
+        try:
+            return _play(name, program, folder, *changes)
+        finally:
+            cameras.kill()
+
+
+def _play(name: str, program: Path, folder: Path, *changes: tuple[str, str]) -> tuple[thalweg.Run, dict]:
     text = (EXAMPLES / name).read_text()
     for old, new in (("events = ", "events = 12 # "), *changes):
         assert old in text
@@ -85,7 +99,7 @@ def play(name: str, program: Path, folder: Path, *changes: tuple[str, str]) -> t
 
 def test_the_interferometer_tells_the_size_of_its_source(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    run, truth = play("interferometer.toml", program, tmp_path, (":7720", ":0"), ("rate = 100.0", "rate = 10.0"))
+    run, truth = play("interferometer.toml", program, tmp_path, 10, (":7720", ":0"), ("rate = 100 ", "rate = 10 "))
     table = run.features()
     assert len(table) == 12
     for wave, size in [("line.visibility", "line.source_size"), ("image.visibility_x", "image.source_size_x")]:
@@ -96,8 +110,8 @@ def test_the_interferometer_tells_the_size_of_its_source(program: Path, tmp_path
 def test_six_cameras_show_the_shape_of_the_bunches_that_level_2_keeps(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     # The images are half as wide.
-    slower = [(":7721", ":0"), ("rate = 60.0", "rate = 4.0"), ("pixel_mm = 0.02", "pixel_mm = 0.04")]
-    run, truth = play("six_cameras.toml", program, tmp_path, *slower)
+    slower = [(":7721", ":0"), ("rate = 60 ", "rate = 4 "), ("pixel_mm = 0.02", "pixel_mm = 0.04")]
+    run, truth = play("six_cameras.toml", program, tmp_path, 4, *slower)
     table = run.features()
     assert list(table.index) == [number for number, x in enumerate(truth["x_mm"]) if x > 6.2]
     for number, (across, upright) in enumerate(truth["sigma_mm"]):

@@ -155,6 +155,9 @@ def images(
             except (KeyError, TypeError) as error:
                 msg = f"an image says nothing of itself: {error} is missing or wrong"
                 raise ValueError(msg) from error
+            if not 0 <= number < 1 << 31:
+                msg = f"an image says that it is number {number} of its series"
+                raise ValueError(msg)
             if this != series or number + count.offset <= count.last:
                 count.anew(0 if begun else number)
                 series = this

@@ -33,6 +33,8 @@ Python's other threads go on while an image is fitted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -354,6 +356,13 @@ def source_size(
     >>> round(size.value * 1e6, 1)
     35.8
     """
+    for name, length in [("wavelength", wavelength), ("separation", separation), ("distance", distance)]:
+        if not 0 < length < inf:
+            msg = f"{name}={length}: a length in metres, above 0"
+            raise ValueError(msg)
+    if not 0 < intensity_ratio < inf:
+        msg = f"intensity_ratio={intensity_ratio}: a number above 0"
+        raise ValueError(msg)
     given = (visibility.value, visibility.std) if isinstance(visibility, Estimate) else (float(visibility), 0.0)
     size = _image_source_size(given, wavelength, separation, distance, intensity_ratio)
     return None if size is None else Estimate(*size)
@@ -374,6 +383,12 @@ def _about(
     region: tuple[int, int, int, int] | None, pixel_mm: float | tuple[float, float] | None, white: float | None
 ) -> dict[str, Any]:
     both = (pixel_mm, pixel_mm) if isinstance(pixel_mm, (int, float)) else pixel_mm
+    if region is not None and not (len(region) == 4 and all(isinstance(n, Integral) and n >= 0 for n in region)):
+        msg = f"region={region}: x, y, width and height, in whole pixels"
+        raise ValueError(msg)
+    if both is not None and not (len(both) == 2 and all(isinstance(mm, Real) for mm in both)):
+        msg = f"pixel_mm={pixel_mm}: millimetres from pixel to pixel, or such a number for x and for y"
+        raise ValueError(msg)
     return {"region": region, "pixel_mm": both, "white": white}
 
 

@@ -39,6 +39,9 @@ pub struct LedgerEntry {
     pub unaccounted: i64,
     /// Of those built, explicit *empty* fragments.
     pub empty: u64,
+    /// Of those built, damaged or cut short before the source had them, as their status says. Not a bucket.
+    #[serde(default)]
+    pub damaged: u64,
     /// Arrived a second time and not counted again. Not a bucket: the first arrival is in one.
     pub duplicates: u64,
     /// Events that other sources delivered and about which this one said nothing, though it went on to later ones. Not
@@ -83,6 +86,7 @@ impl LedgerEntry {
             (&mut self.lost, other.lost),
             (&mut self.beyond_end, other.beyond_end),
             (&mut self.empty, other.empty),
+            (&mut self.damaged, other.damaged),
             (&mut self.duplicates, other.duplicates),
             (&mut self.skipped, other.skipped),
             (&mut self.bytes, other.bytes),
@@ -141,7 +145,8 @@ impl Ledger {
                 (entry.skipped, "never mentioned by the source"),
             ] {
                 if count > 0 {
-                    reasons.push(format!("{who}: {count} fragments {what}"));
+                    let fragments = if count == 1 { "fragment" } else { "fragments" };
+                    reasons.push(format!("{who}: {count} {fragments} {what}"));
                 }
             }
             if entry.unaccounted != 0 {

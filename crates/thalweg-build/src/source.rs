@@ -562,6 +562,7 @@ impl Source {
         self.built += 1;
         self.ledger.bytes = self.ledger.bytes.saturating_add(u64::from(header.total_length));
         self.ledger.empty += u64::from(header.status.contains(Status::EMPTY));
+        self.ledger.damaged += u64::from(header.status.intersects(Status::CORRUPT | Status::TRUNCATED));
     }
 
     /// A fragment that is here is rejected.

@@ -269,7 +269,8 @@ impl Acquisition for Card {
 
     fn next_time(&self) -> Option<Duration> {
         match self.file {
-            None => Some(self.again),
+            // What is under way wakes by itself.
+            None => self.under_way.is_empty().then_some(self.again),
             Some(_) => (self.started && self.may_read() && !self.posted.is_empty()).then_some(Duration::ZERO),
         }
     }

@@ -173,7 +173,11 @@ impl Watch {
 
     /// It tells of this file from now on. Of one that is closed it tells no more.
     pub(crate) fn add(&self, file: impl AsFd) -> io::Result<()> {
-        Ok(epoll::add(&self.0, file, EventData::new_u64(0), EventFlags::IN)?)
+        // Of what always has something, or never, nothing can be told (`do_epoll_ctl`).
+        epoll::add(&self.0, file, EventData::new_u64(0), EventFlags::IN).map_err(|error| match error {
+            Errno::PERM => io::Error::new(io::ErrorKind::InvalidInput, "it is no pipe, serial port, camera or board"),
+            error => error.into(),
+        })
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {

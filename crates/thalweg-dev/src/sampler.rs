@@ -59,8 +59,9 @@ struct Counts {
 /// Which fragment is next, and when its first sample is taken.
 #[derive(Debug, Clone, Copy, Default)]
 struct Numbers {
-    /// When the first of all samples was taken, and the first one since the board was begun anew.
-    began: Option<TaiNanos>,
+    /// A time, and how many nanoseconds of samples there were by then: the board's clock is not this machine's.
+    seen: Option<(TaiNanos, u64)>,
+    /// When the first sample was taken since the board was begun anew.
     begun: TaiNanos,
     /// The fragment that this was.
     first: u64,
@@ -72,12 +73,19 @@ struct Numbers {
 impl Numbers {
     /// The board begins now. Fragments from the next one on, and in front of this one, are lost.
     fn begin(&mut self, now: TaiNanos) -> (u64, u64) {
-        let began = *self.began.get_or_insert(now);
-        let passed = now.0.saturating_sub(began.0).div_ceil(self.length.max(1));
+        let (at, samples) = self.seen.unwrap_or((now, 0));
+        let passed = now.0.saturating_sub(at.0).saturating_add(samples).div_ceil(self.length.max(1));
         let lost = self.next;
         self.next = passed.max(self.next);
         (self.begun, self.first) = (now, self.next);
+        self.seen = Some((now, self.next.saturating_mul(self.length)));
         (lost, self.next - lost)
+    }
+
+    /// All samples that the board has taken by now are here, of the next fragment such a part.
+    fn is_empty(&mut self, now: TaiNanos, part: f64) {
+        let length = self.length as f64;
+        self.seen = Some((now, self.next.saturating_mul(self.length).saturating_add((length * part) as u64)));
     }
 
     /// The number of a fragment that is whole, and when its first sample was taken.
@@ -258,7 +266,11 @@ impl Acquisition for Sampler {
                     return self.begin();
                 }
                 Ok(bytes) => self.has += bytes,
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(Acquired::NotYet),
+                Err(Errno::AGAIN) => {
+                    self.numbers.is_empty(self.clock.now(), self.has as f64 / self.size as f64);
+                    return Ok(Acquired::NotYet);
+                }
+                Err(Errno::INTR) => return Ok(Acquired::NotYet),
                 Err(Errno::NODEV) => {
                     self.gone(now);
                     return Ok(Acquired::NotYet);
@@ -309,6 +321,10 @@ mod tests {
         // It ends in the middle of fragment 2, and begins anew in the middle of fragment 5.
         assert_eq!(numbers.begin(TaiNanos(1550)), (2, 4));
         assert_eq!([(); 2].map(|()| numbers.whole()), [(6, TaiNanos(1550)), (7, TaiNanos(1650))]);
+        // A board that is a tenth faster than this machine's clock has not lost less for that.
+        numbers.is_empty(TaiNanos(2000), 0.5);
+        assert_eq!(numbers.begin(TaiNanos(2200)), (8, 3));
+        numbers = Numbers { next: 8, seen: Some((TaiNanos(1800), 800)), ..numbers };
         // A clock that was set back loses nothing, and no number comes twice.
         assert_eq!(numbers.begin(TaiNanos(1000)), (8, 0));
         assert_eq!(numbers.whole(), (8, TaiNanos(1000)));

@@ -5,7 +5,7 @@
 
 use crate::port::{Port, Read, Watch};
 use crate::records::{Records, Rule};
-use rustix::io::IoSliceMut;
+use rustix::io::{Errno, IoSliceMut};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -47,6 +47,8 @@ struct Counts {
     bytes: u64,
     cut_off: u64,
     unplugged: u64,
+    /// Of a serial port.
+    overruns: Option<u64>,
 }
 
 impl Stream {
@@ -114,6 +116,12 @@ impl Stream {
 
     /// Takes what is there, as far as there are buffers. Whether anything was.
     fn read(&mut self, now: Duration) -> Result<bool, DeviceError> {
+        if self.records.len() == Some(0) {
+            // Its number came with a record that took the last buffer.
+            self.records.came(0);
+            self.is_whole(0);
+            return Ok(true);
+        }
         let Some(port) = &mut self.port else { return self.look_again(now).map(|()| false) };
         let mut next = [0; 8];
         let has = self.records.has();
@@ -138,18 +146,12 @@ impl Stream {
         };
         match read.map_err(|error| self.file_error("reading", error))? {
             Read::Bytes(bytes) => return self.came(bytes, &next).map(|()| true),
-            Read::NotYet => {}
+            Read::NotYet => self.count_overruns(),
             Read::End => {
                 self.cut_off();
                 self.over = true;
             }
-            Read::Gone => {
-                tracing::warn!("{} was unplugged; it is waited for", self.file.display());
-                self.cut_off();
-                self.counts.unplugged += 1;
-                self.port = None;
-                self.again = now + AGAIN;
-            }
+            Read::Gone => self.gone(),
         }
         Ok(false)
     }
@@ -203,11 +205,26 @@ impl Stream {
         self.number += 1;
     }
 
+    fn gone(&mut self) {
+        tracing::warn!("{} was unplugged; it is waited for", self.file.display());
+        self.cut_off();
+        self.counts.unplugged += 1;
+        self.port = None;
+    }
+
+    /// A port that is gone does not tell any more.
+    fn count_overruns(&mut self) {
+        if let Some(now) = self.port.as_ref().and_then(Port::overruns) {
+            *self.counts.overruns.get_or_insert(0) += now.saturating_sub(self.before);
+            self.before = now;
+        }
+    }
+
     /// What is there of a record is all that comes of it.
     fn cut_off(&mut self) {
         if self.records.is_within() {
             let bytes = self.records.cut_off();
-            tracing::warn!("{}: {bytes} bytes at its end are no whole record", self.file.display());
+            tracing::warn!("{}: what is at its end is no whole record: bytes {bytes}", self.file.display());
             self.counts.cut_off += bytes as u64;
             self.filled.push_back(Acquired::Lost { first: self.number, count: 1 });
             self.number += 1;
@@ -225,6 +242,7 @@ impl Stream {
             watch.add(&port).map_err(|error| self.file_error("waiting for", error))?;
         }
         tracing::info!("{} is there again", self.file.display());
+        self.before = port.overruns().unwrap_or(0);
         self.port = Some(port);
         Ok(())
     }
@@ -253,8 +271,14 @@ impl Acquisition for Stream {
 
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         let Some(port) = &self.port else { return Ok(()) };
-        port.forget().map_err(|error| self.file_error("emptying", error))?;
-        self.before = port.overruns().unwrap_or(0);
+        let before = port.overruns().unwrap_or(0);
+        match port.forget() {
+            Ok(()) => self.before = before,
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::IO | Errno::NODEV | Errno::NXIO)) => {
+                self.gone();
+            }
+            Err(error) => return Err(self.file_error("emptying", error)),
+        }
         Ok(())
     }
 
@@ -284,17 +308,17 @@ impl Acquisition for Stream {
             return Some(Duration::ZERO);
         }
         match &self.port {
-            None => Some(self.again),
+            None => self.has_room().then_some(self.again),
             Some(port) if !port.tells() && self.has_room() => Some(Duration::ZERO),
             Some(_) => None,
         }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let overruns = self.port.as_ref().and_then(Port::overruns);
-        let Counts { bytes, cut_off, unplugged } = self.counts;
+        let since = self.port.as_ref().and_then(Port::overruns).map(|now| now.saturating_sub(self.before));
+        let Counts { bytes, cut_off, unplugged, overruns } = self.counts;
         let always = [("bytes", bytes), ("cut_off_bytes", cut_off), ("unplugged", unplugged)];
-        let overruns = overruns.map(|now| ("overruns", now.saturating_sub(self.before)));
+        let overruns = since.or(overruns).map(|_| ("overruns", since.unwrap_or(0) + overruns.unwrap_or(0)));
         always.into_iter().chain(overruns).collect()
     }
 }

@@ -13,6 +13,8 @@ pub(crate) const CAN_STREAM: u32 = 0x0400_0000;
 pub(crate) const DAMAGED: u32 = 0x40;
 pub(crate) const CLOCK: u32 = 0xe000;
 pub(crate) const MONOTONIC: u32 = 0x2000;
+/// `V4L2_CTRL_TYPE_CTRL_CLASS`.
+pub(crate) const GROUP: u32 = 6;
 /// `V4L2_CTRL_FLAG_NEXT_CTRL`, `V4L2_CAP_TIMEPERFRAME`.
 pub(crate) const NEXT_CONTROL: u32 = 0x8000_0000;
 pub(crate) const CAN_PACE: u32 = 0x1000;
@@ -65,6 +67,12 @@ impl<const SET: bool> Default for Format<SET> {
 }
 
 impl Format<false> {
+    /// Whether images are the same.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let key = |it: &Self| (it.width, it.height, it.pixels, it.line, it.size);
+        key(self) == key(other)
+    }
+
     /// The same, to be set.
     pub(crate) fn to_set(self) -> Format<true> {
         let Self { kind, gap, width, height, pixels, field, line, size, rest } = self;

@@ -8,7 +8,7 @@ use crate::ioctl::ask;
 use crate::port::Watch;
 use crate::v4l2::{
     Buffers, CAN_CAPTURE, CAN_PACE, CAN_STREAM, CAPTURE, CLOCK, Capability, Control, DAMAGED, DEQUEUE, ENQUEUE, Format,
-    FourCc, MONOTONIC, Memory, NEXT_CONTROL, Pace, Place, QUERY, Setting, Stream,
+    FourCc, GROUP, MONOTONIC, Memory, NEXT_CONTROL, Pace, Place, QUERY, Setting, Stream,
 };
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{Mode, OFlags, open};
@@ -39,12 +39,18 @@ pub struct Video {
     best: Memory,
     description: Description,
     payload_type: PayloadType,
+    /// What its images are.
+    format: Format<false>,
     size: usize,
+    /// Images that were finished when it began anew.
+    done: VecDeque<Frame>,
     watch: Watch,
     clock: TaiClock,
     started: bool,
     /// When to look for a camera that is gone.
     again: Duration,
+    /// Whether it was said that what came instead is another.
+    told_of_another: bool,
     numbers: Numbers,
     counts: Counts,
 }
@@ -54,6 +60,7 @@ struct Counts {
     images: u64,
     damaged: u64,
     unplugged: u64,
+    begun_anew: u64,
 }
 
 /// The driver's count has 32 bits, and begins anew where the camera does.
@@ -68,7 +75,11 @@ impl Numbers {
         let number = match self.last.replace(sequence) {
             // What it skips at its beginning is lost, too.
             None => self.next + u64::from(sequence),
-            Some(last) => self.next + u64::from(sequence.wrapping_sub(last).wrapping_sub(1)),
+            Some(last) => match sequence.wrapping_sub(last) {
+                // A driver that does not count, or begins anew.
+                0 | 0x8000_0000.. => self.next,
+                step => self.next + u64::from(step - 1),
+            },
         };
         self.next = number + 1;
         number
@@ -105,12 +116,17 @@ impl Camera {
         format.width = config.width.unwrap_or(format.width);
         format.height = config.height.unwrap_or(format.height);
         if let Some(letters) = &config.format {
-            format.pixels = FourCc::parse(letters).ok_or_else(|| wrong(format!("format = {letters:?}")))?;
+            format.pixels = FourCc::parse(letters).ok_or_else(|| {
+                wrong(format!("format = {letters:?}: one to four letters, such as \"GREY\" (v4l2-ctl --list-formats)"))
+            })?;
         }
         // As long as the pixels make them, and not as they were before.
         (format.line, format.size) = (0, 0);
         let mut set = format.to_set();
-        ask(fd.as_fd(), &mut set)?;
+        ask(fd.as_fd(), &mut set).map_err(|error| match error {
+            Errno::BUSY => io::Error::new(io::ErrorKind::ResourceBusy, "another program has it"),
+            error => error.into(),
+        })?;
         let given = set.as_given();
         if (given.width, given.height, given.pixels) != (format.width, format.height, format.pixels) {
             return Err(wrong(format!(
@@ -122,7 +138,7 @@ impl Camera {
         let mut camera = Self { fd, format: given, memory: best, own: Vec::new() };
         camera.set_controls(config)?;
         if let Some(rate) = config.rate {
-            camera.set_pace(rate.hertz())?;
+            camera.set_pace(rate.hertz(), &config.file.display())?;
         }
         // A count of 0 asks whether there is this kind.
         while camera.request(0).is_err()
@@ -139,16 +155,22 @@ impl Camera {
         let mut control = Control { id: NEXT_CONTROL, ..Control::default() };
         while !left.is_empty() && ask(self.fd.as_fd(), &mut control).is_ok() {
             let name = control.name();
-            if let Some(at) = left.iter().position(|(wanted, _)| **wanted == name) {
+            if let Some(at) = left.iter().position(|(wanted, _)| **wanted == name && control.kind != GROUP) {
                 let (_, value) = left.swap_remove(at);
-                let value = i32::try_from(*value).unwrap_or(i32::MAX);
-                ask(self.fd.as_fd(), &mut Setting { id: control.id, value }).map_err(|error| {
+                let mut setting = Setting { id: control.id, value: i32::try_from(*value).unwrap_or(0) };
+                // What is out of its range the kernel brings there, without an error (v4l2_s_ctrl).
+                let set = ask(self.fd.as_fd(), &mut setting);
+                if set.is_err() || i64::from(setting.value) != *value {
                     let (least, most) = (control.least, control.most);
-                    let why = format!("controls.{name} = {value}: {error}; it is {least} to {most}");
-                    io::Error::new(io::ErrorKind::InvalidInput, why)
-                })?;
+                    let error = set.map_or_else(|error| format!("{error}; "), |_| String::new());
+                    let why = format!("controls.{name} = {value}: {error}it is {least} to {most}");
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+                }
             }
-            known.push(name);
+            // The name of a group of controls is none (`V4L2_CTRL_TYPE_CTRL_CLASS`).
+            if control.kind != GROUP {
+                known.push(name);
+            }
             control = Control { id: control.id | NEXT_CONTROL, ..Control::default() };
         }
         match left.first() {
@@ -160,7 +182,7 @@ impl Camera {
         }
     }
 
-    fn set_pace(&self, hertz: f64) -> io::Result<()> {
+    fn set_pace(&self, hertz: f64, file: &dyn std::fmt::Display) -> io::Result<()> {
         let mut pace = Pace::<false>::default();
         ask(self.fd.as_fd(), &mut pace)?;
         if pace.can & CAN_PACE == 0 {
@@ -171,7 +193,7 @@ impl Camera {
         ask(self.fd.as_fd(), &mut set)?;
         let has = f64::from(set.period[1]) / f64::from(set.period[0].max(1));
         if (has - hertz).abs() > hertz * 0.01 {
-            tracing::warn!("it takes {has:.2} images a second, not {hertz:.2}");
+            tracing::warn!("{file}: it takes {has:.2} images a second, not {hertz:.2}");
         }
         Ok(())
     }
@@ -264,6 +286,11 @@ fn below(memory: Memory) -> Option<Memory> {
     }
 }
 
+/// Whether the camera is not there any more, or about to go.
+fn is_gone(error: Errno) -> bool {
+    matches!(error, Errno::NODEV | Errno::NXIO | Errno::NOENT | Errno::IO)
+}
+
 fn how(memory: Memory) -> &'static str {
     match memory {
         Memory::DmaBufs => "images are written into slots by its driver, as DMA buffers (V4L2_MEMORY_DMABUF)",
@@ -284,7 +311,8 @@ impl Video {
         let mut camera = Camera::open(config, best).map_err(|error| told("opening", error))?;
         let count = camera.prepare().map_err(|error| told("making buffers of", error))?;
         let watch = Watch::new(&camera.fd).map_err(|error| told("waiting for", error))?;
-        let Format { width, height, pixels, line, size, .. } = camera.format;
+        let format = camera.format;
+        let Format { width, height, pixels, line, size, .. } = format;
         let deep = [b"Y16 ", b"Y14 ", b"Y12 ", b"Y10 "].contains(&&pixels.0);
         let payload_type = match &pixels.0 {
             b"GREY" if line == width && size == width * height => PayloadType::IMAGE_U8,
@@ -318,11 +346,14 @@ impl Video {
             config: config.clone(),
             description,
             payload_type,
+            format,
             size: size as usize,
+            done: VecDeque::new(),
             watch,
             clock: TaiClock::probe(),
             started: false,
             again: Duration::ZERO,
+            told_of_another: false,
             numbers: Numbers::default(),
             counts: Counts::default(),
         })
@@ -336,8 +367,11 @@ impl Video {
     fn queue(&mut self) -> Result<(), DeviceError> {
         let Some(camera) = self.camera.as_ref().filter(|camera| camera.memory != Memory::Own) else { return Ok(()) };
         match camera.give_all(&mut self.queued, &mut self.waiting) {
-            // That it is gone is found where images are taken.
-            Ok(()) | Err(Errno::NODEV) => Ok(()),
+            Ok(()) => Ok(()),
+            Err(error) if is_gone(error) => {
+                self.gone();
+                Ok(())
+            }
             Err(error) => self.lower(error),
         }
     }
@@ -346,8 +380,19 @@ impl Video {
     /// next.
     fn lower(&mut self, error: Errno) -> Result<(), DeviceError> {
         let Some(next) = below(self.best) else { return Err(self.told("giving a slot to", error)) };
+        while let Ok(Some(frame)) = self.take() {
+            self.done.push_back(frame);
+        }
+        self.counts.begun_anew += u64::from(self.counts.images > 0);
         self.let_go();
-        let camera = Camera::open(&self.config, next).map_err(|error| self.told("opening", error))?;
+        let camera = match Camera::open(&self.config, next) {
+            Ok(camera) => camera,
+            Err(error) if Errno::from_io_error(&error).is_some_and(is_gone) => {
+                self.gone();
+                return Ok(());
+            }
+            Err(error) => return Err(self.told("opening", error)),
+        };
         tracing::warn!("{}: slots are refused ({error}); {}", self.config.file.display(), how(camera.memory));
         self.best = camera.memory;
         self.take_up(camera).map_err(|error| self.told("making buffers of", error))?;
@@ -359,7 +404,14 @@ impl Video {
         self.queue()?;
         // Where slots were refused, it has begun already, which is no harm (vb2_core_streamon).
         let Some(camera) = self.camera.as_ref().filter(|_| self.started) else { return Ok(()) };
-        ask(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)).map(|_| ()).map_err(|error| self.told("starting", error))
+        match ask(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)) {
+            Ok(_) => Ok(()),
+            Err(error) if is_gone(error) => {
+                self.gone();
+                Ok(())
+            }
+            Err(error) => Err(self.told("starting", error)),
+        }
     }
 
     fn let_go(&mut self) {
@@ -377,24 +429,89 @@ impl Video {
     }
 
     /// The camera is gone: what it had is free again.
-    fn gone(&mut self, now: Duration) {
+    fn gone(&mut self) {
         tracing::warn!("{} was unplugged; it is waited for", self.config.file.display());
         self.let_go();
         self.counts.unplugged += 1;
-        self.again = now + AGAIN;
     }
 
-    fn look_again(&mut self, now: Duration) -> Result<(), DeviceError> {
+    fn look_again(&mut self, now: Duration) {
         if now < self.again {
-            return Ok(());
+            return;
         }
         self.again = now + AGAIN;
-        let Ok(camera) = Camera::open(&self.config, self.best) else { return Ok(()) };
-        if camera.format.size as usize != self.size || self.take_up(camera).is_err() {
-            return Ok(());
+        let Ok(camera) = Camera::open(&self.config, self.best) else { return };
+        let file = self.config.file.display();
+        if !camera.format.is_like(&self.format) {
+            if !std::mem::replace(&mut self.told_of_another, true) {
+                let Format { width, height, pixels, .. } = camera.format;
+                tracing::warn!("{file} is there again, with images of {width} × {height} {pixels}: it is not taken");
+            }
+            return;
         }
-        tracing::info!("{} is there again", self.config.file.display());
-        self.begin()
+        // A loose contact: it is looked for further.
+        if self.take_up(camera).and_then(|()| self.begin().map_err(io::Error::other)).is_err() {
+            return self.let_go();
+        }
+        if self.camera.is_some() {
+            tracing::info!("{} is there again", self.config.file.display());
+            self.told_of_another = false;
+        }
+    }
+
+    /// The next image that is finished. Nothing where none is, or the camera is gone.
+    fn take(&mut self) -> Result<Option<Frame>, DeviceError> {
+        while self.has_room() {
+            let Some(camera) = &self.camera else { break };
+            let place = match camera.take() {
+                Ok(place) => place,
+                Err(Errno::AGAIN | Errno::PIPE) => break,
+                Err(error) if is_gone(error) => {
+                    self.gone();
+                    break;
+                }
+                Err(error) => return Err(self.told("taking an image from", error)),
+            };
+            // A buffer that was never written to, as drivers give them back where a transfer failed; its number is none.
+            let empty = place.flags & DAMAGED != 0 && place.used == 0;
+            let len = (place.used as usize).min(self.size);
+            let (buffer, copied) = match camera.own.get(place.index as usize) {
+                None => {
+                    let mut buffer = self.queued.get_mut(place.index as usize).and_then(Option::take);
+                    let dma_buf =
+                        buffer.as_mut().filter(|_| camera.memory == Memory::DmaBufs).and_then(Buffer::dma_buf);
+                    if let Some(Err(error)) = dma_buf.map(DmaBuf::begin_reading) {
+                        return Err(self.told("reading a DMA buffer of", error));
+                    }
+                    (buffer, 0)
+                }
+                Some(own) => {
+                    let len = len.min(own.len());
+                    let mut buffer = self.waiting.pop_front();
+                    if let Some(buffer) = &mut buffer {
+                        let payload = &mut buffer.payload()[..len];
+                        // SAFETY: the driver's buffer is mapped for at least `len` bytes, and until it is given back nobody
+                        // writes into it.
+                        unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), payload.as_mut_ptr(), len) };
+                    }
+                    // That it is gone is found where the next image is taken.
+                    match camera.give_back(place.index) {
+                        Err(error) if !is_gone(error) => return Err(self.told("giving a buffer back to", error)),
+                        _ => (buffer, len),
+                    }
+                }
+            };
+            let Some(buffer) = buffer else { break };
+            if empty {
+                self.counts.damaged += 1;
+                self.waiting.push_front(buffer);
+                self.queue()?;
+                continue;
+            }
+            let (number, filled) = (self.numbers.number(place.sequence), self.filled(&place));
+            return Ok(Some(Frame { buffer, number, len, filled, crc: None, copied }));
+        }
+        Ok(None)
     }
 
     fn filled(&mut self, place: &Place<DEQUEUE>) -> Filled {
@@ -402,7 +519,8 @@ impl Video {
         self.counts.damaged += u64::from(damaged);
         self.counts.images += 1;
         let status = if damaged { Status::CORRUPT } else { Status::empty() };
-        let timestamp = (place.flags & CLOCK == MONOTONIC).then(|| {
+        let dated = (place.seconds, place.micros) != (0, 0);
+        let timestamp = (place.flags & CLOCK == MONOTONIC && dated).then(|| {
             let now = clock_gettime(ClockId::Monotonic);
             let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
             let age = nanos(now.tv_sec, now.tv_nsec) - nanos(place.seconds, place.micros * 1000);
@@ -439,54 +557,13 @@ impl Acquisition for Video {
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        if self.camera.is_none() {
+            self.look_again(now);
+        }
         self.queue()?;
-        let Some(camera) = &self.camera else {
-            self.look_again(now)?;
-            return Ok(Acquired::NotYet);
-        };
-        if !self.has_room() {
-            return Ok(Acquired::NotYet);
-        }
-        let place = match camera.take() {
-            Ok(place) => place,
-            Err(Errno::AGAIN | Errno::PIPE) => return Ok(Acquired::NotYet),
-            Err(Errno::NODEV) => {
-                self.gone(now);
-                return Ok(Acquired::NotYet);
-            }
-            Err(error) => return Err(self.told("taking an image from", error)),
-        };
-        let len = (place.used as usize).min(self.size);
-        let (buffer, copied) = match camera.own.get(place.index as usize) {
-            None => {
-                let mut buffer = self.queued.get_mut(place.index as usize).and_then(Option::take);
-                let dma_buf = buffer.as_mut().filter(|_| camera.memory == Memory::DmaBufs).and_then(Buffer::dma_buf);
-                if let Some(Err(error)) = dma_buf.map(DmaBuf::begin_reading) {
-                    return Err(self.told("reading a DMA buffer of", error));
-                }
-                (buffer, 0)
-            }
-            Some(own) => {
-                let len = len.min(own.len());
-                let mut buffer = self.waiting.pop_front();
-                if let Some(buffer) = &mut buffer {
-                    let payload = &mut buffer.payload()[..len];
-                    // SAFETY: the driver's buffer is mapped for at least `len` bytes, and until it is given back nobody
-                    // writes into it.
-                    unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), payload.as_mut_ptr(), len) };
-                }
-                (buffer, len)
-            }
-        };
-        if !camera.own.is_empty()
-            && let Err(error) = camera.give_back(place.index)
-            && error != Errno::NODEV
-        {
-            return Err(self.told("giving a buffer back to", error));
-        }
-        let Some(buffer) = buffer else { return Ok(Acquired::NotYet) };
-        let (number, filled) = (self.numbers.number(place.sequence), self.filled(&place));
-        Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied }))
+        let done = self.done.pop_front();
+        let next = if done.is_some() { done } else { self.take()? };
+        Ok(next.map_or(Acquired::NotYet, Acquired::Frame))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -503,12 +580,15 @@ impl Acquisition for Video {
     }
 
     fn next_time(&self) -> Option<Duration> {
+        if !self.done.is_empty() {
+            return Some(Duration::ZERO);
+        }
         (self.started && self.camera.is_none()).then_some(self.again)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let Counts { images, damaged, unplugged } = self.counts;
-        vec![("images", images), ("damaged", damaged), ("unplugged", unplugged)]
+        let Counts { images, damaged, unplugged, begun_anew } = self.counts;
+        vec![("images", images), ("damaged", damaged), ("unplugged", unplugged), ("begun_anew", begun_anew)]
     }
 }
 
@@ -522,6 +602,8 @@ mod tests {
         assert_eq!([2, 3, 7].map(|sequence| numbers.number(sequence)), [2, 3, 7]);
         numbers = Numbers { next: 10, last: Some(u32::MAX - 1) };
         assert_eq!([u32::MAX, 0, 2].map(|sequence| numbers.number(sequence)), [10, 11, 13]);
+        assert_eq!([2, 0, 1].map(|sequence| numbers.number(sequence)), [14, 15, 16], "a driver that does not count");
+        numbers = Numbers { next: 14, last: Some(2) };
         numbers.anew();
         assert_eq!([0, 1].map(|sequence| numbers.number(sequence)), [14, 15], "a camera that is plugged in again");
     }

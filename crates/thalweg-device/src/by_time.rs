@@ -48,7 +48,7 @@ impl Beat {
         if phase >= period {
             return Err(("phase", format!("{phase:?}; it is less than a period, {period:?}")));
         }
-        match tolerance * 2 <= period && !tolerance.is_zero() {
+        match tolerance <= period / 2 && !tolerance.is_zero() {
             true => Ok(()),
             false => Err(("tolerance", format!("{tolerance:?}; it is more than nothing and at most half a period"))),
         }

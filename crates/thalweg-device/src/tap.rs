@@ -13,10 +13,16 @@ use thalweg_wire::{EventId, TaiNanos};
 /// The end of the device.
 #[derive(Debug)]
 struct Tap {
-    copies: Option<SyncSender<Copied>>,
+    copies: Option<SyncSender<Passed>>,
     /// What whoever looks is done with.
     back: Receiver<Vec<u8>>,
     bell: Arc<OwnedFd>,
+}
+
+#[derive(Debug)]
+enum Passed {
+    Copied(Copied),
+    Missed { first: u64, count: u64 },
 }
 
 /// A payload.
@@ -33,7 +39,7 @@ pub struct Copied {
 /// The end of whoever looks.
 #[derive(Debug)]
 pub struct Copies {
-    copies: Receiver<Copied>,
+    copies: Receiver<Passed>,
     back: SyncSender<Vec<u8>>,
     bell: Arc<OwnedFd>,
 }
@@ -43,6 +49,13 @@ pub struct Copies {
 pub enum Next {
     /// A copy: to be [given back](Copies::give_back).
     Copied(Copied),
+    /// The device has nothing for so many, from this number on.
+    Missed {
+        /// The number of the first.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
     /// Nothing yet.
     NotYet,
     /// There will be nothing more.
@@ -52,7 +65,8 @@ pub enum Next {
 fn pair(longest: usize, depth: usize) -> Result<(Tap, Copies), DeviceError> {
     let told = |error: Errno| DeviceError::Hardware { device: "a fit".into(), problem: format!("eventfd: {error}") };
     let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(told)?);
-    let (copies, taken) = sync_channel(depth);
+    // Beside copies there may be word of what the device has nothing for.
+    let (copies, taken) = sync_channel(2 * depth);
     let (give_back, back) = sync_channel(depth);
     (0..depth).for_each(|_| drop(give_back.try_send(Vec::with_capacity(longest))));
     Ok((Tap { copies: Some(copies), back, bell: Arc::clone(&bell) }, Copies { copies: taken, back: give_back, bell }))
@@ -85,7 +99,14 @@ impl Tap {
         let (Some(copies), Ok(mut bytes)) = (&self.copies, self.back.try_recv()) else { return };
         bytes.clear();
         bytes.extend_from_slice(payload);
-        if copies.try_send(Copied { number, bytes, filled }).is_ok() {
+        if copies.try_send(Passed::Copied(Copied { number, bytes, filled })).is_ok() {
+            ring(&self.bell);
+        }
+    }
+
+    /// Where there is no room to say so, they are left out, too.
+    fn missed(&self, first: u64, count: u64) {
+        if self.copies.as_ref().is_some_and(|copies| copies.try_send(Passed::Missed { first, count }).is_ok()) {
             ring(&self.bell);
         }
     }
@@ -110,10 +131,13 @@ impl Copies {
         // First the bell: what is copied after this rings it again.
         let _ = read(&*self.bell, &mut [0u8; 8]);
         match self.copies.try_recv() {
-            Ok(copied) => {
+            Ok(passed) => {
                 // There may be more.
                 ring(&self.bell);
-                Next::Copied(copied)
+                match passed {
+                    Passed::Copied(copied) => Next::Copied(copied),
+                    Passed::Missed { first, count } => Next::Missed { first, count },
+                }
             }
             Err(TryRecvError::Empty) => Next::NotYet,
             Err(TryRecvError::Disconnected) => Next::Over,
@@ -172,9 +196,13 @@ impl Acquisition for TappedAcquisition {
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         let mut acquired = self.device.poll(now)?;
-        if let Acquired::Frame(frame) = &mut acquired {
-            let payload = frame.buffer.payload();
-            self.tap.copy(frame.number, &payload[..frame.len.min(payload.len())], frame.filled);
+        match &mut acquired {
+            Acquired::Frame(frame) => {
+                let payload = frame.buffer.payload();
+                self.tap.copy(frame.number, &payload[..frame.len.min(payload.len())], frame.filled);
+            }
+            Acquired::Missed { first, count } => self.tap.missed(*first, *count),
+            Acquired::Lost { .. } | Acquired::NotYet | Acquired::Over => {}
         }
         Ok(acquired)
     }

@@ -71,7 +71,7 @@ impl Fit {
     /// # Errors
     /// It takes no images, or those have not the region that is to be fitted.
     pub fn new(config: &FitConfig, device: &Description, reorders: u32, copies: Copies) -> Result<Self, DeviceError> {
-        let wrong = |problem: String| DeviceError::Hardware { device: format!("a fit of '{}'", config.of), problem };
+        let wrong = |problem: String| DeviceError::Hardware { device: format!("fit of '{}'", config.of), problem };
         let known = [Element::U8, Element::U16, Element::F32, Element::F64];
         let is_of = |element: Element| {
             let made = |meaning| PayloadType::new(meaning, element).name() == device.payload_type;
@@ -166,9 +166,13 @@ impl Acquisition for Fit {
         let Some(mut buffer) = self.waiting.pop_front() else { return Ok(Acquired::NotYet) };
         let copied = match self.copies.take() {
             Next::Copied(copied) => copied,
-            nothing => {
+            other => {
                 self.waiting.push_front(buffer);
-                return Ok(if matches!(nothing, Next::Over) { Acquired::Over } else { Acquired::NotYet });
+                return Ok(match other {
+                    Next::Missed { first, count } => Acquired::Missed { first, count },
+                    Next::Over => Acquired::Over,
+                    Next::Copied(_) | Next::NotYet => Acquired::NotYet,
+                });
             }
         };
         let row = self.row(&copied);

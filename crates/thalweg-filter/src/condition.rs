@@ -80,7 +80,10 @@ impl Condition {
         }
         match self.program.execute(&context) {
             Ok(Value::Bool(_)) => Ok(()),
-            Ok(other) => Err(format!("it is {other:?} where all numbers are 1, and neither true nor false")),
+            Ok(Value::Float(number)) => {
+                Err(format!("it is a number ({number} where all are 1), and neither true nor false"))
+            }
+            Ok(_) => Err("it is neither true nor false".into()),
             Err(error) => Err(format!("{error} (numbers are written with a point: 2.0)")),
         }
     }
@@ -107,7 +110,9 @@ impl Condition {
             let mut bytes = vec![0; fragment.len()];
             fragment.copy_to(0, &mut bytes);
             let numbers = bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
-            let row: HashMap<String, f64> = features.iter().cloned().zip(numbers).collect();
+            // What is not there is an error where it is asked for; NaN would be unlike all numbers (CEL's `!=`).
+            let row = features.iter().cloned().zip(numbers).filter(|(_, number)| !number.is_nan());
+            let row: HashMap<String, f64> = row.collect();
             context.add_variable_from_value(variable.clone(), row);
         }
         match self.program.execute(&context) {
@@ -184,6 +189,9 @@ mod tests {
     #[test]
     fn what_cannot_be_said_is_counted_and_is_as_was_said_before() {
         for otherwise in [true, false] {
+            let mut unlike = condition("beam.x != 20.0", otherwise);
+            assert_eq!(accepts(&mut unlike, BEAM, &[f64::NAN, 1.0]), otherwise);
+            assert_eq!(unlike.undecided(), 1);
             let mut condition = condition("beam.x < 20.0", otherwise);
             let cases: [(SourceId, &[f64]); 4] =
                 [(BEAM, &[f64::NAN, 1.0]), (BEAM, &[]), (BEAM, &[1.0, 2.0, 3.0]), (SourceId(8), &[1.0, 1.0])];

@@ -188,6 +188,9 @@ impl Program {
     fn spawn(&mut self, now: Duration) -> Result<(), String> {
         self.started = now;
         let wrong = |error: &dyn std::fmt::Display| format!("'{}': {error}", self.name());
+        if !self.config.directory.is_dir() {
+            return Err(format!("directory {}: there is none", self.config.directory.display()));
+        }
         let (ours, theirs) = UnixStream::pair().map_err(|error| wrong(&error))?;
         ours.set_nonblocking(true).map_err(|error| wrong(&error))?;
         // What it prints is for whoever reads the node's log: the node's output is its report.
@@ -354,7 +357,11 @@ impl Program {
             let mut bytes = [0; ANSWER * 64];
             let room = bytes.len() - running.answer.len();
             match running.socket.read(&mut bytes[..room]) {
-                Ok(0) => return Err("it ended".into()),
+                Ok(0) => {
+                    // It has closed its end, and may take a moment more to be gone.
+                    let status = running.child.try_wait().ok().flatten();
+                    return Err(status.map_or("it ended".into(), |status| format!("it ended ({status})")));
+                }
                 Ok(read) => running.answer.extend_from_slice(&bytes[..read]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

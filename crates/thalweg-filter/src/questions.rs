@@ -92,6 +92,7 @@ impl Questions {
         let read = loop {
             match self.socket.read(&mut question) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_over(&error) => return Ok(None),
                 read => break read?,
             }
         };
@@ -115,14 +116,22 @@ impl Questions {
         Ok(Some(Question { event: EventId(event), records }))
     }
 
-    /// Whether an event is accepted. None: that cannot be said.
+    /// Whether an event is accepted. None: that cannot be said. Where the run has ended meanwhile, nobody hears it.
     ///
     /// # Errors
-    /// The builder is gone.
+    /// The system refuses.
     pub fn answer(&mut self, event: EventId, accept: Option<bool>) -> io::Result<()> {
         let verdict = accept.map_or(UNSURE, |accept| if accept { YES } else { NO });
-        self.socket.write_all(&answer(event.0, verdict))
+        match self.socket.write_all(&answer(event.0, verdict)) {
+            Err(error) if is_over(&error) => Ok(()),
+            written => written,
+        }
     }
+}
+
+/// Whether the builder has closed its end, with answers left or not.
+fn is_over(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
 impl Question {

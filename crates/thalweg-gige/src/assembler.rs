@@ -130,6 +130,10 @@ pub struct Assembler {
     /// When the last packet came that belonged to a frame, before the stream was opened again.
     before: Option<Duration>,
     latest: Option<Duration>,
+    /// While the camera is away: since when, and one past the furthest number then.
+    absent: Option<(Duration, u64)>,
+    /// Those below that are not here are lost.
+    lost_until: u64,
     counts: Counts,
 }
 
@@ -163,6 +167,8 @@ impl Assembler {
             requests: VecDeque::new(),
             before: None,
             latest: None,
+            absent: None,
+            lost_until: 0,
             counts: Counts::default(),
         }
     }
@@ -389,18 +395,15 @@ impl Assembler {
             return None;
         }
         let early = if (1..=FIRST).contains(&header.block) { header.block - 1 } else { 0 };
-        let away = self.before.zip(self.stream.rate).map_or(0, |(before, rate)| {
-            let frames = (now.saturating_sub(before).as_secs_f64() * rate).round() - 1.0;
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is limited")]
-            let frames = frames.clamp(0.0, 1e9) as u64;
-            frames
-        });
-        self.counts.lost_while_away += away;
+        let absent = self.absent.take().or(self.before.map(|before| (before, self.front)));
+        let away = absent.map_or(0, |(since, _)| self.missed(since, now));
+        let front = absent.map_or(self.front, |(_, front)| front);
+        self.counts.lost_while_away += (front + away).saturating_sub(self.front);
         self.wide = header.wide;
         if !self.learned {
             self.piece = piece(&self.stream, self.wide);
         }
-        let number = self.front.saturating_add(early.max(away));
+        let number = front.saturating_add(early.max(away)).max(self.front);
         self.numbers.begin(header.block, header.wide, number);
         self.begun = true;
         if away > early {
@@ -408,6 +411,25 @@ impl Assembler {
             self.front = number;
         }
         Some(number)
+    }
+
+    /// Frames that a camera without a trigger takes in this time, but for the one that came at its beginning.
+    fn missed(&self, since: Duration, now: Duration) -> u64 {
+        let frames =
+            self.stream.rate.map_or(0.0, |rate| (now.saturating_sub(since).as_secs_f64() * rate).round() - 1.0);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is limited")]
+        let frames = frames.clamp(0.0, 1e9) as u64;
+        frames
+    }
+
+    /// The camera is away, and nothing comes: what it would have sent by now is lost, by its rate.
+    pub fn away(&mut self, now: Duration) {
+        let Some(latest) = self.latest else { return };
+        let (since, front) = *self.absent.get_or_insert((latest, self.front));
+        let until = front.saturating_add(self.missed(since, now));
+        self.counts.lost_while_away += until.saturating_sub(self.front);
+        self.front = self.front.max(until);
+        self.lost_until = self.front;
     }
 
     /// A number far from all others: it is believed when more like it come, and nothing else.
@@ -490,7 +512,8 @@ impl Assembler {
 
     /// What comes next in order, where that is known.
     pub fn next_acquired(&mut self) -> Option<Acquired> {
-        let (&number, block) = self.blocks.first_key_value()?;
+        let first = self.blocks.first_key_value().map(|(number, block)| (*number, block));
+        let number = first.map_or(self.lost_until, |(number, _)| number);
         if number > self.next {
             // Those between are not waited for.
             let (first, count) = (self.next, number - self.next);
@@ -498,6 +521,7 @@ impl Assembler {
             self.counts.lost += count;
             return Some(Acquired::Lost { first, count });
         }
+        let (_, block) = first?;
         if !block.given_up && !block.is_whole() {
             return None;
         }

@@ -49,6 +49,8 @@ pub struct Camera {
     more: bool,
     before: Counters,
     away: u64,
+    /// Whether it is, and nothing has come since.
+    is_away: bool,
 }
 
 /// Looks for what cannot be, without asking any camera.
@@ -129,6 +131,7 @@ impl Camera {
             more: false,
             before: Counters::default(),
             away: 0,
+            is_away: false,
         })
     }
 
@@ -143,8 +146,12 @@ impl Camera {
                     self.assembler.begin(stream);
                     self.speaker = Some(speaker);
                     self.camera = Some(camera);
+                    self.is_away = false;
                 }
-                Ok(News::Away) => self.away += 1,
+                Ok(News::Away) => {
+                    self.away += 1;
+                    self.is_away = true;
+                }
                 Ok(News::Back) => {}
                 Err(TryRecvError::Empty) => return Ok(()),
                 Err(TryRecvError::Disconnected) => {
@@ -280,6 +287,9 @@ impl Acquisition for Camera {
             self.more = came > 0;
             if came == 0 && self.assembler.has_room() {
                 self.empty = now;
+            }
+            if self.is_away && came == 0 {
+                self.assembler.away(now);
             }
             self.assembler.look(now, self.empty);
             self.ask();

@@ -350,7 +350,9 @@ fn seize(channel: &Channel) -> Result<(), String> {
             let owner = channel.register(registers::APPLICATION).ok().filter(|owner| *owner != 0);
             let by = owner.map(|owner| format!(" ({})", Ipv4Addr::from(owner))).unwrap_or_default();
             return Err(match taken {
-                true => format!("another program{by} controls it: {refused}"),
+                true => format!(
+                    "another program{by} controls it, or another source of this one: a camera is for one at a time"
+                ),
                 false => format!("control is not given: {refused}"),
             });
         }

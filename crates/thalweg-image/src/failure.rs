@@ -12,11 +12,11 @@ pub enum Failure {
     /// Two pixels side by side are as bright as the camera can show ([`Image::saturating_at`](crate::Image)).
     #[error("the image is saturated")]
     Saturated,
-    /// A pixel is NaN or infinite.
-    #[error("a pixel is not a number")]
+    /// A pixel is NaN or infinite, or so large that its square is.
+    #[error("a pixel is not a number, or too large a one")]
     NotNumbers,
     /// There are not more pixels than the fit has parameters.
-    #[error("{pixels} pixels are too few: {needed} are needed")]
+    #[error("too few pixels: {pixels} where {needed} are needed, in an image with as many rows as columns")]
     TooFewPixels {
         /// What there is.
         pixels: usize,

@@ -3,6 +3,7 @@
 use crate::Failure;
 use crate::math::{load, splat, vectorised, whole};
 use fearless_simd::prelude::*;
+use std::fmt;
 use std::ops::Range;
 use thiserror::Error;
 
@@ -83,6 +84,13 @@ pub struct Region {
     pub height: usize,
 }
 
+impl fmt::Display for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { x, y, width, height } = self;
+        write!(f, "{width} × {height} pixels from ({x}, {y}) on")
+    }
+}
+
 /// How large a pixel is where the light comes from, in millimetres.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibration {
@@ -105,8 +113,16 @@ pub enum ImageError {
         /// What was given.
         pixels: usize,
     },
+    /// There are none.
+    #[error("an image of {height} rows of {width} pixels has none")]
+    Empty {
+        /// Columns.
+        width: usize,
+        /// Rows.
+        height: usize,
+    },
     /// The region is not within the image, or has no pixels.
-    #[error("{region:?} is not a part of an image of {height} rows of {width} pixels")]
+    #[error("{region} are no part of an image of {height} rows of {width} pixels")]
     Region {
         /// What was asked for.
         region: Region,
@@ -140,13 +156,16 @@ impl<'a> Image<'a> {
     /// An image of `height` rows of `width` pixels.
     ///
     /// # Errors
-    /// Where there are not so many pixels.
+    /// Where there are not so many pixels, or none.
     pub fn new(width: usize, height: usize, pixels: impl Into<Pixels<'a>>) -> Result<Self, ImageError> {
         let pixels = pixels.into();
         if width.checked_mul(height) != Some(pixels.len()) {
             // What is shown in the message must not overflow either.
             let (width, height) = if width.checked_mul(height).is_some() { (width, height) } else { (usize::MAX, 1) };
             return Err(ImageError::Shape { width, height, pixels: pixels.len() });
+        }
+        if pixels.is_empty() {
+            return Err(ImageError::Empty { width, height });
         }
         let region = Region { x: 0, y: 0, width, height };
         Ok(Self { pixels, width, height, region, calibration: None, white: None })

@@ -1,14 +1,15 @@
 //! What a topology asks of this machine, and whether a node may go ahead with it.
 
 use crate::builder::Trigger;
-use crate::topology::{BuilderNodeConfig, Policy, SourceNodeConfig, Topology};
+use crate::topology::{BuilderNodeConfig, Decision, Policy, SourceNodeConfig, Topology};
 use crate::{Feed, NodeError};
 use thalweg_arena::{HEADROOM, PAGE};
 use thalweg_build::Window;
 use thalweg_dev::{Card, Sampler, Stream, Video};
 use thalweg_device::{DeviceConfig, DeviceError, OnTime, tap_acquisition, tap_device};
 use thalweg_doctor::{Data, Finding, Level, Needs, NodeNeeds};
-use thalweg_features::Fit;
+use thalweg_features::{Fit, Row};
+use thalweg_filter::Condition;
 use thalweg_link::{Adapter, Address};
 use thalweg_pci::{Edu, Nvme};
 use thalweg_store::{StoreError, run_directory_name};
@@ -45,6 +46,9 @@ pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>
             }
         }
     }
+    for builder in topology.builders.iter().filter(|builder| node.is_none_or(|node| node == builder.name)) {
+        check_conditions(topology, builder)?;
+    }
     let findings = thalweg_doctor::preflight(&needs(topology, node, Recordings::Unopened));
     for finding in &findings {
         match finding.level {
@@ -57,6 +61,35 @@ pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>
         }
     }
     Ok(findings)
+}
+
+/// Whether conditions speak of features that there are, as far as the topology tells.
+fn check_conditions(topology: &Topology, builder: &BuilderNodeConfig) -> Result<(), NodeError> {
+    for (level, config) in [("level2", &builder.level2), ("filter", &builder.filter)] {
+        let Some(Ok(Decision::Condition(mut condition))) = config.as_ref().map(|level| level.decision(1)) else {
+            continue;
+        };
+        let wrong = |problem| NodeError::Config(format!("builder '{}': {level}.accept: {problem}", builder.name));
+        let mut known = true;
+        for variable in condition.variables() {
+            let named = |source: &&SourceNodeConfig| Condition::variable(&source.name) == variable;
+            match topology.sources.iter().find(named).map(|source| (source, &source.device)) {
+                Some((source, Some(DeviceConfig::Fit(fit)))) => {
+                    let features = Row::of(fit, Err("damaged")).names;
+                    condition.bind(variable, source.source_id(), features);
+                }
+                Some((source, Some(_))) => {
+                    return Err(wrong(format!("source '{}' has no features: it is no fit", source.name)));
+                }
+                // Another program says what it pushes.
+                Some((_, None)) | None => known = false,
+            }
+        }
+        if known {
+            condition.check().map_err(wrong)?;
+        }
+    }
+    Ok(())
 }
 
 /// Several builders that are started one by one cannot choose one number.
@@ -126,8 +159,9 @@ pub fn open_device(topology: &Topology, source: &SourceNodeConfig) -> Result<Opt
         };
         feed = tapped;
         let description = feed.description().cloned().unwrap_or_default();
-        let fit = Feed::Acquisition(Box::new(Fit::new(config, &description, reorders, copies)?));
-        fits.push((index, fitting(topology, other, fit, Vec::new())?));
+        let of = |error: NodeError| NodeError::Config(format!("its fit '{}': {error}", other.name));
+        let fit = Fit::new(config, &description, reorders, copies).map_err(|error| of(error.into()))?;
+        fits.push((index, fitting(topology, other, Feed::Acquisition(Box::new(fit)), Vec::new()).map_err(of)?));
     }
     fitting(topology, source, feed, fits).map(Some)
 }
@@ -238,11 +272,13 @@ fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> 
         (_, payload) => Some(config.slot_bytes(payload.unwrap_or(0))),
     };
     let stride = slot.map(|slot| slot.saturating_add(HEADROOM).div_ceil(PAGE).saturating_mul(PAGE) as u64);
+    // Each slot may be one that a driver is given.
+    let dma_bufs = if matches!(config.device, Some(DeviceConfig::V4l2(_))) { config.slots.into() } else { 0 };
     NodeNeeds {
         name: config.name.clone(),
         cpu: config.cpu,
         slots: stride.unwrap_or(0).saturating_mul(config.slots.into()),
-        files: OWN_FILES + config.link.files * connect.len() as u64,
+        files: OWN_FILES + config.link.files * connect.len() as u64 + dma_bufs,
         connect,
         congestion: config.congestion.clone(),
         window,

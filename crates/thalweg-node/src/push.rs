@@ -89,12 +89,9 @@ impl PushSource {
     /// `timeout`, for the run to begin. False where it has not.
     ///
     /// # Errors
-    /// The run is over, or failed.
+    /// The run is over, or failed. More than 2³² at a time.
     pub fn lose(&self, count: u64, timeout: Duration) -> Result<bool, NodeError> {
-        let said = self.while_open(timeout, |node| {
-            node.push_lost(count);
-            Ok(Some(()))
-        });
+        let said = self.while_open(timeout, |node| node.push_lost(count).map(Some));
         said.map(|said| said.is_some())
     }
 

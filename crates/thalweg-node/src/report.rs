@@ -289,6 +289,9 @@ pub struct RunReport {
     pub left_out: Vec<LeftOutReport>,
     /// The final counters.
     pub ledger: Ledger,
+    /// What devices that work by themselves have counted, by name, of each source that has one and was heard to its end.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub devices: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 /// Events of a run.
@@ -376,6 +379,7 @@ impl RunReport {
             trigger: TriggerReport::sum(builders),
             left_out: builders.iter().flat_map(|b| b.left_out.clone()).collect(),
             ledger,
+            devices: BTreeMap::new(),
         }
     }
 }

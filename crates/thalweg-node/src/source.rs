@@ -133,6 +133,8 @@ pub struct SourceNode {
     /// Where the feed is a device that works by itself.
     acquiring: Acquiring,
     waiter: Waiter,
+    /// When the thread that serves builders is awake again by itself.
+    sleeps_until: Option<Duration>,
     /// Something came in this turn.
     came: bool,
 }
@@ -210,6 +212,7 @@ impl SourceNode {
             shown: Shown::default(),
             acquiring: Acquiring::new(&settings.feed),
             waiter: Waiter::new(settings.wait),
+            sleeps_until: None,
             came: false,
             settings,
             pool,
@@ -279,6 +282,7 @@ impl SourceNode {
     /// memory alone is to be looked at again.
     pub(crate) fn idle(&mut self, now: Duration) -> Idle {
         let timeout = self.timeout(now);
+        self.sleeps_until = timeout.map(|timeout| now + timeout);
         self.waiter.idle(&mut self.endpoints, std::mem::take(&mut self.came), false, timeout, now)
     }
 

@@ -45,6 +45,8 @@ pub struct Edu {
     started: bool,
     next: u64,
     look: Option<Duration>,
+    /// Since when it copies.
+    busy: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -92,6 +94,7 @@ impl Edu {
             started: false,
             next: 0,
             look: None,
+            busy: None,
         })
     }
 
@@ -229,8 +232,13 @@ impl Acquisition for Edu {
         let Some(open) = self.open.as_mut().filter(|_| self.started) else { return Ok(Acquired::NotYet) };
         self.look = Some(now + PACE);
         if is_busy(&open.function) {
+            if now > *self.busy.get_or_insert(now) + PATIENCE {
+                let problem = "it does not come to the end of a copy".into();
+                return Err(DeviceError::Hardware { device: self.config.address.clone(), problem });
+            }
             return Ok(Acquired::NotYet);
         }
+        self.busy = None;
         match std::mem::replace(&mut self.step, Step::Idle) {
             Step::Idle => {
                 let Some(buffer) = self.posted.pop_front() else {

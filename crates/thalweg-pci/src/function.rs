@@ -179,7 +179,10 @@ impl Function {
             if at[0] < 0x40 {
                 break;
             }
-            read(at[0] & 0xfc, &mut capability).map_err(failed)?;
+            let begin = at[0] & 0xfc;
+            // The configuration of a device that is not PCI Express ends there.
+            let there = capability.len().min(256 - usize::from(begin));
+            read(begin, &mut capability[..there]).map_err(failed)?;
             if capability[0] == number {
                 found.push(capability);
             }

@@ -71,6 +71,8 @@ pub struct Nvme {
     started: bool,
     next: u64,
     look: Option<Duration>,
+    /// Since when nothing was answered of what is under way.
+    silent: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -137,6 +139,7 @@ impl Nvme {
             started: false,
             next: 0,
             look: None,
+            silent: None,
         })
     }
 
@@ -534,9 +537,14 @@ impl Acquisition for Nvme {
         let Some(Completion { command, status }) = open.completion(OURS) else {
             let under_way = self.reads.iter().any(Option::is_some);
             self.look = under_way.then_some(now + PACE);
+            self.silent = under_way.then_some(self.silent.unwrap_or(now));
+            if self.silent.is_some_and(|since| now > since + PATIENCE) {
+                return Err(self.wrong("it does not answer any more"));
+            }
             let over = !under_way && self.next >= open.frames;
             return Ok(if over { Acquired::Over } else { Acquired::NotYet });
         };
+        self.silent = None;
         let Some((number, buffer)) = self.reads.get_mut(usize::from(command)).and_then(Option::take) else {
             return Err(self.wrong(format!("it answers a command that it was not given, number {command}")));
         };

@@ -72,7 +72,12 @@ impl About {
         if let Some((x, y, width, height)) = self.region {
             image = image.region(Region { x, y, width, height }).map_err(error)?;
         }
-        Ok(self.white.map_or(image, |white| image.saturating_at(white)))
+        match self.white {
+            Some(white) if !(white.is_finite() && white > 0.0) => {
+                Err(PyValueError::new_err(format!("white={white}: it is the most that a pixel can show, above 0")))
+            }
+            white => Ok(white.map_or(image, |white| image.saturating_at(white))),
+        }
     }
 
     /// A profile as it is, or that of an image along an axis.

@@ -207,7 +207,7 @@ impl Source {
     #[pyo3(signature = (count = 1, *, timeout = None))]
     fn lost(&self, py: Python<'_>, count: i128, timeout: Option<f64>) -> PyResult<()> {
         let source = self.source()?;
-        let count = within("count", count, 0..=u64::MAX)?;
+        let count = within("count", count, 0..=u64::from(u32::MAX))?;
         self.wait(py, timeout, "said", |left| source.lose(count, left).map(|said| said.then_some(())))
     }
 

@@ -4,6 +4,7 @@ use crate::live::{self, Goal};
 use crate::node::check_name;
 use crate::supervise::{Watched, supervise};
 use crate::{Failure, node, outlet, print};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +38,7 @@ pub(crate) struct Options {
     /// repeated until the time is over
     #[arg(long, value_name = "FILE", num_args = 1..)]
     input: Vec<PathBuf>,
-    /// Devices to record from instead: gige:NAME, v4l2:FILE, nvme:ADDRESS (thalweg devices lists them)
+    /// Devices to record from instead: gige:NAME, v4l2:FILE, nvme:ADDRESS, edu:ADDRESS (thalweg devices lists them)
     #[arg(long, value_name = "ADDRESS", num_args = 1.., conflicts_with_all = ["input", "rate", "sources", "size"],
         value_parser = DeviceConfig::at)]
     device: Vec<DeviceConfig>,
@@ -131,6 +132,8 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
             true => None,
             // It is opened with the source of its images.
             false if source.fits().is_some() => continue,
+            // Who writes into it would lose its reader when this ends.
+            false if is_pipe(source) => None,
             false => thalweg_node::open_device(&topology, source)
                 .map_err(|error| refused(&format_args!("source '{}': {error}", source.name)))?,
         };
@@ -256,7 +259,11 @@ fn introduce(options: &Options, topology: &Topology) {
     let time = topology.run.duration.map_or(String::new(), |time| humantime::format_duration(time).to_string());
     let mut text = wrapped(
         "",
-        &format!("{} sources ({what}) -> 1 builder over {}, {time}, {to}", topology.sources.len(), options.link),
+        &format!(
+            "{} ({what}) -> 1 builder over {}, {time}, {to}",
+            many(topology.sources.len() as u64, "source"),
+            options.link
+        ),
     );
     if options.duration.is_none() {
         let sooner = match topology.run.events {
@@ -404,4 +411,9 @@ fn slots(payload: usize) -> u32 {
         large if large > DEFAULT_SLOT => 4,
         _ => 6,
     }
+}
+/// Whether its device is a named pipe.
+fn is_pipe(source: &SourceNodeConfig) -> bool {
+    let Some(DeviceConfig::Stream(stream)) = &source.device else { return false };
+    stream.file.metadata().is_ok_and(|data| data.file_type().is_fifo())
 }

@@ -34,6 +34,9 @@ struct Device {
     /// The source of the topology that takes data from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
+    /// Other addresses of it.
+    #[serde(skip)]
+    also: Vec<String>,
     /// What keeps it from being used.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
@@ -69,6 +72,7 @@ fn files() -> impl Iterator<Item = Device> {
         driver: found.driver,
         iommu_group: None,
         source: None,
+        also: Vec::new(),
         problem: found.problem,
     })
 }
@@ -88,6 +92,7 @@ fn cameras(wait: Duration) -> impl Iterator<Item = Device> {
             driver: format!("GigE Vision, {} at {}", found.address, found.interface),
             iommu_group: None,
             source: None,
+            also: [found.address.to_string(), found.mac.to_string(), found.serial, found.user_name].into(),
             problem: None,
         }
     })
@@ -104,6 +109,7 @@ fn functions() -> impl Iterator<Item = Device> {
             driver: found.driver.unwrap_or_else(|| "no driver".into()),
             iommu_group: found.group,
             source: None,
+            also: Vec::new(),
             problem,
         }
     })
@@ -112,6 +118,8 @@ fn functions() -> impl Iterator<Item = Device> {
 /// Says which source takes data from a device; one that was not found is listed, too.
 fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
     let place = match device {
+        // It is a part of the source whose images it has.
+        DeviceConfig::Fit(_) => return,
         DeviceConfig::Gige(gige) => gige.address.clone(),
         DeviceConfig::Edu(edu) => edu.address.clone(),
         DeviceConfig::Nvme(nvme) => nvme.address.clone(),
@@ -120,8 +128,11 @@ fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
     };
     let kind = device.kind();
     let address = if place.is_empty() { kind.to_owned() } else { format!("{kind}:{place}") };
-    if let Some(found) = all.iter_mut().find(|found| found.address == address) {
-        found.source = Some(source.to_owned());
+    let is_it = |found: &&mut Device| {
+        found.address == address || kind == "gige" && found.also.iter().any(|other| other.eq_ignore_ascii_case(&place))
+    };
+    if let Some(found) = all.iter_mut().find(is_it) {
+        found.source = Some(found.source.take().map_or(source.to_owned(), |others| format!("{others}, {source}")));
         return;
     }
     let reached = device.works_by_itself() && !matches!(device, DeviceConfig::Udp(_));
@@ -136,6 +147,7 @@ fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
         driver: String::new(),
         iommu_group: None,
         source: Some(source.to_owned()),
+        also: Vec::new(),
         problem: missing.then(|| "not found here".to_owned()),
     });
 }

@@ -74,7 +74,7 @@ enum Command {
     /// Find out what each builder's link carries, by asking for more until something is lost; kept for the runs that
     /// follow
     Calibrate(calibrate::Options),
-    /// Check a topology: whether `run` would refuse it here, or `node` one of its nodes. Starts nothing
+    /// Check a topology: whether `run` would refuse it here, or `node` one of its nodes. Starts no run
     Check(demo::CheckOptions),
     /// List the devices that are here and reachable: cameras, video nodes, serial ports, PCI functions
     Devices(devices::Options),

@@ -195,7 +195,18 @@ fn run_text(report: &RunReport) -> String {
     }
     out.push('\n');
     out.push_str(&ledger(&report.ledger));
+    for (name, counters) in &report.devices {
+        let said = counted(counters.iter().filter(|(_, number)| **number > 0));
+        let said = if said.is_empty() { "nothing".into() } else { said };
+        out.push_str(&wrapped("  ", &format!("the device of {} counted: {said}", plain(name))));
+    }
     out
+}
+
+/// What a device counted, in words.
+fn counted<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
+    let said = counters.map(|(name, number)| format!("{} {}", name.replace('_', " "), count(number)));
+    said.collect::<Vec<_>>().join(", ")
 }
 
 /// What the trigger levels did; where they are simulated, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and
@@ -268,7 +279,7 @@ pub(crate) fn fragments(came: u64, missing: u64) -> String {
 /// they accepted and what became of it; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
-    const COLUMNS: [(&str, Get); 14] = [
+    const COLUMNS: [(&str, Get); 15] = [
         ("accepted", |e| e.accepted.into()),
         ("recorded", |e| e.recorded.into()),
         ("discarded", |e| e.discarded.into()),
@@ -280,6 +291,7 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
         ("lost", |e| e.lost.into()),
         ("beyond end", |e| e.beyond_end.into()),
         ("empty", |e| e.empty.into()),
+        ("damaged", |e| e.damaged.into()),
         ("skipped", |e| e.skipped.into()),
         ("duplicates", |e| e.duplicates.into()),
         ("unaccounted", |e| e.unaccounted.into()),
@@ -323,7 +335,10 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
 fn is_remarkable(entry: &LedgerEntry) -> bool {
     let LedgerEntry { accepted, recorded, discarded, rejected, beyond_end, .. } = entry;
     let meant = [*recorded, *discarded, *rejected, *beyond_end].into_iter().fold(0, u64::saturating_add);
-    meant != *accepted || entry.unaccounted != 0 || entry.skipped > 0 || entry.duplicates > 0 || !entry.final_counters
+    meant != *accepted
+        || entry.unaccounted != 0
+        || entry.skipped + entry.damaged + entry.duplicates > 0
+        || !entry.final_counters
 }
 
 fn source_text(report: &SourceReport) -> String {
@@ -338,9 +353,8 @@ fn source_text(report: &SourceReport) -> String {
         times(*blocked)
     );
     if !report.device.is_empty() {
-        let said = report.device.iter().map(|(name, number)| format!("{} {}", name.replace('_', " "), count(number)));
-        let said: Vec<_> = said.collect();
-        let _ = writeln!(text, "  the device: lost {}; {}", count(report.lost_in_device), said.join(", "));
+        let said = counted(report.device.iter());
+        let _ = writeln!(text, "  the device: lost {}; {said}", count(report.lost_in_device));
     }
     text
 }

@@ -2,6 +2,7 @@
 
 use crate::node::Word;
 use crate::{Failure, print};
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -119,7 +120,10 @@ pub(crate) fn supervise(
     let left_out: usize = reports.iter().map(|report| report.left_out.len()).sum();
     match watch.fatal.or(watch.follows) {
         Some(failure) if reports.len() + left_out < builders => Err(failure),
-        _ => Ok(Watched { report: RunReport::new(&reports), failures: watch.failures }),
+        _ => {
+            let report = RunReport { devices: watch.devices, ..RunReport::new(&reports) };
+            Ok(Watched { report, failures: watch.failures })
+        }
     }
 }
 
@@ -128,6 +132,8 @@ struct Watch {
     /// One for each builder.
     snapshots: Vec<Snapshot>,
     builders: Vec<Option<BuilderReport>>,
+    /// What devices have counted.
+    devices: BTreeMap<String, BTreeMap<String, u64>>,
     failures: Vec<String>,
     fatal: Option<Failure>,
     /// A failure that another, still to be heard of, is the reason for.
@@ -144,6 +150,7 @@ impl Watch {
             listening: vec![None; builders],
             snapshots: vec![Snapshot::default(); builders],
             builders: vec![None; builders],
+            devices: BTreeMap::new(),
             failures: Vec::new(),
             fatal: None,
             follows: None,
@@ -186,8 +193,11 @@ impl Watch {
                 self.begun = true;
                 self.builders[index] = Some(*report);
             }
-            // What it has to say is in the builders' ledgers too.
-            Word::Source(_) => {}
+            // What else it has to say is in the builders' ledgers.
+            Word::Source(report) if report.device.is_empty() => {}
+            Word::Source(report) => {
+                self.devices.insert(report.name, report.device);
+            }
             Word::Failed { error, usage, follows } => {
                 let text = format!("{}: {error}", nodes.0[index].name);
                 self.failures.push(text.clone());

@@ -118,7 +118,7 @@ impl SourceNode {
             }
             match self.acquiring.order.next(self.acquiring.over) {
                 Some(InTurn::Frame(frame)) => self.accept(frame)?,
-                Some(InTurn::Lost(count)) => self.lose(count),
+                Some(InTurn::Lost(count)) => self.lose(count)?,
                 Some(InTurn::Missed(count)) => self.miss(count),
                 None => {
                     if self.acquiring.over {
@@ -154,7 +154,14 @@ impl SourceNode {
     }
 
     /// The device lost so many frames from the next event on: they are announced, each builder's by itself.
-    pub(super) fn lose(&mut self, count: u64) {
+    ///
+    /// # Errors
+    /// More than anyone can have lost.
+    pub(super) fn lose(&mut self, count: u64) -> Result<(), NodeError> {
+        if count > u64::from(u32::MAX) {
+            let name = &self.settings.name;
+            return Err(NodeError::Config(format!("source '{name}': {count} lost fragments are more than can be")));
+        }
         let (first, builders) = (self.next_event, self.builders.len() as u64);
         // Beyond the end nobody wants to know.
         let end = first.saturating_add(count).min(self.end_at.unwrap_or(u64::MAX - builders - 1));
@@ -170,6 +177,7 @@ impl SourceNode {
         let skipped = lost as u32;
         self.sequence = self.sequence.wrapping_add(skipped);
         self.went_on();
+        Ok(())
     }
 
     /// The device has nothing for so many events: nothing is said, and the builders see this source go on.

@@ -3,6 +3,7 @@
 use super::{Feed, Phase, SourceNode, Standing};
 use crate::slots::{Filling, PushedFragment, Stamp};
 use crate::{NodeError, Policy, clock, now};
+use std::time::Duration;
 use thalweg_arena::Slot;
 use thalweg_wire::{Announcement, Disposition, EventId, MAX_RECORDS, Message};
 
@@ -142,14 +143,18 @@ impl SourceNode {
     }
 
     /// The program that pushes says that the device lost the next `count` fragments.
-    pub(crate) fn push_lost(&mut self, count: u64) {
+    ///
+    /// # Errors
+    /// More than anyone can have lost.
+    pub(crate) fn push_lost(&mut self, count: u64) -> Result<(), NodeError> {
         self.offer_all();
-        self.lose(count);
+        self.lose(count)?;
         if self.end_at.is_some_and(|end| self.next_event >= end) {
             self.end();
         }
         self.offer_partial();
         self.send();
+        Ok(())
     }
 
     /// A slot holds consecutive events: what comes next leaves some out.
@@ -169,7 +174,9 @@ impl SourceNode {
 
     /// Whether there is something that only a [turn](Self::turn) puts right.
     pub(crate) fn needs_turn(&self) -> bool {
+        let earlier = |at: Duration| self.sleeps_until.is_none_or(|until| at < until);
         self.builders.iter().any(|builder| builder.broken.is_some())
+            || self.endpoints.next_timeout().is_some_and(earlier)
     }
 
     /// Whether fragments can be pushed: not before the run has begun, nor while it is about to stop.

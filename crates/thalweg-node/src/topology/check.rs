@@ -158,6 +158,9 @@ impl Topology {
         if let Some(checked) = own {
             checked.map_err(|error| (field("device"), error.to_string()))?;
             must(source.rate.is_none(), "rate", "this device has a pace of its own: leave it out")?;
+            let drops = "this device has a pace of its own, and loses by itself what finds no slot: leave it out";
+            must(source.policy == Policy::Block, "policy", drops)?;
+            must(source.burst == 1, "burst", "this device has a pace of its own: leave it out")?;
         }
         if let Some(DeviceConfig::Fit(fit)) = &source.device {
             self.check_fit(source, fit).map_err(|(name, problem)| (field(name), problem))?;
@@ -169,6 +172,14 @@ impl Topology {
                 !matches!(source.device, Some(DeviceConfig::Stream(_) | DeviceConfig::Edu(_) | DeviceConfig::Nvme(_)));
             must(stamps, "beat", "it goes by time stamps, and this device gives its frames none")?;
             beat.check().map_err(|(key, problem)| (field(&format!("beat.{key}")), problem))?;
+            let other = self.sources.iter().filter(|other| other.name != source.name).find_map(|other| {
+                let period = other.beat?.period;
+                (period != beat.period).then(|| (&other.name, humantime::format_duration(period)))
+            });
+            if let Some((name, period)) = other {
+                let problem = format!("source '{name}' has {period}: events have one beat");
+                must(false, "beat.period", &problem)?;
+            }
         }
         for path in source.device.iter().flat_map(DeviceConfig::paths) {
             check_path(path).map_err(|problem| (field("device"), problem))?;
@@ -228,7 +239,7 @@ impl Topology {
             return Err(("device", format!("of: there is no source '{}'", fit.of)));
         };
         match &of.device {
-            None => wrong("device", "of: another program pushes that source's images, and fits them itself"),
+            None => wrong("device", "of: another program pushes that source's images; it is to fit them itself"),
             Some(DeviceConfig::Fit(_)) => wrong("device", "of: that source is a fit itself"),
             Some(_) if source.beat.is_some() => wrong("beat", "the images that it fits have one: leave it out"),
             Some(_) if source.adapter.is_some() || of.link.adapter || source.link.adapter => {

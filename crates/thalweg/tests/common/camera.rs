@@ -36,6 +36,8 @@ pub(crate) struct Model {
     pub(crate) resends: bool,
     /// Frames that it numbers and does not send at all.
     pub(crate) skips: fn(u64) -> bool,
+    /// What it shows, in turn. Without any, what [`image`] makes.
+    pub(crate) images: Vec<Vec<u8>>,
 }
 
 /// A camera in a thread of its own, on the network where it was made. Ends with the test.
@@ -215,12 +217,15 @@ impl Host {
     }
 
     fn packets(&mut self, frame: u64) -> Vec<Vec<u8>> {
+        self.device.set_leader_timestamp_ns(1_000_000_000 + (frame as f64 * 1e9 / self.model.rate) as u64);
+        if let Some(turn) = frame.saturating_sub(1).checked_rem(self.model.images.len() as u64) {
+            return self.device.frame_packets(frame, &self.model.images[turn as usize]);
+        }
         if self.canvas.is_empty() {
             self.canvas = image(&self.model, 0);
         }
         // 7 times the frame's number is added to each pixel.
         let image: Vec<u8> = self.canvas.iter().map(|pixel| pixel.wrapping_add((7 * frame) as u8)).collect();
-        self.device.set_leader_timestamp_ns(1_000_000_000 + (frame as f64 * 1e9 / self.model.rate) as u64);
         self.device.frame_packets(frame, &image)
     }
 

@@ -21,6 +21,7 @@ const VGA: Model = Model {
     lost: 0,
     resends: true,
     skips: |_| false,
+    images: Vec::new(),
 };
 
 /// Kills a process of another program with the test.
@@ -182,8 +183,17 @@ fn frames_that_a_camera_skips_or_that_do_not_come_again_are_in_the_ledger() {
     let folder = folder();
     let address = addresses(&hosts, 1, 1)[0];
     let skips = |frame: u64| frame % 20 == 10;
-    let model =
-        Model { address, serial: "S".into(), width: 320, height: 240, rate: 100.0, lost: 5, resends: false, skips };
+    let model = Model {
+        address,
+        serial: "S".into(),
+        width: 320,
+        height: 240,
+        rate: 100.0,
+        lost: 5,
+        resends: false,
+        skips,
+        ..VGA
+    };
     let camera = hosts.on(1, || Camera::start(model.clone()));
     let topology = topology(folder.path(), "events = 300", &[format!("address = \"{address}\"")]);
     let (builder, mut sources) = nodes(&hosts, 0, &topology, 1);

@@ -1,0 +1,263 @@
+//! Devices that the kernel has a driver for, or that a program drives by itself.
+
+use super::{ByteSize, Counter};
+use crate::{DeviceError, Layout, MAX_PAYLOAD, Rate, StoredType};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// QEMU's edu device, bound to `vfio-pci`: see [a machine with devices](https://www.qemu.org/docs/master/specs/edu.html).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EduConfig {
+    /// Its PCI address, `0000:00:10.0`.
+    pub address: String,
+    /// Bytes in each fragment's payload.
+    #[serde(default = "longest_edu")]
+    pub size: ByteSize,
+    /// Before the run, have it write to memory that it was not shown, which an IOMMU keeps it from.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stray: bool,
+}
+
+impl EduConfig {
+    /// Looks for what cannot be, without touching the device. QEMU ends where the device reads its buffer's last byte
+    /// (`edu_check_range`, hw/misc/edu.c, up to 9.2).
+    ///
+    /// # Errors
+    /// Another size than its buffer has room for.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        let possible = (1..=longest_edu().0).contains(&self.size.0);
+        let expected = "1 to 4032 bytes, what its buffer has room for";
+        if possible { Ok(()) } else { Err(DeviceError::Setting { option: "size", value: self.size.0, expected }) }
+    }
+}
+
+/// A record of it is a page.
+fn longest_edu() -> ByteSize {
+    ByteSize(4032)
+}
+
+/// An NVMe disk, bound to `vfio-pci`. It is read from its beginning to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvmeConfig {
+    /// Its PCI address, `0000:00:18.0`.
+    pub address: String,
+    /// Bytes in each fragment's payload: a multiple of its blocks.
+    pub size: ByteSize,
+}
+
+impl NvmeConfig {
+    /// Looks for what cannot be, without touching the disk.
+    ///
+    /// # Errors
+    /// A size that no disk gives at once.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        let possible = (512..=2 << 20).contains(&self.size.0) && self.size.0.is_multiple_of(512);
+        let expected = "a multiple of 512 bytes, at most 2 MiB";
+        if possible { Ok(()) } else { Err(DeviceError::Setting { option: "size", value: self.size.0, expected }) }
+    }
+}
+
+/// What a program writes into a pipe, or an instrument to a serial port: record after record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamConfig {
+    /// A named pipe, a serial port, or a file.
+    pub file: PathBuf,
+    /// Bytes in each record; may be left out where `type` and `shape` say it, or where each has its `length` in front.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<ByteSize>,
+    /// What a record is made of; bytes without a stated meaning where left out.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredType>,
+    /// A record's axes, the last one without gaps; one axis where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<u64>>,
+    /// In front of each record stands how many bytes it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<LengthPrefix>,
+    /// Bytes in the longest record, where each has its `length` in front.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<ByteSize>,
+    /// A serial port's bits per second; as it is set where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baud: Option<u32>,
+}
+
+impl StreamConfig {
+    /// Bytes in the longest record, where the options say it.
+    pub fn longest(&self) -> Option<u64> {
+        let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
+        match self.length {
+            Some(_) => self.size.map(|size| size.0),
+            None => self.record.map(|record| record.0).or_else(of_shape),
+        }
+    }
+
+    /// Looks for what cannot be, without opening anything. What its records are, where none has its length in front.
+    ///
+    /// # Errors
+    /// Options that do not go together, or that make no record.
+    pub fn check(&self) -> Result<Option<Layout>, DeviceError> {
+        let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.to_owned() });
+        if self.baud == Some(0) {
+            return wrong("baud", "0 bits a second would hang the line up");
+        }
+        let Some(length) = self.length else {
+            if self.size.is_some() {
+                return wrong(
+                    "size",
+                    "records without a `length` in front all have the bytes of `record`: leave it out",
+                );
+            }
+            return Layout::new(self.record, self.stored, self.shape.as_deref()).map(Some);
+        };
+        if self.record.is_some() || self.stored.is_some() || self.shape.is_some() {
+            return wrong("length", "each record says how long it is: leave out record, type and shape");
+        }
+        if !(1..=8).contains(&length.bytes) {
+            return wrong("length", "the number in front of records has 1 to 8 bytes");
+        }
+        let expected = "from 1 byte to 1 GiB, the bytes of the longest record";
+        match self.size {
+            Some(size) if (1..=MAX_PAYLOAD as u64).contains(&size.0) => Ok(None),
+            Some(size) => Err(DeviceError::Setting { option: "size", value: size.0, expected }),
+            None => wrong("size", "records with their `length` in front need to have it: the bytes of the longest"),
+        }
+    }
+}
+
+/// A number in front of a record: `{ bytes = 4 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LengthPrefix {
+    /// How many bytes the number has: 1 to 8.
+    pub bytes: u8,
+    /// The least significant byte comes first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub little_endian: bool,
+}
+
+/// A camera that the kernel has a driver for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct V4l2Config {
+    /// Its video node, `/dev/video0`.
+    pub file: PathBuf,
+    /// Pixels in a row; as the camera is set where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub width: Option<u32>,
+    /// Rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub height: Option<u32>,
+    /// What pixels are: the letters of V4L2, such as `GREY` or `Y16`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+    /// Images per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Its controls, by the names that v4l2-ctl has for them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub controls: BTreeMap<String, i64>,
+}
+
+/// A board that samples voltages, with a driver of comedi's (<https://www.comedi.org>). A fragment is so many samples of each
+/// channel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ComediConfig {
+    /// Its file, `/dev/comedi0`.
+    pub file: PathBuf,
+    /// The part of the board; the first that reads by command where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subdevice: Option<u32>,
+    /// Its channels, in the order in which they are sampled.
+    pub channels: Vec<u8>,
+    /// The range of all of them, by its number.
+    #[serde(default)]
+    pub range: u8,
+    /// Samples per second, of each channel.
+    pub rate: Rate,
+    /// Samples in a fragment, of each channel.
+    pub samples: u32,
+}
+
+impl ComediConfig {
+    /// The most samples in a fragment.
+    const MOST: u32 = 1 << 26;
+
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    /// The key that does not.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.into() });
+        if self.channels.is_empty() {
+            return wrong("channels", "name at least one");
+        }
+        // Nanoseconds from one to the next have 32 bits.
+        if !(0.3..=1e9).contains(&self.rate.hertz()) {
+            return wrong("rate", "0.3 to 1000000000 samples a second are possible");
+        }
+        if !(1..=Self::MOST).contains(&self.samples) {
+            return wrong("samples", "1 to 67108864 are possible");
+        }
+        Ok(())
+    }
+}
+
+/// A card with a driver whose reads are transfers by DMA into the reader's memory, such as XDMA, QDMA and SIS8300 have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DmaConfig {
+    /// Its file, `/dev/xdma0_c2h_0`.
+    pub file: PathBuf,
+    /// Bytes in the longest fragment: what each read asks for.
+    pub size: ByteSize,
+    /// What a fragment is made of; bytes without a stated meaning where left out.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredType>,
+    /// Where on the card each read begins, in bytes: of an engine with addresses. Left out, of one that streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<u64>,
+    /// Where each fragment has the card's count of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counter: Option<Counter>,
+    /// Reads under way at a time; 4 with a `counter`, which tells them apart, and 1 without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads: Option<u32>,
+}
+
+impl DmaConfig {
+    /// Reads under way at a time.
+    pub fn reads(&self) -> u32 {
+        self.reads.unwrap_or(if self.counter.is_some() { 4 } else { 1 })
+    }
+
+    /// Whether it makes sense, and what its fragments are.
+    ///
+    /// # Errors
+    /// The key that does not.
+    pub fn check(&self) -> Result<Layout, DeviceError> {
+        let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.into() });
+        if !(1..=MAX_PAYLOAD as u64).contains(&self.size.0) {
+            let expected = "from 1 byte to 1 GiB, the bytes of the longest fragment";
+            return Err(DeviceError::Setting { option: "size", value: self.size.0, expected });
+        }
+        if !(1..=16).contains(&self.reads()) {
+            return wrong("reads", "1 to 16 at a time are possible");
+        }
+        match self.counter {
+            None if self.reads() > 1 => {
+                return wrong("reads", "several at a time end in any order: say where the card has its `counter`");
+            }
+            Some(counter) if !counter.is_within(self.size.0) => {
+                return wrong("counter", "1 to 8 bytes of the fragment are possible");
+            }
+            _ => {}
+        }
+        Layout::new(Some(self.size), self.stored, None)
+    }
+}

@@ -1,0 +1,140 @@
+//! Fits of images.
+
+use serde::{Deserialize, Serialize};
+
+/// Fits of another source's images: see `docs/images.md`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FitConfig {
+    /// The source that takes the images. The fit is a part of its process.
+    pub of: String,
+    /// What is fitted.
+    pub fit: FitKind,
+    /// The part that is looked at: x, y, width, height.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<[usize; 4]>,
+    /// Millimetres from pixel to pixel: lengths come in millimetres, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pixel_mm: Option<f64>,
+    /// The most that a pixel can show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub white: Option<f64>,
+    /// Fringes: the light of one slit.
+    #[serde(default, skip_serializing_if = "EnvelopeConfig::is_default")]
+    pub envelope: EnvelopeConfig,
+    /// Fringes in two dimensions: whether the slits may be turned against the camera.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub turned: bool,
+    /// Fringes: what makes them; with it comes the size of the source of light.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interferometer: Option<InterferometerConfig>,
+    /// How many images may wait to be fitted. What comes while so many do has no fit.
+    #[serde(default = "FitConfig::waiting", skip_serializing_if = "FitConfig::is_usual")]
+    pub waiting: u32,
+}
+
+// A number that is NaN is refused before anything is compared.
+impl Eq for FitConfig {}
+
+impl FitConfig {
+    fn waiting() -> u32 {
+        4
+    }
+
+    fn is_usual(waiting: &u32) -> bool {
+        *waiting == Self::waiting()
+    }
+
+    /// Looks for what cannot be.
+    ///
+    /// # Errors
+    /// The key, and what is wrong with it.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let positive = |number: f64| number.is_finite() && number > 0.0;
+        let must = |holds, key, problem: &str| if holds { Ok(()) } else { Err((key, problem.to_owned())) };
+        must(self.pixel_mm.is_none_or(positive), "pixel_mm", "it is the distance of two pixels, above 0")?;
+        must(self.white.is_none_or(positive), "white", "it is the most that a pixel can show, above 0")?;
+        must((1..=1024).contains(&self.waiting), "waiting", "1 to 1024 images can wait")?;
+        let fringes = self.fit.is_of_fringes();
+        must(!self.turned || self.fit.is_of_fringes_2d(), "turned", "it goes with fringes in two dimensions")?;
+        must(fringes || self.envelope.is_default(), "envelope", "it goes with fringes")?;
+        must(fringes || self.interferometer.is_none(), "interferometer", "it goes with fringes")?;
+        let sizes = self.interferometer.map(|i| [i.wavelength, i.separation, i.distance]);
+        must(
+            sizes.is_none_or(|sizes| sizes.into_iter().all(positive)),
+            "interferometer",
+            "wavelength, separation and distance are in metres, above 0",
+        )
+    }
+}
+
+/// What is fitted to an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FitKind {
+    /// Beam moments after ISO 11146.
+    #[serde(rename = "moments")]
+    Moments,
+    /// A Gaussian along the average row.
+    #[serde(rename = "gaussian-x")]
+    GaussianX,
+    /// A Gaussian along the average column.
+    #[serde(rename = "gaussian-y")]
+    GaussianY,
+    /// An elliptical Gaussian.
+    #[serde(rename = "gaussian-2d")]
+    Gaussian2d,
+    /// Fringes along the average row.
+    #[serde(rename = "fringes-x")]
+    FringesX,
+    /// Fringes along the average column.
+    #[serde(rename = "fringes-y")]
+    FringesY,
+    /// Fringes of two slits side by side.
+    #[serde(rename = "fringes-2d-x")]
+    Fringes2dX,
+    /// Fringes of two slits one above the other.
+    #[serde(rename = "fringes-2d-y")]
+    Fringes2dY,
+    /// Fringes of four holes.
+    #[serde(rename = "fringes-2d-four")]
+    Fringes2dFour,
+}
+
+impl FitKind {
+    fn is_of_fringes(self) -> bool {
+        matches!(self, Self::FringesX | Self::FringesY) || self.is_of_fringes_2d()
+    }
+
+    fn is_of_fringes_2d(self) -> bool {
+        matches!(self, Self::Fringes2dX | Self::Fringes2dY | Self::Fringes2dFour)
+    }
+}
+
+/// The light of one slit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EnvelopeConfig {
+    /// That of a slit of uniform light: (sin x / x)².
+    #[default]
+    Sinc2,
+    /// A Gaussian.
+    Gaussian,
+}
+
+impl EnvelopeConfig {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A double slit that looks at a source of light. Lengths are in metres.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterferometerConfig {
+    /// Of the light.
+    pub wavelength: f64,
+    /// From the centre of one slit to that of the other.
+    pub separation: f64,
+    /// From the source to the slits.
+    pub distance: f64,
+}

@@ -1,0 +1,259 @@
+//! What sends packets: instruments and cameras.
+
+use super::ByteSize;
+use crate::Rate;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// An instrument that sends UDP datagrams of its own: see the crate `thalweg-instrument`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpConfig {
+    /// Where it sends to: `udp:HOST:PORT`, `af-xdp:HOST:PORT`, `dpdk:HOST:PORT`.
+    pub listen: String,
+    /// What its datagrams are.
+    pub format: DatagramFormat,
+    /// Bytes in the longest fragment.
+    pub size: ByteSize,
+    /// Who alone is listened to: an address, or one with a port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// How many later datagrams may come before an earlier one that is not lost.
+    #[serde(default = "sixteen")]
+    pub reorders: u32,
+    /// How long something that is missing is waited for while nothing else comes.
+    #[serde(default = "patience", with = "crate::duration")]
+    pub patience: Duration,
+    /// Bytes of datagrams that the kernel keeps until they are received.
+    #[serde(default = "buffer")]
+    pub buffer: ByteSize,
+    /// The number, in the instrument's own count, of the run's first event; the first that comes where left out. VDIF: its
+    /// second since 1970 (TAI) times `rate` and the frame's number, or the sequence number. Not for VITA-49.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<u64>,
+    /// Frames (VDIF) or packets (VITA-49) per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// VDIF: the thread; that of the first frame where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<u16>,
+    /// VDIF: a sequence number of 8 bytes stands in front of each frame (VTP).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sequence: bool,
+    /// VITA-49: the stream; that of the first packet where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<u32>,
+    /// Fixed: bytes of the header of each datagram.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<u32>,
+    /// Fixed: where in it the counter is: of fragments where there is an `index`, else of datagrams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counter: Option<Counter>,
+    /// Fixed: where in it the number of the datagram within its fragment is; by the counter where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<Counter>,
+    /// Fixed: how many datagrams make a fragment; 1 where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u32>,
+}
+
+/// What datagrams are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DatagramFormat {
+    /// VDIF data frames.
+    Vdif,
+    /// Packets of SPEAD heaps.
+    Spead,
+    /// VITA-49 signal data packets.
+    Vita49,
+    /// A payload behind a header of known length with a counter.
+    Fixed,
+}
+
+impl DatagramFormat {
+    /// As it is written in a topology file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vdif => "vdif",
+            Self::Spead => "spead",
+            Self::Vita49 => "vita49",
+            Self::Fixed => "fixed",
+        }
+    }
+}
+
+/// A sequence counter in front of data: `{ at = 0, bytes = 8 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counter {
+    /// Its first byte, of the datagram or the fragment.
+    pub at: u32,
+    /// How many it has: 1 to 8.
+    pub bytes: u32,
+    /// The least significant byte comes first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub little_endian: bool,
+}
+
+impl Counter {
+    /// Whether it has 1 to 8 bytes, all of them among the first so many.
+    pub fn is_within(&self, length: u64) -> bool {
+        (1..=8).contains(&self.bytes) && u64::from(self.at) + u64::from(self.bytes) <= length
+    }
+
+    /// What it says; nothing where it is not all there.
+    pub fn read(&self, from: &[u8]) -> Option<u64> {
+        let (at, length) = (self.at as usize, self.bytes as usize);
+        let bytes = from.get(at..)?.get(..length)?;
+        let append = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
+        Some(if self.little_endian { bytes.iter().rev().fold(0, append) } else { bytes.iter().fold(0, append) })
+    }
+}
+
+/// A GigE Vision camera: see the crate `thalweg-gige`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GigeConfig {
+    /// Which: its IP address, its MAC address, its serial number, or the name that its user gave it.
+    pub address: String,
+    /// Where it is looked for: an interface's name or address; at all of them where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Bytes in the longest frame; what the camera says where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<ByteSize>,
+    /// What is set before the run, by the camera's own names.
+    #[serde(default, skip_serializing_if = "Features::is_empty")]
+    pub features: Features,
+    /// Frames per second, by which those are counted that a camera could not send while it was away; what the camera
+    /// says where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Bytes of the longest packet, with its IP header; found out where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packet: Option<u32>,
+    /// Whether packets that do not come are asked for again.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    pub resend: bool,
+    /// How long a frame of which packets are missing is waited for while nothing of it comes.
+    #[serde(default = "patience", with = "crate::duration")]
+    pub patience: Duration,
+    /// After how long without an answer a camera is taken to be away, and takes us to be.
+    #[serde(default = "heartbeat", with = "crate::duration")]
+    pub heartbeat: Duration,
+    /// Bytes of packets that the kernel keeps until they are received.
+    #[serde(default = "buffer")]
+    pub buffer: ByteSize,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn heartbeat() -> Duration {
+    Duration::from_secs(3)
+}
+
+fn sixteen() -> u32 {
+    16
+}
+
+fn patience() -> Duration {
+    Duration::from_millis(200)
+}
+
+fn buffer() -> ByteSize {
+    ByteSize(32 << 20)
+}
+
+/// What a camera's features are set to: a table, or a list of tables where the order matters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Each with its value.
+    pub values: Vec<(String, FeatureValue)>,
+    /// Whether they are to be set in this order.
+    pub ordered: bool,
+}
+
+impl Features {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+}
+
+/// What a feature is set to; a command is executed where it is set to `true`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "true, false, a number or a text")]
+pub enum FeatureValue {
+    /// Yes or no, or a command.
+    Switch(bool),
+    /// A whole number.
+    Integer(i64),
+    /// A number.
+    Number(f64),
+    /// An entry of an enumeration, or a text.
+    Text(String),
+}
+
+// No number is NaN: reading one is refused.
+impl Eq for FeatureValue {}
+
+impl fmt::Display for FeatureValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Switch(value) => value.fmt(f),
+            Self::Integer(value) => value.fmt(f),
+            Self::Number(value) => value.fmt(f),
+            Self::Text(value) => value.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Features {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let values = self.values.iter();
+        match self.ordered {
+            true => serializer.collect_seq(values.map(|(name, value)| BTreeMap::from([(name, value)]))),
+            false => serializer.collect_map(values.map(|(name, value)| (name, value))),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Features {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(FeaturesVisitor)
+    }
+}
+
+struct FeaturesVisitor;
+
+impl<'de> de::Visitor<'de> for FeaturesVisitor {
+    type Value = Features;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("features, such as { ExposureTime = 5000.0 }, or a list of such tables")
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Features, A::Error> {
+        let mut values = Vec::new();
+        while let Some((name, value)) = map.next_entry::<String, FeatureValue>()? {
+            if matches!(value, FeatureValue::Number(number) if !number.is_finite()) {
+                return Err(de::Error::custom(format!("{name} is no number")));
+            }
+            values.push((name, value));
+        }
+        Ok(Features { values, ordered: false })
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Features, A::Error> {
+        let mut all = Vec::new();
+        while let Some(Features { values, .. }) = seq.next_element()? {
+            all.extend(values);
+        }
+        Ok(Features { values: all, ordered: true })
+    }
+}

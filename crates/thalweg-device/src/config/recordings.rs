@@ -1,0 +1,164 @@
+//! Models and recordings.
+
+use super::ByteSize;
+use super::size::is_zero;
+use crate::{Rate, StoredType};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::path::PathBuf;
+use thalweg_wire::SourceId;
+
+/// The model ADC: see [`model_adc`](crate::model_adc).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelAdcConfig {
+    /// Bytes in each fragment's payload.
+    pub size: ByteSize,
+    /// Where given, a payload has from so many bytes up to `size`: see [`payload_len`](crate::payload_len).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_from: Option<ByteSize>,
+    /// Chooses the waveforms. Below 2⁶³ where it is written in TOML.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// Which source's waveforms, `"1.0"`; the node's own source where left out, and 0.0 where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "source_id")]
+    pub source: Option<SourceId>,
+    /// How many different waveforms there are: event *e* has that of *e* mod `period`. 0: every event has its own.
+    #[serde(default)]
+    pub period: u64,
+}
+
+/// Source ids as text, `"3.17"`.
+mod source_id {
+    use super::{Deserialize, Deserializer, Serializer, SourceId, de};
+
+    #[expect(clippy::ref_option, reason = "the signature that serde calls")]
+    pub(super) fn serialize<S: Serializer>(id: &Option<SourceId>, serializer: S) -> Result<S::Ok, S::Error> {
+        match id {
+            Some(id) => serializer.collect_str(id),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SourceId>, D::Error> {
+        let text: Option<String> = Option::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
+    }
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// A SigMF recording: `.sigmf-meta` beside `.sigmf-data`, or one of an archive (`.sigmf`) or collection
+/// (`.sigmf-collection`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SigmfConfig {
+    /// Either of the two files, or their common name without ending; or an archive, or a collection.
+    pub file: PathBuf,
+    /// The recording of an archive or collection; may be left out where there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recording: Option<String>,
+    /// Samples of each channel in one fragment; as many as make about 64 KiB where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples_per_fragment: Option<u64>,
+    /// Begin again when the recording is over.
+    #[serde(default, rename = "loop")]
+    pub looped: bool,
+}
+
+/// One thread of a VDIF recording.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VdifConfig {
+    /// The recording.
+    pub file: PathBuf,
+    /// The thread to play; may be left out where the recording has only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<u16>,
+    /// Samples per second and channel, where its headers do not say it, or say it wrongly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_rate: Option<u64>,
+    /// Data frames per second of each thread, where the recording does not tell, or tells it wrongly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Begin again when the recording is over.
+    #[serde(default, rename = "loop")]
+    pub looped: bool,
+}
+
+/// PGM images of one size, played in the order given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PgmConfig {
+    /// Image files; a directory stands for its `*.pgm`, by name.
+    pub files: Vec<PathBuf>,
+    /// Images per second, for their times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Begin again when the sequence is over.
+    #[serde(default, rename = "loop")]
+    pub looped: bool,
+}
+
+/// TIFF images of one size and type, played in the order given, page by page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TiffConfig {
+    /// Image files; a directory stands for its `*.tif` and `*.tiff`, by name.
+    pub files: Vec<PathBuf>,
+    /// Images per second, for their times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Begin again when the sequence is over.
+    #[serde(default, rename = "loop")]
+    pub looped: bool,
+}
+
+/// A NumPy array (`.npy`), whose first axis counts fragments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NpyConfig {
+    /// The file.
+    pub file: PathBuf,
+    /// Fragments per second, for their times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Begin again when the array is over.
+    #[serde(default, rename = "loop")]
+    pub looped: bool,
+}
+
+/// A file of records of one size, with or without a header in front.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawConfig {
+    /// The file.
+    pub file: PathBuf,
+    /// Bytes of a header in front of the first record, which are not played.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skip: ByteSize,
+    /// Bytes in each record; may be left out where `type` and `shape` say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<ByteSize>,
+    /// What a record is made of; bytes without a stated meaning where left out.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredType>,
+    /// A record's axes, the last one without gaps; one axis where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<u64>>,
+    /// Records per second, for their times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Begin again when the recording is over.
+    #[serde(default, rename = "loop")]
+    pub looped: bool,
+}
+
+impl RawConfig {
+    /// Bytes in each record, where the options say it.
+    pub fn record_bytes(&self) -> Option<u64> {
+        let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
+        self.record.map(|record| record.0).or_else(of_shape)
+    }
+}

@@ -1,0 +1,97 @@
+//! Numbers of bytes, as people write them.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// A number of bytes; written as a number, or as text with a unit: `4096`, `"64KiB"`, `"1MiB"`, `"1.5 MB"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ByteSize(pub u64);
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+pub(super) fn is_zero(size: &ByteSize) -> bool {
+    size.0 == 0
+}
+
+/// Why a text is not a number of bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "'{0}' is not a size: write a number of bytes, or one with a unit (B, KiB, MiB, GiB, kB, MB, GB), such as 64KiB"
+)]
+pub struct ByteSizeError(String);
+
+const UNITS: [(&str, u64); 8] = [
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("kB", 1_000),
+    ("KB", 1_000),
+    ("B", 1),
+];
+
+impl FromStr for ByteSize {
+    type Err = ByteSizeError;
+
+    fn from_str(text: &str) -> Result<Self, ByteSizeError> {
+        let error = || ByteSizeError(text.to_owned());
+        let trimmed = text.trim();
+        let (number, unit) = UNITS
+            .iter()
+            .find_map(|(name, unit)| Some((trimmed.strip_suffix(name)?.trim_end(), *unit)))
+            .unwrap_or((trimmed, 1));
+        // Decimals are allowed as far as they give whole bytes: 1.5KiB is 1536, 1.5 is nothing.
+        let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
+        let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+        if whole.is_empty() || number.ends_with('.') || decimals.len() > 9 || !digits(whole) || !digits(decimals) {
+            return Err(error());
+        }
+        let scale = 10u128.pow(decimals.len() as u32);
+        let scaled: u128 = format!("{whole}{decimals}").parse().map_err(|_| error())?;
+        let bytes = scaled.checked_mul(u128::from(unit)).filter(|bytes| bytes % scale == 0).ok_or_else(error)?;
+        u64::try_from(bytes / scale).map(Self).map_err(|_| error())
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the commas it can be read again.
+        f.write_str(&thalweg_page::text::size(self.0).replace(',', ""))
+    }
+}
+
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SizeVisitor)
+    }
+}
+
+struct SizeVisitor;
+
+impl de::Visitor<'_> for SizeVisitor {
+    type Value = ByteSize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a size, such as 4096 or \"64KiB\"")
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<ByteSize, E> {
+        Ok(ByteSize(value))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<ByteSize, E> {
+        u64::try_from(value).map(ByteSize).map_err(|_| E::invalid_value(de::Unexpected::Signed(value), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
+        text.parse().map_err(E::custom)
+    }
+}
