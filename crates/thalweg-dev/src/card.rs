@@ -267,6 +267,10 @@ impl Acquisition for Card {
         Some(self.ring.as_fd())
     }
 
+    fn is_away(&self) -> bool {
+        self.file.is_none()
+    }
+
     fn next_time(&self) -> Option<Duration> {
         match self.file {
             // What is under way wakes by itself.

@@ -299,6 +299,10 @@ impl Acquisition for Sampler {
         self.open.is_some() && !self.posted.is_empty()
     }
 
+    fn is_away(&self) -> bool {
+        self.open.is_none()
+    }
+
     fn next_time(&self) -> Option<Duration> {
         self.open.is_none().then_some(self.again)
     }

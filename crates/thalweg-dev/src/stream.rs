@@ -303,6 +303,10 @@ impl Acquisition for Stream {
         !self.posted.is_empty()
     }
 
+    fn is_away(&self) -> bool {
+        self.port.is_none() && !self.over
+    }
+
     fn next_time(&self) -> Option<Duration> {
         if !self.filled.is_empty() || self.over {
             return Some(Duration::ZERO);

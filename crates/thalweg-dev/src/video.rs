@@ -579,6 +579,10 @@ impl Acquisition for Video {
         }
     }
 
+    fn is_away(&self) -> bool {
+        self.camera.is_none()
+    }
+
     fn next_time(&self) -> Option<Duration> {
         if !self.done.is_empty() {
             return Some(Duration::ZERO);

@@ -86,6 +86,11 @@ pub trait Acquisition: Debug + Send {
         true
     }
 
+    /// Whether it is unplugged, or does not answer, and is waited for.
+    fn is_away(&self) -> bool {
+        false
+    }
+
     /// When to poll although nothing told of it.
     fn next_time(&self) -> Option<Duration> {
         None

@@ -128,6 +128,10 @@ impl Acquisition for OnTime {
         self.device.has_room()
     }
 
+    fn is_away(&self) -> bool {
+        self.device.is_away()
+    }
+
     fn next_time(&self) -> Option<Duration> {
         let settle = self.held.map(|since| since + self.patience());
         self.device.next_time().into_iter().chain(settle).min()

@@ -219,6 +219,10 @@ impl Acquisition for TappedAcquisition {
         self.device.has_room()
     }
 
+    fn is_away(&self) -> bool {
+        self.device.is_away()
+    }
+
     fn next_time(&self) -> Option<Duration> {
         self.device.next_time()
     }

@@ -123,7 +123,7 @@ impl Fit {
             image = image.calibrated(Calibration { x: mm, y: mm }).map_err(told)?;
         }
         if let Some([x, y, width, height]) = self.config.region {
-            image = image.region(Region { x, y, width, height }).map_err(told)?;
+            image = image.region(Region { x, y, width, height }).map_err(|error| format!("region: {error}"))?;
         }
         Ok(self.config.white.map_or(image, |white| image.saturating_at(white)))
     }

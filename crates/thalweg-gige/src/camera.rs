@@ -309,6 +309,10 @@ impl Acquisition for Camera {
         self.assembler.has_room()
     }
 
+    fn is_away(&self) -> bool {
+        self.is_away
+    }
+
     fn next_time(&self) -> Option<Duration> {
         if self.more {
             return Some(Duration::ZERO);

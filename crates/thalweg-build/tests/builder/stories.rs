@@ -444,7 +444,7 @@ fn a_number_that_one_source_lacks_and_another_has_is_skipped() {
     rig.end(0, 4);
     rig.end(1, 3);
     rig.assert_finished();
-    assert_eq!(rig.ledger().reasons(), ["source 1.1 (s1): 1 fragments never mentioned by the source"]);
+    assert_eq!(rig.ledger().reasons(), ["source 1.1 (s1): 1 fragment never mentioned by the source"]);
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(super) struct Acquiring {
     posted: u32,
     started: bool,
     over: bool,
+    /// It was away when the run was to end.
+    gave_up: bool,
     /// Its descriptor is waited on.
     watched: bool,
     /// When it wants to be looked at while nothing is taken.
@@ -122,11 +124,23 @@ impl SourceNode {
                 Some(InTurn::Missed(count)) => self.miss(count),
                 None => {
                     if self.acquiring.over {
+                        if let Some(end) = self.end_at.filter(|_| self.acquiring.gave_up) {
+                            self.lose(end.saturating_sub(self.next_event))?;
+                        }
                         self.end();
                     }
                     return Ok(());
                 }
             }
+        }
+    }
+
+    /// The run is to end, and the device is away: nobody waits for it any longer. What the run's other sources have until
+    /// its end is lost in this one's device.
+    pub(super) fn end_without_device(&mut self) {
+        let Feed::Acquisition(device) = &self.settings.feed else { return };
+        if self.phase == Phase::Running && self.acquiring.started && device.is_away() {
+            (self.acquiring.over, self.acquiring.gave_up) = (true, true);
         }
     }
 

@@ -122,6 +122,7 @@ impl SourceNode {
                     self.due = self.due.map(|due| due.max(now()));
                 }
                 self.pass_on(&Message::Told { end });
+                self.end_without_device();
             }
             Message::Bye => {
                 builder.done = true;

@@ -80,7 +80,7 @@ impl Target {
     pub(crate) fn write(mut self, text: &str) -> Result<(), Failure> {
         self.replace(text).map_err(|error| Failure::Broken(format!("writing {}: {error}", self.path.display())))?;
         self.made = false;
-        eprintln!("written to {}", self.path.display());
+        crate::outlet::stderr().put(format!("written to {}\n", self.path.display()));
         Ok(())
     }
 

@@ -48,7 +48,7 @@ fn listen(options: &net::listen::Options) -> Result<ExitCode, Failure> {
         // An interrupt from the terminal reaches both ends. The asking one decides, and this one ends with it.
         flag::register(SIGINT, Stop::default().flag()).map_err(Failure::broken)?;
     }
-    net::listen::serve(options, |said| eprintln!("{said}"))?;
+    net::listen::serve(options, |said| crate::outlet::stderr().put(format!("{said}\n")))?;
     Ok(ExitCode::SUCCESS)
 }
 

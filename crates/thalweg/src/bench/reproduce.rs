@@ -125,7 +125,7 @@ fn in_the_laboratory(experiment: &laboratory::Experiment, options: &Options, jso
     let cells: usize = sweeps.iter().map(|(sweep, _)| sweep.cells.len()).sum();
     let all: Duration = sweeps.iter().map(|(sweep, on)| how(*on).estimate(sweep)).sum();
     let time = seconds(all.as_secs_f64().round());
-    eprintln!("{name}: {cells} cells; where none is done yet, about {time} in all");
+    crate::outlet::stderr().put(format!("{name}: {cells} cells; where none is done yet, about {time} in all\n"));
     let mut measured = Vec::new();
     for (sweep, on) in sweeps {
         let own = directory.join(&sweep.name);

@@ -97,7 +97,7 @@ pub(crate) fn run(asked: Sweep, how: How, directory: &Path, stop: &AtomicBool) -
         kernel(|progress| Kernel::build(progress)).map_err(LabError::from)?;
     }
     let names = asked.clone();
-    let show = |progress: Progress<'_>| eprint!("{}", line(&names, &progress));
+    let show = |progress: Progress<'_>| crate::outlet::stderr().put(line(&names, &progress));
     Ok(sweep::run(asked, how.on, jobs, directory, stop, show)?)
 }
 

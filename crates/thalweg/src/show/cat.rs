@@ -298,7 +298,7 @@ impl Cat<'_> {
 
 /// Says something on standard error. What it quotes from a file is nothing for a terminal.
 fn say(text: &str) {
-    eprintln!("thalweg: {}", plain(text));
+    crate::outlet::stderr().put(format!("thalweg: {}\n", plain(text)));
 }
 
 fn event_text(id: EventId, complete: bool, missing: usize, sources: usize) -> String {

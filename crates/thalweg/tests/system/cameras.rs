@@ -219,6 +219,47 @@ fn frames_that_a_camera_skips_or_that_do_not_come_again_are_in_the_ledger() {
 }
 
 #[test]
+fn a_camera_that_does_not_come_back_keeps_no_run_from_its_end() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let folder = folder();
+    let addresses = addresses(&hosts, 1, 3);
+    let model = |index: usize| Model {
+        address: addresses[index],
+        serial: format!("CAM{index}"),
+        width: 160,
+        height: 120,
+        rate: 50.0,
+        ..VGA
+    };
+    let _steady = hosts.on(1, || Camera::start(model(0)));
+    let mortal = [1, 2].map(|index| hosts.on(1, || Camera::start(model(index))));
+    // Of the second it is known how many frames it does not send; of the third it is not.
+    let rates = ["rate = 50", "rate = 50", "features = { }"];
+    let devices: Vec<String> =
+        rates.iter().enumerate().map(|(n, rate)| format!("address = \"CAM{n}\", heartbeat = \"1s\", {rate}")).collect();
+    let topology = topology(folder.path(), "duration = \"6s\"", &devices);
+    let (builder, sources) = nodes(&hosts, 0, &topology, 3);
+    let begun = std::time::Instant::now();
+    while mortal.iter().any(|camera| camera.frames() < 20) {
+        assert!(begun.elapsed() < TIMEOUT);
+        std::thread::yield_now();
+    }
+    drop(mortal);
+    let ended = builder.finish();
+    let report = ended.report(ended.code().unwrap());
+    check_books(&report);
+    assert_eq!(report["state"], "INCOMPLETE", "{report:#}");
+    assert!(report["seconds"].as_f64().unwrap() < 10.0, "{report:#}");
+    let built = report["events"]["built"].as_u64().unwrap();
+    for (index, source) in sources.into_iter().enumerate() {
+        let entry = &report["ledger"]["sources"][index];
+        assert_eq!(entry["final_counters"], true, "{report:#}");
+        assert_eq!(entry["lost_in_device"].as_u64().unwrap() > built / 2, index > 0, "{report:#}");
+        source.finish().report(0);
+    }
+}
+
+#[test]
 fn a_camera_that_is_gone_for_a_while_holds_nobody_up() {
     let Some(hosts) = Hosts::new(2) else { return };
     let folder = folder();

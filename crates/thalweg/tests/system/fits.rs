@@ -175,13 +175,12 @@ fn a_condition_that_is_none_is_refused() {
     );
     let level2 = "level2 = { sources = [\"camera\"], accept = \"fit0.x < 1.0\" }";
     refused("check", level2, "there is no source 'fit0' among level2.sources");
-    // What a source sends is known when it is there.
     refused(
-        "run",
+        "check",
         "filter = { accept = \"fit0.y < 1.0 && fit0.z < 1.0\" }",
         "'fit0' has no feature 'z'; it has failure,",
     );
-    refused("run", "filter = { accept = \"camera.x < 1.0\" }", "source 'camera' has no features: it is no fit");
+    refused("check", "filter = { accept = \"camera.x < 1.0\" }", "source 'camera' has no features: it is no fit");
 }
 
 #[test]
@@ -202,7 +201,10 @@ fn what_cannot_be_fitted_is_refused_before_the_run() {
     checked("fit = \"moments\", turned = true", "turned: it goes with fringes in two dimensions");
     checked("fit = \"moments\", pixel_mm = nan", "pixel_mm: it is the distance of two pixels, above 0");
     checked("fit = \"moments\", waiting = 0", "waiting: 1 to 1024 images can wait");
-    checked("fit = \"moments\", region = [0, 0, 65, 10]", "is not a part of an image of 48 rows of 64 pixels");
+    checked(
+        "fit = \"moments\", region = [0, 0, 65, 10]",
+        "region: 65 × 10 pixels from (0, 0) on are no part of an image of 48 rows of 64 pixels",
+    );
     let file = topology(folder.path(), "events = 1", "", &["fit = \"moments\""]);
     let output = thalweg().args(["node", "fit0"]).arg(&file).current_dir(&folder).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
