@@ -151,7 +151,10 @@ impl Stream {
                 self.cut_off();
                 self.over = true;
             }
-            Read::Gone => self.gone(),
+            Read::Gone => {
+                self.gone();
+                self.again = now + AGAIN;
+            }
         }
         Ok(false)
     }
