@@ -234,12 +234,20 @@ def test_what_is_no_image_is_told() -> None:
     for wrong, error in ((np.zeros((3, 3, 3)), TypeError), (np.zeros((9, 9), complex), TypeError)):
         with pytest.raises(error):
             thalweg.image.fit_gaussian_2d(wrong)
-    with pytest.raises(ValueError, match="not a part of an image"):
+    with pytest.raises(ValueError, match="no part of an image"):
         thalweg.image.fit_gaussian_2d(spot(), region=(0, 0, 65, 1))
     with pytest.raises(ValueError, match="pixel"):
         thalweg.image.moments(spot(), pixel_mm=-1)
     with pytest.raises(ValueError, match="axis"):
         thalweg.image.fit_gaussian(spot(), "z")  # type: ignore[arg-type]
+    for empty in [(0, 0), (5, 0), (0, 5)]:
+        with pytest.raises(ValueError, match="has none"):
+            thalweg.image.fit_fringes(np.zeros(empty))
+    for about in [{"region": (-1, 0, 9, 9)}, {"region": (1, 2, 3)}, {"pixel_mm": (1, 2, 3)}, {"white": np.nan}]:
+        with pytest.raises(ValueError, match=next(iter(about))):
+            thalweg.image.moments(spot(), **about)
+    with pytest.raises(ValueError, match="distance=-1"):
+        thalweg.image.source_size(0.6, wavelength=4e-7, separation=0.03, distance=-1)
 
 
 def test_a_result_is_a_dataclass() -> None:

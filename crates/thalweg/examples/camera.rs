@@ -53,12 +53,11 @@ fn shown(file: PathBuf) -> Result<Shown, Box<dyn Error>> {
         device.fill(EventId(images.len() as u64), &mut image)?;
         images.push(image);
     }
-    match *device.description() {
-        Description { ref payload_type, width: Some(width), height: Some(height), .. }
-            if payload_type == "image-u8" =>
-        {
-            Ok(Shown { images, width, height })
+    let Description { payload_type, shape, .. } = device.description();
+    match shape.as_deref() {
+        Some(&[height, width]) if payload_type == "image-u8" => {
+            Ok(Shown { images, width: width.try_into()?, height: height.try_into()? })
         }
-        ref other => Err(format!("it has {}, and no images of 8 bits", other.payload_type).into()),
+        _ => Err(format!("it has {payload_type} {shape:?}, and no images of 8 bits").into()),
     }
 }

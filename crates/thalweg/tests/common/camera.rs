@@ -13,7 +13,9 @@ use telegenic::emulator::{DeviceConfig, GigeDevice, mark_resent};
 
 /// Where cameras listen.
 const PORT: u16 = 3956;
-/// Of its registers: whose it is; whether it acquires.
+/// Of its registers: to note the time, and the time that was noted; whose it is; whether it acquires.
+const NOTE_TIME: u32 = 0x0944;
+const TIME: u32 = 0x0948;
 const PRIVILEGE: u32 = 0x0a00;
 const ACQUISITION: u32 = 0x2008;
 /// Frames that it can send again.
@@ -114,6 +116,9 @@ struct Host {
     /// What decides which packets are lost: the same in every run.
     chance: u64,
     frame: u64,
+    /// When its clock began, and when the first frame was due.
+    begun: Instant,
+    first: Instant,
     due: Option<Instant>,
     heard: Instant,
     /// One row more than an image, of which each image is a part.
@@ -137,8 +142,14 @@ impl Host {
         let mut device = GigeDevice::new(model.address, &config);
         device.set_packet_resend(model.resends);
         let (canvas, again) = (Vec::new(), (0, Vec::new()));
-        let (chance, heard) = (u64::from(d) << 32 | 1, Instant::now());
-        Self { model, device, control, all, stream, shared, chance, frame: 0, due: None, heard, canvas, again }
+        let (chance, now) = (u64::from(d) << 32 | 1, Instant::now());
+        let (begun, first, heard, due) = (now, now, now, None);
+        Self { model, device, control, all, stream, shared, chance, frame: 0, begun, first, due, heard, canvas, again }
+    }
+
+    /// A clock of its own, in nanoseconds.
+    fn ticks(&self, at: Instant) -> u64 {
+        5_000_000_000 + (at - self.begun).as_nanos() as u64
     }
 
     fn run(mut self) {
@@ -175,6 +186,12 @@ impl Host {
         while let Ok((length, from)) = self.control.recv_from(&mut room) {
             let reaction = self.device.handle_datagram(&room[..length], from);
             self.heard = Instant::now();
+            if self.device.read_reg(NOTE_TIME) & 2 != 0 {
+                let ticks = self.ticks(self.heard);
+                self.device.write_reg(NOTE_TIME, 0);
+                self.device.write_reg(TIME, (ticks >> 32) as u32);
+                self.device.write_reg(TIME + 4, ticks as u32);
+            }
             if let Some(reply) = reaction.reply {
                 let _ = self.control.send_to(&reply, from);
             }
@@ -182,7 +199,8 @@ impl Host {
                 let _ = self.stream.send_to(&vec![0; usize::from(size).saturating_sub(28)], to);
             }
             if reaction.acquisition_started {
-                (self.frame, self.due) = (0, Some(Instant::now()));
+                (self.frame, self.first) = (0, Instant::now());
+                self.due = Some(self.first);
             }
             if let Some(asked) = reaction.resend {
                 let known = asked.frame_id <= self.frame && asked.frame_id + KEPT > self.frame;
@@ -217,7 +235,8 @@ impl Host {
     }
 
     fn packets(&mut self, frame: u64) -> Vec<Vec<u8>> {
-        self.device.set_leader_timestamp_ns(1_000_000_000 + (frame as f64 * 1e9 / self.model.rate) as u64);
+        let since = (frame.saturating_sub(1) as f64 * 1e9 / self.model.rate) as u64;
+        self.device.set_leader_timestamp_ns(self.ticks(self.first) + since);
         if let Some(turn) = frame.saturating_sub(1).checked_rem(self.model.images.len() as u64) {
             return self.device.frame_packets(frame, &self.model.images[turn as usize]);
         }

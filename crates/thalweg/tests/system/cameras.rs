@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use thalweg_device::TaiClock;
 use thalweg_wire::Status;
 
 const VGA: Model = Model {
@@ -218,19 +219,36 @@ fn frames_that_a_camera_skips_or_that_do_not_come_again_are_in_the_ledger() {
     assert!(count(&said, "incomplete") >= gaps, "{said:#}");
 }
 
+/// One that has little to send, fifty times a second.
+fn small(addresses: &[Ipv4Addr], index: usize) -> Model {
+    Model { address: addresses[index], serial: format!("CAM{index}"), width: 160, height: 120, rate: 50.0, ..VGA }
+}
+
+/// What a camera's clock has to do with TAI is found out by having it note its time.
+#[test]
+fn frames_are_dated_by_the_cameras_clock() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let folder = folder();
+    let addresses = addresses(&hosts, 1, 1);
+    let _camera = hosts.on(1, || Camera::start(small(&addresses, 0)));
+    let topology = topology(folder.path(), "events = 20", &["address = \"CAM0\"".to_owned()]);
+    let before = TaiClock::probe().now();
+    let mut running = run(&hosts, 0, &topology);
+    running.wait_for("its clock is TAI less");
+    check_books(&running.finish().report(0));
+    let after = TaiClock::probe().now();
+    let run = thalweg_store::Run::open(folder.path().join("runs/run-000001")).unwrap();
+    let dates: Vec<u64> = run.events().map(|event| event.unwrap().fragments[0].header.timestamp.0).collect();
+    assert!(before.0 < dates[0] && dates[19] < after.0, "{dates:?}");
+    assert!(dates.windows(2).all(|two| two[1] - two[0] == 20_000_000), "{dates:?}");
+}
+
 #[test]
 fn a_camera_that_does_not_come_back_keeps_no_run_from_its_end() {
     let Some(hosts) = Hosts::new(2) else { return };
     let folder = folder();
     let addresses = addresses(&hosts, 1, 3);
-    let model = |index: usize| Model {
-        address: addresses[index],
-        serial: format!("CAM{index}"),
-        width: 160,
-        height: 120,
-        rate: 50.0,
-        ..VGA
-    };
+    let model = |index| small(&addresses, index);
     let _steady = hosts.on(1, || Camera::start(model(0)));
     let mortal = [1, 2].map(|index| hosts.on(1, || Camera::start(model(index))));
     // Of the second it is known how many frames it does not send; of the third it is not.
@@ -264,14 +282,7 @@ fn a_camera_that_is_gone_for_a_while_holds_nobody_up() {
     let Some(hosts) = Hosts::new(2) else { return };
     let folder = folder();
     let addresses = addresses(&hosts, 1, 2);
-    let model = |index: usize| Model {
-        address: addresses[index],
-        serial: format!("CAM{index}"),
-        width: 160,
-        height: 120,
-        rate: 50.0,
-        ..VGA
-    };
+    let model = |index| small(&addresses, index);
     let steady = hosts.on(1, || Camera::start(model(0)));
     let mortal = hosts.on(1, || Camera::start(model(1)));
     let devices = [0, 1].map(|index| format!("address = \"CAM{index}\", heartbeat = \"1500ms\", rate = 50"));
