@@ -47,8 +47,8 @@ pub use push::PushSource;
 pub use thalweg_device::TaiClock;
 
 pub use report::{
-    BuilderReport, Calibration, Completion, CreditReport, LeftOutReport, RunReport, SourceReport, Steady, TriggerRates,
-    TriggerReport,
+    BuilderReport, Calibration, Completion, CreditReport, LeftOutReport, Levels, RunReport, SourceReport, Steady,
+    TriggerRates, TriggerReport,
 };
 pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};

@@ -174,6 +174,23 @@ pub struct TriggerReport {
     pub simulated: bool,
     /// Events that could not be decided on.
     pub undecided: Undecided,
+    /// Whether there is a level 2, and an event filter.
+    pub levels: Levels,
+}
+
+/// Which trigger levels there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Levels {
+    /// Level 2.
+    pub level2: bool,
+    /// The event filter.
+    pub filter: bool,
+}
+
+impl Default for Levels {
+    fn default() -> Self {
+        Self { level2: true, filter: true }
+    }
 }
 
 /// Events per second.
@@ -201,6 +218,7 @@ impl TriggerReport {
             unasked_bytes,
             simulated: true,
             undecided: Undecided::default(),
+            levels: Levels::default(),
         }
     }
 
@@ -218,6 +236,7 @@ impl TriggerReport {
             unasked_bytes: one.unasked_bytes + other.unasked_bytes,
             simulated: one.simulated || other.simulated,
             undecided: one.undecided.and(other.undecided),
+            levels: one.levels,
         })
     }
 }

@@ -212,7 +212,7 @@ fn counted<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String 
 /// What the trigger levels did; where they are simulated, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and
 /// Oki 2012, section 2.2).
 fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -> String {
-    let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated, undecided } =
+    let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated, undecided, levels } =
         trigger;
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     let one_in = |of: u64, accepted: u64| match accepted {
@@ -220,23 +220,23 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
         accepted => format!("1 in {:.1}", of as f64 / accepted as f64),
     };
     let rate = |rate: f64| count(format_args!("{rate:.0}"));
-    let mut out = format!(
-        "  trigger{}: {}, level 2 accepted {} ({}), the event filter {} ({})\n",
-        if *simulated { ", simulated" } else { "" },
-        many(*level1, "event"),
-        count(level2_accepted),
-        one_in(*level1, *level2_accepted),
-        count(filter_accepted),
-        one_in(*level2_accepted, *filter_accepted)
-    );
-    let _ = writeln!(
-        out,
-        "  events/s: {}, {}, {:.1}{}",
-        rate(rates.level1),
-        rate(rates.level2_accepted),
-        rates.filter_accepted,
-        if *simulated { "; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)" } else { "" }
-    );
+    let mut out = format!("  trigger{}: {}", if *simulated { ", simulated" } else { "" }, many(*level1, "event"));
+    let mut rates_text = rate(rates.level1);
+    if levels.level2 {
+        let _ = write!(out, ", level 2 accepted {} ({})", count(level2_accepted), one_in(*level1, *level2_accepted));
+        let _ = write!(rates_text, ", {}", rate(rates.level2_accepted));
+    }
+    if levels.filter {
+        let _ = write!(
+            out,
+            ", the event filter {} ({})",
+            count(filter_accepted),
+            one_in(*level2_accepted, *filter_accepted)
+        );
+        let _ = write!(rates_text, ", {:.1}", rates.filter_accepted);
+    }
+    let at_atlas = if *simulated { "; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)" } else { "" };
+    let _ = writeln!(out, "\n  events/s: {rates_text}{at_atlas}");
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     let _ = writeln!(out, "  CPU per event: {:.3} ms", cpu_seconds * 1e3 / (*level1).max(1) as f64);
     if *undecided != Undecided::default() {

@@ -5,8 +5,8 @@ use super::trigger::Trigger;
 use super::{BELL, BuilderNode, PROGRAM, RECORDER, add};
 use crate::blocks::Sent;
 use crate::{
-    BuilderNodeConfig, BuilderReport, Calibration, Completion, CreditReport, Handle, NodeError, Steady, TriggerReport,
-    calibration, clock, now,
+    BuilderNodeConfig, BuilderReport, Calibration, Completion, CreditReport, Handle, Levels, NodeError, Steady,
+    TriggerReport, calibration, clock, now,
 };
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -209,7 +209,8 @@ impl BuilderNode {
         let seconds = (ended_at - self.began_at).as_secs_f64();
         let trigger = self.trigger.as_ref().map(|trigger| {
             let (undecided, simulated) = (trigger.undecided(), trigger.is_simulated());
-            TriggerReport { undecided, simulated, ..TriggerReport::new(self.builder.triggered(), seconds) }
+            let levels = Levels { level2: self.config.level2.is_some(), filter: self.config.filter.is_some() };
+            TriggerReport { undecided, simulated, levels, ..TriggerReport::new(self.builder.triggered(), seconds) }
         });
         BuilderReport {
             name: self.config.name.clone(),
