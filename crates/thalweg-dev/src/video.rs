@@ -505,7 +505,6 @@ impl Video {
             if empty {
                 self.counts.damaged += 1;
                 self.waiting.push_front(buffer);
-                self.queue()?;
                 continue;
             }
             let (number, filled) = (self.numbers.number(place.sequence), self.filled(&place));
@@ -560,9 +559,9 @@ impl Acquisition for Video {
         if self.camera.is_none() {
             self.look_again(now);
         }
-        self.queue()?;
         let done = self.done.pop_front();
         let next = if done.is_some() { done } else { self.take()? };
+        self.queue()?;
         Ok(next.map_or(Acquired::NotYet, Acquired::Frame))
     }
 

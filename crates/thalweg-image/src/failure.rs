@@ -16,7 +16,7 @@ pub enum Failure {
     #[error("a pixel is not a number, or too large a one")]
     NotNumbers,
     /// There are not more pixels than the fit has parameters.
-    #[error("too few pixels: {pixels} where {needed} are needed, in an image with as many rows as columns")]
+    #[error("too few pixels: {pixels} where {needed} are needed, of an image in as many rows as columns")]
     TooFewPixels {
         /// What there is.
         pixels: usize,

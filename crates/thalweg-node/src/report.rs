@@ -179,18 +179,12 @@ pub struct TriggerReport {
 }
 
 /// Which trigger levels there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Levels {
     /// Level 2.
     pub level2: bool,
     /// The event filter.
     pub filter: bool,
-}
-
-impl Default for Levels {
-    fn default() -> Self {
-        Self { level2: true, filter: true }
-    }
 }
 
 /// Events per second.
@@ -206,7 +200,7 @@ pub struct TriggerRates {
 
 impl TriggerReport {
     /// Of a run that took so long.
-    pub fn new(counts: Triggered, seconds: f64) -> Self {
+    pub fn new(counts: Triggered, seconds: f64, levels: Levels) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "figures for people")]
         let rate = |events: u64| if seconds > 0.0 { events as f64 / seconds } else { 0.0 };
         let Triggered { level1, level2, filter, unasked_bytes } = counts;
@@ -218,7 +212,7 @@ impl TriggerReport {
             unasked_bytes,
             simulated: true,
             undecided: Undecided::default(),
-            levels: Levels::default(),
+            levels,
         }
     }
 

@@ -412,6 +412,7 @@ fn slots(payload: usize) -> u32 {
         _ => 6,
     }
 }
+
 /// Whether its device is a named pipe.
 fn is_pipe(source: &SourceNodeConfig) -> bool {
     let Some(DeviceConfig::Stream(stream)) = &source.device else { return false };

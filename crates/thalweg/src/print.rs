@@ -363,7 +363,7 @@ fn source_text(report: &SourceReport) -> String {
 mod tests {
     use super::*;
     use thalweg_build::Triggered;
-    use thalweg_node::BuilderReport;
+    use thalweg_node::{BuilderReport, Levels};
 
     fn entry(source: &str, name: &str, accepted: u64, recorded: u64) -> LedgerEntry {
         LedgerEntry {
@@ -468,13 +468,16 @@ mod tests {
     #[test]
     fn a_triggered_run_says_how_few_events_it_kept() {
         let counts = Triggered { level1: 50_000, level2: 1_502, filter: 98, unasked_bytes: 4_267_728_000 };
-        insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0), 117_000_000, 6.0), @r"
+        let levels = Levels { level2: true, filter: true };
+        insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0, levels), 117_000_000, 6.0), @r"
           trigger, simulated: 50,000 events, level 2 accepted 1,502 (1 in 33.3), the event filter 98 (1 in 15.3)
           events/s: 10,000, 300, 19.6; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)
           CPU per event: 0.120 ms
           fetched: 117 MB; never asked for: 4.27 GB
         ");
-        assert!(trigger_text(&TriggerReport::default(), 0, 0.0).contains("level 2 accepted 0 (none)"));
+        let none = TriggerReport::new(Triggered::default(), 0.0, Levels { filter: false, ..levels });
+        let text = trigger_text(&none, 0, 0.0);
+        assert!(text.contains("level 2 accepted 0 (none)") && !text.contains("event filter"), "{text}");
     }
 
     #[test]

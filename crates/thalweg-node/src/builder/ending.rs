@@ -210,7 +210,7 @@ impl BuilderNode {
         let trigger = self.trigger.as_ref().map(|trigger| {
             let (undecided, simulated) = (trigger.undecided(), trigger.is_simulated());
             let levels = Levels { level2: self.config.level2.is_some(), filter: self.config.filter.is_some() };
-            TriggerReport { undecided, simulated, levels, ..TriggerReport::new(self.builder.triggered(), seconds) }
+            TriggerReport { undecided, simulated, ..TriggerReport::new(self.builder.triggered(), seconds, levels) }
         });
         BuilderReport {
             name: self.config.name.clone(),
