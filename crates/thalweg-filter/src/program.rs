@@ -357,14 +357,12 @@ impl Program {
             let mut bytes = [0; ANSWER * 64];
             let room = bytes.len() - running.answer.len();
             match running.socket.read(&mut bytes[..room]) {
-                Ok(0) => {
-                    // It has closed its end, and may take a moment more to be gone.
-                    let status = running.child.try_wait().ok().flatten();
-                    return Err(status.map_or("it ended".into(), |status| format!("it ended ({status})")));
-                }
+                Ok(0) => return Err("it ended".into()),
                 Ok(read) => running.answer.extend_from_slice(&bytes[..read]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // It had not read all that it was sent.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err("it ended".into()),
                 Err(error) => return Err(error.to_string()),
             }
             let whole = running.answer.len() / ANSWER * ANSWER;
@@ -411,7 +409,10 @@ impl Program {
 
     /// It is gone: what it was asked is answered for it.
     fn lose(&mut self, why: &str) {
-        tracing::warn!("'{}': {why}; it is started again", self.name());
+        // It may have closed its end, and take a moment more to be gone.
+        let status = self.running.as_mut().and_then(|running| running.child.try_wait().ok().flatten());
+        let status = status.map_or_else(String::new, |status| format!(" ({status})"));
+        tracing::warn!("'{}': {why}{status}; it is started again", self.name());
         self.undecided.ends += 1;
         if let Some(Running { mut child, .. }) = self.running.take() {
             // Nobody waits here for it to be gone.
