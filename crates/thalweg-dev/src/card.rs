@@ -24,6 +24,8 @@ use thalweg_wire::{Status, TaiNanos};
 
 /// How often a card that is gone is looked for.
 const AGAIN: Duration = Duration::from_millis(200);
+/// How soon a card is asked again that had nothing.
+const PAUSE: Duration = Duration::from_millis(1);
 /// While a read is under way, so many times as many begin as may be under way together: however long it takes, its frame
 /// comes behind no more than theirs.
 const BEHIND: u32 = 4;
@@ -46,6 +48,7 @@ pub struct Card {
     numbers: Numbers,
     started: bool,
     over: bool,
+    /// When to look for a card that is gone, and to ask one that had nothing.
     again: Duration,
     counts: Counts,
 }
@@ -54,6 +57,7 @@ pub struct Card {
 struct Counts {
     bytes: u64,
     without_counter: u64,
+    empty: u64,
     failed: u64,
 }
 
@@ -112,9 +116,10 @@ impl Card {
     }
 
     /// Hands the card as many buffers as it may have. The first alone: it says where the counter begins.
-    fn read(&mut self) {
+    fn read(&mut self, now: Duration) {
         while let Some(file) = &self.file
             && !self.over
+            && now >= self.again
             && self.may_read()
             && let Some(buffer) = self.posted.pop_front()
         {
@@ -168,9 +173,13 @@ impl Card {
                 }
                 self.counts.without_counter += 1;
             }
-            // Nothing came for a while, a signal came, or it was of a card that is gone.
-            Err(Errno::INTR | Errno::AGAIN | Errno::TIMEDOUT | Errno::CANCELED) => {}
+            // It was of a card that is gone.
             Err(_) if self.file.is_none() => {}
+            // Nothing came for a while, its driver does not wait, or a signal came.
+            Err(Errno::INTR | Errno::AGAIN | Errno::TIMEDOUT | Errno::CANCELED) => {
+                self.counts.empty += 1;
+                self.again = now + PAUSE;
+            }
             // What never worked is most likely no such card.
             Err(error) if self.numbers.newest.is_none() => return Err(told("reading", &self.config, error.into())),
             Err(error) => {
@@ -192,6 +201,7 @@ impl Card {
         self.again = now + AGAIN;
         let Ok(file) = opened(&self.config) else { return };
         tracing::info!("{} is there again", self.config.file.display());
+        self.again = now;
         self.numbers.begun = false;
         self.file = Some(Arc::new(file));
     }
@@ -249,12 +259,12 @@ impl Acquisition for Card {
             if self.file.is_none() {
                 self.look_again(now);
             }
-            self.read();
+            self.read(now);
             match self.ring.finished() {
                 Some(done) => match self.ended(done, now)? {
                     Some(frame) => return Ok(Acquired::Frame(frame)),
                     None if self.file.is_none() => {}
-                    // A driver that does not wait is asked again when the node comes round.
+                    // Others have their turn first.
                     None => return Ok(Acquired::NotYet),
                 },
                 None if self.over && self.under_way.is_empty() => return Ok(Acquired::Over),
@@ -275,15 +285,15 @@ impl Acquisition for Card {
         match self.file {
             // What is under way wakes by itself.
             None => self.under_way.is_empty().then_some(self.again),
-            Some(_) => (self.started && self.may_read() && !self.posted.is_empty()).then_some(Duration::ZERO),
+            Some(_) => (self.started && self.may_read() && !self.posted.is_empty()).then_some(self.again),
         }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let Counts { bytes, without_counter, failed } = self.counts;
+        let Counts { bytes, without_counter, empty, failed } = self.counts;
         let of_counter = [("without_counter", without_counter), ("restarts", self.numbers.restarts)];
         let of_counter = of_counter.into_iter().filter(|_| self.config.counter.is_some());
-        [("bytes", bytes), ("failed", failed)].into_iter().chain(of_counter).collect()
+        [("bytes", bytes), ("empty", empty), ("failed", failed)].into_iter().chain(of_counter).collect()
     }
 }
 
@@ -436,7 +446,10 @@ mod tests {
             assert_eq!((&bytes[..2], &bytes[2..]), (&count.to_be_bytes()[..], &vec![at as u8; 10 * at][..]));
         }
         let bytes = 2 * 5 + 10 * (1 + 2 + 3 + 4) + 1;
-        assert_eq!(card.counters(), [("bytes", bytes), ("failed", 0), ("without_counter", 1), ("restarts", 0)]);
+        assert_eq!(
+            card.counters(),
+            [("bytes", bytes), ("empty", 0), ("failed", 0), ("without_counter", 1), ("restarts", 0)]
+        );
     }
 
     #[test]
@@ -451,6 +464,21 @@ mod tests {
             assert_eq!(next(&mut card), Some(Ok((at.into(), at.to_le_bytes().to_vec()))));
         }
         assert_eq!(next(&mut card), None);
+    }
+
+    #[test]
+    fn a_driver_that_does_not_wait_is_asked_a_thousand_times_a_second() {
+        let Some((mut card, here, _pool)) = card(&config(COUNTER)) else { return };
+        rustix::io::ioctl_fionbio(card.file.as_ref().unwrap(), true).unwrap();
+        let asked = |card: &Card| card.counters().contains(&("empty", card.reads)) && card.under_way.is_empty();
+        for micros in [0, 500, 1_000, 1_999, 2_000] {
+            let now = Duration::from_micros(micros);
+            assert!(matches!(card.poll(now).unwrap(), Acquired::NotYet));
+            assert!(asked(&card));
+            assert_eq!((card.reads, card.next_time()), (1 + micros / 1_000, Some(PAUSE * (1 + micros as u32 / 1_000))));
+        }
+        rustix::io::write(&here, &7_u16.to_be_bytes()).unwrap();
+        assert!(matches!(card.poll(PAUSE * 3).unwrap(), Acquired::Frame(Frame { number: 0, .. })));
     }
 
     #[test]

@@ -19,7 +19,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use thalweg_arena::DmaBuf;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock, V4l2Config};
+use thalweg_device::{
+    Absence, Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock, V4l2Config,
+};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Images that may be under way.
@@ -47,6 +49,10 @@ pub struct Video {
     watch: Watch,
     clock: TaiClock,
     started: bool,
+    /// When the last image came.
+    latest: Option<Duration>,
+    /// Since the camera went, until there is an image again.
+    absent: Option<Absence>,
     /// When to look for a camera that is gone.
     again: Duration,
     /// Whether it was said that what came instead is another.
@@ -59,6 +65,7 @@ pub struct Video {
 struct Counts {
     images: u64,
     damaged: u64,
+    lost_while_away: u64,
     unplugged: u64,
     begun_anew: u64,
 }
@@ -87,6 +94,13 @@ impl Numbers {
 
     fn anew(&mut self) {
         self.last = None;
+    }
+
+    /// Those below are lost. How many of them were not before.
+    fn lose_until(&mut self, number: u64) -> u64 {
+        let lost = number.saturating_sub(self.next);
+        self.next += lost;
+        lost
     }
 }
 
@@ -180,6 +194,14 @@ impl Camera {
                 Err(io::Error::new(io::ErrorKind::InvalidInput, why))
             }
         }
+    }
+
+    /// Images per second, where its driver says so.
+    fn pace(&self) -> Option<f64> {
+        let mut pace = Pace::<false>::default();
+        ask(self.fd.as_fd(), &mut pace).ok()?;
+        let [seconds, images] = pace.period;
+        (pace.can & CAN_PACE != 0 && seconds > 0 && images > 0).then(|| f64::from(images) / f64::from(seconds))
     }
 
     fn set_pace(&self, hertz: f64, file: &dyn std::fmt::Display) -> io::Result<()> {
@@ -323,7 +345,7 @@ impl Video {
         let description = Description {
             kind: "v4l2".into(),
             payload_type: payload_type.name().to_owned(),
-            fragment_rate: config.rate.map(|rate| rate.hertz()),
+            fragment_rate: camera.pace(),
             width: image.then_some(width),
             height: image.then_some(height),
             shape: image.then(|| vec![height.into(), width.into()]),
@@ -352,6 +374,8 @@ impl Video {
             watch,
             clock: TaiClock::probe(),
             started: false,
+            latest: None,
+            absent: None,
             again: Duration::ZERO,
             told_of_another: false,
             numbers: Numbers::default(),
@@ -364,7 +388,7 @@ impl Video {
     }
 
     /// Gives the driver what buffers it takes.
-    fn queue(&mut self) -> Result<(), DeviceError> {
+    fn queue(&mut self, now: Duration) -> Result<(), DeviceError> {
         let Some(camera) = self.camera.as_ref().filter(|camera| camera.memory != Memory::Own) else { return Ok(()) };
         match camera.give_all(&mut self.queued, &mut self.waiting) {
             Ok(()) => Ok(()),
@@ -372,15 +396,15 @@ impl Video {
                 self.gone();
                 Ok(())
             }
-            Err(error) => self.lower(error),
+            Err(error) => self.lower(error, now),
         }
     }
 
     /// Slots are not what its driver takes: they do not lie in one piece, or are no DMA buffers. It begins anew with what is
     /// next.
-    fn lower(&mut self, error: Errno) -> Result<(), DeviceError> {
+    fn lower(&mut self, error: Errno, now: Duration) -> Result<(), DeviceError> {
         let Some(next) = below(self.best) else { return Err(self.told("giving a slot to", error)) };
-        while let Ok(Some(frame)) = self.take() {
+        while let Ok(Some(frame)) = self.take(now) {
             self.done.push_back(frame);
         }
         self.counts.begun_anew += u64::from(self.counts.images > 0);
@@ -396,12 +420,12 @@ impl Video {
         tracing::warn!("{}: slots are refused ({error}); {}", self.config.file.display(), how(camera.memory));
         self.best = camera.memory;
         self.take_up(camera).map_err(|error| self.told("making buffers of", error))?;
-        self.begin()
+        self.begin(now)
     }
 
     /// Queues buffers, and has the driver fill them.
-    fn begin(&mut self) -> Result<(), DeviceError> {
-        self.queue()?;
+    fn begin(&mut self, now: Duration) -> Result<(), DeviceError> {
+        self.queue(now)?;
         // Where slots were refused, it has begun already, which is no harm (vb2_core_streamon).
         let Some(camera) = self.camera.as_ref().filter(|_| self.started) else { return Ok(()) };
         match ask(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)) {
@@ -418,6 +442,16 @@ impl Video {
         self.camera = None;
         self.waiting.extend(self.queued.iter_mut().filter_map(Option::take));
         self.numbers.anew();
+        let next = self.numbers.next;
+        self.absent = self.absent.or(self.latest.map(|since| Absence { since, next }));
+    }
+
+    /// What it would have sent by now while it was away is lost: how many images, from which on.
+    fn lose(&mut self, now: Duration) -> Option<(u64, u64)> {
+        let first = self.numbers.next;
+        let lost = self.numbers.lose_until(self.absent?.due(self.description.fragment_rate, now));
+        self.counts.lost_while_away += lost;
+        (lost > 0).then_some((first, lost))
     }
 
     fn take_up(&mut self, mut camera: Camera) -> io::Result<()> {
@@ -450,7 +484,7 @@ impl Video {
             return;
         }
         // A loose contact: it is looked for further.
-        if self.take_up(camera).and_then(|()| self.begin().map_err(io::Error::other)).is_err() {
+        if self.take_up(camera).and_then(|()| self.begin(now).map_err(io::Error::other)).is_err() {
             return self.let_go();
         }
         if self.camera.is_some() {
@@ -460,7 +494,7 @@ impl Video {
     }
 
     /// The next image that is finished. Nothing where none is, or the camera is gone.
-    fn take(&mut self) -> Result<Option<Frame>, DeviceError> {
+    fn take(&mut self, now: Duration) -> Result<Option<Frame>, DeviceError> {
         while self.has_room() {
             let Some(camera) = &self.camera else { break };
             let place = match camera.take() {
@@ -507,6 +541,8 @@ impl Video {
                 self.waiting.push_front(buffer);
                 continue;
             }
+            self.lose(now);
+            (self.absent, self.latest) = (None, Some(now));
             let (number, filled) = (self.numbers.number(place.sequence), self.filled(&place));
             return Ok(Some(Frame { buffer, number, len, filled, crc: None, copied }));
         }
@@ -552,7 +588,7 @@ impl Acquisition for Video {
 
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.started = true;
-        self.begin()
+        self.begin(Duration::ZERO)
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
@@ -560,9 +596,15 @@ impl Acquisition for Video {
             self.look_again(now);
         }
         let done = self.done.pop_front();
-        let next = if done.is_some() { done } else { self.take()? };
-        self.queue()?;
-        Ok(next.map_or(Acquired::NotYet, Acquired::Frame))
+        let next = if done.is_some() { done } else { self.take(now)? };
+        self.queue(now)?;
+        Ok(match next {
+            Some(frame) => Acquired::Frame(frame),
+            None => match self.lose(now) {
+                Some((first, count)) => Acquired::Lost { first, count },
+                None => Acquired::NotYet,
+            },
+        })
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -590,8 +632,14 @@ impl Acquisition for Video {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let Counts { images, damaged, unplugged, begun_anew } = self.counts;
-        vec![("images", images), ("damaged", damaged), ("unplugged", unplugged), ("begun_anew", begun_anew)]
+        let Counts { images, damaged, lost_while_away, unplugged, begun_anew } = self.counts;
+        vec![
+            ("images", images),
+            ("damaged", damaged),
+            ("lost_while_away", lost_while_away),
+            ("unplugged", unplugged),
+            ("begun_anew", begun_anew),
+        ]
     }
 }
 
@@ -609,6 +657,9 @@ mod tests {
         numbers = Numbers { next: 14, last: Some(2) };
         numbers.anew();
         assert_eq!([0, 1].map(|sequence| numbers.number(sequence)), [14, 15], "a camera that is plugged in again");
+        numbers.anew();
+        assert_eq!([18, 17, 20].map(|number| numbers.lose_until(number)), [2, 0, 2], "as time goes by");
+        assert_eq!(numbers.number(1), 21);
     }
 
     #[test]

@@ -34,6 +34,7 @@
 //! | --- | --- |
 //! | `config` | How a device is asked for: the `device = { kind = "…", … }` table of the topology file |
 //! | `acquisition` | Devices that work by themselves: buffers are posted and come back filled, in the device's order and time |
+//! | `absence` | What a device that is away would have sent meanwhile, by its rate |
 //! | `by_time` | Events numbered by time: for devices that share a clock, or a trigger, and no counter |
 //! | `on_time` | A device that works by itself, whose frames are numbered by their time stamps |
 //! | `tap` | What a device takes, seen by somebody beside it: a copy of each payload, and nobody waits for who looks at it |
@@ -57,6 +58,7 @@
 //! | `error` | What can be wrong with a device: the file, the place in it, and what to do |
 #![forbid(unsafe_code)]
 
+mod absence;
 mod acquisition;
 mod adc;
 mod by_time;
@@ -81,6 +83,7 @@ mod tiff;
 mod time;
 mod vdif;
 
+pub use absence::Absence;
 pub use acquisition::{Acquired, Acquisition, AsAcquisition, Buffer, Frame, FrameOrder, InTurn};
 pub use adc::{model_adc, payload_len};
 pub use by_time::{Beat, BeatCounts, Beats, Numbered};

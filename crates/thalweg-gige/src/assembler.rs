@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_device::{Acquired, Buffer, Filled, Frame};
+use thalweg_device::{Absence, Acquired, Buffer, Filled, Frame};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Blocks that may be missing altogether and are still asked for.
@@ -130,8 +130,8 @@ pub struct Assembler {
     /// When the last packet came that belonged to a frame, before the stream was opened again.
     before: Option<Duration>,
     latest: Option<Duration>,
-    /// While the camera is away: since when, and one past the furthest number then.
-    absent: Option<(Duration, u64)>,
+    /// While the camera is away.
+    absent: Option<Absence>,
     /// Those below that are not here are lost.
     lost_until: u64,
     counts: Counts,
@@ -395,38 +395,29 @@ impl Assembler {
             return None;
         }
         let early = if (1..=FIRST).contains(&header.block) { header.block - 1 } else { 0 };
-        let absent = self.absent.take().or(self.before.map(|before| (before, self.front)));
-        let away = absent.map_or(0, |(since, _)| self.missed(since, now));
-        let front = absent.map_or(self.front, |(_, front)| front);
-        self.counts.lost_while_away += (front + away).saturating_sub(self.front);
+        let absent = self.absent.take().or(self.before.map(|since| Absence { since, next: self.front }));
+        let front = absent.map_or(self.front, |absent| absent.next);
+        let due = absent.map_or(front, |absent| absent.due(self.stream.rate, now));
+        self.counts.lost_while_away += due.saturating_sub(self.front);
         self.wide = header.wide;
         if !self.learned {
             self.piece = piece(&self.stream, self.wide);
         }
-        let number = front.saturating_add(early.max(away)).max(self.front);
+        let number = front.saturating_add(early).max(due).max(self.front);
         self.numbers.begin(header.block, header.wide, number);
         self.begun = true;
-        if away > early {
+        if due > front.saturating_add(early) {
             // Nobody has them any more.
             self.front = number;
         }
         Some(number)
     }
 
-    /// Frames that a camera without a trigger takes in this time, but for the one that came at its beginning.
-    fn missed(&self, since: Duration, now: Duration) -> u64 {
-        let frames =
-            self.stream.rate.map_or(0.0, |rate| (now.saturating_sub(since).as_secs_f64() * rate).round() - 1.0);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is limited")]
-        let frames = frames.clamp(0.0, 1e9) as u64;
-        frames
-    }
-
     /// The camera is away, and nothing comes: what it would have sent by now is lost, by its rate.
     pub fn away(&mut self, now: Duration) {
         let Some(latest) = self.latest else { return };
-        let (since, front) = *self.absent.get_or_insert((latest, self.front));
-        let until = front.saturating_add(self.missed(since, now));
+        let absent = *self.absent.get_or_insert(Absence { since: latest, next: self.front });
+        let until = absent.due(self.stream.rate, now);
         self.counts.lost_while_away += until.saturating_sub(self.front);
         self.front = self.front.max(until);
         self.lost_until = self.front;

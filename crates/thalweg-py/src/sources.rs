@@ -80,7 +80,9 @@ impl Sources {
         })?;
         let by_id = key.parse().ok().and_then(|id| self.get(id));
         by_id.or_else(|| self.known.iter().find(|source| source.name == key)).ok_or_else(|| {
-            PyKeyError::new_err(format!("run {} has no source {key:?}; it has {}", self.run, self.listed()))
+            // Who decides while a run goes on is not told its number.
+            let run = if self.run == 0 { "the run".to_owned() } else { format!("run {}", self.run) };
+            PyKeyError::new_err(format!("{run} has no source {key:?}; it has {}", self.listed()))
         })
     }
 

@@ -13,8 +13,8 @@ use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::{Adapter, Address, LinkKind, OwnAddress};
 use thalweg_netns::Network;
 use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, OpenDevice, Policy, RunConfig, Snapshot, SourceNodeConfig,
-    Topology, WINDOW, Wait,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, Feed, OpenDevice, Policy, RunConfig, Snapshot,
+    SourceNodeConfig, Topology, WINDOW, Wait,
 };
 use thalweg_page::text::{count, many, plain, size, volume, wrapped};
 use thalweg_wire::{SourceId, record_len};
@@ -126,6 +126,7 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
         }
         text.push_str(&builder_text(builder));
     }
+    node::allow_files();
     let mut sources = Vec::new();
     for source in topology.sources.iter().filter(|source| here(&source.name)) {
         let mut opened = match options.file_only {
@@ -172,12 +173,14 @@ struct Checked {
     what: String,
     notes: Vec<String>,
     json: serde_json::Value,
+    /// A device stays open while others are checked: two sources may want the same.
+    _device: Option<Feed>,
 }
 
 impl Checked {
     fn new(source: &SourceNodeConfig, opened: Option<OpenDevice>) -> Self {
         let SourceNodeConfig { name, id, device, slots, .. } = source;
-        let (what, notes, json) = match opened {
+        let (what, notes, json) = match &opened {
             None => (
                 device.as_ref().map_or("pushed by another program", DeviceConfig::kind).to_owned(),
                 Vec::new(),
@@ -191,7 +194,7 @@ impl Checked {
                     _ => "live",
                 };
                 let most = size(feed.max_payload() as u64);
-                let slots_text = format!("{slots} slots of {}", size(slot as u64));
+                let slots_text = format!("{slots} slots of {}", size(*slot as u64));
                 (
                     format!("{}, {truth}; fragments of up to {most}, {slots_text}", description.kind),
                     description.notes.clone(),
@@ -201,7 +204,8 @@ impl Checked {
                 )
             }
         };
-        Self { name: name.clone(), id: id.clone(), what, notes, json }
+        let device = opened.map(|opened| opened.feed).filter(|feed| matches!(feed, Feed::Acquisition(_)));
+        Self { name: name.clone(), id: id.clone(), what, notes, json, _device: device }
     }
 }
 

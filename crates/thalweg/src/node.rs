@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
-use thalweg_device::DeviceConfig;
 use thalweg_link::Address;
 use thalweg_node::{
     BuilderNode, BuilderReport, Feed, Handle, NodeError, OpenDevice, Snapshot, SourceNode, SourceNodeConfig,
@@ -151,14 +150,9 @@ pub(crate) fn run(
     let config = topology.sources.iter().find(|source| source.name == name);
     let opened = config.map(|config| thalweg_node::open_device(topology, config)).transpose()?.flatten();
     let (Some(config), Some(device)) = (config, opened) else {
-        return Err(Failure::Usage(match config.and_then(|config| config.device.as_ref()) {
-            Some(DeviceConfig::Fit(fit)) => {
-                format!("source '{name}' fits the images of '{}', and is a part of that one's node: run that", fit.of)
-            }
-            _ => format!(
-                "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"
-            ),
-        }));
+        return Err(Failure::Usage(format!(
+            "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"
+        )));
     };
     let OpenDevice { feed, slot_bytes, fits } = device;
     for note in feed.description().iter().flat_map(|description| &description.notes) {
@@ -230,9 +224,16 @@ fn can_be_found(topology: &Topology) -> Result<(), Failure> {
 
 /// Whether there is a node of that name.
 pub(crate) fn check_name(topology: &Topology, name: &str) -> Result<(), Failure> {
-    match topology.names() {
-        names if names.contains(&name) => Ok(()),
-        names => Err(Failure::Usage(format!("there is no node '{name}' in the topology; it has {}", names.join(", ")))),
+    let names = topology.names();
+    if !names.contains(&name) {
+        let names = names.join(", ");
+        return Err(Failure::Usage(format!("there is no node '{name}' in the topology; it has {names}")));
+    }
+    match topology.sources.iter().find(|source| source.name == name).and_then(SourceNodeConfig::fits) {
+        Some(of) => Err(Failure::Usage(format!(
+            "source '{name}' fits the images of '{of}', and is a part of that one's node: name that"
+        ))),
+        None => Ok(()),
     }
 }
 
