@@ -5,8 +5,9 @@
 //! writes to the disk. A [`DmaEngine`], which is there to be measured, does where it is told to.
 
 use crate::container::DeviceMemory;
-use crate::{Function, Location, PciError, ready, told};
+use crate::{Function, Interrupt, Location, PciError, ready, told};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -36,6 +37,9 @@ const COMPLETION: usize = 16;
 const ENTRIES: u32 = 16;
 /// Reads under way.
 const DEPTH: usize = 8;
+/// Completions of a queue (5.3): it is in one piece, and calls when there is one.
+const IN_ONE_PIECE: u32 = 1;
+const CALLS: u32 = 1 << 1;
 /// Opcodes (5.3, 5.4, 5.15, 6.9).
 const CREATE_COMMANDS: u32 = 1;
 const CREATE_COMPLETIONS: u32 = 5;
@@ -55,7 +59,7 @@ const IDENTITY: usize = 4 * PAGE;
 const LISTS: usize = 5 * PAGE;
 /// How long an answer of the controller's may take.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// From one look to the next.
+/// From one look to the next, at what does not call.
 const PACE: Duration = Duration::from_millis(1);
 
 /// The disk, which is opened when it is shown the arena.
@@ -78,6 +82,8 @@ pub struct Nvme {
 #[derive(Debug)]
 struct Open {
     function: Function,
+    /// What it calls with when reads are done, where it does.
+    interrupt: Option<Interrupt>,
     slots: DeviceMemory,
     queues: DeviceMemory,
     commands: Span,
@@ -174,7 +180,8 @@ impl Nvme {
 }
 
 impl Open {
-    fn new(location: Location, arena: &Arc<Arena>, size: usize) -> Result<Self, PciError> {
+    /// `calls`: whether it is to call when something is done, if it can; who looks all the time does without.
+    fn new(location: Location, arena: &Arc<Arena>, size: usize, calls: bool) -> Result<Self, PciError> {
         let wrong = |problem: String| PciError::Device { device: location.to_string(), problem };
         let function = Function::open(location, 0)?;
         let registers = function.registers();
@@ -186,6 +193,11 @@ impl Open {
         // SAFETY: it does nothing any more.
         unsafe { registers.write32(CONFIGURATION, 0) };
         wait_for(&function, 0).map_err(wrong)?;
+        let interrupt = calls.then(|| function.interrupts(1)).transpose().unwrap_or_else(|error| {
+            tracing::info!("{error}; it is looked at every {PACE:?}");
+            None
+        });
+        let interrupt = interrupt.and_then(|interrupts| interrupts.into_iter().next());
         function.begin()?;
         let mut lists = Arena::create("nvme", LISTS + DEPTH * PAGE).map_err(|error| wrong(error.to_string()))?;
         let (slots, queues) = (function.show(arena)?, function.show(lists.arena())?);
@@ -195,8 +207,20 @@ impl Open {
         let pair = || Pair { phase: true, ..Pair::default() };
         let pairs = [pair(), pair()];
         let (shift, frames) = (0, 0);
-        let mut open =
-            Self { function, slots, queues, commands, completions, identity, lists, pairs, stride, shift, frames };
+        let mut open = Self {
+            function,
+            interrupt,
+            slots,
+            queues,
+            commands,
+            completions,
+            identity,
+            lists,
+            pairs,
+            stride,
+            shift,
+            frames,
+        };
         open.enable().map_err(wrong)?;
         open.look(size).map_err(wrong)?;
         open.make_queues().map_err(wrong)?;
@@ -257,8 +281,9 @@ impl Open {
     fn make_queues(&mut self) -> Result<(), String> {
         let size = (ENTRIES - 1) << 16 | OURS;
         let (commands, completions) = (self.page(COMMANDS + PAGE), self.page(COMPLETIONS + PAGE));
-        self.administer(command(CREATE_COMPLETIONS, 0, [completions, 0], [size, 1, 0]))?;
-        self.administer(command(CREATE_COMMANDS, 0, [commands, 0], [size, OURS << 16 | 1, 0]))
+        let calls = if self.interrupt.is_some() { CALLS } else { 0 };
+        self.administer(command(CREATE_COMPLETIONS, 0, [completions, 0], [size, IN_ONE_PIECE | calls, 0]))?;
+        self.administer(command(CREATE_COMMANDS, 0, [commands, 0], [size, OURS << 16 | IN_ONE_PIECE, 0]))
     }
 
     /// The address of a page of the memory for queues.
@@ -422,7 +447,7 @@ impl DmaEngine {
         let (size, location) = (disk.size(), disk.location);
         let pages = size.next_multiple_of(PAGE);
         let memory = Arena::create("dma", Self::PLACES * pages).map_err(|error| wrong(error.to_string()))?;
-        let open = Open::new(location, memory.arena(), size).map_err(|error| told(address, &error))?;
+        let open = Open::new(location, memory.arena(), size, false).map_err(|error| told(address, &error))?;
         if open.frames < Self::PLACES as u64 {
             return Err(wrong(format!("size: it has no {} times {size} bytes", Self::PLACES)));
         }
@@ -514,7 +539,7 @@ impl Acquisition for Nvme {
     }
 
     fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
-        let opened = Open::new(self.location, arena, self.size());
+        let opened = Open::new(self.location, arena, self.size(), true);
         self.open = Some(opened.map_err(|error| told(&self.location.to_string(), &error))?);
         Ok(())
     }
@@ -534,11 +559,17 @@ impl Acquisition for Nvme {
         }
         self.ask()?;
         let Some(open) = &mut self.open else { return Ok(Acquired::NotYet) };
-        let Some(Completion { command, status }) = open.completion(OURS) else {
+        let mut done = open.completion(OURS);
+        // Having called, it is looked at again: what is done after that calls anew.
+        if done.is_none() && open.interrupt.as_ref().is_some_and(Interrupt::take) {
+            done = open.completion(OURS);
+        }
+        let Some(Completion { command, status }) = done else {
+            let calls = open.interrupt.is_some();
             let under_way = self.reads.iter().any(Option::is_some);
-            self.look = under_way.then_some(now + PACE);
             self.silent = under_way.then_some(self.silent.unwrap_or(now));
-            if self.silent.is_some_and(|since| now > since + PATIENCE) {
+            self.look = self.silent.map(|since| if calls { since + PATIENCE } else { now + PACE });
+            if self.silent.is_some_and(|since| now >= since + PATIENCE) {
                 return Err(self.wrong("it does not answer any more"));
             }
             let over = !under_way && self.next >= open.frames;
@@ -553,6 +584,10 @@ impl Acquisition for Nvme {
         }
         let filled = Filled { payload_type: PayloadType::RAW, status: Status::REPLAYED, window: 0, timestamp: None };
         Ok(Acquired::Frame(Frame { buffer, number, len: self.size(), filled, crc: None, copied: 0 }))
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.open.as_ref()?.interrupt.as_ref().map(Interrupt::fd)
     }
 
     fn next_time(&self) -> Option<Duration> {

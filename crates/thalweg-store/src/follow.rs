@@ -80,7 +80,10 @@ impl Follow {
     }
 
     pub(crate) fn read(files: Files) -> Result<Self, StoreError> {
-        let watch = watch(&files).map_err(StoreError::os("watching", files.path()))?;
+        let watch = watch(&files).map_err(|error| match error {
+            Errno::NOENT | Errno::NOTDIR => StoreError::NotARun(files.path().to_owned()),
+            error => StoreError::os("watching", files.path())(error),
+        })?;
         let info = files.info()?;
         Ok(Self {
             files,

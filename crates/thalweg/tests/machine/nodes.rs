@@ -192,6 +192,8 @@ fn a_disk(options: &[&str], over: [&str; 2]) -> Option<String> {
     assert_eq!(report["copies_per_byte"]["source"], 0.0, "{report:#}");
     let log = said(&out, "source0.log");
     assert!(!log.contains("stays mapped"), "{log}");
+    // The disk calls.
+    assert!(!log.contains("it is looked at every"), "{log}");
     Some(log)
 }
 

@@ -423,16 +423,3 @@ fn a_camera_that_makes_no_sense_is_refused_before_the_run() {
         assert!(output.status.code() == Some(2) && said.contains(why), "{device}: {said}");
     }
 }
-
-#[test]
-fn a_camera_of_two_sources_is_refused_before_the_run() {
-    let Some(hosts) = Hosts::new(2) else { return };
-    let folder = folder();
-    let addresses = addresses(&hosts, 1, 1);
-    let _camera = hosts.on(1, || Camera::start(small(&addresses, 0)));
-    let topology = topology(folder.path(), "events = 20", &[0, 1].map(|_| "address = \"CAM0\"".to_owned()));
-    let mut command = thalweg();
-    command.arg("check").arg(&topology);
-    let ended = hosts.start(0, "check", command).finish();
-    assert!(ended.code() == Some(2) && ended.stderr.contains("source 'camera1': "), "{ended:?}");
-}

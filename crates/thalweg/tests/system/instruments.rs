@@ -184,3 +184,17 @@ fn an_instrument_that_makes_no_sense_is_refused_before_the_run() {
         assert!(output.status.code() == Some(2) && said.contains(why), "{source}: {said}");
     }
 }
+
+#[test]
+fn two_sources_that_listen_at_one_place_are_refused_before_the_run() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let device = format!(
+        "device = {{ kind = \"udp\", listen = \"udp:127.0.0.1:{}\", format = \"spead\", size = 10 }}",
+        free_port()
+    );
+    let two = format!("{device}\n\n[[source]]\nname = \"other\"\nid = \"1.1\"\nlink = \"shm\"\n{device}");
+    let output: std::process::Output =
+        Command::output(thalweg().arg("check").arg(topology(folder.path(), "", &two))).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("source 'other': ") && said.contains("in use"), "{said}");
+}
