@@ -97,7 +97,7 @@ test-some: setup ## Unit and conformance tests, and those of whole systems that 
 	$(RUST_TESTS) --no-fail-fast --test system whole::
 
 .PHONY: test-dist
-test-dist: setup-python ## The packages, made of the program as tests build it, each installed into an empty place
+test-dist: setup-python build-tests ## The packages, made of the program as tests build it, each installed into an empty place
 	@if cargo deb --version >/dev/null 2>&1; then \
 		scripts/dist.sh dev && THALWEG_BIN=$(abspath $(TARGET))/debug/thalweg $(PYTHON) -m pytest packaging/tests; \
 	else scripts/skip.sh test-dist "cargo-deb is not installed (cargo install --locked cargo-deb)"; fi

@@ -28,7 +28,7 @@ case "$kind" in
         stripped "$target/release/thalweg" "$work/thalweg"
         ;;
     dev)
-        cargo build --locked -p thalweg
+        # Built by itself it would have other features, and so would all that it depends on.
         stripped "$target/debug/thalweg" "$work/thalweg"
         ;;
     *)
