@@ -68,7 +68,7 @@ fn a_camera_that_is_pulled_and_plugged_in_again_goes_on_where_it_would_be_by_its
         "until {program} cat runs/run-000001 --event 0 >/dev/null 2>&1; do sleep 0.1; done\n\
          exec 3</dev/video0\nv4l2-ctl -d /dev/video0 -c disconnect=1\nsleep 1\nexec 3<&-"
     );
-    let device = "width = 640, height = 360, format = \"GREY\"";
+    let device = "width = 640, height = 360, format = \"GREY\", rate = 15";
     let (report, log) = record(out.path(), "events = 60", VIVID, device, &script);
     assert!(log.contains("images are written into slots by its driver, as pages"), "{log}");
     assert!(log.contains("was unplugged") && log.contains("/dev/video0 is there again"), "{log}");
