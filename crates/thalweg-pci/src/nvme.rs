@@ -77,6 +77,8 @@ pub struct Nvme {
     look: Option<Duration>,
     /// Since when nothing was answered of what is under way.
     silent: Option<Duration>,
+    /// How often it has called.
+    interrupts: u64,
 }
 
 #[derive(Debug)]
@@ -146,6 +148,7 @@ impl Nvme {
             next: 0,
             look: None,
             silent: None,
+            interrupts: 0,
         })
     }
 
@@ -562,6 +565,7 @@ impl Acquisition for Nvme {
         let mut done = open.completion(OURS);
         // Having called, it is looked at again: what is done after that calls anew.
         if done.is_none() && open.interrupt.as_ref().is_some_and(Interrupt::take) {
+            self.interrupts += 1;
             done = open.completion(OURS);
         }
         let Some(Completion { command, status }) = done else {
@@ -592,5 +596,9 @@ impl Acquisition for Nvme {
 
     fn next_time(&self) -> Option<Duration> {
         self.look
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        vec![("interrupts", self.interrupts)]
     }
 }
