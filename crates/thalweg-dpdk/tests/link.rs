@@ -1,4 +1,4 @@
-//! The stories of [`thalweg_link::conformance`] over DPDK: between two ports of this process, over shared memory
+//! The stories of [`thalweg_link_conformance`] over DPDK: between two ports of this process, over shared memory
 //! (net_memif).
 //!
 //! A port over memif that goes may take its peer along (see the crate's first page), so ports outlive their tests and are
@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use thalweg_arena::{Arena, Piece};
 use thalweg_dpdk::{DpdkPort, Options, available};
 use thalweg_frames::{Counters, EthernetPort, FramesError, RawIo, Subnet};
-use thalweg_link::conformance::Medium;
-use thalweg_link::foul::Foul;
+use thalweg_link_conformance::Medium;
+use thalweg_link_conformance::Foul;
 use thalweg_link::parts::{DATAGRAMS, builder_over, source_over};
 use thalweg_link::{
     Abilities, Adapter, Address, BuilderEndpoint, Eager, LinkError, LinkKind, SourceEndpoint, Transport, Watch,
@@ -203,7 +203,7 @@ macro_rules! with_dpdk {
         $(#[test]
         fn $story() {
             match available() {
-                Ok(_) => thalweg_link::conformance::$story(Memif($pairs)),
+                Ok(_) => thalweg_link_conformance::$story(Memif($pairs)),
                 Err(reason) => skipped(reason),
             }
         })*
@@ -218,5 +218,5 @@ macro_rules! foul_pairs {
     ($($story:ident)*) => { with_dpdk! { &Pairs { foul: true } => $($story)* } };
 }
 
-thalweg_link::link_conformance! { mod memif; pairs }
-thalweg_link::link_conformance! { mod foul_memif; foul_pairs }
+thalweg_link_conformance::link_conformance! { mod memif; pairs }
+thalweg_link_conformance::link_conformance! { mod foul_memif; foul_pairs }

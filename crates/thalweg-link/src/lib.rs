@@ -68,20 +68,16 @@
 //! | `buffer` | A TCP socket's buffers, for all that may be on its way from the beginning |
 //! | `copy` | Copies are counted where they are made |
 //! | `error` | What ends a link |
-//! | `conformance` | What every link must do, told once and tried on each kind of them |
-//! | `foul` | A port that loses, doubles and delays what it is given: for tests |
+//!
+//! What every link must do is told in `thalweg-link-conformance`, as tests.
 #![forbid(unsafe_code)]
 
 mod adapter;
 mod address;
 mod buffer;
-#[cfg(feature = "conformance")]
-pub mod conformance;
 mod copy;
 mod endpoint;
 mod error;
-#[cfg(feature = "conformance")]
-pub mod foul;
 mod frames;
 mod kind;
 

@@ -1,11 +1,11 @@
-//! The stories of [`thalweg_link::conformance`], on each kind of link here, and on one that exists to be tried.
+//! The stories of [`thalweg_link_conformance`], on each kind of link here, and on one that exists to be tried.
 
 mod packets;
 
 use std::path::Path;
 use std::time::Duration;
 use thalweg_link::LinkKind;
-use thalweg_link::conformance::{BuilderEnd, Medium, Over, SourceEnd};
+use thalweg_link_conformance::{BuilderEnd, Medium, Over, SourceEnd};
 use thalweg_link::memory::{Impairments, Network};
 
 struct Memory(Network);
@@ -38,15 +38,15 @@ macro_rules! with_impairments {
             $(#[test] fn $story(seed: u64, lost in 0u32..250, doubled in 0u32..250, jitter in 0u64..30_000) {
                 let jitter = Duration::from_micros(jitter);
                 let impairments = Impairments { lost, doubled, jitter, ..Impairments::FOUL };
-                thalweg_link::conformance::$story(Memory(Network::new(impairments, seed)));
+                thalweg_link_conformance::$story(Memory(Network::new(impairments, seed)));
             })*
         }
     };
 }
 
-thalweg_link::link_conformance!(tcp, Over::new(LinkKind::TCP));
-thalweg_link::link_conformance!(udp, Over::new(LinkKind::UDP));
-thalweg_link::link_conformance!(shm, Over::new(LinkKind::SHM));
-thalweg_link::link_conformance!(unix_packets, Over::new(LinkKind::register(&packets::PACKETS)));
-thalweg_link::link_conformance!(memory, Memory(Network::new(Impairments::PERFECT, 0)));
-thalweg_link::link_conformance! { mod lossy_memory; with_impairments }
+thalweg_link_conformance::link_conformance!(tcp, Over::new(LinkKind::TCP));
+thalweg_link_conformance::link_conformance!(udp, Over::new(LinkKind::UDP));
+thalweg_link_conformance::link_conformance!(shm, Over::new(LinkKind::SHM));
+thalweg_link_conformance::link_conformance!(unix_packets, Over::new(LinkKind::register(&packets::PACKETS)));
+thalweg_link_conformance::link_conformance!(memory, Memory(Network::new(Impairments::PERFECT, 0)));
+thalweg_link_conformance::link_conformance! { mod lossy_memory; with_impairments }

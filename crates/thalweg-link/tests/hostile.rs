@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_arena::{Arena, Block, BlockPool, Doorbell, Ring, RingReceiver, RingSender, Span, recv_fds, send_fds};
-use thalweg_link::conformance::{BuilderEnd, Listening, SourceEnd};
+use thalweg_link_conformance::{BuilderEnd, Listening, SourceEnd};
 use thalweg_link::{Address, Bytes, Eager, Interest, LinkError, LinkKind, Poller, Received, SourceGreeting};
 use thalweg_wire::{
     Announcement, Capabilities, Disposition, EventId, Hello, MESSAGE_LEN, MESSAGE_MAGIC, Message, PROTOCOL_VERSION,

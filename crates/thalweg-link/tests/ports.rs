@@ -1,9 +1,9 @@
-//! The stories of [`thalweg_link::conformance`] over ports that lose a tenth, double a tenth and delay a tenth of what they
+//! The stories of [`thalweg_link_conformance`] over ports that lose a tenth, double a tenth and delay a tenth of what they
 //! are given: UDP sockets; and AF_XDP, which needs hosts of its own, also as it is.
 
 use thalweg_frames::UdpPort;
-use thalweg_link::conformance::Over;
-use thalweg_link::foul::Foul;
+use thalweg_link_conformance::Over;
+use thalweg_link_conformance::Foul;
 use thalweg_link::parts::{DATAGRAMS, builder_over, source_over};
 use thalweg_link::{Abilities, Adapter, Address, BuilderEndpoint, Eager, LinkError, LinkKind};
 use thalweg_link::{SourceEndpoint, Transport, Watch};
@@ -30,7 +30,7 @@ impl Transport for FoulUdp {
     }
 }
 
-thalweg_link::link_conformance!(foul_udp, Over::new(LinkKind::register(&FoulUdp)));
+thalweg_link_conformance::link_conformance!(foul_udp, Over::new(LinkKind::register(&FoulUdp)));
 
 #[cfg(feature = "af-xdp")]
 mod past_the_kernel {
@@ -39,7 +39,7 @@ mod past_the_kernel {
     use std::sync::atomic::{AtomicU16, Ordering};
     use std::sync::{Arc, LazyLock, Mutex, PoisonError};
     use thalweg_frames::{AfXdpPort, FrameIo};
-    use thalweg_link::conformance::arena;
+    use thalweg_link_conformance::arena;
     use thalweg_netns::Network;
     use thalweg_skip::skipped;
 
@@ -107,7 +107,7 @@ mod past_the_kernel {
             $(#[test]
             fn $story() {
                 match Network::new(2, 1500) {
-                    Ok(_) => thalweg_link::conformance::$story(Over::new(LinkKind::register($kind))),
+                    Ok(_) => thalweg_link_conformance::$story(Over::new(LinkKind::register($kind))),
                     Err(reason) => skipped(reason),
                 }
             })*
@@ -122,6 +122,6 @@ mod past_the_kernel {
         ($($story:ident)*) => { on_hosts_of_their_own! { &Cabled { foul: true } => $($story)* } };
     }
 
-    thalweg_link::link_conformance! { mod as_it_is; af_xdp }
-    thalweg_link::link_conformance! { mod foul; foul_af_xdp }
+    thalweg_link_conformance::link_conformance! { mod as_it_is; af_xdp }
+    thalweg_link_conformance::link_conformance! { mod foul; foul_af_xdp }
 }

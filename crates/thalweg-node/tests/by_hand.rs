@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
-use thalweg_link::conformance::SourceEnd;
+use thalweg_link_conformance::SourceEnd;
 use thalweg_link::{Address, Interest, LinkKind, Poller, SourceGreeting};
 use thalweg_node::{BuilderNode, BuilderReport, Handle, Topology};
 use thalweg_store::{Run, verify};

@@ -442,8 +442,8 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::time::Duration;
-    use thalweg_link::conformance::Listening;
     use thalweg_link::{Address, Eager, LinkKind, Poller};
+    use thalweg_link_conformance::Listening;
     use thalweg_wire::{Capabilities, PayloadType, RunNumber, SourceId, Status, TaiNanos, Welcome};
 
     const SLOT: u32 = 128;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Slot, SlotPool};
-use thalweg_link::conformance::SourceEnd;
+use thalweg_link_conformance::SourceEnd;
 use thalweg_link::{Address, LinkError, SourceGreeting};
 use thalweg_wire::{
     Announcement, Capabilities, Disposition, EventId, FragmentHeader, GAMMA, HEADER_LEN, Hello, Losses, MESSAGE_LEN,

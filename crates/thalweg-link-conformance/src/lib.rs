@@ -1,19 +1,26 @@
 //! What every link must do, told once and tried on each kind of them.
 //!
 //! ```text
-//! thalweg_link::link_conformance!(mine, Over::new(LinkKind::register(&Mine)));
+//! use thalweg_link_conformance::{Over, link_conformance};
+//!
+//! link_conformance!(mine, Over::new(LinkKind::register(&Mine)));
 //! ```
 //!
 //! makes a module of tests, `mine`, one for each story below. A kind of link with a time of its own brings a [`Medium`]
 //! of its own. Nothing sleeps: where both ends have nothing to do the test waits for their descriptors (or lets virtual
 //! time pass), and a wait in vain fails it.
-
+//!
+//! A link of frames is tried over a [`Foul`] port, too. [`SourceEnd`], [`BuilderEnd`] and [`Listening`] serve tests in
+//! which one end is played by hand.
+//!
+//! The crate is for `[dev-dependencies]` only.
+#![forbid(unsafe_code)]
 #![expect(missing_docs, clippy::missing_panics_doc, reason = "a story's name tells it; it panics where it is not so")]
 
-use crate::{
-    Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Endpoint, Endpoints, Interest, LinkError, LinkKind, Poller,
-    Received, SourceEndpoint, SourceGreeting, SourceLink,
-};
+mod foul;
+
+pub use foul::Foul;
+
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
@@ -21,6 +28,10 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, Block, BlockPool, Span};
+use thalweg_link::{
+    Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Endpoint, Endpoints, Interest, LinkError, LinkKind, Poller,
+    Received, SourceEndpoint, SourceGreeting, SourceLink,
+};
 use thalweg_wire::{
     Accounts, Announcement, Capabilities, Disposition, EventId, Hello, Message, RecordBytes, Refusal, RunNumber,
     SourceId, TaiNanos, Welcome, crc32c,
@@ -202,7 +213,7 @@ impl Listening {
     /// Opens it.
     ///
     /// # Errors
-    /// As [`Transport::builder`](crate::Transport::builder).
+    /// As [`Transport::builder`](thalweg_link::Transport::builder).
     pub fn open(address: &Address, eager: Eager) -> Result<Self, LinkError> {
         let mut all = Endpoints::<dyn BuilderEndpoint>::new()?;
         let address = all.add(address, eager)?;
@@ -905,7 +916,7 @@ pub fn copies_are_counted<M: Medium>(medium: M) {
     }
 }
 
-/// A module of tests that try a kind of link: see [`conformance`](crate::conformance).
+/// A module of tests that try a kind of link: see [the first page](crate).
 ///
 /// `link_conformance!(NAME, MEDIUM)` makes a test of each story, with a new `MEDIUM`. `link_conformance! { mod NAME;
 /// MACRO }` gives the names of the stories to a macro instead.
@@ -944,7 +955,7 @@ macro_rules! link_conformance {
     (@each [tests { $medium:expr }] $($story:ident)*) => {
         $(#[test]
         fn $story() {
-            $crate::conformance::$story($medium);
+            $crate::$story($medium);
         })*
     };
     (@each [$macro:ident] $($story:ident)*) => {
