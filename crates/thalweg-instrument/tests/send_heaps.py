@@ -1,5 +1,5 @@
 """Sends SPEAD heaps by spead2: send_heaps.py PORT FLAVOUR HEAPS BYTES PACKET. Heap n (from 0) is filled with what
-`content` of tests/listening.rs computes."""
+`content` of tests/it/listening.rs computes."""
 
 import sys
 

@@ -9,7 +9,7 @@
 //! The first camera is called CAM0 and is at 127.0.0.10, the next CAM1 at 127.0.0.11. They are there until Ctrl-C.
 
 #[allow(dead_code, reason = "tests ask it for more")]
-#[path = "../tests/common/camera.rs"]
+#[path = "../tests/it/common/camera.rs"]
 mod camera;
 
 use camera::{Camera, Model};

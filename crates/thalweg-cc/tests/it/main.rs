@@ -1,0 +1,3 @@
+//! The congestion controls, outside a kernel.
+
+mod replay;

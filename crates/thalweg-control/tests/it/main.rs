@@ -1,0 +1,5 @@
+//! Run control, driven from outside as builders drive it.
+
+mod assign;
+mod schedules;
+mod stories;

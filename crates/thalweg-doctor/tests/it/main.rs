@@ -1,0 +1,3 @@
+//! The probes, on this machine.
+
+mod examine;

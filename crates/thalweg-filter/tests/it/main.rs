@@ -1,0 +1,3 @@
+//! Trigger levels, from outside.
+
+mod program;

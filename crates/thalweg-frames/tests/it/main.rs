@@ -1,0 +1,5 @@
+//! Ports, with real datagrams.
+
+#[cfg(feature = "af-xdp")]
+mod af_xdp;
+mod udp;

@@ -1,0 +1,3 @@
+//! Cameras that are not ours.
+
+mod aravis;

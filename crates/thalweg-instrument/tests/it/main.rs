@@ -1,0 +1,3 @@
+//! Instruments, over real sockets.
+
+mod listening;

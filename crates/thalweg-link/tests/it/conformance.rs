@@ -1,0 +1,51 @@
+//! The stories of [`thalweg_link_conformance`], on each kind of link here, and on one that exists to be tried.
+
+use crate::packets;
+use std::path::Path;
+use std::time::Duration;
+use thalweg_link::LinkKind;
+use thalweg_link::memory::{Impairments, Network};
+use thalweg_link_conformance::{BuilderEnd, Medium, Over, SourceEnd, link_conformance};
+
+struct Memory(Network);
+
+impl Medium for Memory {
+    fn is_faithful(&self) -> bool {
+        false
+    }
+
+    fn kind(&self) -> LinkKind {
+        self.0.kind()
+    }
+
+    fn directory(&self) -> &Path {
+        Path::new("/")
+    }
+
+    fn wait(&mut self, source: Option<&mut SourceEnd>, builder: Option<&mut BuilderEnd>) {
+        let next = source.map(|end| end.next_timeout()).into_iter().chain(builder.map(|end| end.next_timeout()));
+        self.0.advance_to(next.flatten().min().unwrap_or_default());
+        assert!(self.0.now() < Duration::from_secs(600), "ten minutes have passed, and nothing came of it");
+    }
+}
+
+/// Each story under a few kinds of impairments.
+macro_rules! with_impairments {
+    ($($story:ident)*) => {
+        proptest::proptest! {
+            #![proptest_config(proptest::test_runner::Config::with_cases(8))]
+            $(#[test] fn $story(seed: u64, lost in 0u32..250, doubled in 0u32..250, jitter in 0u64..30_000) {
+                let jitter = Duration::from_micros(jitter);
+                let impairments = Impairments { lost, doubled, jitter, ..Impairments::FOUL };
+                thalweg_link_conformance::$story(Memory(Network::new(impairments, seed)));
+            })*
+        }
+    };
+}
+
+link_conformance!(tcp, Over::new(LinkKind::TCP));
+link_conformance!(udp, Over::new(LinkKind::UDP));
+link_conformance!(shm, Over::new(LinkKind::SHM));
+link_conformance!(unix_packets, Over::new(LinkKind::register(&packets::PACKETS)));
+link_conformance!(memory, Memory(Network::new(Impairments::PERFECT, 0)));
+link_conformance! { mod lossy_memory; with_impairments }

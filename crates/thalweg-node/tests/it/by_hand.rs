@@ -1,0 +1,475 @@
+//! Nodes whose peer is played by hand: it does what no honest node does, or does it all at once.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+use thalweg_arena::{Arena, Span};
+use thalweg_link::{Address, Interest, LinkKind, Poller, SourceGreeting};
+use thalweg_link_conformance::SourceEnd;
+use thalweg_node::{BuilderNode, BuilderReport, Handle, Topology};
+use thalweg_store::{Run, verify};
+use thalweg_wire::{
+    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Heard,
+    Hello, Left, MESSAGE_LEN, Message, Room, RunNumber, SourceId, Status, crc32c,
+};
+
+/// A bound on waiting, for tests that would otherwise hang.
+const LONG: Duration = Duration::from_secs(60);
+const SOURCE: SourceId = SourceId::new(1, 0);
+const TCP: &str = "tcp:127.0.0.1:0";
+/// Bytes of a record: a header, and as many of payload.
+const RECORD: usize = 2 * HEADER_LEN;
+const LEVELS: &str = "level2 = { sources = [\"s0\"], accept = 1.0 }\nfilter = { accept = 1.0 }";
+
+#[test]
+fn what_came_before_an_offence_is_recorded_and_the_run_ends() {
+    let offence = Message::Offer(Announcement { ticket: 2, ..held(0) }).encode();
+    let (zero, one) = (data(0, &record(SOURCE, 0, 0, 64)), data(1, &record(SOURCE, 1, 0, 64)));
+    for levels in ["", LEVELS] {
+        for (segment, recorded) in [
+            ([&offence[..], &zero, &one].concat(), 0),
+            ([&zero[..], &offence, &one].concat(), 1),
+            ([&zero[..], &one, &offence].concat(), 2),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let builder = Builder::start(folder.path(), "events = 100", TCP, levels);
+            let mut source = builder.greeted();
+            source.say(&[Message::Offer(held(0)), Message::Offer(held(1))]);
+            source.until(|message| matches!(message, Message::Fetch { ticket: 1, .. }));
+            source.0.write_all(&segment).unwrap();
+            source.until(|message| matches!(message, Message::Refuse { .. }));
+            let report = builder.report();
+            assert!(report.reasons[0].contains("event 0"), "{:?}", report.reasons);
+            check(&report, recorded);
+        }
+    }
+}
+
+#[test]
+fn a_fragment_in_pieces_that_come_together_ends_its_source_and_not_the_builder() {
+    for levels in ["", LEVELS] {
+        let folder = tempfile::tempdir().unwrap();
+        let builder = Builder::start(folder.path(), "events = 100", TCP, levels);
+        let mut source = builder.greeted();
+        source.say(&[Message::Offer(held(0)), Message::Offer(Announcement { ticket: 1, ..held(0) })]);
+        source.until(|message| matches!(message, Message::Fetch { ticket: 1, .. }));
+        source
+            .0
+            .write_all(&[data(0, &record(SOURCE, 0, 0, 128)), data(1, &record(SOURCE, 0, 64, 128))].concat())
+            .unwrap();
+        source.until(|message| matches!(message, Message::Refuse { .. }));
+        let report = builder.report();
+        assert!(report.reasons[0].contains("in pieces, which cannot be recorded"), "{:?}", report.reasons);
+        check(&report, 0);
+    }
+}
+
+#[test]
+fn in_shared_memory_too_an_offence_loses_no_place() {
+    for levels in ["", LEVELS] {
+        for offence_first in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let builder = Builder::start(folder.path(), "events = 100", &shm(folder.path()), levels);
+            let mut arena = Arena::create("source", 1).unwrap();
+            let mut link = in_shared_memory(&builder, &arena, true);
+            until_told_where_to_end(&mut link);
+            let mut heard = Vec::new();
+            arena[..RECORD].copy_from_slice(&record(SOURCE, 0, 0, 64));
+            link.offer(&held(0));
+            link.flush().unwrap();
+            if offence_first {
+                // The fetch has come. It is granted as the link listens, and shown to the builder with what was said
+                // before.
+                wait(&mut link);
+                link.offer(&Announcement { count: 2, ..held(0) });
+                let _ = link.receive(&mut heard);
+            } else {
+                while link.withdraw(0) {
+                    wait(&mut link);
+                    link.receive(&mut heard).unwrap();
+                }
+                link.send(&Message::Pause);
+                let _ = link.flush();
+            }
+            let report = builder.report();
+            check(&report, u64::from(!offence_first));
+        }
+    }
+}
+
+#[test]
+fn what_is_changed_in_shared_memory_after_it_was_checked_is_not_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let listen = format!("{TCP}\", \"{}", shm(folder.path()));
+    let levels = format!("{LEVELS}\ncheck = \"payload\"\ndeadline = \"60s\"");
+    let builder = Builder::start(folder.path(), "events = 1", &listen, &levels);
+    let mut arena = Arena::create("source", 1).unwrap();
+    let other = SourceId::new(1, 1);
+    let (mut link, mut peer) = (in_shared_memory(&builder, &arena, false), builder.connected(other));
+    until_told_where_to_end(&mut link);
+    arena[..RECORD].copy_from_slice(&record(SOURCE, 0, 0, 64));
+    link.offer(&held(0));
+    let books = Message::End(Accounts { accepted: 1, tickets: 1, ..Accounts::default() });
+    link.send(&books);
+    link.flush().unwrap();
+    // What the other has is asked for when level 2 has seen this, whole as it is.
+    peer.until(|message| matches!(message, Message::Start { .. }));
+    peer.say(&[Message::Offer(held(0)), books]);
+    peer.until(|message| matches!(message, Message::Fetch { .. }));
+    arena[HEADER_LEN] ^= 1;
+    peer.0.write_all(&data(0, &record(other, 0, 0, 64))).unwrap();
+    let report = builder.report();
+    assert_eq!((report.ledger.sources[0].lost, report.ledger.sources[1].recorded), (1, 1), "{:?}", report.ledger);
+    check(&report, 0);
+    let run = Run::open(report.directory.as_ref().unwrap()).unwrap();
+    let event = run.events().next().unwrap().unwrap();
+    let gap = event.fragments.iter().find(|fragment| fragment.header.source == SOURCE).unwrap();
+    assert!(gap.header.status.contains(Status::MISSING | Status::CORRUPT), "{:?}", gap.header);
+}
+
+#[test]
+fn a_source_that_is_given_up_while_it_is_connected_leaves_nothing_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "", TCP, "deadline = \"60s\"");
+    let mut source = builder.greeted();
+    source.say(&[Message::Offer(held(0))]);
+    source.until(|message| matches!(message, Message::Fetch { .. }));
+    builder.handle.press();
+    source.until(|message| matches!(message, Message::Pause));
+    source.say(&[Message::Paused { next: EventId(1), asked_by: 0 }]);
+    // It owes data and its final counters, and sends neither.
+    let text = source.until(|message| matches!(message, Message::Refuse { .. }));
+    assert!(
+        text.starts_with("source 1.0 was given up: it did not end and send its final counters within 2s"),
+        "{text}"
+    );
+    check(&builder.report(), 0);
+}
+
+#[test]
+fn offers_keep_to_the_padding_of_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "events = 100", TCP, "");
+    let mut source = builder.greeted();
+    source.say(&[Message::Offer(Announcement { bytes: 100, ..held(0) })]);
+    let text = source.until(|message| matches!(message, Message::Refuse { .. }));
+    assert!(text.contains("100 bytes, which is no multiple of 64: count the padding behind each record"), "{text}");
+    check(&builder.report(), 0);
+}
+
+/// It lets deadlines pass again once no block is waited for, be it that who was to be asked is gone.
+#[test]
+fn a_builder_that_was_short_of_blocks_gives_up_a_source_that_left_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let short = "deadline = \"200ms\"\nblocks = 4\nblock = \"256KiB\"";
+    let builder = Builder::start(folder.path(), "events = 100", TCP, short);
+    let mut source = builder.connect(Hello { slot_bytes: 128 << 10, max_payload: 100 << 10, ..hello() });
+    source.until(|message| matches!(message, Message::Start { .. }));
+    // A block holds one of these: for the fifth there is none.
+    let offers: Vec<Message> =
+        (0..5).map(|ticket| Message::Offer(Announcement { bytes: 128 << 10, ..held(ticket) })).collect();
+    source.say(&offers);
+    source.until(|message| matches!(message, Message::Fetch { ticket: 3, .. }));
+    drop(source);
+    check(&builder.report(), 0);
+}
+
+/// What a builder repeats of the capabilities that were said.
+fn welcomed(peer: &mut Peer) -> Capabilities {
+    loop {
+        if let (Message::Welcome(welcome), _) = peer.on_message() {
+            return welcome.capabilities;
+        }
+    }
+}
+
+#[test]
+fn where_events_are_assigned_a_source_must_know_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "events = 1\nassignment = \"by-room\"", TCP, "");
+    let text = builder.connected(SOURCE).until(|message| matches!(message, Message::Refuse { .. }));
+    assert!(text.contains("assigns events to builders by room, which this source does not know of"), "{text}");
+    let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
+    assert_eq!(welcomed(&mut source), Capabilities::ASSIGNED);
+    // Where they are not, it is as if nothing had been said, and nobody speaks of it.
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "events = 1", TCP, "");
+    let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
+    assert_eq!(welcomed(&mut source), Capabilities::empty());
+    source.until(|message| matches!(message, Message::Start { .. }));
+    source.say(&[Message::Heard(Heard::default())]);
+    let text = source.until(|message| matches!(message, Message::Refuse { .. }));
+    assert!(text.contains("unexpected: Heard"), "{text}");
+    check(&builder.report(), 0);
+}
+
+#[test]
+fn events_are_assigned_as_a_source_passes_on_what_a_builder_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "events = 3\nassignment = \"by-room\"", TCP, "");
+    let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
+    let room = loop {
+        if let (Message::Room(room), _) = source.on_message() {
+            break room;
+        }
+    };
+    assert_eq!((room.builder, room.closed_below, room.closed), (0, EventId(0), 0));
+    assert!(room.room > 0);
+    source.say(&[Message::Heard(Heard { room, contact: Contact::Connected, ..Heard::default() })]);
+    source.until(|message| *message == Message::Assign(Assign { first: EventId(0), count: 3, builder: 0 }));
+    source.say(&[Message::Offer(held(0))]);
+    source.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
+    source.0.write_all(&data(0, &record(SOURCE, 0, 0, 64))).unwrap();
+    // It has nothing for the others.
+    let accounts = Accounts { accepted: 1, tickets: 1, ..Accounts::default() };
+    source.say(&[Message::Passed { below: EventId(3), tickets: 1 }, Message::End(accounts)]);
+    source.until(|message| matches!(message, Message::Bye));
+    let report = builder.report();
+    assert_eq!((report.state.as_str(), report.events, report.left_out.len()), ("COMPLETE", 1, 0), "{report:?}");
+}
+
+#[test]
+fn nonsense_about_assignments_ends_a_source() {
+    let room = Room { builder: 1, ..Room::default() };
+    let left = Left { builder: 0, accepted: u64::MAX, ..Left::default() };
+    for (nonsense, why) in [
+        (Message::Heard(Heard { room, ..Heard::default() }), "how much room builder 1 has, and there are 1"),
+        (Message::Left(left), "builder 0 was not left out"),
+        (Message::Passed { below: EventId(u64::MAX), tickets: 0 }, "passed event 18446744073709551615"),
+        (Message::Room(room), "builder's message"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let builder = Builder::start(folder.path(), "events = 3\nassignment = \"by-room\"", TCP, "");
+        let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
+        source.until(|message| matches!(message, Message::Start { .. }));
+        source.say(&[nonsense]);
+        let text = source.until(|message| matches!(message, Message::Refuse { .. }));
+        assert!(text.contains(why), "{text}");
+        check(&builder.report(), 0);
+    }
+}
+
+/// Who is told of a slot is woken. A device that waits can wait for the next fetch; one that drops loses what has no slot.
+#[test]
+fn a_source_whose_device_waits_hears_of_a_free_slot_together_with_the_next_fetch() {
+    for (policy, waits) in [("block", true), ("drop-newest", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let listen = format!("{TCP}\", \"{}", shm(folder.path()));
+        // Room for one record at a time.
+        let builder = Builder::start(folder.path(), "", &listen, &format!("window = {RECORD}\ndeadline = \"60s\""));
+        let description = format!("{{\"policy\":\"{policy}\"}}");
+        let introduced = |source| {
+            let length = description.len() as u32;
+            builder.introduced(Hello { source, description: length, ..hello() }, &description)
+        };
+        let other = SourceId::new(1, 1);
+        let (mut peer, mut rival) = (introduced(SOURCE), introduced(other));
+        peer.until(|message| matches!(message, Message::Start { .. }));
+        rival.until(|message| matches!(message, Message::Start { .. }));
+        rival.say(&[Message::Offer(held(0))]);
+        rival.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
+        peer.say(&[Message::Offer(held(0)), Message::Offer(held(1))]);
+        rival.0.write_all(&data(0, &record(other, 0, 0, 64))).unwrap();
+        peer.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
+        // Event 1 is the rival's turn. What goes out to it goes out behind what there is to say to the other.
+        rival.say(&[Message::Offer(held(1))]);
+        peer.0.write_all(&data(0, &record(SOURCE, 0, 0, 64))).unwrap();
+        rival.until(|message| matches!(message, Message::Fetch { ticket: 1, .. }));
+        peer.0.set_nonblocking(true).unwrap();
+        let told = peer.0.peek(&mut [0]).is_ok();
+        peer.0.set_nonblocking(false).unwrap();
+        assert_eq!(told, !waits, "{policy}");
+        rival.0.write_all(&data(1, &record(other, 1, 0, 64))).unwrap();
+        assert!(matches!(peer.on_message().0, Message::Release { below: 1 }));
+        assert!(matches!(peer.on_message().0, Message::Fetch { ticket: 1, .. }));
+        builder.handle.press();
+        builder.handle.press();
+        check(&builder.report(), 1);
+    }
+}
+
+/// A builder at work, with one source for each address it listens at.
+struct Builder {
+    addresses: Vec<Address>,
+    handle: Handle,
+    report: Receiver<BuilderReport>,
+}
+
+impl Builder {
+    /// `run` and `builder` are further lines of the topology, of these two.
+    fn start(folder: &Path, run: &str, listen: &str, builder: &str) -> Self {
+        let file = folder.join("topology.toml");
+        let sources = if listen.contains("\", \"") { 2 } else { 1 };
+        let sources: String = (0..sources).map(|n| format!("[[source]]\nname = \"s{n}\"\nid = \"1.{n}\"\n")).collect();
+        let text = format!(
+            "[run]\n{run}\ndirectory = \"{}\"\ntimeout = \"2s\"\n\
+             [[builder]]\nname = \"b\"\nlisten = [\"{listen}\"]\n{builder}\n{sources}",
+            folder.display()
+        );
+        std::fs::write(&file, text).unwrap();
+        let node = BuilderNode::new(&Topology::load(&file).unwrap(), "b").unwrap();
+        let addresses = node.addresses();
+        let handle = Handle::new().unwrap();
+        let (sender, report) = channel();
+        thread::spawn({
+            let handle = handle.clone();
+            move || {
+                // Nobody waits for it where the test has failed.
+                let _ = sender.send(node.run(&handle).unwrap());
+            }
+        });
+        Self { addresses, handle, report }
+    }
+
+    /// A source to which it has said that the run has begun.
+    fn greeted(&self) -> Peer {
+        let mut peer = self.connected(SOURCE);
+        peer.until(|message| matches!(message, Message::Start { .. }));
+        peer
+    }
+
+    fn connected(&self, source: SourceId) -> Peer {
+        self.connect(Hello { source, ..hello() })
+    }
+
+    fn connect(&self, hello: Hello) -> Peer {
+        self.introduced(hello, "{}")
+    }
+
+    fn introduced(&self, hello: Hello, description: &str) -> Peer {
+        let tcp = self.addresses.iter().find_map(Address::host_port);
+        let mut peer = Peer(TcpStream::connect(tcp.unwrap()).unwrap());
+        peer.0.set_read_timeout(Some(LONG)).unwrap();
+        peer.say(&[Message::Hello(hello)]);
+        peer.0.write_all(description.as_bytes()).unwrap();
+        peer
+    }
+
+    fn report(&self) -> BuilderReport {
+        self.report.recv_timeout(LONG).expect("the run ends by itself")
+    }
+}
+
+/// A connection to a node.
+struct Peer(TcpStream);
+
+impl Peer {
+    fn say(&mut self, messages: &[Message]) {
+        self.0.write_all(&messages.iter().flat_map(Message::encode).collect::<Vec<u8>>()).unwrap();
+    }
+
+    /// The next message, and what comes with it.
+    fn on_message(&mut self) -> (Message, String) {
+        let mut cell = [0; MESSAGE_LEN];
+        self.0.read_exact(&mut cell).unwrap();
+        let message = Message::decode(&cell).unwrap();
+        let mut body = vec![0; message.body_len()];
+        self.0.read_exact(&mut body).unwrap();
+        (message, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Listens until it hears this, and tells what came with it.
+    fn until(&mut self, expected: impl Fn(&Message) -> bool) -> String {
+        loop {
+            let (message, text) = self.on_message();
+            if expected(&message) {
+                return text;
+            }
+        }
+    }
+}
+
+fn hello() -> Hello {
+    Hello {
+        session: 7,
+        source: SOURCE,
+        builder: 0,
+        builders: 1,
+        slots: 8,
+        slot_bytes: 4096,
+        max_payload: 64,
+        capabilities: Capabilities::empty(),
+        description: 2,
+    }
+}
+
+/// An offer of one record.
+fn held(ticket: u64) -> Announcement {
+    Announcement {
+        ticket,
+        first: EventId(ticket),
+        arena_offset: 0,
+        count: 1,
+        bytes: RECORD as u32,
+        disposition: Disposition::Held,
+    }
+}
+
+/// 64 bytes of a fragment that has `total_length`.
+fn record(source: SourceId, event: u64, offset: u32, total_length: u32) -> Vec<u8> {
+    let payload = [event as u8; 64];
+    let header = FragmentHeader {
+        run: RunNumber(1),
+        event: EventId(event),
+        source,
+        total_length,
+        offset,
+        piece_length: 64,
+        payload_crc: crc32c(&payload),
+        ..FragmentHeader::default()
+    };
+    [&header.encode()[..], &payload].concat()
+}
+
+fn data(ticket: u64, bytes: &[u8]) -> Vec<u8> {
+    [&Message::Data { ticket, offset: 0, length: bytes.len() as u32 }.encode()[..], bytes].concat()
+}
+
+fn shm(folder: &Path) -> String {
+    format!("shm:{}", folder.join("socket").display())
+}
+
+/// A source whose arena the builder maps.
+fn in_shared_memory(builder: &Builder, arena: &Span, withdraws: bool) -> SourceEnd {
+    let address = builder.addresses.iter().find(|address| address.kind() == LinkKind::SHM);
+    let (hello, arena) = (Hello { capabilities: withdrawing(withdraws), ..hello() }, Arc::clone(arena.arena()));
+    SourceEnd::connect(address.unwrap(), &SourceGreeting { hello, description: "{}".into(), arena }).unwrap()
+}
+
+fn until_told_where_to_end(link: &mut SourceEnd) {
+    let mut heard = Vec::new();
+    while !heard.iter().any(|message| matches!(message, Message::StopAt { .. })) {
+        wait(link);
+        link.receive(&mut heard).unwrap();
+    }
+}
+
+fn wait(link: &mut SourceEnd) {
+    if !link.prepare_wait() {
+        return;
+    }
+    let poller = Poller::new().unwrap();
+    poller.add(link.poller().as_fd(), 0, Interest::READ).unwrap();
+    let mut woken = false;
+    poller.wait(Some(LONG), |_| woken = true).unwrap();
+    assert!(woken, "nothing came");
+}
+
+/// The run is incomplete, and holds so many fragments.
+fn check(report: &BuilderReport, recorded: u64) {
+    assert_eq!(report.state, "INCOMPLETE");
+    assert_eq!(report.ledger.sources[0].recorded, recorded, "{:?}", report.ledger);
+    assert_eq!(report.ledger.unaccounted, 0);
+    let run = Run::open(report.directory.as_ref().unwrap()).unwrap();
+    let verified = verify(&run);
+    assert!(verified.consistent, "{:#?}", verified.problems);
+}
+
+fn withdrawing(withdraws: bool) -> Capabilities {
+    if withdraws { Capabilities::WITHDRAWS } else { Capabilities::empty() }
+}

@@ -1,0 +1,8 @@
+//! Nodes in one process, with links, devices and disks that are real or made up.
+
+mod acquisition;
+mod another_link;
+mod by_hand;
+mod lossy;
+mod push;
+mod trigger;

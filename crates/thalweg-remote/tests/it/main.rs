@@ -1,0 +1,3 @@
+//! The data server's clients, from outside.
+
+mod hostile;

@@ -1,0 +1,438 @@
+//! Damage costs itself and nothing else, and everybody who reads a run tells the same of it, once.
+
+use crate::common::{Builder, SOURCES, config, directory, payload};
+use rustix::fs::{CWD, FileType, Mode};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thalweg_store::format::Trailer;
+use thalweg_store::{
+    EventStatus, Follow, Followed, ProblemKind, RecorderConfig, Run, RunState, SalvageError, StoreError, Verdict,
+    VerifyReport, salvage, verify,
+};
+use thalweg_wire::{EventId, SourceId, Status};
+
+/// What becomes of a `run.json`.
+type Change = fn(&mut Value);
+/// What becomes of a run's files.
+type Damage = fn(&Path);
+
+const EVENTS: u64 = 100;
+
+/// A finished run of several segments, with several blocks in each.
+fn finished(directory: &Path) -> PathBuf {
+    record(directory).finish().path
+}
+
+/// The same, whose writer died.
+fn died(directory: &Path) -> PathBuf {
+    record(directory).die()
+}
+
+fn record(directory: &Path) -> Builder {
+    let config = RecorderConfig { segment_bytes: 64 << 10, ..config(directory) };
+    let mut builder = Builder::new(config, 4, 32 << 10);
+    (0..EVENTS).for_each(|event| builder.event(event, 1000));
+    builder
+}
+
+fn segment(path: &Path, number: u32) -> PathBuf {
+    path.join(format!("{number:05}.seg"))
+}
+
+fn flip(file: &Path, at: u64) {
+    let file = std::fs::File::options().read(true).write(true).open(file).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+/// Where a segment's footer begins.
+fn footer(path: &Path, number: u32) -> u64 {
+    Trailer::decode(&std::fs::read(segment(path, number)).unwrap()).unwrap().offset
+}
+
+/// Events that can be read, each as it was recorded.
+fn readable(run: &Run) -> BTreeSet<u64> {
+    run.events().flatten().map(|event| as_recorded(&event)).collect()
+}
+
+fn as_recorded(event: &thalweg_store::Event) -> u64 {
+    assert_eq!(event.fragments.len(), usize::from(SOURCES));
+    for fragment in &event.fragments {
+        assert_eq!(fragment.payload(), payload(event.id.0, fragment.header.source, 1000));
+    }
+    event.id.0
+}
+
+/// Events that following the run to its end gives, and how often it told of damage.
+fn followed(path: &Path) -> (BTreeSet<u64>, usize) {
+    let mut follow = Follow::open(path).unwrap();
+    let (mut events, mut told) = (BTreeSet::new(), 0);
+    loop {
+        match follow.next(Duration::ZERO) {
+            Ok(Followed::Event(event)) => assert!(events.insert(as_recorded(&event))),
+            Ok(Followed::End(_)) => return (events, told),
+            Ok(Followed::Quiet) => panic!("it has ended"),
+            Err(_) => told += 1,
+        }
+    }
+}
+
+/// That a run which was damaged in one place has one problem, and that all who read it agree on the rest. Returns the
+/// report and the events that are left.
+#[track_caller]
+fn one_problem(path: &Path) -> (VerifyReport, BTreeSet<u64>) {
+    let run = Run::open(path).unwrap();
+    let report = verify(&run);
+    assert_eq!(report.problem_count, 1, "{report}");
+    let left = readable(&run);
+    assert_eq!(left.len() as u64, report.events, "{report}");
+    assert_eq!(report.events + report.lost_events, EVENTS, "{report}");
+    let (events, told) = followed(path);
+    assert_eq!(events, left);
+    assert!(told > 0);
+    (report, left)
+}
+
+#[test]
+fn a_footer_costs_nothing_but_itself() {
+    let directory = directory();
+    let path = finished(directory.path());
+    let segments = Run::open(&path).unwrap().segments();
+    assert!(segments > 3);
+    for number in [0, 1, segments - 1] {
+        let (file, begins) = (segment(&path, number), footer(&path, number));
+        let length = std::fs::metadata(&file).unwrap().len();
+        // Its header, its table, its trailer.
+        for at in [begins + 9, begins + 70, length - 1] {
+            flip(&file, at);
+            let (report, left) = one_problem(&path);
+            assert_eq!((left.len() as u64, report.lost_blocks), (EVENTS, 0));
+            let problem = &report.problems[0];
+            assert!(matches!(problem.kind, ProblemKind::Segment { .. }), "{report}");
+            assert_eq!(
+                (problem.file.as_str(), problem.offset),
+                (file.file_name().unwrap().to_str().unwrap(), Some(begins))
+            );
+            flip(&file, at);
+        }
+    }
+    assert!(verify(&Run::open(&path).unwrap()).consistent);
+}
+
+#[test]
+fn what_stands_behind_a_footer_is_named_and_costs_nothing() {
+    let directory = directory();
+    let path = finished(directory.path());
+    for number in [0, 2] {
+        let file = segment(&path, number);
+        let whole = std::fs::read(&file).unwrap();
+        for junk in [vec![0xa5; 100_000], vec![0; 8192], b"x".to_vec(), whole[..32 << 10].to_vec()] {
+            std::fs::write(&file, [&whole[..], &junk].concat()).unwrap();
+            let run = Run::open(&path).unwrap();
+            let report = verify(&run);
+            assert_eq!((report.problem_count, readable(&run).len() as u64), (1, EVENTS), "{report}");
+            assert!(report.problems[0].text.contains(&format!("{} bytes", junk.len())), "{report}");
+        }
+        std::fs::write(&file, whole).unwrap();
+    }
+}
+
+#[test]
+fn a_segment_that_is_gone_takes_its_blocks_and_no_others() {
+    let directory = directory();
+    let path = finished(directory.path());
+    let whole = Run::open(&path).unwrap();
+    let last = whole.segments() - 1;
+    for number in [0, 1, last] {
+        let blocks = whole.blocks().iter().filter(|block| block.path() == segment(&path, number)).count() as u64;
+        let kept = std::fs::read(segment(&path, number)).unwrap();
+        std::fs::remove_file(segment(&path, number)).unwrap();
+        let (report, left) = one_problem(&path);
+        let problem = &report.problems[0];
+        assert!(matches!(problem.kind, ProblemKind::Missing { blocks: lost, .. } if lost == blocks), "{report}");
+        assert_eq!((problem.file.as_str(), problem.offset), (format!("{number:05}.seg").as_str(), None));
+        assert_eq!(report.lost_blocks, blocks);
+        assert!(!left.is_empty() && Run::open(&path).unwrap().problems().len() == 1);
+        std::fs::write(segment(&path, number), kept).unwrap();
+    }
+}
+
+#[test]
+fn a_block_costs_itself_with_a_footer_and_without() {
+    let directory = directory();
+    let path = finished(directory.path());
+    let begins = footer(&path, 1);
+    let second =
+        Run::open(&path).unwrap().blocks().iter().filter(|b| b.path() == segment(&path, 1)).nth(1).unwrap().offset();
+    for at in [second + 20, second + 5000] {
+        flip(&segment(&path, 1), at);
+        let (report, left) = one_problem(&path);
+        assert_eq!((report.lost_blocks, report.problems[0].offset), (1, Some(second)));
+        assert!(matches!(report.problems[0].kind, ProblemKind::Block { .. }));
+        assert!(left.len() as u64 > EVENTS * 3 / 4);
+        flip(&segment(&path, 1), at);
+    }
+    // The first block of a segment, and its footer: two problems, and the blocks between them are read.
+    for at in [20, 5000] {
+        flip(&segment(&path, 1), at);
+        flip(&segment(&path, 1), begins + 9);
+        let run = Run::open(&path).unwrap();
+        let report = verify(&run);
+        let [block, footer] = &report.problems[..] else { panic!("{report}") };
+        assert!(matches!(block.kind, ProblemKind::Missing { blocks: 1, .. }), "{report}");
+        assert_eq!((block.offset, footer.offset), (Some(0), Some(begins)));
+        assert_eq!((report.lost_blocks, readable(&run).len() as u64), (1, report.events), "{report}");
+        assert_eq!(report.events + report.lost_events, EVENTS, "{report}");
+        flip(&segment(&path, 1), at);
+        flip(&segment(&path, 1), begins + 9);
+    }
+}
+
+#[test]
+fn a_segment_that_is_cut_costs_what_is_cut_off() {
+    let directory = directory();
+    let path = finished(directory.path());
+    let file = std::fs::File::options().write(true).open(segment(&path, 1)).unwrap();
+    let second =
+        Run::open(&path).unwrap().blocks().iter().filter(|b| b.path() == segment(&path, 1)).nth(1).unwrap().offset();
+    file.set_len(second + 100).unwrap();
+    let (report, left) = one_problem(&path);
+    assert!(matches!(report.problems[0].kind, ProblemKind::Missing { .. }), "{report}");
+    assert_eq!(report.problems[0].offset, Some(second));
+    assert!(left.contains(&0) && left.contains(&(EVENTS - 1)));
+}
+
+#[test]
+fn a_run_whose_writer_died_loses_nothing_with_a_footer_and_ends_at_a_gap() {
+    let directory = directory();
+    let path = finished(directory.path());
+    let mut info: Value = serde_json::from_slice(&std::fs::read(path.join("run.json")).unwrap()).unwrap();
+    info["state"] = "OPEN".into();
+    info["ended"] = Value::Null;
+    std::fs::write(path.join("run.json"), info.to_string()).unwrap();
+    let begins = footer(&path, 0);
+    flip(&segment(&path, 0), begins + 9);
+    let run = Run::open(&path).unwrap();
+    assert_eq!(readable(&run).len() as u64, EVENTS);
+    assert!(verify(&run).consistent && run.recovery().is_none());
+    assert_eq!(followed(&path).0.len() as u64, EVENTS);
+    // Behind a block that is not whole nothing counts: blocks are written several at a time.
+    let begins = footer(&path, 1);
+    flip(&segment(&path, 1), 5000);
+    flip(&segment(&path, 1), begins + 9);
+    let run = Run::open(&path).unwrap();
+    let recovery = run.recovery().unwrap();
+    assert_eq!((recovery.segment.as_str(), recovery.offset, recovery.is_end), ("00001.seg", 0, false));
+    assert_eq!((readable(&run), followed(&path).1), (followed(&path).0, 0));
+}
+
+#[test]
+fn what_is_no_file_does_not_keep_anybody_waiting() {
+    let directory = directory();
+    let path = finished(directory.path());
+    for kind in [FileType::Fifo, FileType::Directory, FileType::Socket] {
+        let name = segment(&path, 1);
+        let kept = std::fs::read(&name).unwrap();
+        std::fs::remove_file(&name).unwrap();
+        match kind {
+            FileType::Directory => std::fs::create_dir(&name).unwrap(),
+            kind => rustix::fs::mknodat(CWD, &name, kind, Mode::from_bits_retain(0o644), 0).unwrap(),
+        }
+        let (report, _) = one_problem(&path);
+        assert!(report.problems[0].text.contains("not a file"), "{report}");
+        if kind == FileType::Directory {
+            std::fs::remove_dir(&name).unwrap();
+        } else {
+            std::fs::remove_file(&name).unwrap();
+        }
+        std::fs::write(&name, kept).unwrap();
+    }
+    let json = path.join("run.json");
+    std::fs::remove_file(&json).unwrap();
+    rustix::fs::mknodat(CWD, &json, FileType::Fifo, Mode::from_bits_retain(0o644), 0).unwrap();
+    assert!(matches!(Run::open(&path), Err(StoreError::NotAFile(_))));
+}
+
+#[test]
+fn a_run_json_that_contradicts_itself_or_the_segments_is_named() {
+    let directory = directory();
+    let path = finished(directory.path());
+    let text = std::fs::read(path.join("run.json")).unwrap();
+    let cases: [(&str, Change); 18] = [
+        ("'builders' is 0", |info| info["builders"] = 0.into()),
+        ("event 1 here belongs to builder 1", |info| info["builders"] = 2.into()),
+        ("'builder' is 3", |info| info["builder"] = 3.into()),
+        ("source 1.0 stands twice", |info| {
+            let first = info["sources"][0].clone();
+            info["sources"].as_array_mut().unwrap().insert(0, first);
+        }),
+        ("source 1.0 stands behind 1.1", |info| info["sources"].as_array_mut().unwrap().swap(0, 1)),
+        ("'began' is 9000000000000000000", |info| info["began"] = 9_000_000_000_000_000_000_u64.into()),
+        ("'ended' is null", |info| info["ended"] = Value::Null),
+        ("'ended' says when", |info| info["state"] = "OPEN".into()),
+        ("'channels' of source 1.1 is 0", |info| info["sources"][1]["description"] = json!({ "channels": 0 })),
+        ("'width' of source 1.1 is 1.5", |info| info["sources"][1]["description"] = json!({ "width": 1.5 })),
+        ("'shape' of source 1.1 is [2,0]", |info| info["sources"][1]["description"] = json!({ "shape": [2, 0] })),
+        ("'shape' of source 1.1 is []", |info| info["sources"][1]["description"] = json!({ "shape": [] })),
+        ("control characters", |info| info["sources"][1]["name"] = "\u{1b}[2J".into()),
+        ("'reasons' say why", |info| info["reasons"] = json!(["because"])),
+        ("a line for source \"9.9\"", |info| info["ledger"][0]["source"] = "9.9".into()),
+        ("two lines for source 1.1", |info| info["ledger"][0]["source"] = "1.1".into()),
+        ("block field 'run' is 1, expected 2", |info| info["run"] = 2.into()),
+        ("'totals.events' is 101", |info| info["totals"]["events"] = 101.into()),
+    ];
+    for (problem, change) in cases {
+        let mut info: Value = serde_json::from_slice(&text).unwrap();
+        change(&mut info);
+        std::fs::write(path.join("run.json"), info.to_string()).unwrap();
+        let run = Run::open(&path).unwrap();
+        let report = verify(&run);
+        assert!(report.to_string().contains(problem), "{problem}: {report}");
+        assert!(!report.to_string().contains('\u{1b}'), "{report}");
+    }
+}
+
+#[test]
+fn two_records_of_a_source_are_not_chosen_between() {
+    let directory = directory();
+    let mut builder = Builder::new(config(directory.path()), 4, 32 << 10);
+    builder.event(0, 1000);
+    for element in [0, 1, 1, 2] {
+        builder.fragment(1, SourceId::new(1, element), 1000);
+    }
+    builder.close(1, EventStatus::Complete);
+    let path = builder.finish().path;
+    let run = Run::open(&path).unwrap();
+    assert!(matches!(run.event(EventId(1)), Err(StoreError::Event { event: 1, found: 4, expected: 3, .. })));
+    assert_eq!(readable(&run), [0].into());
+    assert!(matches!(verify(&run).problems[0].kind, ProblemKind::Event { event: 1, .. }));
+}
+
+#[test]
+fn a_payload_without_a_checksum_is_held_by_its_block_alone() {
+    let directory = directory();
+    let mut builder = Builder::new(config(directory.path()), 4, 32 << 10);
+    builder.event_without_checksums(0, 1000);
+    let path = builder.finish().path;
+    let run = Run::open(&path).unwrap();
+    assert!(verify(&run).consistent, "{}", verify(&run));
+    let event = run.event(EventId(0)).unwrap().unwrap();
+    assert!(event.fragments.iter().all(|fragment| fragment.header.status.contains(Status::NO_PAYLOAD_CRC)));
+    flip(&segment(&path, 0), 200);
+    assert!(Run::open(&path).unwrap().event(EventId(0)).is_err());
+}
+
+/// Salvages a run, and checks that the original is as it was and that what was made of it is what could be read.
+fn salvaged(path: &Path) -> (thalweg_store::Salvaged, Run) {
+    let files = || {
+        let names = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        names.map(|name| (name.clone(), std::fs::read(name).unwrap())).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let before = files();
+    let to = path.with_file_name("salvaged").join("run-000001");
+    let salvaged = salvage(path, &to).unwrap().unwrap();
+    assert!(files() == before, "the damaged run was changed");
+    assert_eq!(std::fs::read_dir(to.parent().unwrap()).unwrap().count(), 1, "nothing else is left there");
+    let run = Run::open(&to).unwrap();
+    let report = verify(&run);
+    assert!(report.consistent, "{report}");
+    assert_eq!((report.events, run.len()), (salvaged.events, salvaged.events));
+    assert!(matches!(report.verdict, Verdict::Incomplete { .. }));
+    assert!(run.info().reasons[0].contains("salvaged from"), "{:?}", run.info().reasons);
+    for event in run.events().map(Result::unwrap) {
+        for fragment in event.fragments.iter().filter(|fragment| !fragment.header.status.contains(Status::MISSING)) {
+            assert_eq!(fragment.payload(), payload(event.id.0, fragment.header.source, 1000));
+        }
+    }
+    assert!(matches!(salvage(path, &to), Err(SalvageError::Exists(_))));
+    (salvaged, run)
+}
+
+#[test]
+fn what_is_whole_of_a_damaged_run_becomes_a_run() {
+    let damages: [(&str, Damage); 6] = [
+        ("a footer", |path| flip(&segment(path, 1), footer(path, 1) + 9)),
+        ("a block", |path| flip(&segment(path, 1), 5000)),
+        ("a segment", |path| std::fs::remove_file(segment(path, 1)).unwrap()),
+        ("the end", |path| {
+            let segments = Run::open(path).unwrap().segments();
+            std::fs::remove_file(segment(path, segments - 1)).unwrap();
+        }),
+        ("a cut", |path| {
+            std::fs::File::options().write(true).open(segment(path, 1)).unwrap().set_len(40_000).unwrap();
+        }),
+        ("a footer and a block in front of it", |path| {
+            flip(&segment(path, 1), footer(path, 1) + 9);
+            flip(&segment(path, 1), 20);
+        }),
+    ];
+    for (what, damage) in damages {
+        let directory = directory();
+        let path = finished(directory.path());
+        damage(&path);
+        let damaged = Run::open(&path).unwrap();
+        let whole = readable(&damaged);
+        let report = verify(&damaged);
+        let (salvaged, run) = salvaged(&path);
+        let complete = run.events().map(Result::unwrap).filter(|event| event.status == EventStatus::Complete);
+        let complete: BTreeSet<u64> = complete.map(|event| event.id.0).collect();
+        assert!(complete.is_superset(&whole), "{what}: {salvaged:?}");
+        assert_eq!(salvaged.events - salvaged.torn_events, complete.len() as u64, "{what}");
+        assert_eq!(salvaged.events + salvaged.lost_events, EVENTS, "{what}: {salvaged:?}");
+        assert_eq!(salvaged.lost_fragments, Some(3 * EVENTS - salvaged.fragments), "{what}");
+        assert_eq!(
+            (salvaged.lost_blocks, salvaged.problem_count),
+            (report.lost_blocks, report.problem_count),
+            "{what}"
+        );
+        assert!(run.info().reasons.iter().any(|reason| reason.contains(&report.problems[0].text)), "{what}");
+    }
+}
+
+#[test]
+fn what_a_writer_that_died_left_becomes_a_run() {
+    let directory = directory();
+    let path = died(directory.path());
+    // Reading ends here; what is whole behind it is kept nevertheless.
+    flip(&segment(&path, 1), 5000);
+    let (salvaged, run) = salvaged(&path);
+    assert!(salvaged.events > EVENTS * 3 / 4 && salvaged.events < EVENTS + 1, "{salvaged:?}");
+    assert_eq!((salvaged.lost_blocks, salvaged.lost_fragments), (1, None));
+    assert!(run.event(EventId(EVENTS - 1)).unwrap().is_some_and(|event| event.status == EventStatus::Complete));
+    assert!(run.info().reasons[0].contains("whose writer did not end it"));
+}
+
+#[test]
+fn what_needs_no_salvage_gets_none() {
+    let directory = directory();
+    let builder = record(directory.path());
+    let to = directory.path().join("new");
+    assert!(matches!(salvage(builder.recorder.path(), &to), Err(SalvageError::BeingWritten(_))));
+    let path = builder.finish().path;
+    assert!(salvage(&path, &to).unwrap().is_none());
+    assert!(!to.exists());
+    assert_eq!(Run::open(&path).unwrap().info().state, RunState::Complete);
+    assert!(matches!(salvage(&path, &path), Err(SalvageError::Exists(_))));
+    assert!(matches!(salvage(directory.path(), &to), Err(SalvageError::Store(StoreError::NotARun(_)))));
+}
+
+#[test]
+fn a_run_json_that_cannot_be_is_mended_where_it_can_be() {
+    let directory = directory();
+    let path = finished(directory.path());
+    let mut info: Value = serde_json::from_slice(&std::fs::read(path.join("run.json")).unwrap()).unwrap();
+    let first = info["sources"][0].clone();
+    info["sources"].as_array_mut().unwrap().push(first);
+    info["sources"][1]["name"] = "\u{1b}[2J".into();
+    info["sources"][1]["description"] = json!({ "channels": 0, "shape": [1.5] });
+    info["builders"] = 2.into();
+    info["began"] = u64::MAX.into();
+    info["ledger"][2]["accepted"] = 7.into();
+    std::fs::write(path.join("run.json"), info.to_string()).unwrap();
+    let (salvaged, run) = salvaged(&path);
+    assert_eq!((salvaged.events, salvaged.torn_events, run.info().builders), (EVENTS, 0, 1));
+}

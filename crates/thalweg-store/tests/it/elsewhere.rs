@@ -1,0 +1,292 @@
+//! A run whose files are elsewhere is the same run: what is fetched, and how much of it, is all that differs.
+
+use crate::common::{Builder, SOURCES, config, memory_directory, payload};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use thalweg_store::{
+    End, Event, Follow, Followed, Fragment, RecorderConfig, Run, RunFiles, RunState, StoreError, verify,
+};
+use thalweg_wire::EventId;
+
+/// A run's files in memory, as a server would serve them, and what was asked of them.
+#[derive(Debug)]
+struct Memory {
+    path: PathBuf,
+    files: Mutex<BTreeMap<String, Vec<u8>>>,
+    /// File, offset and length of each read.
+    asked: Mutex<Vec<(String, u64, usize)>>,
+}
+
+impl Memory {
+    fn copy_of(directory: &Path) -> Arc<Self> {
+        let memory = Self { path: "http://daq-0/runs/1".into(), files: Mutex::default(), asked: Mutex::default() };
+        memory.copy_again(directory);
+        Arc::new(memory)
+    }
+
+    fn copy_again(&self, directory: &Path) {
+        let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let named =
+            files.map(|file| (file.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(&file).unwrap()));
+        *self.files.lock().unwrap() = named.collect();
+    }
+
+    fn change(&self, file: &str, how: impl FnOnce(&mut Vec<u8>)) {
+        how(self.files.lock().unwrap().get_mut(file).unwrap());
+    }
+
+    /// What was asked for since the last time.
+    fn asked(&self) -> Vec<(String, u64, usize)> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+}
+
+impl RunFiles for Memory {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn info(&self) -> io::Result<Vec<u8>> {
+        self.files.lock().unwrap().get("run.json").cloned().ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn files(&self) -> io::Result<Vec<(String, u64)>> {
+        let files = self.files.lock().unwrap();
+        Ok(files.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64)).collect())
+    }
+
+    fn read_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.asked.lock().unwrap().push((file.to_owned(), offset, into.len()));
+        let files = self.files.lock().unwrap();
+        let bytes = files.get(file).ok_or(io::ErrorKind::NotFound)?;
+        let from = bytes.len().min(offset as usize);
+        let there = into.len().min(bytes.len() - from);
+        into[..there].copy_from_slice(&bytes[from..from + there]);
+        Ok(there)
+    }
+}
+
+/// Records events of these payload lengths; every seventh lacks a source.
+fn record(directory: &Path, lengths: &[usize], block: usize, segment: u64) -> Builder {
+    let mut builder = Builder::new(RecorderConfig { segment_bytes: segment, ..config(directory) }, 4, block);
+    for (event, length) in (0..).zip(lengths) {
+        match event % 7 {
+            3 => builder.incomplete_event(event, *length),
+            _ => builder.event(event, *length),
+        }
+    }
+    builder
+}
+
+/// The records of an event.
+fn records(event: &Event) -> Vec<Vec<u8>> {
+    let fragments = event.fragments.iter();
+    fragments.map(|fragment| [&fragment.header.encode()[..], fragment.payload()].concat()).collect()
+}
+
+fn same(here: &Run, elsewhere: &Run) {
+    assert_eq!(elsewhere.info(), here.info());
+    assert_eq!(elsewhere.closings(), here.closings());
+    assert_eq!((elsewhere.len(), elsewhere.segments(), elsewhere.bytes()), (here.len(), here.segments(), here.bytes()));
+    let end = |run: &Run| run.recovery().map(|at| (at.blocks, at.segment.clone(), at.offset, at.is_end));
+    assert_eq!(end(elsewhere), end(here));
+    let place = |run: &Run| run.blocks().iter().map(|block| (block.number(), block.offset())).collect::<Vec<_>>();
+    assert_eq!(place(elsewhere), place(here));
+    let mut events = elsewhere.events();
+    for event in here.events() {
+        let (event, fetched) = (event.unwrap(), events.next().unwrap().unwrap());
+        assert_eq!((fetched.id, fetched.status, records(&fetched)), (event.id, event.status, records(&event)));
+    }
+    assert!(events.next().is_none());
+    let (found, expected) = (verify(elsewhere), verify(here));
+    assert_eq!(
+        (found.consistent, found.fragments, found.problem_count),
+        (expected.consistent, expected.fragments, expected.problem_count)
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever was recorded, closed or not, in however many segments, cut off wherever its writer died.
+    #[test]
+    fn a_run_elsewhere_is_the_run_here(
+        lengths in prop::collection::vec(0..3000usize, 0..120),
+        block in prop::sample::select(vec![16usize << 10, 64 << 10]),
+        segment in prop::sample::select(vec![64u64 << 10, 256 << 10]),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let directory = memory_directory();
+        let builder = record(directory.path(), &lengths, block, segment);
+        let path = match cut {
+            None => builder.finish().path,
+            Some(cut) => {
+                let path = builder.die();
+                let segments = Run::open(&path).unwrap().segments();
+                let last = path.join(format!("{:05}.seg", segments.saturating_sub(1)));
+                let length = std::fs::metadata(&last).unwrap().len();
+                let file = std::fs::File::options().write(true).open(&last).unwrap();
+                file.set_len(cut.index(usize::try_from(length).unwrap().min(300 << 10) + 1) as u64).unwrap();
+                path
+            }
+        };
+        same(&Run::open(&path).unwrap(), &Run::open_at(Memory::copy_of(&path)).unwrap());
+    }
+
+    /// Nothing that a server sends ends a reader.
+    #[test]
+    fn a_server_that_lies_gets_errors(
+        noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        length in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let directory = memory_directory();
+        let path = record(directory.path(), &[500; 40], 16 << 10, 64 << 10).finish().path;
+        let memory = Memory::copy_of(&path);
+        memory.change("00000.seg", |bytes| {
+            noise.iter().for_each(|(at, byte)| *at.get_mut(bytes) ^= byte);
+            bytes.truncate(length.map_or(bytes.len(), |length| length.index(bytes.len())));
+        });
+        if let Ok(run) = Run::open_at(memory) {
+            // An event is what was recorded, or an error.
+            for event in run.events().take(100).flatten() {
+                for fragment in event.fragments {
+                    let length = fragment.payload().len();
+                    prop_assert_eq!(fragment.payload(), payload(event.id.0, fragment.header.source, length));
+                }
+            }
+            verify(&run);
+        }
+    }
+}
+
+#[test]
+fn a_run_is_opened_by_its_footers_and_each_block_is_fetched_once() {
+    let directory = memory_directory();
+    let path = record(directory.path(), &[1000; 500], 64 << 10, 512 << 10).finish().path;
+    let memory = Memory::copy_of(&path);
+    let run = Run::open_at(Arc::clone(&memory) as _).unwrap();
+    let opened = memory.asked();
+    assert_eq!(opened.len(), run.segments() as usize, "{opened:?}");
+    assert_eq!(opened.iter().filter(|(_, _, length)| *length > 64 << 10).count(), 0);
+
+    let pinned: Vec<Event> = run.events().map(Result::unwrap).collect();
+    let mut fetched: Vec<_> = memory.asked().into_iter().map(|(file, offset, _)| (file, offset)).collect();
+    fetched.sort();
+    let blocks = run.blocks().iter();
+    let expected: Vec<_> =
+        blocks.map(|block| (block.path().file_name().unwrap().to_str().unwrap().to_owned(), block.offset())).collect();
+    assert!(expected.len() > 20);
+    assert_eq!(fetched, expected);
+
+    // Of what is still in use nothing is fetched again, and it outlives the run.
+    assert_eq!(run.event(EventId(7)).unwrap().unwrap().fragments.len(), usize::from(SOURCES));
+    assert_eq!(memory.asked(), []);
+    drop(run);
+    let first = &pinned[0].fragments[0];
+    assert_eq!(first.payload(), payload(0, first.header.source, 1000));
+}
+
+#[test]
+fn a_fragment_can_be_taken_away_as_a_copy_of_its_record() {
+    let directory = memory_directory();
+    let run = Run::open(record(directory.path(), &[1000], 64 << 10, 1 << 20).finish().path).unwrap();
+    let fragment = &run.event(EventId(0)).unwrap().unwrap().fragments[1];
+    let record = [&fragment.header.encode()[..], fragment.payload()].concat();
+    let copy = Fragment::from_record(record.clone()).unwrap();
+    assert_eq!((copy.header, copy.payload()), (fragment.header, fragment.payload()));
+    for wrong in [&record[..record.len() - 1], &record[..64], &record[..10], &[], &record[64..]] {
+        assert!(Fragment::from_record(wrong.to_vec()).is_none());
+    }
+}
+
+#[test]
+fn an_event_in_the_middle_takes_its_block_and_no_other() {
+    let directory = memory_directory();
+    let path = record(directory.path(), &[1000; 500], 64 << 10, 4 << 20).finish().path;
+    let memory = Memory::copy_of(&path);
+    let run = Run::open_at(Arc::clone(&memory) as _).unwrap();
+    memory.asked();
+    run.event(EventId(250)).unwrap().unwrap();
+    let asked = memory.asked();
+    // An event may lie across two blocks.
+    assert!(asked.len() <= 2 && asked.iter().all(|(_, _, length)| *length <= 64 << 10), "{asked:?}");
+}
+
+#[test]
+fn a_run_that_is_being_recorded_is_opened_by_headers_and_tables() {
+    let directory = memory_directory();
+    let path = record(directory.path(), &[3000; 100], 64 << 10, 16 << 20).die();
+    let memory = Memory::copy_of(&path);
+    let run = Run::open_at(Arc::clone(&memory) as _).unwrap();
+    let bytes: usize = memory.asked().iter().map(|(_, _, length)| length).sum();
+    assert!(run.blocks().len() > 10 && run.recovery().is_some_and(|at| at.is_end));
+    assert!((bytes as u64) < 100_000 && run.bytes() > 800_000, "{bytes} of {} bytes", run.bytes());
+    same(&Run::open(&path).unwrap(), &run);
+}
+
+#[test]
+fn what_arrives_damaged_is_told_and_asked_for_again() {
+    let directory = memory_directory();
+    let path = record(directory.path(), &[1000; 10], 64 << 10, 4 << 20).finish().path;
+    let memory = Memory::copy_of(&path);
+    let run = Run::open_at(Arc::clone(&memory) as _).unwrap();
+    memory.change("00000.seg", |bytes| bytes[5000] ^= 1);
+    let error = run.event(EventId(0)).unwrap_err();
+    assert!(matches!(error, StoreError::Format { offset: 0, .. }), "{error}");
+    assert!(error.to_string().starts_with("http://daq-0/runs/1/00000.seg at byte 0: block body CRC32C"), "{error}");
+    memory.change("00000.seg", |bytes| bytes[5000] ^= 1);
+    assert!(run.event(EventId(0)).unwrap().is_some());
+
+    memory.files.lock().unwrap().clear();
+    let error = Run::open_at(memory).unwrap_err();
+    assert_eq!(error.to_string(), "http://daq-0/runs/1 is not a run: it has no run.json");
+}
+
+#[test]
+fn threads_share_what_one_of_them_fetches() {
+    let directory = memory_directory();
+    let path = record(directory.path(), &[1000; 500], 64 << 10, 512 << 10).finish().path;
+    let memory = Memory::copy_of(&path);
+    let run = Run::open_at(Arc::clone(&memory) as _).unwrap();
+    memory.asked();
+    let seen = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| run.events().map(Result::unwrap).count())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(seen, [500; 4]);
+    assert_eq!(memory.asked().len(), run.blocks().len());
+}
+
+#[test]
+fn a_run_elsewhere_is_followed_to_its_end() {
+    let directory = memory_directory();
+    let mut builder = record(directory.path(), &[700; 50], 64 << 10, 128 << 10);
+    builder.settle();
+    let memory = Memory::copy_of(builder.recorder.path());
+    let mut follow = Follow::open_at(Arc::clone(&memory) as _).unwrap();
+    let mut next = |timeout| follow.next(timeout).unwrap();
+    for expected in 0..50 {
+        assert!(matches!(next(Duration::ZERO), Followed::Event(event) if event.id == EventId(expected)));
+    }
+    assert!(matches!(next(Duration::ZERO), Followed::Quiet));
+    // Nothing came: a server is not asked again before it is time.
+    memory.asked();
+    assert!(matches!(next(Duration::ZERO), Followed::Quiet));
+    assert_eq!(memory.asked(), []);
+
+    for event in 50..200 {
+        builder.event(event, 700);
+    }
+    let finished = builder.finish();
+    memory.copy_again(&finished.path);
+    let timeout = Duration::from_secs(60);
+    for expected in 50..200 {
+        assert!(matches!(next(timeout), Followed::Event(event) if event.id == EventId(expected)));
+    }
+    assert!(matches!(next(timeout), Followed::End(End::Finished)));
+    assert_eq!(follow.info().state, RunState::Incomplete);
+}

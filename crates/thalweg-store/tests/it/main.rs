@@ -1,0 +1,9 @@
+//! Runs: written, damaged and read.
+
+mod agree;
+mod bounded;
+mod common;
+mod damage;
+mod elsewhere;
+mod follow;
+mod write_and_read;
