@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_build::{Path as CreditPath, Window};
-use thalweg_device::{Beat, BitRate, ByteSize, DeviceConfig, ModelAdcConfig, duration};
+use thalweg_device::{Beat, DeviceConfig, ModelAdcConfig, duration};
 use thalweg_filter::{Condition, ProgramConfig, Simulated};
 use thalweg_link::{Adapter, Address, LinkKind};
+use thalweg_text::{BitRate, ByteSize};
 use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;
 

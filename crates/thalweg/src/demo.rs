@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
+use thalweg_device::{DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::{Adapter, Address, LinkKind, OwnAddress};
 use thalweg_netns::Network;
 use thalweg_node::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, Feed, OpenDevice, Policy, RunConfig, Snapshot,
     SourceNodeConfig, Topology, WINDOW, Wait,
 };
-use thalweg_page::text::{count, many, plain, size, volume, wrapped};
+use thalweg_text::{ByteSize, count, many, plain, size, volume, wrapped};
 use thalweg_wire::{SourceId, record_len};
 
 #[derive(Debug, clap::Args)]

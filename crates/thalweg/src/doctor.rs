@@ -7,10 +7,9 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use thalweg_device::ByteSize;
 use thalweg_doctor::{Finding, Level, Needs, examine, worst};
 use thalweg_node::{Recordings, Topology, needs};
-use thalweg_page::text::{WIDTH, plain, wrapped};
+use thalweg_text::{ByteSize, WIDTH, plain, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {

@@ -1,11 +1,11 @@
 //! What sends packets: instruments and cameras.
 
-use super::ByteSize;
 use crate::Rate;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
+use thalweg_text::ByteSize;
 
 /// An instrument that sends UDP datagrams of its own: see the crate `thalweg-instrument`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
