@@ -59,6 +59,13 @@ pub struct UdpConfig {
     pub packets: Option<u32>,
 }
 
+impl UdpConfig {
+    /// Returns `HOST:PORT` where the datagrams come by an adapter that the program drives by itself, with DPDK.
+    pub fn driven_port(&self) -> Option<&str> {
+        self.listen.strip_prefix("dpdk:").filter(|place| place.contains(':'))
+    }
+}
+
 /// What datagrams are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
