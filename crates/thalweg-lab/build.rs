@@ -11,8 +11,7 @@ fn main() {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
     let modules = here.join("kernel/modules");
     let bpf = here.join("../../bpf");
-    println!("cargo::rerun-if-changed={}", here.join("kernel").display());
-    println!("cargo::rerun-if-changed={}", bpf.display());
+    println!("cargo::rerun-if-changed={}", modules.display());
 
     let mut files = BTreeMap::new();
     // A directory that is not there has no modules: the kernel is then Linux as it is.
@@ -45,6 +44,7 @@ fn add_included(file: &Path, within: &str, bpf: &Path, files: &mut BTreeMap<Stri
         let Some(path) = name.strip_prefix("bpf/").map(|name| bpf.join(name)) else { continue };
         // One of the kernel's own headers, or one that only another compiler's branch includes.
         if path.is_file() && files.insert(name, path.clone()).is_none() {
+            println!("cargo::rerun-if-changed={}", path.display());
             add_included(&path, "bpf/", bpf, files);
         }
     }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,25 @@ def test_a_crate_marked_no_forbids_unsafe_code(crate: str) -> None:
     source = ROOT / "crates" / crate / "src"
     first = source / ("lib.rs" if (source / "lib.rs").exists() else "main.rs")
     assert "#![forbid(unsafe_code)]" in first.read_text()
+
+
+def features(*selection: str) -> dict[str, set[str]]:
+    """Returns the features of each crate from a registry, as that selection compiles it."""
+    command = ["cargo", "tree", "--locked", "--prefix", "none", "--format", "{p}|{f}", *selection]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found: dict[str, set[str]] = {}
+    for line in said.stdout.splitlines():
+        crate, bar, compiled = line.removesuffix(" (*)").partition("|")
+        if bar and "(/" not in crate:
+            found.setdefault(crate.removesuffix(" (proc-macro)"), set()).add(compiled)
+    return found
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not here")
+def test_build_and_test_compile_each_dependency_with_the_same_features() -> None:
+    build = features("--package", "thalweg", "--edges", "normal,build")
+    test = features("--workspace", "--edges", "normal,build,dev")
+    assert {crate: (of, test[crate]) for crate, of in build.items() if not of <= test[crate]} == {}
 
 
 FILES = re.compile(r"^//! # Files.*?(?=^(?!//!))", re.M | re.S)

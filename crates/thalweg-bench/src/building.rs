@@ -10,11 +10,12 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig};
+use thalweg_device::{DeviceConfig, ModelAdcConfig};
 use thalweg_link::{Address, LinkKind};
 use thalweg_node::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW, Wait,
 };
+use thalweg_text::ByteSize;
 use thalweg_wire::{SourceId, record_len};
 
 /// The options.

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use thalweg_page::text::{NOTHING, number, plain, size, wrapped};
+use thalweg_text::{NOTHING, number, plain, size, wrapped};
 use thiserror::Error;
 
 /// Why two reports cannot be compared.

@@ -23,7 +23,7 @@ use std::fs;
 use std::hint::black_box;
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 
 /// The options.
 #[derive(Debug, Clone, clap::Args)]

@@ -7,7 +7,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use thalweg_arena::PAGE;
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 
 /// Bytes in a huge page.
 pub(crate) const HUGE: usize = 2 << 20;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 use thiserror::Error;
 
 /// Most sizes one range may have: a slip of the pen must not ask for a day's work.

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 use thalweg_transfer::{Outward, Sender, Stored};
 
 /// The options.

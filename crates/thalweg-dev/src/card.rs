@@ -486,7 +486,7 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let refused = |more: &str| config(more).check().unwrap_err().to_string();
         assert!(refused("reads = 2").contains("say where the card has its `counter`"));
-        let nothing = DmaConfig { size: thalweg_device::ByteSize(0), ..config("") }.check().unwrap_err().to_string();
+        let nothing = DmaConfig { size: thalweg_text::ByteSize(0), ..config("") }.check().unwrap_err().to_string();
         assert!(nothing.contains("size"), "{nothing}");
         assert!(refused("reads = 0").contains("1 to 16"));
         assert!(refused("counter = { at = 60, bytes = 5 }").contains("of the fragment"));

@@ -1,6 +1,7 @@
 //! The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again.
 
-use crate::{ByteSize, Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig};
+use crate::{Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig};
+use thalweg_text::ByteSize;
 use thalweg_wire::{EventId, GAMMA, PayloadType, SourceId, Status, mix};
 
 /// Writes the samples that the model ADC of `source` gives for `event`: signed 16-bit little-endian numbers from 193

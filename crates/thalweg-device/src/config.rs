@@ -4,13 +4,11 @@ mod drivers;
 mod fit;
 mod network;
 mod recordings;
-mod size;
 
 pub use drivers::{ComediConfig, DmaConfig, EduConfig, LengthPrefix, NvmeConfig, StreamConfig, V4l2Config};
 pub use fit::{EnvelopeConfig, FitConfig, FitKind, InterferometerConfig};
 pub use network::{Counter, DatagramFormat, FeatureValue, Features, GigeConfig, UdpConfig};
 pub use recordings::{ModelAdcConfig, NpyConfig, PgmConfig, RawConfig, SigmfConfig, TiffConfig, VdifConfig};
-pub use size::{ByteSize, ByteSizeError};
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -189,6 +187,7 @@ impl DeviceConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use thalweg_text::ByteSize;
 
     #[derive(Debug, Deserialize, Serialize)]
     struct Table {
@@ -268,30 +267,6 @@ mod tests {
         assert!(error.contains("a number or a text"), "{error}");
         let error = device(r#"device = { kind = "raw", file = "x", type = "float32" }"#).unwrap_err();
         assert!(error.contains("'float32' is not a type: write one of u8") && error.contains("_be"), "{error}");
-    }
-
-    #[test]
-    fn sizes_are_read_as_people_write_them() {
-        for (text, bytes) in [
-            ("0", 0),
-            ("4096", 4096),
-            ("64KiB", 65536),
-            ("64 KiB", 65536),
-            ("1.5kB", 1500),
-            ("1.5 MiB", 3 << 19),
-            ("2GB", 2_000_000_000),
-            ("7B", 7),
-        ] {
-            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
-        }
-        for text in ["", "KiB", "1.5", "1.", ".5KiB", "-1", "1e3", "1 k", "99999999999999999999", "17179869184GiB"] {
-            assert!(text.parse::<ByteSize>().is_err(), "{text}");
-        }
-        assert_eq!(ByteSize(3 << 19).to_string(), "1536 KiB");
-        assert_eq!(ByteSize(1001).to_string(), "1001 B");
-        for bytes in [0, 1, 1001, 340_000, 3 << 19, 5_000_000_000, u64::MAX] {
-            assert_eq!(ByteSize(bytes).to_string().parse(), Ok(ByteSize(bytes)), "{bytes}");
-        }
     }
 
     #[test]

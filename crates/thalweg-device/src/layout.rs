@@ -1,7 +1,8 @@
 //! What the records of a device are, where somebody has to say it: so many bytes, or an array.
 
-use crate::{ByteSize, DeviceError, MAX_AXES, MAX_PAYLOAD, StoredType};
+use crate::{DeviceError, MAX_AXES, MAX_PAYLOAD, StoredType};
 use std::path::Path;
+use thalweg_text::ByteSize;
 use thalweg_wire::PayloadType;
 
 /// Records of one size.

@@ -54,7 +54,7 @@
 //! | `clock` | The clock that dates fragments and runs |
 //! | `time` | From the UTC that recordings carry to the TAI of the fragment header |
 //! | `duration` | Durations as people write them in a topology file: `"10s"`, `"500ms"` |
-//! | `rate` | Rates: of links in bits, of recordings in samples or fragments |
+//! | `rate` | Rates of recordings, in samples or fragments per second |
 //! | `error` | What can be wrong with a device: the file, the place in it, and what to do |
 #![forbid(unsafe_code)]
 
@@ -89,16 +89,15 @@ pub use adc::{model_adc, payload_len};
 pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
 pub use config::{
-    ByteSize, ByteSizeError, ComediConfig, Counter, DatagramFormat, DeviceConfig, DmaConfig, EduConfig, EnvelopeConfig,
-    FeatureValue, Features, FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig,
-    NpyConfig, NvmeConfig, PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, UdpConfig, V4l2Config,
-    VdifConfig,
+    ComediConfig, Counter, DatagramFormat, DeviceConfig, DmaConfig, EduConfig, EnvelopeConfig, FeatureValue, Features,
+    FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig, NpyConfig, NvmeConfig,
+    PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, UdpConfig, V4l2Config, VdifConfig,
 };
 pub use error::DeviceError;
 pub use guess::devices_for;
 pub use layout::Layout;
 pub use on_time::OnTime;
-pub use rate::{BitRate, BitRateError, Rate};
+pub use rate::Rate;
 pub use stored::StoredType;
 pub use tap::{Copied, Copies, Next, tap_acquisition, tap_device};
 pub use vdif::{VdifFrame, vdif_rate};

@@ -5,7 +5,8 @@
 
 use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};
-use crate::{ByteSize, Description, DeviceError, Filled, Layout, RawConfig};
+use crate::{Description, DeviceError, Filled, Layout, RawConfig};
+use thalweg_text::ByteSize;
 
 /// Opens the file and checks that it holds whole records.
 pub(crate) fn open(config: &RawConfig) -> Result<Replay<Raw>, DeviceError> {

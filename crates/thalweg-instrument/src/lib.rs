@@ -57,11 +57,6 @@ pub fn open(config: &UdpConfig, adapter: Option<&Adapter>) -> Result<Box<dyn Acq
     Ok(Box::new(Listener::open(config, adapter)?))
 }
 
-/// Whether the datagrams come by an adapter that this program drives by itself.
-pub fn drives(config: &UdpConfig) -> bool {
-    listener::drives(config)
-}
-
 /// Checks what can be checked without opening a port.
 ///
 /// # Errors

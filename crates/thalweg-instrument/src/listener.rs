@@ -107,10 +107,6 @@ enum Way {
     Dpdk,
 }
 
-pub(crate) fn drives(config: &UdpConfig) -> bool {
-    address(&config.listen).is_ok_and(|(way, _)| way == Way::Dpdk)
-}
-
 fn address(listen: &str) -> Result<(Way, &str), DeviceError> {
     let (way, place) = listen.split_once(':').unwrap_or((listen, ""));
     let way = match way {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 
 /// What the machine is asked, and what it answers, in the directory they share.
 const SCENARIO: &str = "scenario.toml";

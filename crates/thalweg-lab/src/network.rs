@@ -44,12 +44,12 @@ pub(crate) use namespace::{NAMESPACES, Namespace, take_down};
 
 use crate::LabError;
 use crate::report::LinkKind;
-use crate::scenario::{BitRate, Link, Scenario};
+use crate::scenario::{Link, Scenario};
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use thalweg_page::text::size;
+use thalweg_text::{BitRate, size};
 
 /// Handle of the `tbf` that is in front of a link: `2:`.
 pub(crate) const PORT: u16 = 2;

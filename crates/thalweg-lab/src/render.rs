@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use thalweg_page::html::{escaped, figure, list, page, table};
 use thalweg_page::plot::{COLOURS, DrawError, GRID, INK, WIDTH, svg};
-use thalweg_page::text::volume;
+use thalweg_text::volume;
 
 /// The whole report.
 ///

@@ -1,9 +1,9 @@
 //! What a laboratory found: one shape for all of them. Its JSON is what `thalweg lab --json` prints.
 
-use crate::scenario::{self, BitRate, Scenario};
+use crate::scenario::{self, Scenario};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use thalweg_device::ByteSize;
+use thalweg_text::{BitRate, ByteSize};
 
 /// What became of a scenario.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use nodes::{Built, Nodes};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use thalweg_page::text::size;
+use thalweg_text::size;
 use watch::{Watch, Watched};
 
 /// Where a scenario runs, and how.

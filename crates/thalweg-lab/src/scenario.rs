@@ -8,12 +8,11 @@ mod fabric;
 
 pub use control::{CONGESTION_CONTROLS, Control, ControlError};
 pub use fabric::{Link, Shared, Stall, Tree, Unlike, UnlikeReceiver};
-pub use thalweg_device::{BitRate, BitRateError};
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use thalweg_device::ByteSize;
+use thalweg_text::{BitRate, ByteSize};
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 use std::time::Duration;
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 use thiserror::Error;
 
 /// A machine to boot.

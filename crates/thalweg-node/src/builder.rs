@@ -27,7 +27,8 @@ use thalweg_control::{RunControl, State};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest, LinkError, Peer, Watch};
 use thalweg_wire::{EventId, Losses, Message, RunNumber, SourceId, TaiNanos};
 use trace::Trace;
-pub(crate) use trigger::Trigger;
+use trigger::Trigger;
+pub use trigger::try_programs;
 
 /// A connection that has not said who it is after this time is closed.
 const GREETING_TIME: Duration = Duration::from_secs(5);

@@ -8,8 +8,8 @@ use crate::topology::LinkConfig;
 use std::path::PathBuf;
 use std::time::Duration;
 use thalweg_build::Found;
-use thalweg_device::{BitRate, ByteSize};
 use thalweg_link::{Address, LinkKind};
+use thalweg_text::{BitRate, ByteSize};
 
 /// What the link of a builder that listens there was found to carry, if that was ever found out, and the file that says
 /// so.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use thalweg_arena::{ArenaError, DoorbellError};
 use thalweg_device::DeviceError;
-use thalweg_doctor::Finding;
 use thalweg_link::LinkError;
 use thalweg_store::StoreError;
 use thalweg_wire::Refusal;
@@ -46,9 +45,6 @@ pub enum NodeError {
     /// A configuration that cannot work.
     #[error("{0}")]
     Config(String),
-    /// A machine on which the node would lose data, or not get to the end.
-    #[error("{}", refusal(.0))]
-    Preflight(Box<Finding>),
     /// A fragment for a run that takes no more.
     #[error("the run is over: nothing more can be pushed")]
     Over,
@@ -67,7 +63,7 @@ impl NodeError {
     /// Whether what was asked for cannot be done, as against something going wrong while it was done.
     pub fn is_usage(&self) -> bool {
         match self {
-            Self::Config(_) | Self::Device(_) | Self::Arena(_) | Self::Preflight(_) => true,
+            Self::Config(_) | Self::Device(_) | Self::Arena(_) => true,
             Self::Wait(LinkError::Unusable { .. } | LinkError::Listening { .. }) => true,
             // Two nodes whose topologies, or whose sizes, do not go together.
             Self::Link { error: LinkError::Refused { reason: Refusal::Mismatch, .. }, .. } => true,
@@ -85,12 +81,4 @@ impl NodeError {
             _ => false,
         }
     }
-}
-
-/// A finding of the preflight, in one sentence.
-fn refusal(finding: &Finding) -> String {
-    let Finding { name, evidence, cost, remedy, .. } = finding;
-    let cost = cost.as_ref().map(|cost| format!(": {cost}")).unwrap_or_default();
-    let remedy = remedy.as_ref().map(|remedy| format!(" ({remedy})")).unwrap_or_default();
-    format!("{name}: {evidence}{cost}{remedy}")
 }

@@ -1,4 +1,4 @@
-//! Rooms wired into running nodes.
+//! Source and builder nodes: the event loops that connect devices, links, the event builder and the recorder.
 //!
 //! A [`SourceNode`] takes fragments from a device into slots and offers them; a [`BuilderNode`] asks for them, builds
 //! events and records them. Each is one thread that owns everything it touches; another thread may send it commands and
@@ -9,7 +9,6 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `topology` | The topology: one TOML file that says which nodes there are and how they are connected |
-//! | `preflight` | What a topology asks of this machine, and whether a node may go ahead with it |
 //! | `source` | A source node: from a device into slots, and from there to the builders that ask |
 //! | `slots` | Filling slots: fragments laid one behind the other, each header in place, and what is already there used again |
 //! | `push` | A source whose fragments a program pushes, from any thread, while another thread serves the builders |
@@ -29,7 +28,6 @@ mod calibration;
 mod clock;
 mod error;
 mod handle;
-mod preflight;
 mod push;
 
 mod report;
@@ -38,11 +36,10 @@ mod source;
 mod topology;
 mod wait;
 
-pub use builder::BuilderNode;
+pub use builder::{BuilderNode, try_programs};
 pub use clock::{cpu, now};
 pub use error::NodeError;
 pub use handle::{Handle, Snapshot, SourceRow};
-pub use preflight::{OpenDevice, Recordings, needs, open_device, open_feed, preflight, try_programs};
 pub use push::PushSource;
 pub use thalweg_device::TaiClock;
 

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_build::{Path as CreditPath, Window};
-use thalweg_device::{Beat, BitRate, ByteSize, DeviceConfig, ModelAdcConfig, duration};
+use thalweg_device::{Beat, DeviceConfig, ModelAdcConfig, duration};
 use thalweg_filter::{Condition, ProgramConfig, Simulated};
 use thalweg_link::{Adapter, Address, LinkKind};
+use thalweg_text::{BitRate, ByteSize};
 use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_len};
 use thiserror::Error;
 
@@ -240,6 +241,15 @@ impl BuilderNodeConfig {
     /// Whether events are decided on, so that fragments wait outside of blocks until they are.
     pub fn has_trigger(&self) -> bool {
         self.level2.is_some() || self.filter.is_some()
+    }
+
+    /// Returns the conditions of its trigger levels, each with the level's name.
+    pub fn conditions(&self) -> impl Iterator<Item = (&'static str, Condition)> {
+        let levels = [("level2", &self.level2), ("filter", &self.filter)];
+        levels.into_iter().filter_map(|(name, level)| match level.as_ref()?.decision(1) {
+            Ok(Decision::Condition(condition)) => Some((name, condition)),
+            _ => None,
+        })
     }
 
     /// The longest slot that fits a block with the index of its records.
@@ -536,6 +546,9 @@ pub fn default_slot_bytes(max_payload: usize) -> usize {
     record * (DEFAULT_SLOT / record).max(1)
 }
 
+/// Files a node has open besides its links: standard streams, memory, poller, wake-ups, ring, run.
+const OWN_FILES: u64 = 16;
+
 /// Bytes of a block that a slot leaves room for: 16 of index for each record, the block's header, its closings, and the
 /// rounding to whole pages.
 const BESIDE_SLOT: u64 = 16 * MAX_RECORDS as u64 + 64 + 128 * 32 + 4096;
@@ -732,6 +745,17 @@ impl Topology {
             programs.for_each(|level| level.directory = base.join(&level.directory));
         }
         self.run.directory = base.join(&self.run.directory);
+    }
+
+    /// Returns how many files a builder has open when all sources are there.
+    pub fn builder_files(&self) -> u64 {
+        OWN_FILES + self.sources.iter().map(|source| source.link.files).sum::<u64>()
+    }
+
+    /// Returns how many files a source has open when all builders are there, without those of its device.
+    pub fn source_files(&self, source: &SourceNodeConfig) -> u64 {
+        let reached = self.builders.iter().filter(|builder| self.address(builder, source.link).is_some()).count();
+        OWN_FILES + source.link.files * reached as u64
     }
 
     /// The address at which sources of this kind reach a builder.

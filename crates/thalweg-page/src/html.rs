@@ -1,7 +1,7 @@
 //! Pages that need nothing else: no server, no scripts, no fonts. Text is escaped here, except where it is said to be
 //! HTML.
 
-use crate::tone::Tone;
+use thalweg_text::tone::Tone;
 
 /// A page around its content, which is HTML; `style` follows the style sheet that all pages have.
 ///

@@ -3,13 +3,9 @@
 //!
 //! - [`html`]: pages that need nothing else, and what stands in them.
 //! - [`plot`]: the canvas and colours of pictures, which the pages' style sheet knows.
-//! - [`text`]: numbers and sentences for a terminal.
-//! - [`tone`]: verdicts in colour, for a terminal.
 //! - [`paper`]: a paper's tables and findings beside ours.
 #![forbid(unsafe_code)]
 
 pub mod html;
 pub mod paper;
 pub mod plot;
-pub mod text;
-pub mod tone;

@@ -1,9 +1,9 @@
 //! A paper's measurements beside ours: its tables with our rows, and which of its findings hold here.
 
 use crate::html;
-use crate::text::wrapped;
-use crate::tone::verdict;
 use serde::Serialize;
+use thalweg_text::tone::verdict;
+use thalweg_text::wrapped;
 
 /// What kind of file a reproduction is, as its `format` says.
 pub const FORMAT: &str = "thalweg-reproduction/1";

@@ -444,7 +444,7 @@ impl DmaEngine {
     /// # Errors
     /// It is not there, is not bound to `vfio-pci`, is no NVMe disk, or has not so many bytes in that many places.
     pub fn open(address: &str, size: u64) -> Result<Self, DeviceError> {
-        let config = NvmeConfig { address: address.to_owned(), size: thalweg_device::ByteSize(size) };
+        let config = NvmeConfig { address: address.to_owned(), size: thalweg_text::ByteSize(size) };
         let disk = Nvme::new(&config)?;
         let wrong = |problem: String| disk.wrong(problem);
         let (size, location) = (disk.size(), disk.location);

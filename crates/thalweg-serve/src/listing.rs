@@ -8,9 +8,9 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thalweg_page::html::{escaped, page};
-use thalweg_page::text::{count, many, volume};
-use thalweg_page::tone::Tone;
 use thalweg_store::{Listed, RunInfo, RunState, WriterLife, writer_life};
+use thalweg_text::tone::Tone;
+use thalweg_text::{count, many, volume};
 
 use crate::tree::Tree;
 

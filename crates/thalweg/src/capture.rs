@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use thalweg_capture::{CaptureError, Captured, Packets, Taken};
-use thalweg_device::ByteSize;
 use thalweg_dpdk::DpdkPort;
 use thalweg_frames::PacketRing;
-use thalweg_page::text::{count, many, rate, volume};
+use thalweg_text::{ByteSize, count, many, rate, volume};
 
 /// Bytes of the longest packet: what every reader of captures takes (`MAXIMUM_SNAPLEN` of libpcap).
 const MOST: u32 = 262_144;

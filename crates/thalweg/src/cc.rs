@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::process::ExitCode;
 use thalweg_cc::{CONTROLS, Control, Kernel, LoadError, Loaded, Standing, control, load, unload};
-use thalweg_page::text::{plain, wrapped};
+use thalweg_text::{plain, wrapped};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {

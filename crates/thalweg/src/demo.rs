@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_device::{ByteSize, DeviceConfig, ModelAdcConfig, devices_for};
+use thalweg_device::{DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::{Adapter, Address, LinkKind, OwnAddress};
 use thalweg_netns::Network;
 use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, Feed, OpenDevice, Policy, RunConfig, Snapshot,
-    SourceNodeConfig, Topology, WINDOW, Wait,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, Feed, Policy, RunConfig, Snapshot, SourceNodeConfig,
+    Topology, WINDOW, Wait,
 };
-use thalweg_page::text::{count, many, plain, size, volume, wrapped};
+use thalweg_preflight::OpenDevice;
+use thalweg_text::{ByteSize, count, many, plain, size, volume, wrapped};
 use thalweg_wire::{SourceId, record_len};
 
 #[derive(Debug, clap::Args)]
@@ -95,7 +96,7 @@ fn hosts(link: LinkKind, sources: usize) -> Result<Network, Failure> {
 }
 
 pub(crate) fn run(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
-    run_here(Topology::load(file)?, None, json, verbose)
+    run_here(thalweg_preflight::load(file)?, None, json, verbose)
 }
 
 #[derive(Debug, clap::Args)]
@@ -112,11 +113,11 @@ pub(crate) struct CheckOptions {
 
 pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Failure> {
     let (file, node) = (&options.file, options.node.as_deref());
-    let topology = Topology::load(file)?;
+    let topology = thalweg_preflight::load(file)?;
     node.map_or(Ok(()), |name| check_name(&topology, name))?;
     let refused = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
     if !options.file_only {
-        thalweg_node::preflight(&topology, node).map_err(|error| refused(&error))?;
+        thalweg_preflight::preflight(&topology, node).map_err(|error| refused(&error))?;
     }
     let here = |name: &str| node.is_none_or(|node| node == name);
     let mut text = format!("{}: {}\n", file.display(), print::verdict("ok"));
@@ -135,7 +136,7 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
             false if source.fits().is_some() => continue,
             // Who writes into it would lose its reader when this ends.
             false if is_pipe(source) => None,
-            false => thalweg_node::open_device(&topology, source)
+            false => thalweg_preflight::open_device(&topology, source)
                 .map_err(|error| refused(&format_args!("source '{}': {error}", source.name)))?,
         };
         let fits = opened.as_mut().map(|opened| std::mem::take(&mut opened.fits)).unwrap_or_default();
@@ -233,7 +234,7 @@ pub(crate) fn run_here(
     node::allow_files();
     // Together they may need more than each of them alone. What another host has is for its node to find out.
     if network.is_none() {
-        thalweg_node::preflight(&topology, None)?;
+        thalweg_preflight::preflight(&topology, None)?;
     }
     let shown = Arc::<Mutex<Snapshot>>::default();
     let line = live::Line::new("thalweg", Goal::from(&topology.run), {
@@ -356,7 +357,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         device.set_source(id);
         let payload = match &device {
             DeviceConfig::ModelAdc(model) => usize::try_from(model.size.0).unwrap_or(usize::MAX),
-            other => thalweg_node::open_feed(other, None).map_err(Failure::usage)?.max_payload(),
+            other => thalweg_preflight::open_feed(other, None).map_err(Failure::usage)?.max_payload(),
         };
         let source = SourceNodeConfig {
             name: format!("{}-{index}", device.kind()),
@@ -396,7 +397,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         builders: vec![builder],
         sources,
     };
-    topology.check().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
+    thalweg_preflight::check(&topology).map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
     Ok(topology)
 }
 
@@ -404,7 +405,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
 fn absolute(mut topology: Topology) -> Result<Topology, Failure> {
     let here = std::env::current_dir().map_err(Failure::broken)?;
     topology.resolve_paths(&here);
-    topology.check().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
+    thalweg_preflight::check(&topology).map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
     Ok(topology)
 }
 

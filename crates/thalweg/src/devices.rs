@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_device::DeviceConfig;
-use thalweg_node::Topology;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -47,7 +46,7 @@ pub(crate) fn devices(options: &Options, json: bool) -> Result<ExitCode, Failure
     all.extend(cameras(options.wait));
     all.extend(functions());
     if let Some(file) = &options.file {
-        let topology = Topology::load(file)?;
+        let topology = thalweg_preflight::load(file)?;
         for source in &topology.sources {
             if let Some(device) = &source.device {
                 name_source(&mut all, &source.name, device);

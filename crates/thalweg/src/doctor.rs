@@ -7,10 +7,9 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use thalweg_device::ByteSize;
 use thalweg_doctor::{Finding, Level, Needs, examine, worst};
-use thalweg_node::{Recordings, Topology, needs};
-use thalweg_page::text::{WIDTH, plain, wrapped};
+use thalweg_preflight::{Recordings, needs};
+use thalweg_text::{ByteSize, WIDTH, plain, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -60,7 +59,7 @@ fn asked(options: &Options) -> Result<Needs, Failure> {
     let mut needs = match &options.topology {
         None => Needs::default(),
         Some(file) => {
-            let topology = Topology::load(file)?;
+            let topology = thalweg_preflight::load(file)?;
             let node = options.node.as_deref();
             node.map_or(Ok(()), |name| check_name(&topology, name))?;
             needs(&topology, node, Recordings::Opened)

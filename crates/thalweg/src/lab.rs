@@ -13,11 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use thalweg_device::ByteSize;
 use thalweg_lab::kernel::{self, Kernel, Progress};
-use thalweg_lab::scenario::{Assignment, BitRate, Carrier, Control, Measure, Network, Traffic, Wrong, defaults, time};
+use thalweg_lab::scenario::{Assignment, Carrier, Control, Measure, Network, Traffic, Wrong, defaults, time};
 use thalweg_lab::{HowFar, LabError, Laboratory, Report, Scenario, render};
-use thalweg_page::text::{seconds, volume, wrapped};
+use thalweg_text::{BitRate, ByteSize, seconds, volume, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -122,7 +121,7 @@ struct Incast {
 }
 
 /// A size; `KB` is taken for `kB`.
-fn size(text: &str) -> Result<ByteSize, thalweg_device::ByteSizeError> {
+fn size(text: &str) -> Result<ByteSize, thalweg_text::ByteSizeError> {
     text.replace("KB", "kB").parse()
 }
 

@@ -17,8 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_node::{RunConfig, Snapshot, State};
-use thalweg_page::text::{count, many, plain_lines, seconds, volume, wrapped};
-use thalweg_page::tone;
+use thalweg_text::{count, many, plain_lines, seconds, tone, volume, wrapped};
 
 static QUIET: AtomicBool = AtomicBool::new(false);
 

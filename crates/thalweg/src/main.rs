@@ -238,6 +238,15 @@ impl From<thalweg_node::NodeError> for Failure {
     }
 }
 
+impl From<thalweg_preflight::PreflightError> for Failure {
+    fn from(error: thalweg_preflight::PreflightError) -> Self {
+        match error.to_string() {
+            text if error.is_usage() => Self::Usage(text),
+            text => Self::Broken(text),
+        }
+    }
+}
+
 impl From<thalweg_node::TopologyError> for Failure {
     fn from(error: thalweg_node::TopologyError) -> Self {
         Self::usage(error)

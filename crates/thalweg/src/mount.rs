@@ -6,8 +6,8 @@ use crate::pull::Remote;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use thalweg_page::text::{many, plain, volume};
 use thalweg_remote::{MountError, Stop};
+use thalweg_text::{many, plain, volume};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -12,9 +12,10 @@ use std::thread;
 use std::time::Duration;
 use thalweg_link::Address;
 use thalweg_node::{
-    BuilderNode, BuilderReport, Feed, Handle, NodeError, OpenDevice, Snapshot, SourceNode, SourceNodeConfig,
-    SourceReport, SourceSettings, Topology,
+    BuilderNode, BuilderReport, Feed, Handle, NodeError, Snapshot, SourceNode, SourceNodeConfig, SourceReport,
+    SourceSettings, Topology,
 };
+use thalweg_preflight::OpenDevice;
 
 /// How often a node says how far it is.
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -69,7 +70,7 @@ pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     if options.supervised {
         return Ok(supervised(options));
     }
-    let topology = Topology::load(&options.file)?;
+    let topology = thalweg_preflight::load(&options.file)?;
     check_name(&topology, &options.name)?;
     can_be_found(&topology)?;
     match options.stay {
@@ -135,7 +136,7 @@ pub(crate) fn run(
 ) -> Result<Done, Failure> {
     check_name(topology, name)?;
     allow_files();
-    thalweg_node::preflight(topology, Some(name))?;
+    thalweg_preflight::preflight(topology, Some(name))?;
     if topology.builders.iter().any(|builder| builder.name == name) {
         let mut node = match kind {
             Kind::Single | Kind::Traced { .. } => BuilderNode::new(topology, name)?,
@@ -148,7 +149,7 @@ pub(crate) fn run(
         return Ok(Done::Builder(Box::new(node.run(handle)?)));
     }
     let config = topology.sources.iter().find(|source| source.name == name);
-    let opened = config.map(|config| thalweg_node::open_device(topology, config)).transpose()?.flatten();
+    let opened = config.map(|config| thalweg_preflight::open_device(topology, config)).transpose()?.flatten();
     let (Some(config), Some(device)) = (config, opened) else {
         return Err(Failure::Usage(format!(
             "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_build::{Ledger, LedgerEntry};
 use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport, Undecided};
-use thalweg_page::text::{Align, Table, count, many, plain, times, volume, wrapped};
-pub(crate) use thalweg_page::tone::verdict;
+pub(crate) use thalweg_text::tone::verdict;
+use thalweg_text::{Align, Table, count, many, plain, times, volume, wrapped};
 
 /// Several builders seen as one.
 pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use thalweg_page::text::{many, plain, volume};
 use thalweg_remote::{Moved, Progress, RemoteError, Server};
 use thalweg_store::{Run, VerifyReport};
+use thalweg_text::{many, plain, volume};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

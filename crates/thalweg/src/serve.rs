@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_doctor::Steered;
-use thalweg_page::text::{many, volume, wrapped};
 use thalweg_serve::{Counters, ServeError, Server, Settings, Tls, Tokens, Ways};
+use thalweg_text::{many, volume, wrapped};
 use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
 #[derive(Debug, clap::Args)]

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_dev::Stream;
-use thalweg_device::{ByteSize, LengthPrefix, StoredType, StreamConfig};
+use thalweg_device::{LengthPrefix, StoredType, StreamConfig};
 use thalweg_link::Address;
 use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
+use thalweg_text::ByteSize;
 use thalweg_wire::{SourceId, record_len};
 
 #[derive(Debug, clap::Args)]

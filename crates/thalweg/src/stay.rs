@@ -113,7 +113,7 @@ fn obey(present: &Present, line: &str) {
         }
         other => outlet::stderr().put(format!(
             "there is no command '{}'; there are start, pause, resume, stop, abort, status and quit\n",
-            thalweg_page::text::plain(other)
+            thalweg_text::plain(other)
         )),
     }
 }

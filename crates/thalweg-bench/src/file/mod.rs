@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use target::Target;
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 use work::Work;
 pub(crate) use work::{no_ring, not_registered};
 

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 use thalweg_wire::{GAMMA, mix};
 
 /// A file of bytes that say where they are.

@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 use thalweg_uring::{File, Operation, Ring, Slot, slots};
 use thalweg_wire::{GAMMA, mix};
 

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use thalweg_page::text::size;
+use thalweg_text::size;
 
 /// Where `thalweg bench listen` listens unless told otherwise.
 pub const PORT: u16 = 5255;

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use session::Other;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 
 /// The longest message: it is kept in memory several times at both ends.
 const LONGEST: u64 = 1 << 30;

@@ -1,7 +1,7 @@
 //! Which figures of a point are shown for which instrument: the one place that terminal, Markdown and HTML agree on.
 
 use crate::{Figures, Key, Point};
-use thalweg_page::text::{number, size};
+use thalweg_text::{number, size};
 
 /// One column of an instrument's table.
 #[derive(Debug, Clone, Copy)]
@@ -111,7 +111,7 @@ const SPREAD: Column = column("spread", "%", 6, Cell::Spread);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_page::text::WIDTH;
+    use thalweg_text::WIDTH;
 
     #[test]
     fn every_table_fits_a_terminal() {

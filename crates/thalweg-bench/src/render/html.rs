@@ -5,7 +5,7 @@ use super::sections::{Together, facts, sections, together};
 use crate::{Host, Report};
 use std::fmt::Write;
 use thalweg_page::html::{escaped, figure, list, page, paragraph, table};
-use thalweg_page::text::NOTHING;
+use thalweg_text::NOTHING;
 
 /// A whole report: the machine, what makes it less certain, pictures, and a table for each group of points.
 ///

@@ -3,7 +3,7 @@
 use super::sections::{Together, facts, sections, together};
 use crate::{Host, Report};
 use std::fmt::Write;
-use thalweg_page::text::NOTHING;
+use thalweg_text::NOTHING;
 
 /// A whole report: the machine, what makes it less certain, and a table for each group of points.
 pub fn markdown(report: &Report) -> String {

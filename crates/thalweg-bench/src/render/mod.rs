@@ -15,4 +15,3 @@ pub use markdown::markdown;
 pub use peers::{pairing, peers_end, peers_html, peers_markdown, peers_svg};
 pub use plot::{PlotError, svg};
 pub use table::Table;
-pub use thalweg_page::text;

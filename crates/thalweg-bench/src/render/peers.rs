@@ -10,7 +10,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 use std::fmt::Write;
 use thalweg_page::html;
 use thalweg_page::plot::{self, Area, COLOURS, INK, Refused};
-use thalweg_page::text::{number, wrapped};
+use thalweg_text::{number, wrapped};
 
 /// A pairing's rows for a terminal, with a heading above the first.
 pub fn pairing(pairing: &Pairing, first: bool) -> String {

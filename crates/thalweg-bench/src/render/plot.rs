@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use thalweg_page::plot::{Area, COLOURS, DrawError, GRID, INK, Refused, WIDTH};
-use thalweg_page::text::{number, plain, size};
+use thalweg_text::{number, plain, size};
 use thiserror::Error;
 
 /// Why a picture cannot be drawn.

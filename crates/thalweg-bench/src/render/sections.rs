@@ -2,7 +2,7 @@
 
 use super::columns::{Column, columns, group};
 use crate::{Host, Point, Report};
-use thalweg_page::text::{NOTHING, number, size};
+use thalweg_text::{NOTHING, number, size};
 
 /// Points that have link, method and settings in common.
 pub(super) struct Section<'a> {

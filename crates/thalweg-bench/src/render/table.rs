@@ -5,7 +5,7 @@ use super::sections::{Together, together};
 use crate::{Point, Report};
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use thalweg_page::text::{self, Align, NOTHING, plain, size, wrapped};
+use thalweg_text::{Align, NOTHING, plain, size, wrapped};
 
 /// Rows as they come: a line says which link, method and settings follow, wherever these change.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ fn aligned(headings: &[&str], rows: Vec<Vec<String>>) -> String {
         rows.iter().all(|row| row[at] == NOTHING || row[at].starts_with(|first: char| first.is_ascii_digit()))
     };
     let align = |at| if of_numbers(at) { Align::Right } else { Align::Left };
-    let mut table = text::Table::new(headings.iter().enumerate().map(|(at, heading)| (*heading, align(at))));
+    let mut table = thalweg_text::Table::new(headings.iter().enumerate().map(|(at, heading)| (*heading, align(at))));
     rows.into_iter().for_each(|row| table.row(row));
     table.text(0)
 }

@@ -4,8 +4,7 @@ use super::Measured;
 use crate::point::{Figures, Key, Point};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use thalweg_device::ByteSize;
-use thalweg_page::text::{number, size};
+use thalweg_text::{ByteSize, number, size};
 
 /// A figure of a point, by what is known of the point. What is left open in one place may be said in another.
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -9,7 +9,7 @@ use crate::{BenchError, Plan};
 use check::{Check, Quantity, Selector};
 use serde::{Deserialize, Serialize};
 use thalweg_page::paper::{FORMAT, Finding, Row, Table};
-use thalweg_page::text::NOTHING;
+use thalweg_text::NOTHING;
 
 /// What a paper measured, and how that is done here.
 #[derive(Debug, Clone, Deserialize)]

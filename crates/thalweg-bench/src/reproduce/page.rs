@@ -6,7 +6,7 @@ use crate::render::{html, markdown};
 use std::fmt::Write;
 use thalweg_page::html::{escaped, list, page, paragraph};
 use thalweg_page::paper::{self, Table};
-use thalweg_page::text::{WIDTH, broken, wrapped};
+use thalweg_text::{WIDTH, broken, wrapped};
 
 const QUICK: &str = "A first look (--quick): points are shorter, and some measurements leave sizes out. The commands are shown as they \
                      were run.";

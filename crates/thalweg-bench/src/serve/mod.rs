@@ -39,7 +39,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 use thalweg_transfer::{Inward, Outward, cached_bytes};
 
 /// The options.

@@ -1,10 +1,11 @@
 //! Devices that the kernel has a driver for, or that a program drives by itself.
 
-use super::{ByteSize, Counter};
+use super::Counter;
 use crate::{DeviceError, Layout, MAX_PAYLOAD, Rate, StoredType};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use thalweg_text::ByteSize;
 
 /// QEMU's edu device, bound to `vfio-pci`: see [a machine with devices](https://www.qemu.org/docs/master/specs/edu.html).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

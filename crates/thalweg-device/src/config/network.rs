@@ -1,11 +1,11 @@
 //! What sends packets: instruments and cameras.
 
-use super::ByteSize;
 use crate::Rate;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
+use thalweg_text::ByteSize;
 
 /// An instrument that sends UDP datagrams of its own: see the crate `thalweg-instrument`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +57,13 @@ pub struct UdpConfig {
     /// Fixed: how many datagrams make a fragment; 1 where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u32>,
+}
+
+impl UdpConfig {
+    /// Returns `HOST:PORT` where the datagrams come by an adapter that the program drives by itself, with DPDK.
+    pub fn driven_port(&self) -> Option<&str> {
+        self.listen.strip_prefix("dpdk:").filter(|place| place.contains(':'))
+    }
 }
 
 /// What datagrams are.

@@ -1,10 +1,9 @@
 //! Models and recordings.
 
-use super::ByteSize;
-use super::size::is_zero;
 use crate::{Rate, StoredType};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::path::PathBuf;
+use thalweg_text::ByteSize;
 use thalweg_wire::SourceId;
 
 /// The model ADC: see [`model_adc`](crate::model_adc).
@@ -161,4 +160,9 @@ impl RawConfig {
         let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
         self.record.map(|record| record.0).or_else(of_shape)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(size: &ByteSize) -> bool {
+    size.0 == 0
 }

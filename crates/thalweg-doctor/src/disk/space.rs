@@ -4,7 +4,6 @@ use super::place;
 use crate::{Data, Finding, Needs};
 use rustix::fs::statvfs;
 use std::time::Duration;
-use thalweg_page::text;
 
 pub(crate) fn probe(needs: &Needs) -> Finding {
     let place = place::nearest(&needs.directory);
@@ -21,12 +20,12 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
 /// `held` are the bytes that the builders hold in memory, where they record.
 fn judge(data: &Data, held: Option<u64>, free: u64, place: &str) -> Finding {
     const NAME: &str = "disk space";
-    let told = format!("{} free at {place} (statvfs)", text::volume(free));
+    let told = format!("{} free at {place} (statvfs)", thalweg_text::volume(free));
     let Some(held) = held else { return Finding::new(NAME, told) };
     match (data.volume(), data.bytes_per_second) {
         (Some(volume), _) => {
             let how = if data.at_most { "at most " } else { "" };
-            let finding = Finding::new(NAME, format!("the run writes {how}{}; {told}", text::volume(volume)));
+            let finding = Finding::new(NAME, format!("the run writes {how}{}; {told}", thalweg_text::volume(volume)));
             let lasts = lasts(data.bytes_per_second, free).map(|time| format!(" after {}", seconds(time)));
             let full = format!("the disk is full{}", lasts.unwrap_or_default());
             match volume > free {
@@ -39,11 +38,11 @@ fn judge(data: &Data, held: Option<u64>, free: u64, place: &str) -> Finding {
         }
         (None, _) if free < held => Finding::new(NAME, told).missing(format!(
             "the builders alone hold {} in memory, which has no room on this disk: make room, or record somewhere else",
-            text::volume(held)
+            thalweg_text::volume(held)
         )),
         (None, Some(rate)) => {
             let time = lasts(Some(rate), free).map_or_else(|| "for ever".to_owned(), seconds);
-            Finding::new(NAME, format!("{told}: full after {time} at {}", text::rate(rate)))
+            Finding::new(NAME, format!("{told}: full after {time} at {}", thalweg_text::rate(rate)))
         }
         (None, None) => Finding::new(NAME, told),
     }

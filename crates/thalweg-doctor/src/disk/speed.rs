@@ -13,7 +13,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
-use thalweg_page::text;
 use thalweg_wire::mix;
 
 /// The default block.
@@ -96,12 +95,12 @@ fn judge(wanted: Option<f64>, (bytes, seconds): Measured, how: &str) -> Finding 
     let rate = bytes as f64 / seconds.max(1e-9);
     let told = format!(
         "{}, one write of {} at a time, {how}: {} in {seconds:.2} s",
-        text::rate(rate),
-        text::size(BLOCK as u64),
-        text::volume(bytes)
+        thalweg_text::rate(rate),
+        thalweg_text::size(BLOCK as u64),
+        thalweg_text::volume(bytes)
     );
     let Some(wanted) = wanted else { return Finding::new("disk speed", told) };
-    let finding = Finding::new("disk speed", format!("{told}; {} are stated", text::rate(wanted)));
+    let finding = Finding::new("disk speed", format!("{told}; {} are stated", thalweg_text::rate(wanted)));
     match wanted / rate {
         share if share > 1.0 => {
             finding.missing("the disk takes less than the sources make: slots fill, and sources wait, or drop")

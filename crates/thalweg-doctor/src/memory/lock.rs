@@ -4,7 +4,6 @@ use crate::kernel::privileges;
 use crate::{Finding, Needs};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
-use thalweg_page::text;
 
 /// Eight blocks of 4 MiB: a builder with everything at its default.
 const DEFAULT: u64 = 32 << 20;
@@ -18,10 +17,10 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
 
 /// `limit` holds now, and a process may raise it to `hard` by itself; in bytes, none where there is none.
 fn judge(wanted: u64, limit: Option<u64>, hard: Option<u64>, exempt: bool) -> Finding {
-    let told = limit.map_or_else(|| "none".to_owned(), text::volume);
+    let told = limit.map_or_else(|| "none".to_owned(), thalweg_text::volume);
     let evidence = match exempt {
         true => format!("no limit for this process (CAP_IPC_LOCK); RLIMIT_MEMLOCK: {told}"),
-        false => format!("RLIMIT_MEMLOCK: {told}; blocks to be registered: {}", text::volume(wanted)),
+        false => format!("RLIMIT_MEMLOCK: {told}; blocks to be registered: {}", thalweg_text::volume(wanted)),
     };
     let finding = Finding::new("locked memory", evidence);
     if exempt || limit.is_none_or(|limit| wanted <= limit) {

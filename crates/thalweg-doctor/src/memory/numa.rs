@@ -1,7 +1,6 @@
 //! Memory nodes: memory of another node is farther away.
 
 use crate::{Finding, read};
-use thalweg_page::text;
 
 pub(super) fn probe() -> Finding {
     let nodes = read::text("/sys/devices/system/node/online").map(|text| read::list(&text));
@@ -20,7 +19,7 @@ pub(super) fn probe() -> Finding {
 
 fn free(node: u32) -> String {
     let text = read::text(format!("/sys/devices/system/node/node{node}/meminfo")).unwrap_or_default();
-    read::or_unknown(free_in(&text).map(text::volume))
+    read::or_unknown(free_in(&text).map(thalweg_text::volume))
 }
 
 /// Each line begins with `Node 0 `.

@@ -1,7 +1,6 @@
 //! Whether there is memory for all slots and blocks.
 
 use crate::{Finding, Needs, read};
-use thalweg_page::text;
 
 pub(crate) fn probe(needs: &Needs) -> Finding {
     let info = read::text("/proc/meminfo").unwrap_or_default();
@@ -21,14 +20,15 @@ fn judge(needs: &Needs, available: Option<u64>, reserved: u64, limit: Option<u64
         return Finding::new("memory", "unknown: /proc/meminfo has no MemAvailable");
     };
     let there = available.min(limit.unwrap_or(u64::MAX));
-    let mut evidence = format!("{} available (/proc/meminfo)", text::volume(available));
+    let mut evidence = format!("{} available (/proc/meminfo)", thalweg_text::volume(available));
     if let Some(limit) = limit.filter(|limit| *limit < available) {
-        evidence = format!("{evidence}, {} left in this control group", text::volume(limit));
+        evidence = format!("{evidence}, {} left in this control group", thalweg_text::volume(limit));
     }
     if slots == 0 && blocks == 0 {
         return Finding::new("memory", evidence);
     }
-    let evidence = format!("{} for slots, {} for blocks; {evidence}", text::volume(slots), text::volume(blocks));
+    let evidence =
+        format!("{} for slots, {} for blocks; {evidence}", thalweg_text::volume(slots), thalweg_text::volume(blocks));
     let finding = Finding::new("memory", evidence);
     if ordinary <= there {
         return finding;

@@ -2,7 +2,6 @@
 
 use super::{Interface, link};
 use crate::{Finding, Needs, read};
-use thalweg_page::text;
 
 const RECEIVE: &str = "/proc/sys/net/ipv4/tcp_rmem";
 const SEND: &str = "/proc/sys/net/ipv4/tcp_wmem";
@@ -38,13 +37,13 @@ fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest
     let product = fastest.map(|speed| (speed / 8.0 * ROUND_TRIP) as u64);
     let in_flight = fastest.zip(product).map_or_else(
         || "no interface says its speed".to_owned(),
-        |(speed, product)| format!("{} for 1 ms at {}", text::volume(product), link::told(speed)),
+        |(speed, product)| format!("{} for 1 ms at {}", thalweg_text::volume(product), link::told(speed)),
     );
     let evidence = format!(
         "tcp_rmem up to {}, tcp_wmem up to {}; a builder's window is {}; {in_flight}; {other} (for sockets that ask)",
-        text::volume(receive[2]),
-        text::volume(send[2]),
-        text::volume(window)
+        thalweg_text::volume(receive[2]),
+        thalweg_text::volume(send[2]),
+        thalweg_text::volume(window)
     );
     let finding = Finding::new(NAME, evidence);
     // More than the window is never on its way, whatever the line could hold.

@@ -5,7 +5,6 @@ use crate::{Finding, Needs, read};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use thalweg_link::Address;
-use thalweg_page::text;
 
 /// One finding for each interface that something with a rate goes over.
 pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Vec<Finding> {
@@ -34,7 +33,7 @@ pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Vec<Finding> {
 
 fn judge(name: &str, speed: Option<f64>, bytes_per_second: f64) -> Finding {
     let title = format!("{name} rate");
-    let told = format!("{} stated in one direction", text::rate(bytes_per_second));
+    let told = format!("{} stated in one direction", thalweg_text::rate(bytes_per_second));
     let Some(speed) = speed else { return Finding::new(title, format!("{told}; the line's speed is not said")) };
     let finding = Finding::new(title, format!("{told}; the line carries {}", link::told(speed)));
     match bytes_per_second * 8.0 / speed {

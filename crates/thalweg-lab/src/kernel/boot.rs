@@ -20,7 +20,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use thalweg_device::ByteSize;
+use thalweg_text::ByteSize;
 use thiserror::Error;
 
 /// A machine to boot.

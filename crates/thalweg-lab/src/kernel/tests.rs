@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use thalweg_device::ByteSize;
 use thalweg_skip::skipped;
+use thalweg_text::ByteSize;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 

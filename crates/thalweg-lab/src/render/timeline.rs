@@ -4,7 +4,7 @@
 use crate::report::{CreditOverTime, LinkKind, LinkOverTime, SentAgain, Timeline};
 use std::fmt::Write;
 use thalweg_page::html::{escaped, figure, paragraph, table};
-use thalweg_page::text::volume;
+use thalweg_text::volume;
 
 /// What a page with a timeline needs beside the style of all pages.
 pub(super) const STYLE: &str = include_str!("timeline.css");

@@ -6,7 +6,7 @@ use crate::sweep::text::grid;
 use std::fmt::Write;
 use thalweg_page::html::{escaped, list, page, paragraph};
 use thalweg_page::paper::{self, Table};
-use thalweg_page::text::wrapped;
+use thalweg_text::wrapped;
 
 const QUICK: &str = "A first look: a sample of the cells, with short measurements.";
 

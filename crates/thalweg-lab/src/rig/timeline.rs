@@ -5,11 +5,12 @@ use crate::counters::Counts;
 use crate::network::Port;
 use crate::queue::Look;
 use crate::report::{CreditOverTime, LinkKind, LinkOverTime, SentAgain};
-use crate::scenario::{BitRate, Link, Scenario};
+use crate::scenario::{Link, Scenario};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use thalweg_text::BitRate;
 
 /// More than can be told apart on a page is not kept.
 const MOST_STEPS: u32 = 400;

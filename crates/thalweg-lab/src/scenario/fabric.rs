@@ -1,10 +1,11 @@
 //! What a network is made of beyond one switch and equal hosts: hosts that differ, uplinks that several senders share,
 //! trees of switches; and, from all that, every link with its rate and the part of an event that passes it.
 
-use super::{BitRate, ByteSize, Network, RECORD, Scenario, UNSEEN, Wrong, check_sizes, time, wrong};
+use super::{Network, RECORD, Scenario, UNSEEN, Wrong, check_sizes, time, wrong};
 use crate::report::LinkKind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use thalweg_text::{BitRate, ByteSize};
 
 /// `[[network.sender]]`: a sender that differs from the others.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use crate::report::Report;
 use serde::Serialize;
-use thalweg_page::text::volume;
+use thalweg_text::volume;
 
 /// A number of a report, by name.
 #[derive(Debug, Clone, Copy)]

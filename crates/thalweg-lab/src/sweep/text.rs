@@ -3,7 +3,7 @@
 use super::{Axis, Contest, Results};
 use crate::Report;
 use std::fmt::Write;
-use thalweg_page::text::{Align, Table, wrapped};
+use thalweg_text::{Align, Table, wrapped};
 
 /// So many congestion controls have a table each; more have one for the best of each cell, and one of how often.
 const FEW_CONTROLS: usize = 4;

@@ -6,7 +6,6 @@ use super::snapshot::Shown;
 use super::trigger::Trigger;
 use super::{BuilderNode, PROGRAM, SourceState, Tally};
 use crate::blocks::Blocks;
-use crate::preflight::{builder_files, check_number};
 use crate::wait::Waiter;
 use crate::{Assignment, BuilderNodeConfig, CheckConfig, NodeError, RunConfig, TaiClock, Topology, clock, now};
 use rustix::process::{Resource, getrlimit};
@@ -56,7 +55,7 @@ impl BuilderNode {
         let (window, eager) = asking(&config, topology);
         #[expect(clippy::cast_possible_truncation, reason = "checked: builders are few")]
         let (index, count) = (index as u32, topology.builders.len() as u32);
-        check_number(topology)?;
+        topology.check_number()?;
         let (mut endpoints, addresses, held) = listen(&config, eager, window)?;
         if topology.run.record {
             check_directory(&topology.run.directory)?;
@@ -241,7 +240,7 @@ fn blocks(config: &BuilderNodeConfig, window: &Window) -> Result<BlockPool, Node
 /// How many unidentified peers leave the run all the files that it may need.
 fn most_unidentified(topology: &Topology) -> usize {
     let Some(files) = getrlimit(Resource::Nofile).current else { return MOST_UNIDENTIFIED };
-    let left = files.saturating_sub(builder_files(topology)) / UNIDENTIFIED_FILES;
+    let left = files.saturating_sub(topology.builder_files()) / UNIDENTIFIED_FILES;
     MOST_UNIDENTIFIED.min(usize::try_from(left).unwrap_or(usize::MAX))
 }
 

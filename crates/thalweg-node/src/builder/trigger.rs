@@ -7,7 +7,7 @@
 use super::SourceState;
 use crate::blocks::Blocks;
 use crate::topology::{Decision, LevelConfig};
-use crate::{BuilderNodeConfig, CheckConfig, NodeError};
+use crate::{BuilderNodeConfig, CheckConfig, NodeError, now};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -18,9 +18,17 @@ use thalweg_filter::{Condition, Decide, Fragment, Program, Undecided};
 use thalweg_link::Bytes;
 use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, SourceId, Status};
 
+/// Starts the programs that decide for a builder, waits until each is ready, and ends them.
+///
+/// # Errors
+/// One cannot be started, or is no such program; and which.
+pub fn try_programs(builder: &BuilderNodeConfig) -> Result<(), NodeError> {
+    Trigger::new(builder, 1, false, now()).map(drop)
+}
+
 /// The trigger levels of a builder.
 #[derive(Debug)]
-pub(crate) struct Trigger {
+pub(super) struct Trigger {
     level2: Option<Level>,
     /// The sources that level 2 decides on.
     asked_first: Vec<usize>,
@@ -79,7 +87,7 @@ struct Record {
 impl Trigger {
     /// For one of `builders` builders. `record`: whether what is accepted is to be copied at all. Programs that decide
     /// are started.
-    pub(crate) fn new(
+    pub(super) fn new(
         config: &BuilderNodeConfig,
         builders: u32,
         record: bool,

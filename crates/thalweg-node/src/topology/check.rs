@@ -3,7 +3,7 @@
 use super::{
     BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LevelConfig, LinkConfig, Policy, SourceNodeConfig, Topology,
 };
-use crate::Wait;
+use crate::{NodeError, Wait};
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -40,6 +40,19 @@ impl Topology {
         self.check_own_addresses()?;
         let mut ids = HashSet::new();
         sources.iter().try_for_each(|source| self.check_source(source, &mut ids))
+    }
+
+    /// Checks that several builders that are started one by one have a run number: they cannot choose one together.
+    ///
+    /// # Errors
+    /// They have none.
+    pub fn check_number(&self) -> Result<(), NodeError> {
+        if self.builders.len() > 1 && self.run.record && self.run.number.is_none() {
+            return Err(NodeError::Config(
+                "run.number: several builders record one run, so it needs a number that all of them know".into(),
+            ));
+        }
+        Ok(())
     }
 
     fn check_names(&self) -> Result<(), Problem> {
@@ -195,13 +208,7 @@ impl Topology {
                 )
             });
         }
-        let sends = match &source.device {
-            Some(DeviceConfig::Udp(udp)) => Some(thalweg_instrument::check(udp)),
-            Some(DeviceConfig::Gige(gige)) => Some(thalweg_gige::check(gige)),
-            _ => None,
-        };
-        if let Some(checked) = sends {
-            checked.map_err(|problem| (field("device"), problem.to_string()))?;
+        if matches!(source.device, Some(DeviceConfig::Udp(_) | DeviceConfig::Gige(_))) {
             must(
                 source.rate.is_none() && source.policy == Policy::Block,
                 if source.rate.is_some() { "rate" } else { "policy" },
@@ -250,7 +257,10 @@ impl Topology {
     }
 
     /// Whether every builder's block takes a slot of so many bytes; a slot of the source has at least `least`.
-    pub(crate) fn check_slot(&self, slot: u64, least: usize) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// It does not, and what to do.
+    pub fn check_slot(&self, slot: u64, least: usize) -> Result<(), String> {
         let Some(builder) = self.builders.iter().find(|builder| slot > u64::from(builder.largest_slot())) else {
             return Ok(());
         };
@@ -330,7 +340,7 @@ fn check_adapter(source: &SourceNodeConfig) -> Result<(), (String, String)> {
     // A program that pushes names its own.
     let link = (source.link.adapter && source.device.is_some()).then_some(source.link.name);
     let listens = match &source.device {
-        Some(DeviceConfig::Udp(udp)) if thalweg_instrument::drives(udp) => udp.listen.split_once(':'),
+        Some(DeviceConfig::Udp(udp)) => udp.driven_port(),
         _ => None,
     };
     if let (Some(link), Some(_)) = (link, listens) {
@@ -345,10 +355,10 @@ fn check_adapter(source: &SourceNodeConfig) -> Result<(), (String, String)> {
         let problem = "the kernel knows none for it: give it one of the builder's network, such as \"10.0.0.2/24\"";
         return Err(("adapter.address".into(), problem.into()));
     }
-    if let (Some((way, place)), Some(own)) = (listens, adapter.and_then(|adapter| adapter.address))
+    if let (Some(place), Some(own)) = (listens, adapter.and_then(|adapter| adapter.address))
         && number_in(place) != Some(own.ip)
     {
-        let problem = format!("{way}:{place}: the adapter's address is {}: listen there", own.ip);
+        let problem = format!("dpdk:{place}: the adapter's address is {}: listen there", own.ip);
         return Err(("device".into(), problem));
     }
     Ok(())

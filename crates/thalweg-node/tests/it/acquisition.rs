@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, Registration};
 use thalweg_device::{
-    Acquired, Acquisition, AsAcquisition, Buffer, ByteSize, Description, DeviceError, Filled, Frame, ModelAdcConfig,
-    model_adc,
+    Acquired, Acquisition, AsAcquisition, Buffer, Description, DeviceError, Filled, Frame, ModelAdcConfig, model_adc,
 };
 use thalweg_node::{
     BuilderNode, BuilderReport, Feed, Handle, Policy, SourceNode, SourceReport, SourceSettings, Topology, Wait,
 };
 use thalweg_store::Run;
+use thalweg_text::ByteSize;
 use thalweg_wire::{EventId, PayloadType, SourceId, Status, TaiNanos, crc32c};
 
 const EVENTS: u64 = 500;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use thalweg_bench::reproduce::{Experiment, Measured, Reproduction};
 use thalweg_lab::Laboratory;
 use thalweg_lab::reproduce as laboratory;
-use thalweg_page::text::{seconds, wrapped};
+use thalweg_text::{seconds, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {

@@ -4,7 +4,7 @@ use crate::print::Output;
 use crate::{Failure, live};
 use indicatif::ProgressBar;
 use serde::Serialize;
-use thalweg_bench::render::{Table, text};
+use thalweg_bench::render::Table;
 use thalweg_bench::{Key, Observer, Plan, Point, Report, Stop};
 
 /// Shows points as they are done on standard output, and what is being measured on standard error.
@@ -71,7 +71,7 @@ impl Observer for Show {
     fn progress(&mut self, done: usize, of: usize, now: &Key, repeat: u32) {
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
-        let what = format!("{} {} {}", now.link, now.method, text::size(now.size));
+        let what = format!("{} {} {}", now.link, now.method, thalweg_text::size(now.size));
         self.bar.set_message(match self.repeats {
             1 => what,
             repeats => format!("{what}, repeat {} of {repeats}", repeat + 1),

@@ -10,9 +10,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use thalweg_device::ByteSize;
 use thalweg_machine::{Iommu, Machine, Nic, Prepared, Progress, RunError, prepare};
-use thalweg_page::text::volume;
+use thalweg_text::{ByteSize, volume};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use thalweg_lab::kernel::Kernel;
 use thalweg_lab::sweep::{self, Progress, Results, Sweep};
 use thalweg_lab::{LabError, Laboratory};
-use thalweg_page::text::{seconds, wrapped};
+use thalweg_text::{seconds, wrapped};
 
 /// What a program that was interrupted ends with: 128 and the number of SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;

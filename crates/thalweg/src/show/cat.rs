@@ -9,10 +9,10 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use thalweg_page::text::{count, many, plain, size, tai, wrapped};
 use thalweg_store::{
     End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, SourceInfo, StoreError, WriterLife,
 };
+use thalweg_text::{count, many, plain, size, tai, wrapped};
 use thalweg_wire::{EventId, EventRange, FragmentHeader, Meaning, NumberKind, PayloadType, SourceId, Status};
 
 #[derive(Debug, clap::Args)]

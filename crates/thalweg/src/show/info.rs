@@ -10,11 +10,11 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
-use thalweg_page::text::{count, many, plain, seconds, size, utc, volume, wrapped};
 use thalweg_store::{
     EventCounts, EventStatus, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
     state_word,
 };
+use thalweg_text::{count, many, plain, seconds, size, utc, volume, wrapped};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn a_complete_run_is_described_on_one_page() {
         let text = sight(json!({})).text();
-        assert!(text.lines().all(|line| line.chars().count() <= thalweg_page::text::WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::WIDTH), "{text}");
         insta::assert_snapshot!(text, @"
         run 42: COMPLETE
           on disk     runs/run-000042

@@ -8,8 +8,8 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
-use thalweg_page::text::{Align, Table, count, plain, seconds, utc, volume, wrapped};
 use thalweg_store::{Listed, RunState, StoreError, WriterLife};
+use thalweg_text::{Align, Table, count, plain, seconds, utc, volume, wrapped};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -195,7 +195,7 @@ mod tests {
         let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "totals": { "events": 22_869 } });
         let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
         let text = text(&runs, 0, true);
-        assert!(text.lines().all(|line| line.len() <= thalweg_page::text::WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.len() <= thalweg_text::WIDTH), "{text}");
         insta::assert_snapshot!(text, @"
         run              state     began (UTC)        took  events   bytes
         runs/run-000041  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB

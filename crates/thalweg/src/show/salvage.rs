@@ -6,8 +6,8 @@ use crate::live::Busy;
 use crate::print::Output;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use thalweg_page::text::{count, many, plain, wrapped};
 use thalweg_store::{RunInfo, SalvageError, Salvaged, StoreError};
+use thalweg_text::{count, many, plain, wrapped};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -10,8 +10,8 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
-use thalweg_page::text::{count, many, plain, wrapped};
 use thalweg_store::{EventCounts, Run, RunInfo, RunState, StoreError, Verdict, VerifyReport, WriterLife, state_word};
+use thalweg_text::{count, many, plain, wrapped};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tempfile::TempDir;
-use thalweg_device::ByteSize;
 use thalweg_lab::kernel::{self, Kernel, Machine};
 use thalweg_skip::skipped;
+use thalweg_text::ByteSize;
 
 #[test]
 fn bytes_go_both_ways_whatever_cipher_was_agreed() {

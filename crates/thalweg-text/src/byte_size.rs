@@ -9,11 +9,6 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteSize(pub u64);
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
-pub(super) fn is_zero(size: &ByteSize) -> bool {
-    size.0 == 0
-}
-
 /// Why a text is not a number of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
@@ -58,7 +53,7 @@ impl FromStr for ByteSize {
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the commas it can be read again.
-        f.write_str(&thalweg_page::text::size(self.0).replace(',', ""))
+        f.write_str(&crate::size(self.0).replace(',', ""))
     }
 }
 
@@ -93,5 +88,34 @@ impl de::Visitor<'_> for SizeVisitor {
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
         text.parse().map_err(E::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64KiB", 65536),
+            ("64 KiB", 65536),
+            ("1.5kB", 1500),
+            ("1.5 MiB", 3 << 19),
+            ("2GB", 2_000_000_000),
+            ("7B", 7),
+        ] {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+        }
+        for text in ["", "KiB", "1.5", "1.", ".5KiB", "-1", "1e3", "1 k", "99999999999999999999", "17179869184GiB"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+        assert_eq!(ByteSize(3 << 19).to_string(), "1536 KiB");
+        assert_eq!(ByteSize(1001).to_string(), "1001 B");
+        for bytes in [0, 1, 1001, 340_000, 3 << 19, 5_000_000_000, u64::MAX] {
+            assert_eq!(ByteSize(bytes).to_string().parse(), Ok(ByteSize(bytes)), "{bytes}");
+        }
     }
 }

@@ -53,7 +53,7 @@ impl Tone {
     }
 
     /// A verdict's word, in its colour where standard output has some. No width is counted for it
-    /// ([`text::Table`](crate::text::Table), [`text::wrapped`](crate::text::wrapped)).
+    /// ([`Table`](crate::Table), [`wrapped`](crate::wrapped)).
     pub fn paint(self, word: &str) -> String {
         let colour = match self {
             _ if !COLOURED.load(Ordering::Relaxed) => return word.to_owned(),

@@ -1,0 +1,81 @@
+//! Rates of links in bits per second, as people write them.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Bits per second, as a link has them; written as text with a unit: `"1 Gbit/s"`, `"100mbit"`, `"2.5 Gbit/s"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BitRate(pub u64);
+
+impl BitRate {
+    /// Bytes per second.
+    pub fn bytes_per_second(self) -> f64 {
+        self.0 as f64 / 8.0
+    }
+}
+
+/// Why a text is not a rate.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "'{0}' is not a rate: write a number above 0 with a unit (kbit/s, Mbit/s, Gbit/s, up to 1 Tbit/s), such as 1 Gbit/s"
+)]
+pub struct BitRateError(String);
+
+const UNITS: [(&str, u64); 4] = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1_000), ("bit", 1)];
+const MOST: u64 = 1_000_000_000_000;
+/// Below it a single packet takes longer than most measurements.
+const LEAST: u64 = 10_000;
+
+impl FromStr for BitRate {
+    type Err = BitRateError;
+
+    fn from_str(text: &str) -> Result<Self, BitRateError> {
+        let error = || BitRateError(text.to_owned());
+        let lower = text.trim().to_ascii_lowercase();
+        let lower = lower.strip_suffix("/s").unwrap_or(&lower);
+        let (number, unit) = UNITS
+            .iter()
+            .find_map(|(name, unit)| Some((lower.strip_suffix(name)?.trim_end(), *unit)))
+            .ok_or_else(error)?;
+        let plain = |char: char| char.is_ascii_digit() || char == '.';
+        let number: f64 = number.chars().all(plain).then(|| number.parse().ok()).flatten().ok_or_else(error)?;
+        let bits = (number * unit as f64).round();
+        (LEAST as f64..=MOST as f64).contains(&bits).then_some(Self(bits as u64)).ok_or_else(error)
+    }
+}
+
+impl fmt::Display for BitRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [(&str, u64); 3] = [("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1_000)];
+        match NAMES.iter().find(|(_, unit)| self.0 >= *unit && (self.0 * 1000).is_multiple_of(*unit)) {
+            Some((name, unit)) => write!(f, "{} {name}", self.0 as f64 / *unit as f64),
+            None => write!(f, "{} bit/s", self.0),
+        }
+    }
+}
+
+impl Serialize for BitRate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for BitRate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = BitRate;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a rate with its unit, such as \"1 Gbit/s\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<BitRate, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
