@@ -42,6 +42,14 @@ pub enum PrepareError {
     /// Another Linux than that which the modules' files are listed for.
     #[error("the machine is made for Debian 12 and its Linux 6.1; here, apt has {0}")]
     Kernel(String),
+    /// The packages lack a program that the machine promises.
+    #[error("no {program} in Debian's package {package}, nor on this host: it has moved to another package")]
+    NoProgram {
+        /// The program.
+        program: &'static str,
+        /// The package that had it.
+        package: &'static str,
+    },
     /// The kernel is not as expected.
     #[error("{}: not a kernel image with an xz archive in it", .0.display())]
     Image(PathBuf),
@@ -96,23 +104,25 @@ const TOOLS: &[&str] = &["apt-get", "apt-cache", "dpkg-deb", "tar", "xz", "make"
 const KERNEL_SERIES: &str = "6.1.";
 /// The package that depends on the newest kernel.
 const KERNEL: &str = "linux-image-amd64";
-/// What the machine has beside the kernel and the host's programs, with all that these need and the host lacks.
-const WANTED: &[&str] = &[
-    "busybox-static",
-    "kmod",
-    "pciutils",
-    "iproute2",
-    "dpdk",
-    "libdpdk-dev",
-    "perftest",
-    "python3-pyverbs",
-    "rdma-core",
-    "ibverbs-utils",
-    "ibverbs-providers",
-    "rdmacm-utils",
-    "ucx-utils",
-    "v4l-utils",
-    "libiio-utils",
+/// The machine's packages, which come with their dependencies as far as the host lacks them, and the programs that each
+/// is there for. Debian moves programs between packages in updates (`dpdk-testpmd` in 22.11.11), so each is looked for.
+const WANTED: &[(&str, &[&str])] = &[
+    ("busybox-static", &["busybox"]),
+    ("kmod", &["kmod"]),
+    ("pciutils", &["lspci", "setpci"]),
+    ("iproute2", &["ip"]),
+    ("dpdk", &["dpdk-devbind.py"]),
+    ("dpdk-dev", &["dpdk-testpmd"]),
+    ("libdpdk-dev", &[]),
+    ("perftest", &["ib_write_lat"]),
+    ("python3-pyverbs", &[]),
+    ("rdma-core", &[]),
+    ("ibverbs-utils", &["ibv_devinfo"]),
+    ("ibverbs-providers", &[]),
+    ("rdmacm-utils", &["rping"]),
+    ("ucx-utils", &["ucx_perftest"]),
+    ("v4l-utils", &["v4l2-ctl"]),
+    ("libiio-utils", &["iio_info"]),
 ];
 /// Those that setting up itself takes from the packages, whether the host has them or not.
 const ALWAYS: &[&str] = &["busybox-static", "kmod"];
@@ -129,7 +139,12 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 /// All that goes into it, besides what is in the packages.
 pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
-    WANTED.iter().copied().chain(PROGRAMS.iter().flat_map(|&(name, text)| [name, text]))
+    wanted().chain(PROGRAMS.iter().flat_map(|&(name, text)| [name, text]))
+}
+
+/// The names of [`WANTED`]'s packages.
+fn wanted() -> impl Iterator<Item = &'static str> {
+    WANTED.iter().map(|&(package, _)| package)
 }
 
 pub(crate) fn check_tools() -> Result<(), PrepareError> {
@@ -167,7 +182,7 @@ pub(crate) fn set_up(
     let version = kernel.strip_prefix("linux-image-").filter(|version| version.starts_with(KERNEL_SERIES));
     let version = version.ok_or_else(|| PrepareError::Kernel(kernel.clone()))?.to_owned();
     let archives = Archives::new(room.join("archives"))?;
-    setup.download_with_all_they_need(&archives, WANTED)?;
+    setup.download_with_all_they_need(&archives, wanted())?;
     setup.download(&archives.path, ALWAYS.iter().copied().chain([kernel.as_str()]))?;
     let for_modules = Archives::new(room.join("archives-for-modules"))?;
     let packages = modules::packages(&setup, &version)?;
@@ -177,6 +192,7 @@ pub(crate) fn set_up(
     let ready = room.join("ready");
     let laid_out = ready.join(LAID_OUT);
     setup.unpack(archives, &laid_out)?;
+    check_programs(&laid_out)?;
     let unpacked = room.join("for-modules");
     setup.unpack(for_modules, &unpacked)?;
     setup.extract_kernel(&laid_out.join("boot").join(format!("vmlinuz-{version}")), &ready.join(VMLINUX))?;
@@ -235,7 +251,11 @@ impl Setup<'_> {
     }
 
     /// Packages, and of all that they need what this host lacks.
-    fn download_with_all_they_need(&self, archives: &Archives, packages: &[&str]) -> Result<(), PrepareError> {
+    fn download_with_all_they_need(
+        &self,
+        archives: &Archives,
+        packages: impl Iterator<Item = &'static str>,
+    ) -> Result<(), PrepareError> {
         let mut apt = Command::new("apt-get");
         apt.args(APT).arg("-o").arg(format!("Dir::Cache::archives={}", archives.path.display()));
         apt.args(["install", "-y", "--download-only", "--no-install-recommends"]).args(packages);
@@ -362,6 +382,20 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     (image.get(0x202..0x206)? == b"HdrS" && payload.starts_with(b"\xfd7zXZ\0")).then_some(payload)
 }
 
+/// Refuses a machine without a program that [`WANTED`] names: neither its packages nor the host have it.
+fn check_programs(laid_out: &Path) -> Result<(), PrepareError> {
+    // Links with an absolute target resolve in the machine only, so they count unresolved.
+    let unpacked = |program: &str| {
+        ["usr/bin", "usr/sbin"].iter().any(|folder| laid_out.join(folder).join(program).symlink_metadata().is_ok())
+    };
+    for &(package, programs) in WANTED {
+        if let Some(&program) = programs.iter().find(|program| !unpacked(program) && !is_program(program)) {
+            return Err(PrepareError::NoProgram { program, package });
+        }
+    }
+    Ok(())
+}
+
 fn is_program(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let runs =
@@ -401,5 +435,25 @@ mod tests {
         image[1040] = 0;
         assert_eq!(payload(&image), None);
         assert_eq!(payload(&image[..600]), None);
+    }
+
+    #[test]
+    fn a_machine_without_a_promised_program_is_refused_by_its_package() {
+        let laid_out = tempfile::tempdir().unwrap();
+        let (bin, sbin) = (laid_out.path().join("usr/bin"), laid_out.path().join("usr/sbin"));
+        fs::create_dir_all(&bin).unwrap();
+        fs::create_dir_all(&sbin).unwrap();
+        for program in WANTED.iter().flat_map(|(_, programs)| *programs) {
+            symlink("/elsewhere", sbin.join(program)).unwrap();
+        }
+        check_programs(laid_out.path()).unwrap();
+        fs::rename(sbin.join("dpdk-testpmd"), bin.join("dpdk-testpmd")).unwrap();
+        check_programs(laid_out.path()).unwrap();
+        fs::remove_file(bin.join("dpdk-testpmd")).unwrap();
+        // A host with DPDK's tools lends its own.
+        if !is_program("dpdk-testpmd") {
+            let refused = check_programs(laid_out.path()).unwrap_err().to_string();
+            assert!(refused.starts_with("no dpdk-testpmd in Debian's package dpdk-dev"), "{refused}");
+        }
     }
 }
