@@ -38,7 +38,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Seconds until a command must have printed what the page shows.
-PATIENCE = 60
+PATIENCE = 300
 HOSTS = ["adc-0", "adc-1", "adc-2", "daq-0", "archive"]
 # So many lines that a terminal shows at most after what was typed, when the page shows something else.
 SHOWN = 40
@@ -389,11 +389,11 @@ def surroundings(directory: Path) -> dict[str, str]:
 def program() -> Path:
     """The program `thalweg`, as built."""
     named = os.environ.get("THALWEG_BIN")
-    candidates = [Path(named)] if named else [ROOT / "target" / kind / "thalweg" for kind in ("release", "debug")]
+    candidates = [Path(named)] if named else [ROOT / "target" / kind / "thalweg" for kind in ("debug", "release")]
     for candidate in candidates:
         if candidate.exists():
             return candidate.absolute()
-    sys.exit(f"none of {', '.join(map(str, candidates))} is there: build it (`make release`) or set THALWEG_BIN")
+    sys.exit(f"none of {', '.join(map(str, candidates))} is there: build it (`make build`) or set THALWEG_BIN")
 
 
 # --- the program ------------------------------------------------------------------------------------------------------

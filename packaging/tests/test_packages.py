@@ -53,7 +53,7 @@ def test_a_wheel_in_an_empty_venv_is_the_program_and_the_package(tmp_path: Path)
     assert "COMPLETE, intact" in told
     read = "import thalweg; print(thalweg.__version__, sum(1 for _ in thalweg.open('runs/run-000001')))"
     version, events = said(bin / "python", "-c", read, cwd=tmp_path, env=alone).split()
-    assert int(events) > 90
+    assert int(events) > 0
     assert said(bin / "thalweg", "--version", env=alone).startswith(f"thalweg {version} (")
 
 

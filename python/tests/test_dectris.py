@@ -70,8 +70,10 @@ class Detector:
         command = [SIMULATOR, "--host", "127.0.0.1", "--port", str(self.control), "--zmq", self.endpoint]
         with (folder / "simulator.log").open("wb") as log:
             self.process = subprocess.Popen([*command, "--dataset", folder / "data"], stdout=log, stderr=log)
+        deadline = time.monotonic() + 300
         while True:
             assert self.process.poll() is None, (folder / "simulator.log").read_text()
+            assert time.monotonic() < deadline
             try:
                 self.tell("command/initialize")
                 return

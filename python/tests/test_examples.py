@@ -72,7 +72,7 @@ def play(name: str, program: Path, folder: Path, rate: int, *changes: tuple[str,
     """Runs an example on smaller images, fewer and slower, and returns what was put into them."""
     subprocess.run([sys.executable, EXAMPLES / "beam_images.py", "--width", "320", folder], check=True)
     shown = sorted(folder.glob("camera-*.npy")) if "cameras" in name else [folder / "interferometer.npy"]
-    # Built with the tests.
+    # `make build-tests` builds it. Its cameras have addresses and names of this host: one at a time.
     command = [program.parent / "examples" / "camera", str(rate), *shown]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cameras:
         assert cameras.stdout is not None
@@ -97,6 +97,7 @@ def _play(name: str, program: Path, folder: Path, *changes: tuple[str, str]) -> 
     return thalweg.open(folder / "runs" / "run-000001"), json.loads((folder / "truth.json").read_text())
 
 
+@pytest.mark.xdist_group("cameras")
 def test_the_interferometer_tells_the_size_of_its_source(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     run, truth = play("interferometer.toml", program, tmp_path, 10, (":7720", ":0"), ("rate = 100 ", "rate = 10 "))
@@ -107,6 +108,7 @@ def test_the_interferometer_tells_the_size_of_its_source(program: Path, tmp_path
         assert np.allclose(table[size], truth["source_size"], rtol=0.01)
 
 
+@pytest.mark.xdist_group("cameras")
 def test_six_cameras_show_the_shape_of_the_bunches_that_level_2_keeps(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     # The images are half as wide.

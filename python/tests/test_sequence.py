@@ -129,7 +129,7 @@ def test_pickled_runs_are_opened_again_and_events_come_along(
 ) -> None:
     monkeypatch.chdir(model.directory.parent)
     here = thalweg.open(model.directory.name)
-    there = thalweg.open(f"{serve(model.directory.parent)}/runs/{here.number}", timeout=3.0)
+    there = thalweg.open(f"{serve(model.directory.parent)}/runs/{here.number}", timeout=60.0)
     for run in (here, there):
         parts = (run, run[5:50:5], run.events("10..20", sources="1.1", errors="raise"))
         monkeypatch.chdir("/")

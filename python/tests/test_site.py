@@ -39,7 +39,7 @@ class Page(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as it is built."""
     if not shutil.which("mdbook"):
-        pytest.skip("mdbook is not installed (cargo install --locked mdbook)")
+        pytest.skip("mdbook is not installed (make venv-test installs it into .venv)")
     directory = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         ["mdbook", "build", "--dest-dir", directory, ROOT], capture_output=True, text=True, check=False

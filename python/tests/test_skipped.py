@@ -26,11 +26,14 @@ def run(*command: object, at: Path) -> tuple[int, list[str]]:
 @pytest.fixture
 def steps(tmp_path: Path) -> Path:
     """A folder with a Makefile of steps that say what cargo and pytest say."""
+    nextest = "     Summary [   0.012s] 6 tests run: 4 passed (1 slow), 2 failed, 0 skipped"
     libtest = "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s"
     lines = [
         f"rust:\n\t@echo '{libtest}'\n\t@printf 'crate a::test\\tno device\\n' >>$$THALWEG_SKIPPED",
         f"test-loom:\n\t@echo '{libtest}'",
         f"broken:\n\t@printf '    a::test\\n{libtest.replace('0 failed', '2 failed')}\\n'; false",
+        "pool:\n\t@echo '        FAIL [   0.004s] (2/6) crate::it a::test'; "
+        f"echo '{nextest}'; printf 'crate a::test\\tno device\\n' >>$$THALWEG_SKIPPED; false",
         "nothing:\n\t@false",
         "python:\n\t@echo '=== 7 passed, 1 skipped in 0.10s ==='\n\t@printf 'python b\\tx\\n' >>$$THALWEG_SKIPPED",
         f"step:\n\t@{ROOT}/scripts/skip.sh step 'no program'",
@@ -53,6 +56,19 @@ def test_a_step_that_fails_does_not_hide_what_was_skipped(steps: Path) -> None:
     # The test that skipped a part has failed then, and is not counted twice.
     assert said[-1] == "10 passed, 3 failed, 1 skipped"
     assert {"crate a::test: no device", "make step: no program", "== Failed: make nothing, make broken"} < set(said)
+
+
+def test_the_pool_of_tests_counts_as_it_says(steps: Path) -> None:
+    code, said = run(ROOT / "scripts/test.py", "pool", "rust", at=steps)
+    assert code == 1
+    assert said[-1] == "9 passed, 2 failed, 0 skipped"
+    assert "== Tests that ran: Rust 11" in said
+
+
+def test_no_test_is_ignored() -> None:
+    sources = [*ROOT.glob("crates/*/src/**/*.rs"), *ROOT.glob("crates/*/tests/**/*.rs")]
+    assert len(sources) > 100
+    assert [str(source) for source in sources if "#[ignore" in source.read_text()] == []
 
 
 def test_what_was_skipped_before_is_not_said_again(steps: Path) -> None:

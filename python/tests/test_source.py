@@ -458,10 +458,14 @@ def test_who_waits_for_a_slot_can_be_interrupted_and_others_run_meanwhile(
     built = builder(adc="1.0", absent="1.1")
     source = thalweg.Source(built.tcp, id="1.0", max_bytes=8)
     interrupt = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
-    interrupt.start()
-    # The run does not begin: the other source is not there.
-    with pytest.raises(KeyboardInterrupt):
+
+    def push() -> None:
+        interrupt.start()
+        # The run does not begin: the other source is not there.
         source.push(b"data")
+
+    with pytest.raises(KeyboardInterrupt):
+        push()
     interrupt.join()
 
 

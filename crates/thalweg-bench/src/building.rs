@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn a_run_is_measured_by_its_own_report() {
         let Some(figures) =
-            measure(&["--link", "shm", "--sizes", "64KiB", "--builders", "2"], Duration::from_millis(50))
+            measure(&["--link", "shm", "--sizes", "64KiB", "--builders", "2"], Duration::from_millis(300))
         else {
             return;
         };
@@ -349,7 +349,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_str().unwrap();
         let words = ["--link", "tcp", "--sizes", "64KiB", "--record", path];
-        let Some(figures) = measure(&words, Duration::from_millis(50)) else { return };
+        let Some(figures) = measure(&words, Duration::from_millis(300)) else { return };
         assert!(figures.unwrap().copies_per_byte >= Some(1.0));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn a_run_that_cannot_be_is_an_error_in_its_own_words() {
         let words = ["--link", "tcp", "-C", "no-such-control"];
-        let Some(figures) = measure(&words, Duration::from_millis(50)) else { return };
+        let Some(figures) = measure(&words, Duration::from_millis(300)) else { return };
         let error = figures.unwrap_err().to_string();
         assert!(error.starts_with("thalweg run: ") && error.contains("no-such-control"), "{error}");
     }

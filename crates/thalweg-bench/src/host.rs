@@ -13,7 +13,7 @@ pub struct Host {
     pub name: String,
     /// Version of its kernel.
     pub kernel: String,
-    /// Version of Thalweg.
+    /// Version of Thalweg, and whether it was built without optimisation.
     pub thalweg: String,
     /// Model of its processors.
     pub cpu: String,
@@ -57,6 +57,9 @@ pub struct Interface {
     pub bits_per_second: Option<f64>,
 }
 
+/// Figures of a build for tests are no figures of Thalweg.
+const UNOPTIMISED: &str = if cfg!(debug_assertions) { ", not optimised" } else { "" };
+
 impl Host {
     /// This machine. `peer` is the host at the other end: the interface is the one that leads there, and loopback
     /// without one.
@@ -69,7 +72,7 @@ impl Host {
         Self {
             name: uname.nodename().to_string_lossy().into_owned(),
             kernel: uname.release().to_string_lossy().into_owned(),
-            thalweg: env!("CARGO_PKG_VERSION").to_owned(),
+            thalweg: format!("{}{UNOPTIMISED}", env!("CARGO_PKG_VERSION")),
             cpu: field(&cpuinfo, "model name").unwrap_or_else(|| uname.machine().to_string_lossy().into_owned()),
             cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
             affinity: field(&status, "Cpus_allowed_list").unwrap_or_default(),

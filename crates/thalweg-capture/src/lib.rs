@@ -237,11 +237,21 @@ mod tests {
         let mut port = Full { left: 1000, dropped: 41 };
         let captured = capture(&mut port, &options, &AtomicBool::new(true), || {}).unwrap();
         assert_eq!((captured.packets, captured.dropped), (1000, Some(42)));
-        assert!(captured.seconds < 5.0, "{captured:?}");
     }
 
     #[test]
     fn what_goes_over_the_loopback_is_seen_once() {
+        // A loopback of its own: what others send over the host's may fill the ring.
+        let run = || match thalweg_netns::separate() {
+            Ok(()) => capture_loopback(),
+            Err(error) => thalweg_skip::skipped(error),
+        };
+        if let Err(panic) = std::thread::spawn(run).join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn capture_loopback() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("lo.pcapng");
         let options = Options {
@@ -266,8 +276,7 @@ mod tests {
         let captured = captured.unwrap();
         let bytes = std::fs::read(&file).unwrap();
         assert_eq!(captured.file_bytes, bytes.len() as u64);
-        // Others use the loopback, too.
-        assert!(captured.packets >= 200 && captured.seconds >= 0.3, "{captured:?}");
+        assert!(captured.packets == 200 && captured.seconds >= 0.3, "{captured:?}");
         for number in 0..200 {
             let mark = mark(number);
             let found = bytes.windows(mark.len()).filter(|window| *window == mark.as_bytes()).count();

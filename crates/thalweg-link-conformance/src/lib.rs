@@ -42,7 +42,7 @@ const ARENA: usize = 8 << 20;
 /// Bytes of places that a builder sets aside at a time, or more where one fetch takes more.
 const PLACES: usize = 2 << 20;
 /// A bound on waiting, for tests that would otherwise hang.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What connects the two ends in a test.
 pub trait Medium {

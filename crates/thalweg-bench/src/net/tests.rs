@@ -23,7 +23,7 @@ pub(crate) fn other() -> (Other, JoinHandle<Result<(), BenchError>>) {
 }
 
 fn control(stream: UnixStream) -> Control {
-    Control::new(ControlStream::Unix(stream), "a test".into(), Some(Duration::from_secs(10))).unwrap()
+    Control::new(ControlStream::Unix(stream), "a test".into(), Some(Duration::from_secs(60))).unwrap()
 }
 
 /// The options, as the command line has them.
@@ -109,8 +109,9 @@ fn system_calls_are_counted_where_they_are_made() {
         .iter()
         .map(|key| instrument.measure(key, &SHORT, &Stop::default()).unwrap().system_calls_per_megabyte.unwrap())
         .collect();
-    // Of 1000 bytes: a write and a read; one io_uring_enter; none. A megabyte is a thousand of them.
-    let about = |calls: f64, expected: f64| (expected..expected * 1.5).contains(&calls);
+    // Of 1000 bytes: a write and a read; one io_uring_enter, and another where nothing was there yet; none. A megabyte is
+    // a thousand of them.
+    let about = |calls: f64, expected: f64| (expected..expected * 3.0).contains(&calls);
     assert!(about(calls[0], 2000.0) && about(calls[1], 1000.0) && calls[2] == 0.0, "{calls:?}");
 }
 

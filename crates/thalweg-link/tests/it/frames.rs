@@ -39,13 +39,13 @@ impl Builder {
         let address = all.add(&"udp:127.0.0.1:0".parse().unwrap(), NOTHING).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(address.place()).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { all, begun: Instant::now(), socket, said: Vec::new() }
     }
 
     /// What comes is heard, and answered.
     fn hear(&mut self) -> Result<(), LinkError> {
-        self.turn(Duration::from_secs(5))
+        self.turn(Duration::from_secs(60))
     }
 
     /// The same, where nothing need come.
@@ -242,7 +242,7 @@ struct Source {
 impl Source {
     fn new() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let address = Address::new(LinkKind::UDP, &socket.local_addr().unwrap().to_string()).unwrap();
         let memory = Arena::create("slots", 1 << 20).unwrap();
         let greeting =
@@ -263,7 +263,7 @@ impl Source {
 
     /// What comes is heard, and answered.
     fn hear(&mut self, heard: &mut Vec<Message>) -> Result<(), LinkError> {
-        self.turn(heard, Duration::from_secs(5))
+        self.turn(heard, Duration::from_secs(60))
     }
 
     /// The same, where nothing need come.
@@ -337,7 +337,7 @@ fn nobody_at_the_address_is_found_out_at_once() {
     let mut all = Endpoints::<dyn SourceEndpoint>::new().unwrap().towards(std::slice::from_ref(&address)).unwrap();
     all.connect(0, &address, None, &greeting).unwrap();
     let mut tokens = Vec::new();
-    all.poller().wait(Some(Duration::from_secs(5)), |token| tokens.push(token)).unwrap();
+    all.poller().wait(Some(Duration::from_secs(60)), |token| tokens.push(token)).unwrap();
     all.poll(Duration::ZERO, &tokens, &mut Vec::new());
     assert!(matches!(all.receive(0, &mut Vec::new()), Err(LinkError::Closed)));
 }

@@ -24,7 +24,7 @@ const EAGER: Eager = Eager { credit: 16 << 10, limit: 8 << 10 };
 /// Bytes in the arena of sources, and of places.
 const ARENA: usize = 2 << 20;
 /// A bound on waiting, for tests that would otherwise hang.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 // ---- hostile to a builder, over TCP --------------------------------------------------------------------------------
 

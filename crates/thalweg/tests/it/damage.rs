@@ -37,9 +37,13 @@ struct Recorded {
 impl Recorded {
     fn new() -> Self {
         let directory = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let demo = "demo --size 16KiB --rate 500 --duration 400ms --out runs --print-topology";
+        let demo = "demo --size 16KiB --rate 500 --out runs --print-topology";
         let mut topology: toml::Table = say(&directory, demo).out.parse().unwrap();
+        let run = topology["run"].as_table_mut().unwrap();
+        run.remove("duration");
+        run.insert("events".into(), 200.into());
         let builder = topology["builder"][0].as_table_mut().unwrap();
+        builder.insert("deadline".into(), "60s".into());
         builder.insert("block".into(), "1MiB".into());
         builder.insert("segment".into(), "2MiB".into());
         std::fs::write(directory.path().join("demo.toml"), topology.to_string()).unwrap();

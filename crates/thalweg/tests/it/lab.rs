@@ -77,7 +77,7 @@ fn three_senders_fill_a_gigabit_under_credit_and_lose_nothing() {
     }
     let out = tempfile::tempdir().unwrap();
     let out = out.path();
-    let words = ["lab", "incast", "--senders", "3", "--seconds", "0.1", "--wall-limit", "5m", "--json", "--out"];
+    let words = ["lab", "incast", "--senders", "3", "--seconds", "0.1", "--wall-limit", "20m", "--json", "--out"];
     let output = thalweg(&[&words[..], &[out.to_str().unwrap()]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = json(&output);
@@ -110,7 +110,7 @@ fn a_trunk_that_is_too_narrow_drops_and_the_timeline_shows_it() {
     }
     let report = run_scenario(
         "[network]\nsenders = 4\nreceivers = 2\nbuffer = \"100 kB\"\n[network.tree]\nleaves = 2\noversubscription = 4\n\
-         [traffic]\ncontrol = \"cubic\"\n[measure]\nseconds = 0.1\nwarm_up = \"10ms\"\nwall_limit = \"5m\"\n",
+         [traffic]\ncontrol = \"cubic\"\n[measure]\nseconds = 0.1\nwarm_up = \"10ms\"\nwall_limit = \"20m\"\n",
     );
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
     let report = json(&report);
@@ -139,7 +139,7 @@ fn where_a_builder_dies_the_others_go_on_and_are_reported() {
     let report = run_scenario(
         "[network]\nsenders = 2\nreceivers = 2\nrate = \"100 Mbit/s\"\n[[network.receiver]]\nnumber = 1\n\
          dies = \"50ms\"\n[traffic]\nsize = \"16 KiB\"\nassignment = \"by-room\"\n[measure]\nseconds = 0.2\n\
-         wall_limit = \"5m\"\n",
+         wall_limit = \"20m\"\n",
     );
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
     let report = json(&report);
@@ -153,7 +153,7 @@ fn a_builder_finds_out_what_its_link_carries() {
     if !has_kernel() {
         return;
     }
-    let output = thalweg(&["lab", "incast", "--senders", "3", "--calibrate", "--wall-limit", "5m", "--json"]);
+    let output = thalweg(&["lab", "incast", "--senders", "3", "--calibrate", "--wall-limit", "20m", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found = &json(&output)["found"];
     let rate: f64 = found["rate"].as_str().unwrap().split(' ').next().unwrap().parse().unwrap();

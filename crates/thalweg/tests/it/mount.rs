@@ -22,12 +22,17 @@ struct Mounted {
 
 impl Mounted {
     /// Nothing where this machine has no FUSE, which it says.
-    fn start(url: &str, at: &Path, more: &[&str]) -> Option<Self> {
+    fn start(url: &str, at: &Path) -> Option<Self> {
+        Self::start_for(url, at, "60s")
+    }
+
+    /// The same, which waits so long for a server that does not answer.
+    fn start_for(url: &str, at: &Path, timeout: &str) -> Option<Self> {
         if let Some(reason) = cannot_mount() {
             skipped(format_args!("mount: {reason}"));
             return None;
         }
-        let mut node = start(&[&["mount", "--timeout", "1s"], more, &[url]].concat(), &[at]);
+        let mut node = start(&["mount", "--timeout", timeout, url], &[at]);
         node.wait_for("\"directory\"");
         Some(Self { node: Some(node), at: at.to_owned() })
     }
@@ -91,7 +96,7 @@ fn every_program_reads_what_was_recorded() {
     std::fs::write(there.join("empty"), "").unwrap();
     std::fs::write(there.join(".hidden"), "secret").unwrap();
     let served = Served::start(there, &[]);
-    let Some(mounted) = Mounted::start(&served.url(""), here, &[]) else { return };
+    let Some(mounted) = Mounted::start(&served.url(""), here) else { return };
 
     let digest = |path: &Path| said("sha256sum", &[path]).split(' ').next().unwrap().to_owned();
     assert_eq!(digest(&mounted.path("export.h5")), digest(&there.join("export.h5")));
@@ -122,7 +127,7 @@ fn threads_that_jump_about_get_their_bytes_and_fetch_little_more() {
     let Machines { here, there, .. } = &Machines::new();
     let whole = &big(&there.join("export.h5"), 64);
     let served = Served::start(there, &[]);
-    let Some(mounted) = Mounted::start(&served.url(""), here, &[]) else { return };
+    let Some(mounted) = Mounted::start(&served.url(""), here) else { return };
     let file = &File::open(mounted.path("export.h5")).unwrap();
     thread::scope(|scope| {
         for thread in 0..8_u64 {
@@ -148,7 +153,7 @@ fn a_run_that_is_being_recorded_is_seen_to_grow() {
     recording.wait_for("recording");
     let Machines { here, .. } = &Machines::new();
     let served = Served::start(&system.path("runs"), &[]);
-    let Some(mounted) = Mounted::start(&served.url("runs/1"), here, &[]) else { return };
+    let Some(mounted) = Mounted::start(&served.url("runs/1"), here) else { return };
     let deadline = Instant::now() + TIMEOUT;
     let segment = mounted.path("00000.seg");
     while !segment.metadata().is_ok_and(|segment| segment.len() > 0) {
@@ -191,7 +196,7 @@ fn no_reader_gets_bytes_of_two_files() {
     let Machines { here, there, .. } = &Machines::new();
     let before = big(&there.join("export.h5"), 8);
     let served = Served::start(there, &[]);
-    let Some(mounted) = Mounted::start(&served.url(""), here, &[]) else { return };
+    let Some(mounted) = Mounted::start(&served.url(""), here) else { return };
     let file = File::open(mounted.path("export.h5")).unwrap();
     let mut bytes = [0; 4096];
     file.read_exact_at(&mut bytes, 0).unwrap();
@@ -209,7 +214,9 @@ fn no_reader_gets_bytes_of_two_files() {
 
     // One that was looked at and becomes longer before it is opened is not cut off.
     std::fs::write(there.join("notes.txt"), "one").unwrap();
+    let deadline = Instant::now() + TIMEOUT;
     while mounted.path("notes.txt").metadata().is_err() {
+        assert!(Instant::now() < deadline);
         thread::yield_now();
     }
     std::fs::write(there.join("notes.txt"), "one, and two").unwrap();
@@ -226,7 +233,7 @@ fn a_server_that_is_gone_is_an_error_and_one_that_is_back_is_none() {
     let whole = big(&there.join("export.h5"), 8);
     let served = Served::start(there, &[]);
     let address = served.address.to_string();
-    let Some(mut mounted) = Mounted::start(&served.url(""), here, &[]) else { return };
+    let Some(mut mounted) = Mounted::start_for(&served.url(""), here, "3s") else { return };
     let file = File::open(mounted.path("export.h5")).unwrap();
     let mut bytes = [0; 4096];
     file.read_exact_at(&mut bytes, 0).unwrap();
@@ -235,7 +242,7 @@ fn a_server_that_is_gone_is_an_error_and_one_that_is_back_is_none() {
     for read in 1..100 {
         fails_with(file.read_exact_at(&mut bytes, read << 16), Errno::IO);
     }
-    mounted.node.as_mut().unwrap().wait_for("trying again for 1s");
+    mounted.node.as_mut().unwrap().wait_for("trying again for 3s");
     let _served = Served::start_at(&address, there, &[]);
     file.read_exact_at(&mut bytes, 4 << 20).unwrap();
     assert!(bytes == whole[4 << 20..][..4096]);
@@ -250,12 +257,12 @@ fn it_ends_when_somebody_unmounts_it_and_when_it_is_in_use() {
     let Machines { here, there, .. } = &Machines::new();
     std::fs::write(there.join("a.txt"), "text").unwrap();
     let served = Served::start(there, &[]);
-    let Some(mut mounted) = Mounted::start(&served.url(""), here, &[]) else { return };
+    let Some(mut mounted) = Mounted::start(&served.url(""), here) else { return };
     assert_eq!(std::fs::read(mounted.path("a.txt")).unwrap(), b"text");
     assert!(unmount(here));
     mounted.node.take().unwrap().finish().report(0);
 
-    let Some(mounted) = Mounted::start(&served.url(""), here, &[]) else { return };
+    let Some(mounted) = Mounted::start(&served.url(""), here) else { return };
     let file = File::open(mounted.path("a.txt")).unwrap();
     mounted.stop().report(0);
     assert_eq!(std::fs::read_dir(here).unwrap().count(), 0);
@@ -266,12 +273,12 @@ fn it_ends_when_somebody_unmounts_it_and_when_it_is_in_use() {
 fn what_a_program_leaves_that_was_killed_is_said_to_be_that() {
     let Machines { here, there, .. } = &Machines::new();
     let served = Served::start(there, &[]);
-    let Some(mut mounted) = Mounted::start(&served.url(""), here, &[]) else { return };
+    let Some(mut mounted) = Mounted::start(&served.url(""), here) else { return };
     mounted.node.take().unwrap().kill();
     let ended = start(&["mount", &served.url("")], &[here]).finish();
     assert!(ended.report(2)["error"].as_str().unwrap().contains("fusermount3 -u"), "{ended:?}");
     assert!(unmount(here));
-    Mounted::start(&served.url(""), here, &[]).unwrap().stop().report(0);
+    Mounted::start(&served.url(""), here).unwrap().stop().report(0);
 }
 
 #[test]

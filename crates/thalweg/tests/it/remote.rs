@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Instant;
 use thalweg_remote::{Options, is_url, open_run};
 use thalweg_skip::skipped;
 use thalweg_store::Run;
@@ -410,7 +411,7 @@ fn what_cannot_be_is_a_wrong_use() {
 
 #[test]
 fn a_run_is_fetched_and_sent_on_while_it_is_being_recorded() {
-    let system = System::new(&Plan { source: "rate = 2000.0", ..PLAN });
+    let system = System::new(&Plan { source: "rate = 500.0", ..PLAN });
     let mut recording = system.run();
     recording.wait_for("recording");
     let machines = Machines::new();
@@ -422,7 +423,9 @@ fn a_run_is_fetched_and_sent_on_while_it_is_being_recorded() {
     let sending = start(&["push", "--follow", system.run_directory().to_str().unwrap(), &other.url("")], &[]);
 
     // A reader of the copy sees events as they come, and a follower that was killed goes on.
+    let deadline = Instant::now() + TIMEOUT;
     while !copy.join("run.json").exists() {
+        assert!(Instant::now() < deadline);
         thread::yield_now();
     }
     await_events(&copy, 100);

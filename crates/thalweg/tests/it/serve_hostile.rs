@@ -5,7 +5,7 @@
 
 use crate::common::dialogue::{Dialogue, all_of, trickle};
 use crate::common::served::big;
-use crate::common::{TIMEOUT, thalweg};
+use crate::common::{TIMEOUT, at_once, thalweg};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Clients of these servers are not waited for long.
-const IMPATIENT: [&str; 2] = ["--idle-timeout", "500ms"];
+const IMPATIENT: [&str; 2] = ["--idle-timeout", "2s"];
 
 #[test]
 fn no_spelling_of_a_path_leads_out() {
@@ -185,26 +185,32 @@ fn nothing_behind_a_last_request_is_answered() {
 #[test]
 fn a_head_that_trickles_in_is_not_waited_for() {
     let served = Dialogue::start(&IMPATIENT);
-    let answer = trickle(
-        &mut served.connect(),
-        b"GET /digits HTTP/1.1\r\nHost: here\r\nA: ".iter().copied().chain(std::iter::repeat(b'a')),
-    );
-    assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("connection: close"), "{answer}");
-    // Half a head, and nothing more.
-    let mut silent = served.connect();
-    silent.write_all(b"GET /digits HTTP/1.1\r\n").unwrap();
-    assert!(all_of(&mut silent).starts_with("HTTP/1.1 408 "));
-    // Nobody says anything, before or after a request.
-    assert_eq!(all_of(&mut served.connect()), "");
-    let mut quiet = served.connect();
-    quiet.write_all(b"GET /digits HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
-    let answer = all_of(&mut quiet);
-    assert!(answer.ends_with("\r\n\r\n0123456789"), "{answer}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let head = b"GET /digits HTTP/1.1\r\nHost: here\r\nA: ".iter().copied().chain(std::iter::repeat(b'a'));
+            let answer = trickle(&mut served.connect(), head);
+            assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("connection: close"), "{answer}");
+        });
+        // Half a head, and nothing more.
+        scope.spawn(|| {
+            let mut silent = served.connect();
+            silent.write_all(b"GET /digits HTTP/1.1\r\n").unwrap();
+            assert!(all_of(&mut silent).starts_with("HTTP/1.1 408 "));
+        });
+        // Nobody says anything, before or after a request.
+        scope.spawn(|| assert_eq!(all_of(&mut served.connect()), ""));
+        scope.spawn(|| {
+            let mut quiet = served.connect();
+            quiet.write_all(b"GET /digits HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+            let answer = all_of(&mut quiet);
+            assert!(answer.ends_with("\r\n\r\n0123456789"), "{answer}");
+        });
+    });
 }
 
 #[test]
 fn a_body_that_trickles_in_is_not_waited_for_and_what_came_is_kept() {
-    for way in ["recv", "splice", "uring"] {
+    at_once(["recv", "splice", "uring"], |way| {
         let mut served = Dialogue::start(&[&IMPATIENT[..], &["-v", "--inward", way]].concat());
         let mut socket = served.connect();
         socket.write_all(b"PUT /slow HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000\r\n\r\n").unwrap();
@@ -215,12 +221,12 @@ fn a_body_that_trickles_in_is_not_waited_for_and_what_came_is_kept() {
         let (offset, _) = offset.split_once("\r\n").unwrap();
         assert!(offset.parse::<u64>().unwrap() > 0, "{way}");
         assert!(!served.path("slow").exists());
-    }
+    });
 }
 
 #[test]
 fn an_answer_that_is_not_taken_is_not_kept() {
-    for way in ["sendfile", "splice", "read", "uring"] {
+    at_once(["sendfile", "splice", "read", "uring"], |way| {
         let served = Dialogue::start(&[&IMPATIENT[..], &["--path", way]].concat());
         std::fs::File::create(served.path("large")).unwrap().set_len(256 << 20).unwrap();
         // One that takes nothing, and one that takes a byte now and then.
@@ -235,13 +241,13 @@ fn an_answer_that_is_not_taken_is_not_kept() {
             assert!(began.elapsed() < TIMEOUT, "{way}: it goes on for ever");
         }
         assert!(is_reset(&deaf, TIMEOUT), "{way}");
-    }
+    });
 }
 
 #[test]
 fn who_takes_little_but_steadily_gets_all_of_it() {
     let takes_little = |way: &str| {
-        let served = Dialogue::start(&["--idle-timeout", "2s", "--path", way]);
+        let served = Dialogue::start(&["--idle-timeout", "4s", "--path", way]);
         let bytes = big(&served.path("big"), 16);
         let mut socket = served.connect();
         rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 64 << 10).unwrap();
@@ -260,11 +266,7 @@ fn who_takes_little_but_steadily_gets_all_of_it() {
         let end = socket.read_to_end(&mut answer);
         assert!(end.is_ok() && answer.ends_with(&bytes), "{way}: {end:?}");
     };
-    std::thread::scope(|scope| {
-        for way in ["splice", "uring", "read"] {
-            scope.spawn(move || takes_little(way));
-        }
-    });
+    at_once(["splice", "uring", "read"], takes_little);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What a person sees at 80 × 24: colours, lines that fit, and one line at a time from all who share the terminal.
 
+use crate::common::record_events;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -49,7 +50,7 @@ fn run(words: &str, directory: &Path) -> String {
 fn three_runs() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     for _ in 0..3 {
-        run("demo --size 16KiB --rate 200 --duration 100ms", directory.path());
+        record_events(&directory.path().join("runs"), &["--size", "16KiB", "--rate", "200"], 20);
     }
     let at = |name: &str| directory.path().join("runs").join(name);
     let info = std::fs::read_to_string(at("run-000002/run.json")).unwrap();

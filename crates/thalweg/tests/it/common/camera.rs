@@ -21,7 +21,7 @@ const ACQUISITION: u32 = 0x2008;
 /// Frames that it can send again.
 const KEPT: u64 = 1000;
 /// Without a word from its application it stops.
-const HEARTBEAT: Duration = Duration::from_secs(3);
+const HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// What it is like.
 #[derive(Debug, Clone)]
@@ -84,6 +84,13 @@ impl Camera {
         }
         let state = Host::new(model, control, all, stream, Arc::clone(&shared));
         Self { shared, thread: Some(std::thread::spawn(move || state.run())) }
+    }
+
+    /// Ends it. How many frames it has sent.
+    pub(crate) fn end(mut self) -> u64 {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+        self.frames()
     }
 
     pub(crate) fn frames(&self) -> u64 {

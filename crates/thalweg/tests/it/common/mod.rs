@@ -27,7 +27,7 @@ use thalweg_store::{EventStatus, Follow, Followed, Run, StoreError, VerifyReport
 use thalweg_wire::{EventId, SourceId, Status};
 
 /// How long anything may take before a test gives it up: far longer than it ever does.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The program, without colours and without what the environment says about logs.
 pub(crate) fn thalweg() -> std::process::Command {
@@ -47,6 +47,21 @@ pub(crate) fn thalweg_for_everybody() -> (TempDir, PathBuf) {
     let copied = std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_thalweg")).arg(&copy).status().unwrap();
     assert!(copied.success());
     (directory, copy)
+}
+
+/// Records so many events: the run that `thalweg demo` with these words would take, however long that takes. Its report.
+pub(crate) fn record_events(out: &Path, words: &[&str], events: i64) -> Value {
+    let printed = thalweg().args(["demo", "--print-topology", "--out"]).arg(out).args(words).output().unwrap();
+    let mut topology: toml::Table = std::str::from_utf8(&printed.stdout).unwrap().parse().unwrap();
+    let run = topology["run"].as_table_mut().unwrap();
+    run.remove("duration");
+    run.insert("events".into(), events.into());
+    topology["builder"][0].as_table_mut().unwrap().insert("deadline".into(), "60s".into());
+    let mut file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    std::io::Write::write_all(&mut file, topology.to_string().as_bytes()).unwrap();
+    let ran = thalweg().args(["run", "--json"]).arg(file.path()).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    serde_json::from_slice(&ran.stdout).unwrap()
 }
 
 /// What carries the data.
@@ -86,12 +101,26 @@ pub(crate) struct Plan<'a> {
     pub(crate) source: &'a str,
 }
 
-/// Model sources whose every sample can be computed again, one builder, quick to notice what is missing.
+/// Model sources whose every sample can be computed again, one builder.
 pub(crate) const PLAN: Plan<'static> =
-    Plan { link: Link::Tcp, builders: 1, sources: 3, size: "16KiB", run: "", builder: QUICK, source: "" };
+    Plan { link: Link::Tcp, builders: 1, sources: 3, size: "16KiB", run: "", builder: PATIENT, source: "" };
 
-/// A builder that hurries: readers see events soon, and a source that is missing is missed soon.
-pub(crate) const QUICK: &str = "block = \"1MiB\"\nflush = \"20ms\"\ndeadline = \"1s\"";
+/// A builder whose readers see events soon. A source that has no processor for a while is not missed.
+pub(crate) const PATIENT: &str = "block = \"1MiB\"\nflush = \"20ms\"\ndeadline = \"60s\"";
+
+/// The same, and a source that is missing is missed soon: for tests in which one dies or hangs.
+pub(crate) const QUICK: &str = "block = \"1MiB\"\nflush = \"20ms\"\ndeadline = \"3s\"";
+
+/// A test with each of these, all at once: most of it is waiting. Each has a thread of the test's name.
+pub(crate) fn at_once<T: Send>(each: impl IntoIterator<Item = T>, test: impl Fn(T) + Sync) {
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    std::thread::scope(|scope| {
+        for one in each {
+            let test = &test;
+            std::thread::Builder::new().name(name.clone()).spawn_scoped(scope, move || test(one)).unwrap();
+        }
+    });
+}
 
 /// A system that a plan stands for: its topology file, and the addresses its builders listen on. Builders are called
 /// `builder0` and so on, sources `source0` with the id 1.0 and so on.
@@ -114,9 +143,8 @@ impl System {
         let addresses: Vec<String> = (0..plan.builders)
             .map(|index| match plan.link {
                 Link::Shm => format!("shm:{}", sockets.path().join(format!("{index}.sock")).display()),
-                // Who is given a port of TCP's finds the same one of UDP's free.
                 Link::Tcp | Link::Udp => {
-                    let (port, address) = reserve_port();
+                    let (port, address) = if plan.link == Link::Tcp { reserve_port() } else { reserve_udp_port() };
                     ports.push(port);
                     format!("{}:{address}", plan.link.name())
                 }
@@ -236,6 +264,25 @@ fn reserve_port() -> (OwnedFd, SocketAddrV4) {
     let bound = rustix::net::getsockname(&socket).unwrap();
     let address = SocketAddrV4::try_from(bound).unwrap();
     (socket, address)
+}
+
+/// A port of UDP, and the same one of TCP, that nobody else gets as long as the socket lives: the kernel gives none below
+/// those of `ip_local_port_range` (ip(7)) to who asks for any, and who asks here holds the port of another address.
+pub(crate) fn reserve_udp_port() -> (OwnedFd, SocketAddrV4) {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let given: u32 = range.split_whitespace().next().unwrap().parse().unwrap();
+    let least = if given > 20_000 { 12_000 } else { 1024 };
+    let begin = std::process::id().wrapping_mul(97);
+    let mut ports = (0..given - least).map(|step| (least + begin.wrapping_add(step) % (given - least)) as u16);
+    let reserved = ports.find_map(|port| {
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        let lock = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&lock, &SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), port)).ok()?;
+        std::net::UdpSocket::bind(address).ok()?;
+        std::net::TcpListener::bind(address).ok()?;
+        Some((lock, address))
+    });
+    reserved.expect("a port below those that the kernel gives")
 }
 
 /// Follows a run until `enough` says so of an event. Returns how many there were.

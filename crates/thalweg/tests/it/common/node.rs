@@ -7,6 +7,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Node {
     name: String,
     child: Child,
-    lines: Receiver<Line>,
+    lines: Mutex<Receiver<Line>>,
     stdout: String,
     stderr: String,
 }
@@ -32,7 +33,7 @@ impl Node {
         let (sender, lines) = channel();
         listen(child.stdout.take().unwrap(), sender.clone(), Line::Stdout);
         listen(child.stderr.take().unwrap(), sender, Line::Stderr);
-        Self { name: name.to_owned(), child, lines, stdout: String::new(), stderr: String::new() }
+        Self { name: name.to_owned(), child, lines: Mutex::new(lines), stdout: String::new(), stderr: String::new() }
     }
 
     /// The first line that contains `text`, among those said so far and those to come.
@@ -72,7 +73,7 @@ impl Node {
 
     /// The next line; nothing when the process and all that it started are gone, or the deadline is over.
     fn next(&mut self, deadline: Instant) -> Option<String> {
-        match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()? {
+        match self.lines.get_mut().unwrap().recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()? {
             Line::Stdout(line) => {
                 self.stdout.push_str(&line);
                 self.stdout.push('\n');
@@ -102,10 +103,8 @@ impl Node {
 
     /// What somebody does who has no patience: Ctrl-C, until it is gone.
     pub(crate) fn interrupt_until_gone(mut self) -> Ended {
-        for _ in 0..100 {
-            if matches!(self.child.try_wait(), Ok(Some(_))) {
-                break;
-            }
+        let deadline = Instant::now() + TIMEOUT;
+        while !matches!(self.child.try_wait(), Ok(Some(_))) && Instant::now() < deadline {
             self.interrupt();
             let pause = Instant::now() + Duration::from_millis(100);
             while self.next(pause).is_some() {}
@@ -144,7 +143,7 @@ impl Node {
         let deadline = Instant::now() + TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left) {
+            match self.lines.get_mut().unwrap().recv_timeout(left) {
                 Ok(Line::Stdout(line)) => self.stdout.extend([line.as_str(), "\n"]),
                 Ok(Line::Stderr(line)) => self.stderr.extend([line.as_str(), "\n"]),
                 Err(RecvTimeoutError::Disconnected) => break,

@@ -1,6 +1,6 @@
 //! A data server under test, and what it serves.
 
-use super::{Node, node::Ended, thalweg};
+use super::{Node, node::Ended, record_events, thalweg};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -66,9 +66,7 @@ pub(crate) fn run(words: &[&str], more: &[&Path]) -> Ended {
 
 /// Records run 1 into a directory: some 20 MB, in two segments or more.
 pub(crate) fn record(directory: &Path) -> PathBuf {
-    let runs = directory.to_str().unwrap();
-    let demo = ["demo", "--size", "64KiB", "--rate", "500", "--duration", "300ms", "--out", runs];
-    run(&demo, &[]).report(0);
+    record_events(directory, &["--size", "64KiB", "--rate", "500"], 150);
     directory.join("run-000001")
 }
 

@@ -25,6 +25,13 @@ fn card(out: &Path) -> Option<PathBuf> {
 
 const COUNTER: &str = "counter = { at = 0, bytes = 8, little_endian = true }";
 
+/// Waits until a hundred events are on disk, or the run has ended.
+const UNDER_WAY: &str = concat!(
+    "until [ $(",
+    env!("CARGO_BIN_EXE_thalweg"),
+    " cat runs/run-000001 --json 2>/dev/null | wc -l) -gt 100 ] || ! kill -0 $run; do sleep 0.1; done"
+);
+
 /// Runs until there are so many events, or until the card ends it.
 fn run(out: &Path, events: u64, frames: u64, device: &str, meanwhile: &str) -> Option<(Value, String)> {
     let program = card(out)?;
@@ -55,13 +62,13 @@ fn a_card_writes_into_slots_and_what_it_could_not_is_lost_in_the_device() {
     }
     let out = directory();
     // For a while nobody reads. The card goes on behind the last event: what it loses at its own end nobody can know.
-    let meanwhile = "sleep 0.5; pkill -STOP thalweg; sleep 0.3; pkill -CONT thalweg";
-    let Some((report, log)) = run(out.path(), 1500, 5000, COUNTER, meanwhile) else { return };
+    let meanwhile = format!("{UNDER_WAY}; pkill -STOP thalweg; sleep 0.3; pkill -CONT thalweg");
+    let Some((report, log)) = run(out.path(), 3000, 20_000, COUNTER, &meanwhile) else { return };
     let entry = &report["ledger"]["sources"][0];
     let lost = entry["lost_in_device"].as_u64().unwrap();
     assert!(lost > 50, "{report:#}\n{log}");
     let recorded = entry["recorded"].as_u64().unwrap();
-    assert_eq!((recorded + lost, &entry["unaccounted"]), (1500, &0.into()), "{report:#}\n{log}");
+    assert_eq!((recorded + lost, &entry["unaccounted"]), (3000, &0.into()), "{report:#}\n{log}");
     assert_eq!(report["copies_per_byte"]["source"], 0.0, "the driver writes into the slot");
     let found = std::fs::read_to_string(out.path().join("devices.json")).unwrap();
     assert!(found.contains(r#""address":"dma:/dev/xdma0_c2h_0""#), "{found}");
@@ -75,12 +82,12 @@ fn a_card_that_is_gone_is_waited_for_and_its_count_goes_on() {
         return;
     }
     let out = directory();
-    let meanwhile = "sleep 0.5; kill -9 $card; while [ -e /dev/xdma0_c2h_0 ]; do sleep 0.1; done; BEGIN";
-    let Some((report, log)) = run(out.path(), 500, 100_000, COUNTER, meanwhile) else { return };
+    let meanwhile = format!("{UNDER_WAY}; kill -9 $card; while [ -e /dev/xdma0_c2h_0 ]; do sleep 0.1; done; BEGIN");
+    let Some((report, log)) = run(out.path(), 3000, 100_000, COUNTER, &meanwhile) else { return };
     let entry = &report["ledger"]["sources"][0];
     assert_eq!(entry["unaccounted"], 0, "{report:#}\n{log}");
     let (recorded, lost) = (entry["recorded"].as_u64().unwrap(), entry["lost_in_device"].as_u64().unwrap());
-    assert!(recorded > 100 && recorded + lost == 500, "{report:#}\n{log}");
+    assert!(recorded > 100 && recorded + lost == 3000, "{report:#}\n{log}");
     assert!(log.contains("the card is opened again") && log.contains("/dev/xdma0_c2h_0 is there again"), "{log}");
     let frames = frames(out.path());
     assert_eq!(frames.windows(2).filter(|two| two[1] < two[0]).count(), 1, "it began to count anew: {frames:?}");

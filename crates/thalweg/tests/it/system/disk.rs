@@ -60,7 +60,7 @@ fn count(progress: &Value, what: &str) -> u64 {
 
 /// A run on a disk that stands still for a while in its midst. Returns the builder's report and the sources'.
 fn slow_disk(link: Link, source: &str) -> Option<(Value, Vec<Value>)> {
-    let builder = format!("{QUICK}\nblocks = 4");
+    let builder = format!("{PATIENT}\nblocks = 4");
     let system = System::new(&Plan { link, sources: 2, builder: &builder, source, ..PLAN });
     let mut disk = match Disk::in_file(&system.path("disk"), &system.path("runs"), 1024) {
         Ok(disk) => disk,

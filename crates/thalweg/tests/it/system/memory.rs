@@ -17,7 +17,7 @@ fn a_run_ends_with_the_memory_it_began_with() {
         // Stopped long before so many, on any machine: only a disk is kept from being filled.
         for run in ["record = false", "events = 2000000"] {
             // The fewer events may be open, the sooner as many are as there ever will be.
-            let builder = format!("{QUICK}\nopen_events = 4000");
+            let builder = format!("{PATIENT}\nopen_events = 4000");
             let system = System::new(&Plan { link, size: "1KiB", run, builder: &builder, ..PLAN });
             let mut nodes = vec![system.supervised("builder0")];
             nodes[0].wait_for("listening");
@@ -47,7 +47,7 @@ fn no_source_runs_ahead_of_the_slowest_further_than_events_may_be_open() {
     // Slots of 256 KiB in which records of 1088 bytes lie, 16 of them.
     const IN_SLOTS: u64 = 16 * (256 << 10) / 1088;
     for link in LINKS {
-        let builder = format!("{QUICK}\nopen_events = {OPEN}");
+        let builder = format!("{PATIENT}\nopen_events = {OPEN}");
         let plan = Plan { link, size: "1KiB", builder: &builder, run: "record = false", ..PLAN };
         let system = System::new(&plan);
         let text = std::fs::read_to_string(system.path("topology.toml")).unwrap();

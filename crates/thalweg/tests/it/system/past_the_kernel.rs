@@ -9,7 +9,7 @@ fn topology(directory: &Path, builder: &str, source: &str) -> PathBuf {
     let path = directory.join("two.toml");
     let text = format!(
         "[run]\ndirectory = \"runs\"\nevents = 400\n\n[[builder]]\nname = \"builder0\"\n\
-         listen = [\"{builder}:198.18.0.1:7400\"]\n{QUICK}\n\n[[source]]\nname = \"source0\"\nid = \"1.0\"\n\
+         listen = [\"{builder}:198.18.0.1:7400\"]\n{PATIENT}\n\n[[source]]\nname = \"source0\"\nid = \"1.0\"\n\
          link = \"{source}\"\ndevice = {{ kind = \"model-adc\", size = \"100KiB\" }}\n"
     );
     std::fs::write(&path, text).unwrap();
@@ -87,7 +87,7 @@ fn three_sources_reach_a_builder_over_dpdk() {
     let topology = directory.path().join("four.toml");
     let mut text = format!(
         "[run]\ndirectory = \"runs\"\nevents = 200\ntimeout = \"30s\"\n\n[[builder]]\nname = \"builder0\"\n\
-         listen = [\"dpdk:198.18.0.1:7400\"]\nadapter = {{ device = \"net_af_packet0,iface=eth0\" }}\n{QUICK}\n"
+         listen = [\"dpdk:198.18.0.1:7400\"]\nadapter = {{ device = \"net_af_packet0,iface=eth0\" }}\n{PATIENT}\n"
     );
     for source in 0..3 {
         let address = format!("198.18.0.{}/16", 2 + source);

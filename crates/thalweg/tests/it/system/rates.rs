@@ -7,8 +7,6 @@ use rustix::process::Signal;
 use thalweg_skip::skipped;
 use thalweg_store::Verdict;
 
-/// A builder that waits for the slow ones.
-const PATIENT: &str = "block = \"1MiB\"\nflush = \"20ms\"\ndeadline = \"60s\"";
 /// As fast as it can.
 const FREE: &str = "";
 

@@ -10,10 +10,10 @@ use thalweg_store::Run;
 use thalweg_wire::PayloadType;
 
 /// A topology with one source, `pipe`, and a builder that listens here.
-fn topology(folder: &Path, run: &str, source: &str) -> (PathBuf, String) {
+fn topology(folder: &Path, builder: &str, source: &str) -> (PathBuf, String) {
     let address = format!("shm:{}", folder.join("b.sock").display());
     let text = format!(
-        "[run]\ndirectory = \"runs\"\n{run}\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"{address}\"]\n{QUICK}\n\n\
+        "[run]\ndirectory = \"runs\"\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"{address}\"]\n{builder}\n\n\
          [[source]]\nname = \"pipe\"\nid = \"2.0\"\nlink = \"shm\"\n{source}\n"
     );
     let path = folder.join("pipe.toml");
@@ -33,7 +33,7 @@ fn payloads(run: &Path) -> Vec<Vec<u8>> {
 #[test]
 fn what_a_program_writes_into_a_pipe_is_on_disk_and_what_is_cut_off_is_in_the_ledger() {
     let folder = folder();
-    let (topology, address) = topology(folder.path(), "", "");
+    let (topology, address) = topology(folder.path(), PATIENT, "");
     let mut command = thalweg();
     command.args(["--json", "-v", "node", "builder0"]).arg(topology);
     let mut builder = Node::start("builder0", command);
@@ -79,7 +79,7 @@ fn records_of_any_length_come_out_of_a_named_pipe() {
     let fifo = folder.path().join("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     let device = "device = { kind = \"stream\", file = \"fifo\", size = \"10KiB\", length = { bytes = 4 } }";
-    let (topology, _) = topology(folder.path(), "", device);
+    let (topology, _) = topology(folder.path(), PATIENT, device);
     let mut command = thalweg();
     command.args(["--json", "-v", "run"]).arg(&topology);
     let mut run = Node::start("run", command);
@@ -102,7 +102,7 @@ fn records_of_any_length_come_out_of_a_named_pipe() {
 #[test]
 fn a_pipe_that_is_not_what_was_said_ends_its_source_with_the_place() {
     let folder = folder();
-    let (topology, address) = topology(folder.path(), "", "");
+    let (topology, address) = topology(folder.path(), QUICK, "");
     let mut command = thalweg();
     command.args(["--json", "node", "builder0"]).arg(topology);
     let mut builder = Node::start("builder0", command);

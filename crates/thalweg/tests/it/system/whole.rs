@@ -60,7 +60,7 @@ fn every_sample_of_every_source_is_on_disk() {
 fn nodes_that_poll_build_what_nodes_that_sleep_do() {
     for link in LINKS {
         for wait in ["poll", "100us"] {
-            let (builder, source) = (format!("{QUICK}\nwait = \"{wait}\""), format!("wait = \"{wait}\""));
+            let (builder, source) = (format!("{PATIENT}\nwait = \"{wait}\""), format!("wait = \"{wait}\""));
             let plan = Plan { link, run: "events = 200", builder: &builder, source: &source, ..PLAN };
             let system = System::new(&plan);
             let report = system.run().finish().report(0);
