@@ -4,22 +4,25 @@
 #   scripts/fuzz.sh          every target for SECONDS_EACH (60), as many at a time as there are processors, beginning with the
 #                            inputs in fuzz/corpus; says how often each was executed, and where an input is that breaks one
 #   scripts/fuzz.sh build    only builds them
+#   QUICK=yes                builds without optimisation: for seconds of fuzzing, not for hours
 #   scripts/fuzz.sh keep     after a run: keeps in fuzz/corpus the fewest inputs, old and new, that reach as much
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${SECONDS_EACH:-60}
 if ! cargo fuzz --version >/dev/null 2>&1; then
-    exec scripts/skip.sh fuzz "cargo-fuzz is not installed (cargo install --locked cargo-fuzz)"
+    exec scripts/skip.sh fuzz "cargo-fuzz is not installed (make venv-test installs it into .venv)"
 fi
 if ! rustup run nightly rustc --version >/dev/null 2>&1; then
     exec scripts/skip.sh fuzz "there is no nightly toolchain (rustup toolchain install nightly)"
 fi
 
-# The workspace's own target folder is for another toolchain. Optimised as a release is, with checks of overflows and memory.
+# The workspace's own target folder is for another toolchain. Both builds check overflows and memory.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
-cargo +nightly fuzz build
-built=$CARGO_TARGET_DIR/$(rustup run nightly rustc -vV | sed -n 's/^host: //p')/release
+options=() folder=release
+if [ "${QUICK:-}" = yes ]; then options=(--dev) folder=debug; fi
+cargo +nightly fuzz build "${options[@]}"
+built=$CARGO_TARGET_DIR/$(rustup run nightly rustc -vV | sed -n 's/^host: //p')/$folder
 targets=$(basename -s .rs fuzz/fuzz_targets/*.rs)
 work=$CARGO_TARGET_DIR/work
 
