@@ -6,42 +6,59 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# rustup puts cargo here, and tells only shells opened after it.
-export PATH := $(PATH):$(HOME)/.cargo/bin
-TARGET := $(or $(CARGO_TARGET_DIR),target)
-export THALWEG_BIN := $(abspath $(TARGET))/release/thalweg
+# rustup puts cargo into the home directory and tells only shells opened later; .venv has the test runner.
+export PATH := $(PATH):$(HOME)/.cargo/bin:$(CURDIR)/.venv/bin
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+# The demo and the tests share one build. Packages and figures are of the optimised one.
+BUILT := $(TARGET)/debug
+RELEASE := $(TARGET)/release
+export THALWEG_BIN := $(BUILT)/thalweg
 PYTHON := .venv/bin/python
 
-# What cannot be built here is left out: nothing, or the congestion controls.
+# The options that leave out what cannot be built here: none, or those that leave out the programs in bpf/.
 FEATURES = $(shell scripts/setup.sh features)
-MEMBERS = $(if $(FEATURES),--workspace --exclude thalweg-py --exclude thalweg-cc $(FEATURES))
-RUST_TESTS = cargo test --locked $(MEMBERS)
-LOOM_TESTS := CARGO_PROFILE_RELEASE_LTO=off RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir $(TARGET)/loom -p thalweg-arena --lib
+MEMBERS = --workspace $(if $(FEATURES),--exclude thalweg-cc $(FEATURES))
+# Most tests wait most of the time.
+THREADS := $(shell echo $$((3 * $$(nproc))))
+TESTS = --locked $(MEMBERS)
+NEXTEST = cargo nextest run $(TESTS) --test-threads $(THREADS)
+# Clippy compiles as rustc does, and lints on the way: the tests are compiled once for both.
+CLIPPY := $(shell clippy-driver --version >/dev/null 2>&1 && echo clippy-driver)
+check test format lint lint-bare build-tests test-rust test-some test-python test-dist: export RUSTC_WORKSPACE_WRAPPER := $(CLIPPY)
+PYTEST = $(PYTHON) -m pytest -n $(THREADS) --dist loadgroup
+LOOM_TESTS := RUSTFLAGS="--cfg loom" cargo test --locked --profile loom --target-dir $(TARGET)/loom -p thalweg-arena --lib
 
 .PHONY: help
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 2,24
 
 .PHONY: demo
-demo: setup-python release ## Play a radio telescope's recording through the whole path, verify it, draw it
+demo: ## Play a radio telescope's recording through the whole path, verify it, draw it
+	@$(MAKE) --no-print-directory -j 2 build venv-demo
+	@scripts/setup.sh module $(BUILT)/lib_thalweg.so
 	@$(PYTHON) scripts/demo.py --out demo
 
-# All steps are run, whichever fails; the end says what was skipped, and why.
+# All steps are run, whichever fails; the end lists what was skipped, and why.
 .PHONY: test
-test: setup-venv ## Run every test
-	@scripts/test.py format lint test-rust test-loom test-python test-dist
+test: ## Run every test
+	@$(MAKE) --no-print-directory -j 2 build-tests venv-test
+	@scripts/test.py format lint lint-bare test-rust test-loom test-python test-dist
 
 .PHONY: check
-check: setup-venv ## A few minutes' part of it, for use while working
+check: ## A few minutes' part of it, for use while working
 	@scripts/test.py format lint test-some
 
 .PHONY: bench
 bench: setup release ## Measure beside the programs people use (ARGS="--quick" for a first look)
-	@$(THALWEG_BIN) bench peers --install $(ARGS)
+	@$(RELEASE)/thalweg bench peers --install $(ARGS)
 
 .PHONY: soak
 soak: setup release ## Run each link at full rate for ten minutes (ARGS="--time 40h --link udp"); watch books and memory
-	@scripts/soak.py $(ARGS)
+	@THALWEG_BIN=$(RELEASE)/thalweg scripts/soak.py $(ARGS)
+
+.PHONY: build
+build: setup ## Build the program and the Python package's module, as the demo and the tests use them
+	cargo build --locked -p thalweg -p thalweg-py $(FEATURES)
 
 .PHONY: release
 release: setup ## Build the optimised program
@@ -50,92 +67,104 @@ release: setup ## Build the optimised program
 PREFIX ?= /usr/local
 .PHONY: install
 install: ## Install the program, man pages, completions and units (PREFIX=/usr/local, DESTDIR=)
-	@test -x $(THALWEG_BIN) || { echo "build it first: make release"; exit 1; }
-	@scripts/install.sh $(THALWEG_BIN) "$(DESTDIR)" $(PREFIX)
+	@test -x $(RELEASE)/thalweg || { echo "build it first: make release"; exit 1; }
+	@scripts/install.sh $(RELEASE)/thalweg "$(DESTDIR)" $(PREFIX)
 
 .PHONY: uninstall
 uninstall: ## Take away what make install put there
-	@scripts/install.sh --remove $(THALWEG_BIN) "$(DESTDIR)" $(PREFIX)
+	@scripts/install.sh --remove $(RELEASE)/thalweg "$(DESTDIR)" $(PREFIX)
 
 .PHONY: dist
-dist: setup-venv ## Make the packages in dist/: wheel, .deb, debug information, checksums
-	@cargo deb --version >/dev/null 2>&1 || { echo "cargo-deb is not installed: cargo install --locked cargo-deb"; exit 1; }
+dist: setup venv-test ## Make the packages in dist/: wheel, .deb, debug information, checksums
+	@command -v dpkg-shlibdeps >/dev/null 2>&1 || { echo "dpkg-shlibdeps is not installed: apt-get install dpkg-dev"; exit 1; }
 	@scripts/dist.sh release
 
 .PHONY: setup
 setup: ## Find what is missing to build (INSTALL=yes: install it, with all that tests look for)
-	@scripts/setup.sh $(if $(filter yes,$(INSTALL)),--install clients && scripts/setup.sh --install venv,build)
+ifeq ($(INSTALL),yes)
+	@scripts/setup.sh --install build
+	@scripts/setup.sh --install clients
+	@scripts/setup.sh --install venv test
+else
+	@scripts/setup.sh build
+endif
 
-.PHONY: setup-python
-setup-python: ## The same, with the Python package in .venv
-	@scripts/setup.sh python
-
-.PHONY: setup-venv
-setup-venv: ## The same, with .venv, but without the package
-	@scripts/setup.sh venv
+# .venv with the Python packages of the demo, the tests or the site.
+.PHONY: venv-demo venv-test venv-site
+venv-demo venv-test venv-site: venv-%:
+	@scripts/setup.sh venv $*
 
 .PHONY: format
 format: setup ## Check that the code is formatted
 	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; \
 	else scripts/skip.sh format "cargo has no 'fmt' here and rustup is not there to add it"; fi
 
-.PHONY: lint
+# Cargo shows the warnings of what it has compiled before, too.
+.PHONY: lint lint-bare
 lint: setup ## Clippy, with warnings as errors
-	@if cargo clippy --version >/dev/null 2>&1; then \
-		cargo clippy --locked --workspace --all-targets $(if $(FEATURES),--exclude thalweg-cc $(FEATURES)) -- -D warnings && \
-		cargo clippy --locked -p thalweg --no-default-features -- -D warnings; \
-	else scripts/skip.sh lint "cargo has no 'clippy' here and rustup is not there to add it"; fi
+	@$(call linted,cargo test --quiet $(TESTS) --no-run)
+
+# The same without the programs in bpf/. Of all crates, since a part of them would compile its dependencies anew.
+lint-bare: setup
+	@$(call linted,cargo build --quiet --locked --workspace --exclude thalweg-cc --no-default-features)
+
+define linted
+	if [ -n "$(CLIPPY)" ]; then \
+		$(1) 2>&1 | tee $(TARGET)/lint.log && { ! grep -q '^warning' $(TARGET)/lint.log || { echo "lint: see the warnings"; exit 1; }; }; \
+	else scripts/skip.sh $@ "cargo has no 'clippy' here and rustup is not there to add it"; fi
+endef
 
 .PHONY: test-rust
-test-rust: setup ## Unit, conformance and whole-system tests
+test-rust: setup venv-test ## Unit, conformance and whole-system tests (ARGS="-E 'test(udp)'": some of them)
 	@scripts/setup.sh clients
-	$(RUST_TESTS) --no-fail-fast
+	$(NEXTEST) --no-fail-fast $(ARGS)
+	$(if $(ARGS),,cargo test --locked $(MEMBERS) --doc --no-fail-fast)
 
 .PHONY: test-some
-test-some: setup ## Unit and conformance tests, and those of whole systems that take no time
-	$(RUST_TESTS) --no-fail-fast --lib --bins --test conformance
-	$(RUST_TESTS) --no-fail-fast --test system whole::
-
-.PHONY: test-dist
-test-dist: setup-python build-tests ## The packages, made of the program as tests build it, each installed into an empty place
-	@if cargo deb --version >/dev/null 2>&1; then \
-		scripts/dist.sh dev && THALWEG_BIN=$(abspath $(TARGET))/debug/thalweg $(PYTHON) -m pytest packaging/tests; \
-	else scripts/skip.sh test-dist "cargo-deb is not installed (cargo install --locked cargo-deb)"; fi
+test-some: setup venv-test ## Those that take no time
+	$(NEXTEST) --no-fail-fast --profile check
 
 .PHONY: test-loom
 test-loom: setup ## Every interleaving of the shared-memory rings
 	$(LOOM_TESTS) loom
 
 .PHONY: test-python
-test-python: setup-python build-tests ## The Python package, against runs written by the program as tests build it
+test-python: build-tests venv-test ## The Python package, against runs written by the program (ARGS="-k follow": some of it)
+	@scripts/setup.sh module $(BUILT)/lib_thalweg.so
 	$(PYTHON) -m ruff check python scripts examples packaging .ci
 	$(PYTHON) -m ruff format --check python scripts examples packaging .ci
-	THALWEG_BIN=$(abspath $(TARGET))/debug/thalweg $(PYTHON) -m pytest python/tests
+	$(PYTEST) --junitxml $(TARGET)/junit-python.xml $(ARGS) python/tests
+
+.PHONY: test-dist
+test-dist: build-tests venv-test ## The packages, made of the program as tests build it, each installed into an empty place
+	@if command -v dpkg-shlibdeps >/dev/null 2>&1; then \
+		scripts/dist.sh dev && $(PYTHON) -m pytest --junitxml $(TARGET)/junit-packages.xml packaging/tests; \
+	else scripts/skip.sh test-dist "dpkg-shlibdeps is not installed (apt-get install dpkg-dev)"; fi
 
 .PHONY: site
-site: setup-python ## The documentation as a site in target/site, with the reference of Python and Rust
-	@mdbook --version >/dev/null 2>&1 || { echo "mdbook is not installed: cargo install --locked mdbook"; exit 1; }
+site: venv-site build ## The documentation as a site in target/site, with the reference of Python and Rust
+	@scripts/setup.sh module $(BUILT)/lib_thalweg.so
 	mdbook build
 	$(PYTHON) -m pdoc -o target/site/python thalweg
-	cargo doc --locked --no-deps --workspace $(if $(FEATURES),--exclude thalweg-cc $(FEATURES))
+	cargo doc --locked --no-deps $(MEMBERS)
 	cp -r $(TARGET)/doc target/site/rust
 
 .PHONY: fuzz
-fuzz: setup ## Feed the parsers with bytes made to break them (SECONDS_EACH=60)
+fuzz: setup venv-test ## Feed the parsers with bytes made to break them (SECONDS_EACH=60; QUICK=yes: built sooner, runs slower)
 	@scripts/fuzz.sh
 
-# What .ci/run builds first.
 .PHONY: build-tests build-loom build-fuzz build-kernel build-machine
 build-tests: setup
-	$(RUST_TESTS) --no-run
+	cargo test $(TESTS) --no-run $(TIMINGS)
+	cargo build --locked $(MEMBERS)
 build-loom: setup
 	$(LOOM_TESTS) --no-run
-build-fuzz: setup
+build-fuzz: setup venv-test
 	@scripts/fuzz.sh build
 build-kernel: build-tests
-	$(TARGET)/debug/thalweg lab build
+	$(THALWEG_BIN) lab build
 build-machine: build-tests
-	$(TARGET)/debug/thalweg lab machine
+	$(THALWEG_BIN) lab machine
 
 .PHONY: deny
 deny: ## Licences, advisories and origins of all dependencies

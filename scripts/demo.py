@@ -276,7 +276,7 @@ def quiet() -> Iterator[None]:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = os.environ.get("THALWEG_BIN", str(ROOT / "target" / "release" / "thalweg"))
+    default = os.environ.get("THALWEG_BIN", str(ROOT / "target" / "debug" / "thalweg"))
     parser.add_argument("--thalweg", default=default, help="the program")
     parser.add_argument("--duration", default="3s", help="how long to play the recording, over and over")
     parser.add_argument("--out", default="demo", help="where the run and the picture go")

@@ -28,7 +28,6 @@ case "$kind" in
         stripped "$target/release/thalweg" "$work/thalweg"
         ;;
     dev)
-        # Built by itself it would have other features, and so would all that it depends on.
         stripped "$target/debug/thalweg" "$work/thalweg"
         ;;
     *)
@@ -38,36 +37,49 @@ case "$kind" in
 esac
 
 say "the .deb"
-# Where crates/thalweg/Cargo.toml has it.
-root=$dist/root
+root=$work/root
 scripts/install.sh "$work/thalweg" "$root" /usr
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
-cargo deb --locked --no-build --no-strip -p thalweg -o "$dist/" >/dev/null
-rm -rf "$root"
+install -D -m 644 LICENSE-MIT "$root/usr/share/doc/thalweg/copyright"
+# dpkg-shlibdeps looks for a source package around it.
+mkdir -p "$work/source/debian"
+printf 'Source: thalweg\n' >"$work/source/debian/control"
+depends=$(cd "$work/source" && dpkg-shlibdeps -O "$root/usr/bin/thalweg" | sed -n 's/^shlibs:Depends=//p')
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+architecture=$(dpkg --print-architecture)
+mkdir "$root/DEBIAN"
+sed -e "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@DEPENDS@/$depends/" \
+    -e "s/@SIZE@/$(du -sk "$root" | cut -f 1)/" packaging/debian/control >"$root/DEBIAN/control"
+install -m 755 packaging/debian/postinst packaging/debian/prerm packaging/debian/postrm "$root/DEBIAN/"
+dpkg-deb --root-owner-group --build "$root" "$dist/thalweg_$version-1_$architecture.deb" >/dev/null
 
 say "the wheel"
-options=(--release --locked --out "$work/wheel")
-wheel_program=$work/thalweg
+wheel=$work/wheel
+mkdir "$wheel"
+export PATH=$PATH:$PWD/.venv/bin
 if [ "$kind" = release ]; then
     # zig links against the glibc that is asked for: that of RHEL 8 and Debian 10.
     "$python" -m pip install --quiet --disable-pip-version-check 'ziglang>=0.13,<0.16' 'cargo-zigbuild>=0.20,<1'
-    export PATH=$PWD/.venv/bin:$PATH
     # What needs libelf and zlib of the system is left out of what runs on any.
     cargo zigbuild --release --locked -p thalweg --no-default-features --target x86_64-unknown-linux-gnu.2.28
-    wheel_program=$work/for-wheel/thalweg
-    mkdir -p "$work/for-wheel"
-    objcopy --strip-all "$target/x86_64-unknown-linux-gnu/release/thalweg" "$wheel_program"
-    options+=(--zig --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28)
+    objcopy --strip-all "$target/x86_64-unknown-linux-gnu/release/thalweg" "$work/program"
+    maturin build --release --locked --zig --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 \
+        --out "$work/built" >/dev/null
+    "$python" -m wheel unpack --dest "$wheel" "$work"/built/*.whl >/dev/null
+    unpacked=$(echo "$wheel"/*)
 else
-    options+=(--compatibility linux)
+    # Compiled already, beside the program: maturin by itself would compile all of it again.
+    cp "$work/thalweg" "$work/program"
+    unpacked=$wheel/thalweg-$version
+    mkdir "$unpacked"
+    maturin pep517 write-dist-info --metadata-directory "$unpacked" --interpreter "$python" >/dev/null 2>&1
+    mkdir "$unpacked/thalweg"
+    cp python/thalweg/*.py python/thalweg/*.pyi python/thalweg/py.typed "$unpacked/thalweg/"
+    objcopy --strip-all "$target/debug/lib_thalweg.so" "$unpacked/thalweg/_thalweg.abi3.so"
 fi
-PATH=$PWD/.venv/bin:$PATH maturin build "${options[@]}" >/dev/null
-# maturin packs the extension module; the program goes beside it as a script.
-"$python" -m wheel unpack --dest "$work/unpacked" "$work"/wheel/*.whl >/dev/null
-for unpacked in "$work"/unpacked/*; do
-    install -D -m 755 "$wheel_program" "$unpacked/$(basename "$unpacked").data/scripts/thalweg"
-    "$python" -m wheel pack --dest-dir "$dist" "$unpacked" >/dev/null
-done
+# The program goes beside the module, as a script.
+install -D -m 755 "$work/program" "$unpacked/$(basename "$unpacked").data/scripts/thalweg"
+"$python" -m wheel pack --dest-dir "$dist" "$unpacked" >/dev/null
 
 (cd "$dist" && sha256sum -- * >SHA256SUMS)
 ls -l "$dist"

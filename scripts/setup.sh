@@ -2,14 +2,14 @@
 # Finds what is missing to build and test Thalweg on Debian 12, 13 or Ubuntu 24.04. It changes nothing of the system: it
 # names what is missing, with the command that installs it. With --install it runs that command.
 #
-#   scripts/setup.sh build     a Rust toolchain (asked for, never installed) and a C compiler; clang, libelf and zlib for
-#                              the congestion controls, which are left out of the build where these are not
-#   scripts/setup.sh venv      these, and .venv with what the Python package's tests and the demo need
-#   scripts/setup.sh python    these, and the Python package in .venv
-#   scripts/setup.sh clients   programs that the data server is tested with; tests say 'skipped' for those that are not there
-#   scripts/setup.sh features  prints what cargo is told of what is left out of the build
+#   scripts/setup.sh build       a Rust toolchain (asked for, never installed) and a C compiler; clang, libelf and zlib for
+#                                the congestion controls and AF_XDP, which are left out of the build where these are not
+#   scripts/setup.sh venv SET    .venv with the packages of python/requirements/SET.txt: demo, test or site
+#   scripts/setup.sh module FILE the Python package in .venv: the source tree, with the extension module FILE
+#   scripts/setup.sh clients     programs that the data server is tested with; tests skip without them
+#   scripts/setup.sh features    prints the cargo options that leave out what cannot be built here
 #
-# Running it again costs little: what is there is only looked at.
+# A second run costs little: it only looks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -63,11 +63,15 @@ packages() {
     "${as[@]}" env DEBIAN_FRONTEND=noninteractive $command
 }
 
-# Those that something is done without where they are missing: `wanted WITHOUT PACKAGE...`
+# Packages that something is left out without: `wanted LEFT_OUT PACKAGE...`
 wanted() {
-    local without=$1
+    local left_out=$1
     shift
-    if [ "$install" = yes ]; then packages "$@"; else say "$without, without these packages: $*"; fi
+    if [ "$install" = yes ]; then
+        packages "$@"
+    else
+        say "without $*: $left_out. To have it: apt-get install -y --no-install-recommends $*"
+    fi
 }
 
 need_compiler() {
@@ -91,7 +95,7 @@ missing_for_bpf() {
 want_bpf() {
     local missing
     mapfile -t missing < <(missing_for_bpf)
-    [ "${#missing[@]}" -eq 0 ] || wanted "congestion controls and AF_XDP are left out of the build" "${missing[@]}"
+    [ "${#missing[@]}" -eq 0 ] || wanted "no congestion controls and no AF_XDP in the build" "${missing[@]}"
 }
 
 # What people fetch and mount served runs with, and another program's camera. Tests do without those that are not there.
@@ -114,49 +118,48 @@ need_python() {
 # Whether the file $1 says that what is identified by $2 has been done.
 done_already() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
 
-digest() { cat "$@" | sha256sum | cut -d ' ' -f 1; }
-
 need_venv() {
-    local python wanted
+    local set=$1 python requirements wanted
     python=$(python3 -c 'import sys; print(sys.executable, sys.version_info[:2])')
-    wanted=$(printf '%s' "$python" | cat - python/requirements.txt | sha256sum | cut -d ' ' -f 1)
-    if ! done_already .venv/.requirements "$wanted" || ! .venv/bin/python -c '' 2>/dev/null; then
-        say "making .venv and installing python/requirements.txt into it"
+    # Another Python needs another .venv.
+    if ! done_already .venv/.python "$python" || ! .venv/bin/python -c '' 2>/dev/null; then
         python3 -m venv --clear .venv
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check -r python/requirements.txt
-        printf '%s' "$wanted" >.venv/.requirements
+        printf '%s' "$python" >.venv/.python
+    fi
+    requirements=python/requirements/$set.txt
+    wanted=$(cat python/requirements/demo.txt "$requirements" | sha256sum | cut -d ' ' -f 1)
+    if ! done_already ".venv/.$set" "$wanted"; then
+        say "installing $requirements into .venv"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$requirements"
+        printf '%s' "$wanted" >".venv/.$set"
     fi
 }
 
-need_package() {
-    local wanted files
-    # Whatever the extension module is built from: its own and lower floors' sources.
-    mapfile -d '' files < <(find pyproject.toml Cargo.toml Cargo.lock crates python/README.md python/thalweg -type f \
-        -not -name '*.so' -not -path '*/__pycache__/*' -not -path '*/tests/*' -not -path 'crates/thalweg/*' -print0 | sort -z)
-    wanted=$(digest "${files[@]}")
-    if ! done_already .venv/.package "$wanted"; then
-        say "building and installing the Python package (pip install .)"
-        # The build tool, maturin, is in .venv already.
-        PATH="$PWD/.venv/bin:$PATH" .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-            --no-build-isolation --no-deps --force-reinstall .
-        printf '%s' "$wanted" >.venv/.package
-    fi
+# Python takes the package from the source tree, as an editable install does.
+link_module() {
+    local built=$1 module=python/thalweg/_thalweg.abi3.so packages
+    packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    printf '%s\n' "$PWD/python" >"$packages/thalweg.pth"
+    # Renamed into place: a process that has the former module mapped keeps it.
+    cmp --silent "$built" "$module" || { cp "$built" "$module.new" && mv "$module.new" "$module"; }
 }
 
 if [ "${1:-}" = features ]; then
     [ -z "$(missing_for_bpf)" ] || echo "--no-default-features"
     exit
 fi
-need_cargo
-need_compiler
-want_bpf
 case "${1:-}" in
-    build) ;;
-    venv | python)
-        need_python
-        need_venv
-        [ "$1" = venv ] || need_package
+    build)
+        need_cargo
+        need_compiler
+        want_bpf
         ;;
+    venv)
+        [ -f "python/requirements/${2:-}.txt" ] || stop "usage: scripts/setup.sh venv demo|test|site"
+        need_python
+        need_venv "$2"
+        ;;
+    module) link_module "$2" ;;
     clients) want_clients ;;
-    *) stop "usage: scripts/setup.sh [--install] build|venv|python|clients|features" ;;
+    *) stop "usage: scripts/setup.sh [--install] build|venv SET|module FILE|clients|features" ;;
 esac

@@ -17,6 +17,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# cargo-nextest, which runs each test in a process of its own; libtest, for doc tests and loom.
+NEXTEST = re.compile(r"^ *Summary \[[^\]]*\] (\d+)(?:/\d+)? tests? run: (\d+) passed")
+NEXTEST_FAILED = re.compile(r"^ +(?:FAIL|TIMEOUT|ABORT|SIG\w+) \[[^\]]*\](?: \([^)]*\))? \S+ (\S+)$")
 RUST = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
 PYTHON = re.compile(r"^=+ (.*) in [\d.:]+s.* =+$")
 # Below `failures:`, with four spaces, the names of the tests that failed.
@@ -46,7 +49,11 @@ class Counted:
                 self.kind = "Python"
                 self.passed += counts.get("passed", 0)
                 self.failed += counts.get("failed", 0) + counts.get("error", 0)
-        elif told := FAILED.match(line):
+        elif told := NEXTEST.match(line):
+            self.kind = "Rust"
+            self.passed += int(told[2])
+            self.failed += int(told[1]) - int(told[2])
+        elif told := NEXTEST_FAILED.match(line) or FAILED.match(line):
             self.names.add(told[1])
 
 
@@ -100,7 +107,7 @@ def main(steps: list[str]) -> int:
             failed += max(counted.failed, 1)
 
     # A test that skips counts as passed with libtest; one that fails after it has skipped a part has failed.
-    lines = [line.split("\t", 1) for line in file.read_text().splitlines()]
+    lines = [line.split("\t", 1) for line in dict.fromkeys(file.read_text().splitlines())]
     skipped = {who for who, _ in lines if who.split(" ", 1)[-1] not in names}
     silent = sum(not who.startswith(("make ", "python ")) for who in skipped)
     passed -= silent

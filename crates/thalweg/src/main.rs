@@ -58,7 +58,8 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
         true => "",
         false => "\nbuilt without congestion controls",
     };
-    format!("{} ({commit}){without}", env!("CARGO_PKG_VERSION"))
+    let optimised = if cfg!(debug_assertions) { ", not optimised" } else { "" };
+    format!("{} ({commit}{optimised}){without}", env!("CARGO_PKG_VERSION"))
 });
 
 #[derive(Debug, Subcommand)]
