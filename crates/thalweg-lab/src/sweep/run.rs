@@ -134,6 +134,10 @@ pub(super) fn run_by(
         while let Some(at) = todo.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !halt.load(Ordering::Relaxed)) {
             let begun = Instant::now();
             let outcome = one(&measure, &cells[*at].scenario, directory, &halt);
+            // Before the result is received: until then other cells would begin.
+            if outcome.is_err() {
+                halt.store(true, Ordering::Relaxed);
+            }
             if to.send((*at, outcome, begun.elapsed().as_secs_f64())).is_err() {
                 return;
             }
@@ -160,7 +164,6 @@ pub(super) fn run_by(
                 Ok(outcome) => outcome,
                 Err(LabError::Interrupted) => continue,
                 Err(error) => {
-                    halt.store(true, Ordering::Relaxed);
                     failed.get_or_insert(error);
                     continue;
                 }
