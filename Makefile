@@ -25,7 +25,8 @@ NEXTEST = cargo nextest run $(TESTS) --test-threads $(THREADS)
 # Clippy compiles as rustc does, and lints on the way: the tests are compiled once for both.
 CLIPPY := $(shell clippy-driver --version >/dev/null 2>&1 && echo clippy-driver)
 check test format lint lint-bare build-tests test-rust test-some test-python test-dist: export RUSTC_WORKSPACE_WRAPPER := $(CLIPPY)
-PYTEST = $(PYTHON) -m pytest -n $(THREADS) --dist loadgroup
+# The documents' commands measure rates: as many tests as processors.
+PYTEST = $(PYTHON) -m pytest -n $(shell nproc) --dist loadgroup
 LOOM_TESTS := RUSTFLAGS="--cfg loom" cargo test --locked --profile loom --target-dir $(TARGET)/loom -p thalweg-arena --lib
 
 .PHONY: help

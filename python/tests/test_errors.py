@@ -154,7 +154,8 @@ def test_following_goes_on_behind_damage_too(damaged: Path) -> None:
     with pytest.warns(thalweg.DamageWarning):
         expected = [event.id for event in run]
     with pytest.warns(thalweg.DamageWarning, match="cannot be read"):
-        assert [event.id for event in run.follow()] == expected
+        # Events are followed as they were closed.
+        assert sorted(event.id for event in run.follow()) == sorted(expected)
     with pytest.raises(thalweg.RunError, match="CRC"):
         list(run.follow(errors="raise"))
 

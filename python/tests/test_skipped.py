@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(*command: object, at: Path) -> tuple[int, list[str]]:
     """Runs a program of ours, and returns how it ended and the lines it said."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "THALWEG_SKIPPED")}
+    ours = ("MAKEFLAGS", "THALWEG_SKIPPED", "PYTEST_XDIST_WORKER")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
     environment["CARGO_TARGET_DIR"] = str(at / "target")
     words = [sys.executable, *map(str, command)]
     ended = subprocess.run(words, cwd=at, env=environment, capture_output=True, text=True, check=False)
