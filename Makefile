@@ -25,8 +25,8 @@ NEXTEST = cargo nextest run $(TESTS) --test-threads $(THREADS)
 # Clippy compiles as rustc does, and lints on the way: the tests are compiled once for both.
 CLIPPY := $(shell clippy-driver --version >/dev/null 2>&1 && echo clippy-driver)
 check test format lint lint-bare build-tests test-rust test-some test-python test-dist: export RUSTC_WORKSPACE_WRAPPER := $(CLIPPY)
-# The documents' commands measure rates: as many tests as processors.
-PYTEST = $(PYTHON) -m pytest -n $(shell nproc) --dist loadgroup
+# The documents' commands measure rates: as many tests as processors. Those of one file may share ports and sockets.
+PYTEST = $(PYTHON) -m pytest -n $(shell nproc) --dist loadfile
 LOOM_TESTS := RUSTFLAGS="--cfg loom" cargo test --locked --profile loom --target-dir $(TARGET)/loom -p thalweg-arena --lib
 
 .PHONY: help

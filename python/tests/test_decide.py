@@ -15,8 +15,6 @@ import pytest
 
 import thalweg
 
-# Each run listens at `run.sock` in its own directory; the kernel's list of sockets has that name alone: one at a time.
-pytestmark = pytest.mark.xdist_group("decide")
 EVENTS = 200
 # Of four, one is bright.
 IMAGES = np.stack([np.full((8, 6), 200 if image == 2 else 5 + image, np.uint8) for image in range(4)])

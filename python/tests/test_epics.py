@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 p4p = pytest.importorskip("p4p.client.thread", reason="p4p is not installed")
-# They share a port for searches: one server at a time.
-pytestmark = pytest.mark.xdist_group("epics")
 SIMULATOR = Path(sys.executable).parent / "pvapy-ad-sim-server"
 # Nothing is said or heard beyond this machine.
 HERE = {

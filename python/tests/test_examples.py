@@ -97,7 +97,6 @@ def _play(name: str, program: Path, folder: Path, *changes: tuple[str, str]) -> 
     return thalweg.open(folder / "runs" / "run-000001"), json.loads((folder / "truth.json").read_text())
 
 
-@pytest.mark.xdist_group("cameras")
 def test_the_interferometer_tells_the_size_of_its_source(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     run, truth = play("interferometer.toml", program, tmp_path, 10, (":7720", ":0"), ("rate = 100 ", "rate = 10 "))
@@ -108,7 +107,6 @@ def test_the_interferometer_tells_the_size_of_its_source(program: Path, tmp_path
         assert np.allclose(table[size], truth["source_size"], rtol=0.01)
 
 
-@pytest.mark.xdist_group("cameras")
 def test_six_cameras_show_the_shape_of_the_bunches_that_level_2_keeps(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     # The images are half as wide.
