@@ -25,7 +25,7 @@ NEXTEST = cargo nextest run $(TESTS) --test-threads $(THREADS)
 # Clippy compiles as rustc does, and lints on the way: the tests are compiled once for both.
 CLIPPY := $(shell clippy-driver --version >/dev/null 2>&1 && echo clippy-driver)
 check test format lint lint-bare build-tests test-rust test-some test-python test-dist: export RUSTC_WORKSPACE_WRAPPER := $(CLIPPY)
-# The documents' commands measure rates: as many tests as processors. Those of one file may share ports and sockets.
+# Tests of one file may share ports and sockets.
 PYTEST = $(PYTHON) -m pytest -n $(shell nproc) --dist loadfile
 LOOM_TESTS := RUSTFLAGS="--cfg loom" cargo test --locked --profile loom --target-dir $(TARGET)/loom -p thalweg-arena --lib
 
@@ -134,7 +134,9 @@ test-python: build-tests venv-test ## The Python package, against runs written b
 	@scripts/setup.sh module $(BUILT)/lib_thalweg.so
 	$(PYTHON) -m ruff check python scripts examples packaging .ci
 	$(PYTHON) -m ruff format --check python scripts examples packaging .ci
-	$(PYTEST) --junitxml $(TARGET)/junit-python.xml $(ARGS) python/tests
+	$(PYTEST) --junitxml $(TARGET)/junit-python.xml --ignore python/tests/test_documents.py $(ARGS) python/tests
+	@# The documents' commands show rates and counts of events in a time: by themselves.
+	$(if $(ARGS),,$(PYTHON) -m pytest --junitxml $(TARGET)/junit-documents.xml python/tests/test_documents.py)
 
 .PHONY: test-dist
 test-dist: build-tests venv-test ## The packages, made of the program as tests build it, each installed into an empty place
