@@ -110,7 +110,7 @@ lint-bare: setup
 	@$(call linted,cargo build --quiet --locked --workspace --exclude thalweg-cc --no-default-features)
 
 define linted
-	if [ -n "$(CLIPPY)" ]; then \
+	if [ -n "$(CLIPPY)" ]; then mkdir -p $(TARGET); \
 		$(1) 2>&1 | tee $(TARGET)/lint.log && { ! grep -q '^warning' $(TARGET)/lint.log || { echo "lint: see the warnings"; exit 1; }; }; \
 	else scripts/skip.sh $@ "cargo has no 'clippy' here and rustup is not there to add it"; fi
 endef

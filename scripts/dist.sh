@@ -72,7 +72,7 @@ else
     cp "$work/thalweg" "$work/program"
     unpacked=$wheel/thalweg-$version
     mkdir "$unpacked"
-    maturin pep517 write-dist-info --metadata-directory "$unpacked" --interpreter "$python" >/dev/null 2>&1
+    maturin pep517 write-dist-info --metadata-directory "$unpacked" --interpreter "$python" >/dev/null
     mkdir "$unpacked/thalweg"
     cp python/thalweg/*.py python/thalweg/*.pyi python/thalweg/py.typed "$unpacked/thalweg/"
     objcopy --strip-all "$target/debug/lib_thalweg.so" "$unpacked/thalweg/_thalweg.abi3.so"
