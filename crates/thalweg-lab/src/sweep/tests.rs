@@ -181,13 +181,14 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
     let stop = AtomicBool::new(false);
     let fast = |scenario: &Scenario| scenario.network.rate.0 > 1_000_000_000;
 
-    // The slower cells come first; an interrupted cell has no result.
+    // The slower cells come first; an interrupted cell has no result, and no cell is begun after it.
     let (results, ran) = run_with(directory.path(), &stop, |scenario| match fast(scenario) {
         true => Err(LabError::Interrupted),
         false => Ok(report(scenario, 1.0)),
     });
     let results = results.unwrap();
-    assert_eq!((results.done(), ran.len()), (4, 8));
+    assert_eq!(results.done(), 4);
+    assert!((5..=6).contains(&ran.len()), "{} cells, by two workers", ran.len());
     assert!(!results.passed() && results.failures().is_empty());
 
     // A write that was interrupted leaves half a line.
