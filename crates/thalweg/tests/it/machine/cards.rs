@@ -1,9 +1,10 @@
 //! Cards whose driver reads by DMA, in the machine: card.c, which has XDMA's interface, and counts what nobody reads.
 
-use super::{assert_success, directory, is_set_up, record};
+use super::{Step, assert_success, directory, read};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use thalweg_skip::skipped;
 use thalweg_store::Run;
 
@@ -23,28 +24,31 @@ fn card(out: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-const COUNTER: &str = "counter = { at = 0, bytes = 8, little_endian = true }";
-
-/// Waits until a hundred events are on disk, or the run has ended.
-const UNDER_WAY: &str = concat!(
-    "until [ $(",
-    env!("CARGO_BIN_EXE_thalweg"),
-    " cat runs/run-000001 --json 2>/dev/null | wc -l) -gt 100 ] || ! kill -0 $run; do sleep 0.1; done"
-);
-
-/// Runs until there are so many events, or until the card ends it.
-fn run(out: &Path, events: u64, frames: u64, device: &str, meanwhile: &str) -> Option<(Value, String)> {
-    let program = card(out)?;
-    let begin =
-        format!("{} {frames} 2000 & card=$!; until [ -e /dev/xdma0_c2h_0 ]; do sleep 0.1; done", program.display());
+pub(super) fn steps() -> Vec<Step> {
+    let built = Rc::new(directory());
+    let Some(card) = card(built.path()) else { return Vec::new() };
+    let begin = format!("{} 1000000 2000 & card=$!; until [ -e /dev/xdma0_c2h_0 ]; do sleep 0.1; done", card.display());
+    let gone = "while [ -e /dev/xdma0_c2h_0 ]; do sleep 0.1; done";
+    let device = "kind = \"dma\", file = \"/dev/xdma0_c2h_0\", size = 4096, \
+                  counter = { at = 0, bytes = 8, little_endian = true }";
     let prepare = format!("modprobe cuse\n{begin}");
-    let device = format!("kind = \"dma\", file = \"/dev/xdma0_c2h_0\", size = 4096, {device}");
-    Some(record(out, &format!("events = {events}"), &device, &prepare, &meanwhile.replace("BEGIN", &begin)))
+    let step = |name, meanwhile: &str, check: fn(&Path, &Value, &str)| {
+        let meanwhile = format!("more 100; {meanwhile}; more 100; finish\nkill -9 $card; {gone}");
+        let built = Rc::clone(&built);
+        Step::of_device(name, "", device, [&prepare, &meanwhile], move |own, report, log| {
+            let _until_now = &built;
+            check(own, report, log);
+        })
+    };
+    vec![
+        step("card-stopped", "pkill -STOP thalweg; sleep 0.3; pkill -CONT thalweg", what_nobody_reads_is_lost),
+        step("card-gone", &format!("kill -9 $card; {gone}; {begin}"), a_card_that_is_gone_is_waited_for),
+    ]
 }
 
-/// Each fragment has the bytes of the frame that it says it is. Those frames, in order.
-fn frames(out: &Path) -> Vec<u64> {
-    let run = Run::open(out.join("runs/run-000001")).unwrap();
+/// The run's events: their numbers and the card's. Each fragment has the bytes of the frame that it says it is.
+fn frames(own: &Path) -> Vec<(u64, u64)> {
+    let run = Run::open(own.join("runs/run-000001")).unwrap();
     let frame = |payload: &[u8]| {
         let number = u64::from_le_bytes(*payload.first_chunk().unwrap());
         assert_eq!(payload.len() as u64, 12 + number * 64 % 2049, "frame {number}");
@@ -52,43 +56,36 @@ fn frames(out: &Path) -> Vec<u64> {
         bytes.for_each(|(at, byte)| assert_eq!(*byte, (number as usize + 3 * at) as u8, "frame {number} at {at}"));
         number
     };
-    run.events().map(|event| frame(event.unwrap().fragments[0].payload())).collect()
+    let events = run.events().map(Result::unwrap);
+    events.map(|event| (event.id.0, frame(event.fragments[0].payload()))).collect()
 }
 
-#[test]
-fn a_card_writes_into_slots_and_what_it_could_not_is_lost_in_the_device() {
-    if !is_set_up() {
-        return;
-    }
-    let out = directory();
-    // For a while nobody reads. The card goes on behind the last event: what it loses at its own end nobody can know.
-    let meanwhile = format!("{UNDER_WAY}; pkill -STOP thalweg; sleep 0.3; pkill -CONT thalweg");
-    let Some((report, log)) = run(out.path(), 3000, 20_000, COUNTER, &meanwhile) else { return };
+/// Every event is recorded or lost, and lost is what lies between those that are recorded. Returns how many are lost.
+fn check(report: &Value, frames: &[(u64, u64)]) -> u64 {
     let entry = &report["ledger"]["sources"][0];
-    let lost = entry["lost_in_device"].as_u64().unwrap();
-    assert!(lost > 50, "{report:#}\n{log}");
-    let recorded = entry["recorded"].as_u64().unwrap();
-    assert_eq!((recorded + lost, &entry["unaccounted"]), (3000, &0.into()), "{report:#}\n{log}");
-    assert_eq!(report["copies_per_byte"]["source"], 0.0, "the driver writes into the slot");
-    let found = std::fs::read_to_string(out.path().join("devices.json")).unwrap();
-    assert!(found.contains(r#""address":"dma:/dev/xdma0_c2h_0""#), "{found}");
-    let frames = frames(out.path());
-    assert!(frames.len() as u64 == recorded && frames.is_sorted() && frames[0] == 0, "{frames:?}");
-}
-
-#[test]
-fn a_card_that_is_gone_is_waited_for_and_its_count_goes_on() {
-    if !is_set_up() {
-        return;
-    }
-    let out = directory();
-    let meanwhile = format!("{UNDER_WAY}; kill -9 $card; while [ -e /dev/xdma0_c2h_0 ]; do sleep 0.1; done; BEGIN");
-    let Some((report, log)) = run(out.path(), 3000, 100_000, COUNTER, &meanwhile) else { return };
-    let entry = &report["ledger"]["sources"][0];
-    assert_eq!(entry["unaccounted"], 0, "{report:#}\n{log}");
     let (recorded, lost) = (entry["recorded"].as_u64().unwrap(), entry["lost_in_device"].as_u64().unwrap());
-    assert!(recorded > 100 && recorded + lost == 3000, "{report:#}\n{log}");
-    assert!(log.contains("the card is opened again") && log.contains("/dev/xdma0_c2h_0 is there again"), "{log}");
-    let frames = frames(out.path());
-    assert_eq!(frames.windows(2).filter(|two| two[1] < two[0]).count(), 1, "it began to count anew: {frames:?}");
+    assert_eq!((recorded, &entry["unaccounted"]), (frames.len() as u64, &0.into()), "{report:#}");
+    let behind_the_last = recorded + lost - (frames[frames.len() - 1].0 + 1);
+    let between: u64 = frames.windows(2).map(|two| two[1].0 - two[0].0 - 1).sum();
+    assert_eq!(lost, frames[0].0 + between + behind_the_last, "{report:#}");
+    assert_eq!(report["copies_per_byte"]["source"], 0.0, "the driver writes into the slot");
+    between
+}
+
+/// A card writes into slots, and what it could not while the program stood still is lost in the device.
+fn what_nobody_reads_is_lost(own: &Path, report: &Value, _: &str) {
+    let frames = frames(own);
+    assert!(check(report, &frames) > 50, "{report:#}");
+    assert!(frames.iter().all(|(event, number)| event == number), "{frames:?}");
+    let found = read(&own.join("devices.json"));
+    assert!(found.contains(r#""address":"dma:/dev/xdma0_c2h_0""#), "{found}");
+}
+
+/// A card that is gone is waited for, and its count goes on.
+fn a_card_that_is_gone_is_waited_for(own: &Path, report: &Value, log: &str) {
+    let frames = frames(own);
+    check(report, &frames);
+    assert!(log.contains("the card is opened again") && log.contains("/dev/xdma0_c2h_0 is there again"));
+    assert!(frames.is_sorted_by_key(|frame| frame.0), "{frames:?}");
+    assert_eq!(frames.windows(2).filter(|two| two[1].1 < two[0].1).count(), 1, "it began to count anew: {frames:?}");
 }

@@ -1,4 +1,5 @@
-//! The machine laboratory as a user meets it. Each boot takes ten seconds or more: a story is told in one.
+//! The machine laboratory as a user meets it. A boot takes longer than most of what is done in it: things that need the
+//! same machine are done in one, one after the other.
 
 mod boards;
 mod cards;
@@ -8,6 +9,7 @@ mod video;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -57,30 +59,101 @@ fn assert_success(output: &Output) {
     assert!(output.status.success(), "{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
 }
 
-/// Runs a device's topology in the machine: `prepare` makes the device be there, and `meanwhile` is done when the run has
-/// begun. What the run reported, and its log.
-fn record(out: &Path, run: &str, device: &str, prepare: &str, meanwhile: &str) -> (Value, String) {
-    let topology = format!(
-        "[run]\n{run}\ntimeout = \"60s\"\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"shm:/tmp/builder0\"]\n\
-         block = \"4MiB\"\ndeadline = \"20s\"\nflush = \"100ms\"\n\n[[source]]\nname = \"source0\"\nid = \"1.0\"\n\
-         link = \"shm\"\ndevice = {{ {device} }}\n"
-    );
-    fs::write(out.join("run.toml"), topology).unwrap();
-    let program = env!("CARGO_BIN_EXE_thalweg");
-    let script = format!(
-        "set -e\ncd /out\n{prepare}\n{program} devices --json >devices.json\n\
-         {program} --json -v run run.toml >report.json 2>log & run=$!\n\
-         until grep -q 'recording' log; do kill -0 $run || {{ cat log; exit 1; }}; sleep 0.1; done\n\
-         {meanwhile}\nwait $run || true"
-    );
-    let output = thalweg(&["--out", out.to_str().unwrap(), "--", "sh", "-c", &script]).output().unwrap();
-    let log = fs::read_to_string(out.join("log")).unwrap_or_default();
-    if !output.status.success() {
-        eprintln!("{log}");
+/// One of the things that are done in a machine, and what must have come of it.
+struct Step {
+    name: &'static str,
+    /// A shell's. The working directory is the step's own, in /out.
+    script: String,
+    /// Looks at what the script left in its directory.
+    check: Box<dyn Fn(&Path)>,
+}
+
+impl Step {
+    fn new(name: &'static str, script: String, check: impl Fn(&Path) + 'static) -> Self {
+        Self { name, script, check: Box::new(check) }
     }
-    assert_success(&output);
-    let report = fs::read_to_string(out.join("report.json")).unwrap();
-    (serde_json::from_str(report.lines().last().unwrap_or(&log)).unwrap(), log)
+
+    /// Runs a topology of one builder and a source: `prepare` makes the device be there, and `meanwhile` is done when the
+    /// run has begun. There `more N` waits until N more events are on disk, and `finish` ends the run. `check` is given the
+    /// run's report and its log, too.
+    fn of_device(
+        name: &'static str,
+        run: &str,
+        device: &str,
+        [prepare, meanwhile]: [&str; 2],
+        check: impl Fn(&Path, &Value, &str) + 'static,
+    ) -> Self {
+        let program = env!("CARGO_BIN_EXE_thalweg");
+        let script = format!(
+            "count() {{ wc -l <events; }}\n\
+             more() {{ before=$(count); until [ $(count) -ge $((before + $1)) ]; do kill -0 $run; sleep 0.1; done; }}\n\
+             finish() {{ kill -INT $run; wait $run || true; }}\n\
+             cat >run.toml <<'END'\n[run]\n{run}\ntimeout = \"60s\"\n\n[[builder]]\nname = \"builder0\"\n\
+             listen = [\"shm:/tmp/builder0\"]\nblock = \"4MiB\"\ndeadline = \"20s\"\nflush = \"100ms\"\n\n[[source]]\n\
+             name = \"source0\"\nid = \"1.0\"\nlink = \"shm\"\ndevice = {{ {device} }}\nEND\n\
+             {prepare}\n{program} devices --json >devices.json\n\
+             {program} --json -v run run.toml >report.json 2>log & run=$!\n\
+             until grep -q recording log; do kill -0 $run; sleep 0.1; done\n\
+             : >events; {program} cat runs/run-000001 --follow --json >>events &\n\
+             {meanwhile}\nwait $run || true"
+        );
+        Self::new(name, script, move |out| check(out, &last_line(&out.join("report.json")), &read(&out.join("log"))))
+    }
+}
+
+/// Does the steps in one machine, all of them, whichever fails.
+#[track_caller]
+fn in_one_machine(options: &[&str], steps: &[Step]) {
+    let out = directory();
+    let mut script = String::new();
+    for Step { name, script: own, .. } in steps {
+        fs::create_dir(out.path().join(name)).unwrap();
+        fs::write(out.path().join(name).join("script"), own).unwrap();
+        // What one that failed has left would be in the way of the others.
+        script += &format!(
+            "cd /out/{name}; pkill -KILL thalweg; timeout 10m sh -e ./script >stdout 2>stderr; echo $? >code\n"
+        );
+    }
+    let at = ["--out", out.path().to_str().unwrap(), "--", "sh", "-c", &script];
+    assert_success(&thalweg(&[options, &at].concat()).output().unwrap());
+    let failed = |step: &&Step| {
+        let own = out.path().join(step.name);
+        let judge = || {
+            assert_eq!(read(&own.join("code")), "0\n", "the script's exit code");
+            (step.check)(&own);
+        };
+        let is_failed = panic::catch_unwind(AssertUnwindSafe(judge)).is_err();
+        if is_failed {
+            for entry in fs::read_dir(&own).unwrap().map(Result::unwrap) {
+                let is_text = ["stdout", "stderr", "code", "log"]
+                    .iter()
+                    .any(|end| entry.file_name().to_string_lossy().ends_with(end));
+                if is_text {
+                    eprintln!("-- {}: {}\n{}", step.name, entry.file_name().display(), read(&entry.path()));
+                }
+            }
+        }
+        is_failed
+    };
+    let failed: Vec<_> = steps.iter().filter(failed).map(|step| step.name).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// A file's text; empty if there is none.
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The JSON in a file's last line.
+fn last_line(path: &Path) -> Value {
+    let text = read(path);
+    let last = text.lines().last().unwrap_or_else(|| panic!("{} is empty", path.display()));
+    serde_json::from_str(last).unwrap()
+}
+
+/// The kernel's log, for a step's directory.
+fn kernel_log(own: &Path) -> String {
+    read(&own.with_file_name("dmesg.txt"))
 }
 
 /// The driver of edu.c.
@@ -92,25 +165,33 @@ fn edu(directory: &Path) -> PathBuf {
     program
 }
 
-/// DPDK's two ports send each other what they get, after the first packets, until both have got more than a hundred.
-const FORWARD: &str = r"
-    dpdk-testpmd -l 0,1 --in-memory -m 128 -a 0000:00:11.0 -a 0000:00:12.0 -- --total-num-mbufs=4096 \
-        --forward-mode=io --tx-first --stats-period=1 </dev/null >/out/testpmd 2>&1 &
-    until [ $(tail -n 20 /out/testpmd | grep -c 'RX-packets: [1-9][0-9][0-9]') = 2 ]; do
-        kill -0 $!
-        sleep 1
-    done
-    kill -INT $!
-    wait $!";
-
-/// What each port has received.
-fn received(out: &Path) -> Vec<u64> {
-    let said = fs::read_to_string(out.join("testpmd")).unwrap();
-    let ports = said.split("Forward statistics for port").skip(1);
-    let number = |port: &str| port.split("RX-packets:").nth(1)?.split_whitespace().next()?.parse().ok();
-    let received: Vec<u64> = ports.filter_map(number).collect();
-    assert_eq!(received.len(), 2, "{said}");
-    received
+/// A driver in C shows what a device reaches, and DPDK's two ports send each other what they get, after the first packets,
+/// until both have got more than a hundred.
+fn edu_and_ports(mode: &str, check: impl Fn(&Path) + 'static) -> Step {
+    let built = directory();
+    let script = format!(
+        "bindto nvme 0000:00:18.0; lspci -s 0000:00:18.0 -k | grep 'in use: nvme'
+        bindto vfio-pci 0000:00:10.0 0000:00:11.0 0000:00:12.0
+        {} {mode} 0000:00:10.0
+        dpdk-testpmd -l 0,1 --in-memory -m 128 -a 0000:00:11.0 -a 0000:00:12.0 -- --total-num-mbufs=4096 \
+            --forward-mode=io --tx-first --stats-period=1 </dev/null >testpmd 2>&1 &
+        until [ $(tail -n 20 testpmd | grep -c 'RX-packets: [1-9][0-9][0-9]') = 2 ]; do
+            kill -0 $!
+            sleep 1
+        done
+        kill -INT $!
+        wait $!",
+        edu(built.path()).display()
+    );
+    Step::new("edu", script, move |own| {
+        let _until_now = &built;
+        check(own);
+        let said = read(&own.join("testpmd"));
+        let ports = said.split("Forward statistics for port").skip(1);
+        let number = |port: &str| port.split("RX-packets:").nth(1)?.split_whitespace().next()?.parse::<u64>().ok();
+        let received: Vec<u64> = ports.filter_map(number).collect();
+        assert!(received.len() == 2 && received.iter().all(|&packets| packets > 100), "{said}");
+    })
 }
 
 #[test]
@@ -160,28 +241,31 @@ fn exit_code_output_and_files_come_back_and_nothing_else() {
     assert!(fs::read_to_string(out.join("dmesg.txt")).unwrap().contains("Linux version"));
 }
 
+/// Devices for programs that drive them by themselves.
+const DEVICES: [&str; 10] =
+    ["--edu", "--rng", "--nic", "virtio", "--nic", "virtio", "--nvme", "2MiB", "--huge-pages", "256"];
+
 #[test]
-fn devices_behind_an_iommu_reach_what_is_mapped_and_nothing_else() {
+fn behind_an_iommu_devices_reach_what_is_mapped_and_nothing_else() {
     if !is_set_up() {
         return;
     }
-    let built = directory();
-    let edu = edu(built.path());
-    let options = ["--edu", "--nic", "virtio", "--nic", "virtio", "--nvme", "16MiB", "--huge-pages", "256"];
-    let script = format!(
-        "set -e
-        bindto nvme 0000:00:18.0; lspci -s 0000:00:18.0 -k | grep 'in use: nvme'
-        bindto vfio-pci 0000:00:10.0 0000:00:11.0 0000:00:12.0
-        {} iommu 0000:00:10.0
-        {FORWARD}",
-        edu.display()
-    );
-    let (output, out) = run(&options, &script);
-    assert_success(&output);
-    assert!(text(&output.stdout).contains("holds: DMA does not reach memory by an address that is not mapped"));
-    let log = fs::read_to_string(out.path().join("dmesg.txt")).unwrap();
-    assert!(log.contains("DMAR: [DMA Write NO_PASID] Request device [00:10.0] fault addr 0x300000000"), "{log}");
-    assert!(received(out.path()).iter().all(|&packets| packets > 100), "{:?}", received(out.path()));
+    let edu = edu_and_ports("iommu", |own| {
+        let said = read(&own.join("stdout"));
+        assert!(said.contains("holds: DMA does not reach memory by an address that is not mapped"), "{said}");
+        let log = kernel_log(own);
+        assert!(log.contains("DMAR: [DMA Write NO_PASID] Request device [00:10.0] fault addr 0x300000000"), "{log}");
+    });
+    let steps = [
+        edu,
+        nodes::two_nics("IOVA mode VA"),
+        nodes::one_buffer(true),
+        nodes::a_disk_and_a_nic(),
+        nodes::a_disk_alone(),
+        nodes::dma_of_a_disk(),
+        nodes::a_driver_of_one_page(),
+    ];
+    in_one_machine(&DEVICES, &steps);
 }
 
 #[test]
@@ -189,20 +273,27 @@ fn without_an_iommu_devices_reach_all_memory_by_vfio() {
     if !is_set_up() {
         return;
     }
-    let built = directory();
-    let edu = edu(built.path());
-    let options = ["--no-iommu", "--edu", "--nic", "virtio", "--nic", "virtio", "--huge-pages", "256"];
-    let script = format!(
-        "set -e
-        bindto vfio-pci 0000:00:10.0 0000:00:11.0 0000:00:12.0
-        {} noiommu 0000:00:10.0
-        {FORWARD}",
-        edu.display()
-    );
-    let (output, out) = run(&options, &script);
-    assert_success(&output);
-    assert!(text(&output.stdout).contains("holds: DMA lands in a huge page, by its physical address"));
-    assert!(received(out.path()).iter().all(|&packets| packets > 100), "{:?}", received(out.path()));
+    let edu = edu_and_ports("noiommu", |own| {
+        let said = read(&own.join("stdout"));
+        assert!(said.contains("holds: DMA lands in a huge page, by its physical address"), "{said}");
+    });
+    let steps = [
+        edu,
+        nodes::two_nics("IOVA mode PA"),
+        nodes::one_buffer(false),
+        nodes::a_disk_and_a_nic(),
+        nodes::a_driver_of_one_page(),
+    ];
+    in_one_machine(&[&["--no-iommu"][..], &DEVICES].concat(), &steps);
+}
+
+#[test]
+fn devices_of_the_kernels_drivers_write_into_slots_and_what_they_lose_is_counted() {
+    if !is_set_up() {
+        return;
+    }
+    let steps = [boards::steps(), cards::steps(), video::steps()].into_iter().flatten().collect::<Vec<_>>();
+    in_one_machine(&[], &steps);
 }
 
 #[test]
