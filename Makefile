@@ -107,7 +107,7 @@ lint: setup ## Clippy, with warnings as errors
 
 # The same without the programs in bpf/. Of all crates, since a part of them would compile its dependencies anew.
 lint-bare: setup
-	@$(call linted,cargo build --quiet --locked --workspace --exclude thalweg-cc --no-default-features)
+	@$(call linted,cargo check --quiet --locked --workspace --exclude thalweg-cc --no-default-features)
 
 define linted
 	if [ -n "$(CLIPPY)" ]; then mkdir -p $(TARGET); \
@@ -135,13 +135,14 @@ test-python: build-tests venv-test ## The Python package, against runs written b
 	$(PYTHON) -m ruff check python scripts examples packaging .ci
 	$(PYTHON) -m ruff format --check python scripts examples packaging .ci
 	$(PYTEST) --junitxml $(TARGET)/junit-python.xml --ignore python/tests/test_documents.py $(ARGS) python/tests
-	@# The documents' commands show rates and counts of events in a time: by themselves.
-	$(if $(ARGS),,$(PYTHON) -m pytest --junitxml $(TARGET)/junit-documents.xml python/tests/test_documents.py)
+	@# The documents' commands show rates and counts of events in a time: by themselves. Each page has a network and a
+	@# directory of its own, and waits most of the time.
+	$(if $(ARGS),,$(PYTHON) -m pytest -n 3 --maxschedchunk 1 --junitxml $(TARGET)/junit-documents.xml python/tests/test_documents.py)
 
 .PHONY: test-dist
 test-dist: build-tests venv-test ## The packages, made of the program as tests build it, each installed into an empty place
 	@if command -v dpkg-shlibdeps >/dev/null 2>&1; then \
-		scripts/dist.sh dev && $(PYTHON) -m pytest --junitxml $(TARGET)/junit-packages.xml packaging/tests; \
+		scripts/dist.sh dev && $(PYTHON) -m pytest -n $(shell nproc) --junitxml $(TARGET)/junit-packages.xml packaging/tests; \
 	else scripts/skip.sh test-dist "dpkg-shlibdeps is not installed (apt-get install dpkg-dev)"; fi
 
 .PHONY: site

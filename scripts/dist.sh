@@ -14,7 +14,7 @@ say() { printf 'dist: %s\n' "$*"; }
 
 # The program without its debug information, which goes into a file of its own.
 stripped() { # FROM TO
-    objcopy --only-keep-debug --compress-debug-sections "$1" "$dist/$(basename "$2").debug"
+    objcopy --only-keep-debug "${compressed[@]}" "$1" "$dist/$(basename "$2").debug"
     objcopy --strip-all --add-gnu-debuglink="$dist/$(basename "$2").debug" "$1" "$2"
     chmod 755 "$2"
 }
@@ -24,10 +24,12 @@ trap 'rm -rf "$work"' EXIT
 
 case "$kind" in
     release)
+        compressed=(--compress-debug-sections)
         cargo build --release --locked -p thalweg
         stripped "$target/release/thalweg" "$work/thalweg"
         ;;
     dev)
+        compressed=()
         stripped "$target/debug/thalweg" "$work/thalweg"
         ;;
     *)

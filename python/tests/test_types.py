@@ -17,7 +17,8 @@ def check(*command: str) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+# The oldest and the newest: a minute for each of those between would find nothing that neither of these does.
+@pytest.mark.parametrize("version", ["3.10", "3.13"])
 def test_mypy_finds_nothing(version: str) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     check("mypy", "--python-version", version)

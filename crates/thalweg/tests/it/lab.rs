@@ -110,7 +110,7 @@ fn a_trunk_that_is_too_narrow_drops_and_the_timeline_shows_it() {
     }
     let report = run_scenario(
         "[network]\nsenders = 4\nreceivers = 2\nbuffer = \"100 kB\"\n[network.tree]\nleaves = 2\noversubscription = 4\n\
-         [traffic]\ncontrol = \"cubic\"\n[measure]\nseconds = 0.1\nwarm_up = \"10ms\"\nwall_limit = \"20m\"\n",
+         [traffic]\ncontrol = \"cubic\"\n[measure]\nseconds = 0.05\nwarm_up = \"10ms\"\nwall_limit = \"20m\"\n",
     );
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
     let report = json(&report);

@@ -258,8 +258,7 @@ fn behind_an_iommu_devices_reach_what_is_mapped_and_nothing_else() {
     });
     let steps = [
         edu,
-        nodes::two_nics("IOVA mode VA"),
-        nodes::one_buffer(true),
+        nodes::one_buffer("IOVA mode VA", true),
         nodes::a_disk_and_a_nic(),
         nodes::a_disk_alone(),
         nodes::dma_of_a_disk(),
@@ -277,13 +276,8 @@ fn without_an_iommu_devices_reach_all_memory_by_vfio() {
         let said = read(&own.join("stdout"));
         assert!(said.contains("holds: DMA lands in a huge page, by its physical address"), "{said}");
     });
-    let steps = [
-        edu,
-        nodes::two_nics("IOVA mode PA"),
-        nodes::one_buffer(false),
-        nodes::a_disk_and_a_nic(),
-        nodes::a_driver_of_one_page(),
-    ];
+    let steps =
+        [edu, nodes::one_buffer("IOVA mode PA", false), nodes::a_disk_and_a_nic(), nodes::a_driver_of_one_page()];
     in_one_machine(&[&["--no-iommu"][..], &DEVICES].concat(), &steps);
 }
 

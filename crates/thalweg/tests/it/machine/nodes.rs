@@ -5,9 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use thalweg_device::model_adc;
 use thalweg_store::{Run, verify};
-use thalweg_wire::SourceId;
 
 /// A builder and a source, which are started one after the other, and their reports and logs.
 const NODES: &str = r"
@@ -67,18 +65,6 @@ fn check(report: &Value, own: &Path, events: u64, expected: impl Fn(u64, &mut Ve
     assert_eq!(seen, events);
 }
 
-/// A run of a model's data over two NICs.
-pub(super) fn two_nics(mode: &'static str) -> Step {
-    let device = r#"device = { kind = "model-adc", size = "20KiB" }"#;
-    between_nodes("two-nics", OVER_DPDK, "", 40, device, move |own, report| {
-        check(report, own, 40, |event, payload| model_adc(1, SourceId::new(1, 0), event, payload));
-        for node in ["builder0.log", "source0.log"] {
-            let log = read(&own.join(node));
-            assert!(log.contains("DPDK, net_virtio") && log.contains(mode) && log.contains("lcore"), "{node}");
-        }
-    })
-}
-
 /// Ranges of addresses in lines of a log: `LENGTH bytes` beside a hexadecimal number behind `mark`.
 fn ranges(log: &str, mark: &str) -> Vec<Range<u64>> {
     let range = |line: &str| {
@@ -92,8 +78,8 @@ fn ranges(log: &str, mark: &str) -> Vec<Range<u64>> {
     log.lines().filter_map(range).collect()
 }
 
-/// The device writes into a slot, and the NIC sends from there.
-pub(super) fn one_buffer(stray: bool) -> Step {
+/// The device writes into a slot, and the NIC sends from there. `mode`: how devices address memory.
+pub(super) fn one_buffer(mode: &'static str, stray: bool) -> Step {
     const EVENTS: u64 = 12;
     let device = format!("slot = 4096\ndevice = {{ kind = \"edu\", address = \"0000:00:10.0\", stray = {stray} }}");
     between_nodes("one-buffer", OVER_DPDK, "0000:00:10.0", EVENTS, &device, move |own, report| {
@@ -102,6 +88,10 @@ pub(super) fn one_buffer(stray: bool) -> Step {
                 *byte = (7 * at).wrapping_add(event) as u8;
             }
         });
+        for node in ["builder0.log", "source0.log"] {
+            let log = read(&own.join(node));
+            assert!(log.contains("DPDK, net_virtio") && log.contains(mode) && log.contains("lcore"), "{node}");
+        }
         let log = read(&own.join("source0.log"));
         sent_from_there(&log, EVENTS as usize, 4032);
         if stray {

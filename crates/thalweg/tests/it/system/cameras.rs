@@ -168,7 +168,7 @@ fn six_cameras_are_accounted_for_to_the_frame_for_as_long_as_is_asked() {
 fn six_cameras_at_60_hz_lose_no_frame_although_packets_are_lost() {
     let Some(hosts) = Hosts::with_mtu(2, 9000) else { return };
     let folder = folder();
-    let frames = 240;
+    let frames = 120;
     let (models, cameras, devices) = six(&hosts);
     let topology = topology(folder.path(), &format!("events = {frames}"), &devices);
     let report = run(&hosts, 0, &topology).finish().report(0);

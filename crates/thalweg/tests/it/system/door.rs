@@ -125,7 +125,7 @@ fn a_warning_is_not_written_for_each_of_a_thousand_bogus_connections() {
 
 #[test]
 fn many_sources_that_start_at_once_all_take_part() {
-    for link in [Link::Shm, Link::Shm, Link::Tcp, Link::Tcp] {
+    for link in [Link::Shm, Link::Tcp] {
         let run = "events = 20\ntimeout = \"60s\"";
         let system = System::new(&Plan { link, sources: 250, size: "1KiB", source: "slots = 2", run, ..PLAN });
         let report = system.run().finish().report(0);
