@@ -74,7 +74,8 @@ impl Step {
     }
 
     /// Runs a topology of one builder and a source: `prepare` makes the device be there, and `meanwhile` is done when the
-    /// run has begun. There `more N` waits until N more events are on disk, and `finish` ends the run. `check` is given the
+    /// run has begun. There `more N` waits until N more events are on disk (if they do not come, stuck.log has what
+    /// every thread waits for), and `finish` ends the run. `check` is given the
     /// run's report and its log, too.
     fn of_device(
         name: &'static str,
@@ -86,7 +87,9 @@ impl Step {
         let program = env!("CARGO_BIN_EXE_thalweg");
         let script = format!(
             "count() {{ wc -l <events; }}\n\
-             more() {{ before=$(count); until [ $(count) -ge $((before + $1)) ]; do kill -0 $run; sleep 0.1; done; }}\n\
+             more() {{ before=$(count); left=1000; until [ $(count) -ge $((before + $1)) ]; do\n\
+             kill -0 $run; left=$((left - 1)); [ $left -gt 0 ] || {{ stuck; exit 1; }}; sleep 0.1; done; }}\n\
+             stuck() {{ ps -eLo pid,tid,stat,psr,wchan:32,args >stuck.log; cat /proc/[0-9]*/task/*/stack >>stuck.log; }}\n\
              finish() {{ kill -INT $run; wait $run || true; }}\n\
              cat >run.toml <<'END'\n[run]\n{run}\ntimeout = \"60s\"\n\n[[builder]]\nname = \"builder0\"\n\
              listen = [\"shm:/tmp/builder0\"]\nblock = \"4MiB\"\ndeadline = \"20s\"\nflush = \"100ms\"\n\n[[source]]\n\
