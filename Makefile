@@ -135,9 +135,8 @@ test-python: build-tests venv-test ## The Python package, against runs written b
 	$(PYTHON) -m ruff check python scripts examples packaging .ci
 	$(PYTHON) -m ruff format --check python scripts examples packaging .ci
 	$(PYTEST) --junitxml $(TARGET)/junit-python.xml --ignore python/tests/test_documents.py $(ARGS) python/tests
-	@# The documents' commands show rates and counts of events in a time: by themselves. Each page has a network and a
-	@# directory of its own, and waits most of the time.
-	$(if $(ARGS),,$(PYTHON) -m pytest -n 3 --maxschedchunk 1 --junitxml $(TARGET)/junit-documents.xml python/tests/test_documents.py)
+	@# The documents' commands show rates and counts of events in a time: by themselves.
+	$(if $(ARGS),,$(PYTHON) -m pytest --junitxml $(TARGET)/junit-documents.xml python/tests/test_documents.py)
 
 .PHONY: test-dist
 test-dist: build-tests venv-test ## The packages, made of the program as tests build it, each installed into an empty place

@@ -49,8 +49,8 @@ static void transfer(fuse_req_t request, size_t size, off_t offset, struct fuse_
         next = number;
     number = next++;
     due = began + number * period;
-    while (now() < due) {
-        uint64_t left = due - now();
+    for (uint64_t time = now(); time < due; time = now()) {
+        uint64_t left = due - time;
         struct timespec pause = {.tv_sec = left / 1000000, .tv_nsec = left % 1000000 * 1000};
         nanosleep(&pause, NULL);
     }
