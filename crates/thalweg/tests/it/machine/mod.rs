@@ -75,8 +75,7 @@ impl Step {
 
     /// Runs a topology of one builder and a source: `prepare` makes the device be there, and `meanwhile` is done when the
     /// run has begun. There `more N` waits until N more events are on disk (if they do not come, stuck.log has what
-    /// every thread waits for), and `finish` ends the run. `check` is given the
-    /// run's report and its log, too.
+    /// every thread waits for), and `finish` ends the run. `check` is given the run's report and its log, too.
     fn of_device(
         name: &'static str,
         run: &str,

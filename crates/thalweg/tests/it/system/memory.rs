@@ -3,7 +3,7 @@
 use crate::common::*;
 use serde_json::Value;
 
-/// What the allocator may do as it likes, in KiB: a fiftieth of what passes through a source, and a hundredth at the builder.
+/// What the allocator may do as it likes, in KiB: 42 bytes for each fragment that passes through.
 const TOLERANCE: u64 = 2048;
 
 fn progress(line: &str) -> Option<u64> {
