@@ -7,10 +7,12 @@
 #![forbid(unsafe_code)]
 
 mod condition;
+mod process;
 mod program;
 mod questions;
 
 pub use condition::Condition;
+pub use process::{Process, Programs, SystemPrograms};
 pub use program::{Program, ProgramConfig, Undecided};
 pub use questions::{Question, Questions};
 

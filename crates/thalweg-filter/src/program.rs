@@ -16,19 +16,17 @@
 //! Answers come in any order. The memory of a question is its event's until it is answered. The end of the stream is the
 //! end of the run.
 
-use crate::Fragment;
+use crate::{Fragment, Process, Programs};
 use rustix::event::epoll;
 use rustix::fs::MemfdFlags;
-use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_arena::{PlacePool, Span, send_fds};
 use thalweg_wire::{EventId, HEADER_LEN, RECORD_ALIGN};
@@ -104,11 +102,11 @@ pub struct Program {
     config: ProgramConfig,
     /// Readable when there is something to [look](Self::look) at. Another socket is in it after each start.
     epoll: OwnedFd,
-    processors: Option<CpuSet>,
+    programs: Arc<dyn Programs>,
     running: Option<Running>,
     started: Duration,
     /// Those that were, and are not gone yet.
-    leaving: Vec<Child>,
+    leaving: Vec<Box<dyn Process>>,
     run: Option<Run>,
     asked: VecDeque<Asked>,
     answers: VecDeque<(EventId, bool)>,
@@ -129,7 +127,7 @@ struct Run {
 
 #[derive(Debug)]
 struct Running {
-    child: Child,
+    process: Box<dyn Process>,
     socket: UnixStream,
     ready: bool,
     /// What has come of an answer.
@@ -150,12 +148,12 @@ impl Program {
     ///
     /// # Errors
     /// It cannot be started, ends, or does not say that it is ready.
-    pub fn start(config: ProgramConfig, now: Duration) -> Result<Self, String> {
+    pub fn start(config: ProgramConfig, programs: Arc<dyn Programs>, now: Duration) -> Result<Self, String> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
         let mut program = Self {
             config,
             epoll,
-            processors: rustix::thread::sched_getaffinity(None).ok(),
+            programs,
             running: None,
             started: now,
             leaving: Vec::new(),
@@ -188,29 +186,12 @@ impl Program {
     fn spawn(&mut self, now: Duration) -> Result<(), String> {
         self.started = now;
         let wrong = |error: &dyn std::fmt::Display| format!("'{}': {error}", self.name());
-        if !self.config.directory.is_dir() {
-            return Err(format!("directory {}: there is none", self.config.directory.display()));
-        }
         let (ours, theirs) = UnixStream::pair().map_err(|error| wrong(&error))?;
         ours.set_nonblocking(true).map_err(|error| wrong(&error))?;
-        // What it prints is for whoever reads the node's log: the node's output is its report.
-        let output = io::stderr().as_fd().try_clone_to_owned().map_err(|error| wrong(&error))?;
-        let child = Command::new(self.name())
-            .args(self.config.command.iter().skip(1))
-            .current_dir(&self.config.directory)
-            // Who interrupts the nodes of a terminal stops the builder, and the program ends when that does.
-            .process_group(0)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::from(output))
-            .spawn()
-            .map_err(|error| wrong(&error))?;
-        if let (Some(processors), Ok(id)) = (&self.processors, i32::try_from(child.id())) {
-            // Whoever starts it again may be the thread that has a processor for itself.
-            let _ = rustix::thread::sched_setaffinity(rustix::process::Pid::from_raw(id), processors);
-        }
+        let process = self.programs.start(&self.config, theirs.into()).map_err(|error| wrong(&error))?;
         epoll::add(&self.epoll, &ours, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
             .map_err(|error| wrong(&error))?;
-        self.running = Some(Running { child, socket: ours, ready: false, answer: Vec::new() });
+        self.running = Some(Running { process, socket: ours, ready: false, answer: Vec::new() });
         Ok(())
     }
 
@@ -332,7 +313,7 @@ impl Program {
         if self.gives_up().is_some_and(|at| now >= at) {
             self.lose("it hangs");
         }
-        self.leaving.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
+        self.leaving.retain_mut(|process| matches!(process.status(), Ok(None)));
         if self.running.is_none()
             && now >= self.started + PAUSE
             && let Err(error) = self.spawn(now)
@@ -410,14 +391,14 @@ impl Program {
     /// It is gone: what it was asked is answered for it.
     fn lose(&mut self, why: &str) {
         // It may have closed its end, and take a moment more to be gone.
-        let status = self.running.as_mut().and_then(|running| running.child.try_wait().ok().flatten());
+        let status = self.running.as_mut().and_then(|running| running.process.status().ok().flatten());
         let status = status.map_or_else(String::new, |status| format!(" ({status})"));
         tracing::warn!("'{}': {why}{status}; it is started again", self.name());
         self.undecided.ends += 1;
-        if let Some(Running { mut child, .. }) = self.running.take() {
+        if let Some(Running { mut process, .. }) = self.running.take() {
             // Nobody waits here for it to be gone.
-            kill(&mut child);
-            self.leaving.push(child);
+            process.kill();
+            self.leaving.push(process);
         }
         for asked in self.asked.drain(..).filter(|asked| !asked.late) {
             self.answers.push_back((asked.event, self.config.otherwise));
@@ -429,18 +410,18 @@ impl Program {
     /// say of it.
     fn farewell(&mut self, why: &str) -> String {
         let name = self.name().to_owned();
-        let Some(Running { mut child, socket, .. }) = self.running.take() else { return format!("'{name}': {why}") };
+        let Some(Running { mut process, socket, .. }) = self.running.take() else { return format!("'{name}': {why}") };
         drop(socket);
         let until = Instant::now() + FAREWELL;
         while Instant::now() < until {
-            match child.try_wait() {
+            match process.status() {
                 Ok(Some(status)) => return format!("'{name}': {why} ({status})"),
                 Ok(None) => std::thread::sleep(Duration::from_millis(2)),
                 Err(_) => break,
             }
         }
-        kill(&mut child);
-        let _ = child.wait();
+        process.kill();
+        process.wait();
         format!("'{name}': {why}")
     }
 
@@ -472,14 +453,6 @@ impl Drop for Program {
     fn drop(&mut self) {
         self.farewell("");
     }
-}
-
-/// Ends a program, and what it has started itself: they are a group.
-fn kill(child: &mut Child) {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    }
-    let _ = child.kill();
 }
 
 /// Three numbers, as the builder says them.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_arena::{BlockPool, Span};
 use thalweg_build::{Closed, Missing};
-use thalweg_store::{BlockWriter, EventStatus, Finished, Recorder, StoreError};
+use thalweg_store::{BlockWriter, EventStatus, Finished, Recorder};
 use thalweg_wire::{EventId, FragmentHeader, RunNumber, SourceId, TaiNanos};
 
 /// All of a builder's blocks.
@@ -208,6 +208,16 @@ impl Blocks {
         self.recorder.as_ref().map_or(0, Recorder::in_flight)
     }
 
+    /// No more blocks come: the recorder closes its files.
+    pub(crate) fn end(&mut self) {
+        self.recorder.iter_mut().for_each(Recorder::end);
+    }
+
+    /// Whether it has, after [`end`](Self::end).
+    pub(crate) fn is_ended(&self) -> bool {
+        self.recorder.as_ref().is_none_or(Recorder::is_ended)
+    }
+
     /// Leaves the recorder with what it has.
     pub(crate) fn leave(&mut self) -> Option<Recorder> {
         self.recorder.take()
@@ -249,12 +259,12 @@ impl Blocks {
         !self.filling.is_empty()
     }
 
-    /// Waits for everything that was sent on.
-    pub(crate) fn finish(mut self) -> Result<Sent, StoreError> {
-        // The final counters depend on what becomes of the last block, too.
-        while let Some(finished) = self.recorder.as_mut().map(Recorder::wait).transpose()?.flatten() {
-            self.take_back(finished);
+    /// What became of everything, once all of it [has](Self::is_ended) come back.
+    pub(crate) fn finish(&mut self) -> Sent {
+        Sent {
+            recorder: self.recorder.take(),
+            unwritten: std::mem::take(&mut self.unwritten),
+            failure: self.failure.take(),
         }
-        Ok(Sent { recorder: self.recorder, unwritten: self.unwritten, failure: self.failure })
     }
 }

@@ -10,11 +10,12 @@ mod trace;
 mod trigger;
 
 use crate::blocks::Blocks;
+use crate::drive::{Node, drive};
 use crate::source::settle;
 use crate::wait::{Idle, Waiter};
-use crate::{BuilderNodeConfig, BuilderReport, Handle, NodeError, RunConfig, Steady, TaiClock, now};
+use crate::{BuilderNodeConfig, BuilderReport, Clock, Handle, NodeError, RunConfig, Steady};
 use assigning::Assigning;
-use ending::{Built, Disk};
+use ending::{Built, DiskAnswers, Ending};
 use snapshot::Shown;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -24,7 +25,8 @@ use std::time::Duration;
 use thalweg_arena::Arena;
 use thalweg_build::{Builder, Fetch};
 use thalweg_control::{RunControl, State};
-use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest, LinkError, Peer, Watch};
+use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest, LinkError, Peer, Poller, Watch};
+use thalweg_store::Disk;
 use thalweg_wire::{EventId, Losses, Message, RunNumber, SourceId, TaiNanos};
 use trace::Trace;
 use trigger::Trigger;
@@ -65,6 +67,8 @@ pub struct BuilderNode {
     /// Where its blocks lie.
     memory: Arc<Arena>,
     addresses: Vec<Address>,
+    /// Kept to be used again.
+    ready: Vec<usize>,
     /// One for each address. The peers have the numbers of their connections.
     endpoints: Endpoints<dyn BuilderEndpoint>,
     /// Those at which nobody is let in, and until when.
@@ -75,7 +79,9 @@ pub struct BuilderNode {
     /// [`MOST_UNIDENTIFIED`], or fewer where files are few.
     most_unidentified: usize,
     sources: Vec<SourceState>,
-    clock: TaiClock,
+    clock: Arc<dyn Clock>,
+    /// Where runs are recorded.
+    files: Disk,
     control: RunControl,
     /// Where events are assigned by room.
     assigning: Option<Assigning>,
@@ -94,7 +100,7 @@ pub struct BuilderNode {
     stalled_at: Option<Duration>,
     /// The event filter has no room: what it is slow for, no source is late for.
     undecided: bool,
-    disk: Disk,
+    answers: DiskAnswers,
     shown: Shown,
     eager: Eager,
     /// Processor time of this process before this run.
@@ -104,6 +110,8 @@ pub struct BuilderNode {
     came: bool,
     tally: Tally,
     trace: Option<Trace>,
+    /// Everything is built, and on its way to the disk.
+    ending: Option<Ending>,
 }
 
 /// What goes into the report and is known nowhere else.
@@ -151,6 +159,47 @@ struct SourceState {
     dismissed: bool,
 }
 
+impl Node for BuilderNode {
+    type Report = BuilderReport;
+
+    fn begin(&self, handle: &Handle) -> Result<(), NodeError> {
+        Ok(self.endpoints.poller().add(handle.as_fd(), BELL, Interest::READ)?)
+    }
+
+    fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<BuilderReport>, NodeError> {
+        if self.ending.is_some() {
+            return self.end(handle);
+        }
+        if woken.contains(&BELL) {
+            self.obey_commands(handle);
+        }
+        self.take_turn(woken, handle)?;
+        if !self.over {
+            return Ok(None);
+        }
+        self.trace.take().map_or(Ok(()), Trace::close)?;
+        if let Some(error) = self.left.take() {
+            return Err(error);
+        }
+        self.begin_to_end(handle)?;
+        self.end(handle)
+    }
+
+    fn idle(&mut self) -> Idle {
+        let now = self.clock.now();
+        if let Some(idle) = self.idle_at_end(now) {
+            return idle;
+        }
+        let hurries = self.blocks.in_flight() > 0 || !self.has_begun();
+        let timeout = self.timeout(now);
+        self.waiter.idle(&mut self.endpoints, std::mem::take(&mut self.came), hurries, timeout, now)
+    }
+
+    fn poller(&self) -> &Arc<Poller> {
+        self.ending.as_ref().map_or(self.endpoints.poller(), Ending::poller)
+    }
+}
+
 impl BuilderNode {
     /// Where it listens, with the ports the system chose.
     pub fn addresses(&self) -> Vec<Address> {
@@ -174,37 +223,24 @@ impl BuilderNode {
     /// No run began, or something it cannot do without failed.
     pub fn run(mut self, handle: &Handle) -> Result<BuilderReport, NodeError> {
         settle(self.config.cpu)?;
-        self.endpoints.poller().add(handle.as_fd(), BELL, Interest::READ)?;
-        let (mut tokens, mut ready) = (Vec::new(), Vec::new());
-        while !self.over {
-            self.idle(now()).take(self.endpoints.poller(), &mut tokens)?;
-            if tokens.contains(&BELL) {
-                self.obey_commands(handle);
-            }
-            self.endpoints.poll(now(), &tokens, &mut ready);
-            ready.drain(..).for_each(|index| self.serve(index));
-            self.accept()?;
-            self.pass_time()?;
-            self.build();
-            self.assign();
-            self.flush();
-            if let Some(trace) = &mut self.trace {
-                trace.look(&self.builder, self.ids.len(), now())?;
-            }
-            handle.show(|| self.snapshot());
-        }
-        self.trace.take().map_or(Ok(()), Trace::close)?;
-        match self.left.take() {
-            Some(error) => Err(error),
-            None => self.finish(handle),
-        }
+        drive(&mut self, handle)
     }
 
-    /// How to wait for what comes next.
-    fn idle(&mut self, now: Duration) -> Idle {
-        let hurries = self.blocks.in_flight() > 0 || !self.has_begun();
-        let timeout = self.timeout(now);
-        self.waiter.idle(&mut self.endpoints, std::mem::take(&mut self.came), hurries, timeout, now)
+    fn take_turn(&mut self, woken: &[u64], handle: &Handle) -> Result<(), NodeError> {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.endpoints.poll(self.clock.now(), woken, &mut ready);
+        ready.drain(..).for_each(|index| self.serve(index));
+        self.ready = ready;
+        self.accept()?;
+        self.pass_time()?;
+        self.build();
+        self.assign();
+        self.flush();
+        if let Some(trace) = &mut self.trace {
+            trace.look(&self.builder, self.ids.len(), self.clock.now())?;
+        }
+        handle.show(|| self.snapshot());
+        Ok(())
     }
 
     fn timeout(&self, now: Duration) -> Option<Duration> {
@@ -229,7 +265,7 @@ impl BuilderNode {
             self.control.next_time(),
             self.endpoints.next_timeout(),
             self.next_word(),
-            self.disk.next_look(now),
+            self.answers.next_look(now),
             self.trace.as_ref().map(Trace::next),
             self.trigger.as_ref().and_then(Trigger::next_look),
         ]
@@ -240,7 +276,7 @@ impl BuilderNode {
     }
 
     fn pass_time(&mut self) -> Result<(), NodeError> {
-        let now = now();
+        let now = self.clock.now();
         if let Some(trigger) = &mut self.trigger {
             trigger.look(now);
         }
@@ -323,8 +359,8 @@ impl BuilderNode {
         if !self.has_begun() {
             return;
         }
-        let mono = now();
-        let tai = self.clock.now();
+        let mono = self.clock.now();
+        let tai = self.clock.date();
         loop {
             if let Some(trigger) = &mut self.trigger {
                 trigger.decide(&mut self.builder, mono);
@@ -516,7 +552,7 @@ impl BuilderNode {
             }
         }
         let mut broken = Vec::new();
-        self.endpoints.flush(now(), &mut broken);
+        self.endpoints.flush(self.clock.now(), &mut broken);
         broken.iter().for_each(|(index, error)| self.close(*index, error));
     }
 }

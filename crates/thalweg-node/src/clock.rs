@@ -1,16 +1,58 @@
-//! The clocks of a node: one that orders, and one that charges. The one that dates is `thalweg_device::TaiClock`.
+//! The clocks of a node: one that orders, one that dates, one that charges.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::fmt::Debug;
 use std::time::Duration;
+use thalweg_device::TaiClock;
+use thalweg_wire::TaiNanos;
 
-/// Time since an arbitrary beginning that never goes back (`CLOCK_MONOTONIC`).
-pub fn now() -> Duration {
-    duration(clock_gettime(ClockId::Monotonic))
+/// The clocks of a node: one that orders, one that dates, one that charges.
+pub trait Clock: Debug + Send + Sync {
+    /// Time since an arbitrary beginning that never goes back.
+    fn now(&self) -> Duration;
+
+    /// The date, in TAI: it may be set, forwards and back.
+    fn date(&self) -> TaiNanos;
+
+    /// TAI minus UTC in seconds.
+    fn tai_utc_offset(&self) -> i32;
+
+    /// Processor time of this process so far, user and system, all threads.
+    fn cpu(&self) -> Duration;
 }
 
-/// Processor time of this process so far, user and system, all threads.
-pub fn cpu() -> Duration {
-    duration(clock_gettime(ClockId::ProcessCPUTime))
+/// The kernel's clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock(TaiClock);
+
+impl SystemClock {
+    /// Finds out whether the kernel knows TAI minus UTC.
+    pub fn probe() -> Self {
+        Self(TaiClock::probe())
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Duration {
+        now()
+    }
+
+    fn date(&self) -> TaiNanos {
+        self.0.now()
+    }
+
+    fn tai_utc_offset(&self) -> i32 {
+        self.0.offset()
+    }
+
+    fn cpu(&self) -> Duration {
+        duration(clock_gettime(ClockId::ProcessCPUTime))
+    }
+}
+
+/// Time since an arbitrary beginning that never goes back (`CLOCK_MONOTONIC`).
+pub(crate) fn now() -> Duration {
+    duration(clock_gettime(ClockId::Monotonic))
 }
 
 fn duration(time: Timespec) -> Duration {

@@ -19,6 +19,8 @@
 //! | `report` | What a node says when it is done |
 //! | `handle` | A handle on a running node: what is asked of it, from another thread, and what it shows |
 //! | `clock` | The clocks of a node: one that orders, one that dates, one that charges |
+//! | `drive` | What drives a node: the thread that it has in production, or a test |
+//! | `environment` | What a node gets from outside, so that a test can make all of it up |
 //! | `error` | Why a node could not do its work |
 #![forbid(unsafe_code)]
 
@@ -26,6 +28,8 @@ mod blocks;
 mod builder;
 mod calibration;
 mod clock;
+mod drive;
+mod environment;
 mod error;
 mod handle;
 mod push;
@@ -37,12 +41,14 @@ mod topology;
 mod wait;
 
 pub use builder::{BuilderNode, try_programs};
-pub use clock::{cpu, now};
+pub use clock::{Clock, SystemClock};
+pub use environment::Environment;
 pub use error::NodeError;
 pub use handle::{Handle, Snapshot, SourceRow};
 pub use push::PushSource;
 pub use thalweg_device::TaiClock;
 
+pub use drive::Node;
 pub use report::{
     BuilderReport, Calibration, Completion, CreditReport, LeftOutReport, Levels, RunReport, SourceReport, Steady,
     TriggerRates, TriggerReport,
@@ -55,4 +61,4 @@ pub use topology::{
     Accept, Assignment, BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, LevelConfig,
     LinkConfig, Otherwise, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
 };
-pub use wait::Wait;
+pub use wait::{Idle, Wait};

@@ -1,8 +1,10 @@
 //! A source whose fragments a program pushes, from any thread, while another thread serves the builders.
 
+use crate::clock::now;
+use crate::drive::Node;
 use crate::slots::PushedFragment;
 use crate::source::{Standing, settle};
-use crate::{Command, Handle, NodeError, SourceNode, SourceReport, SourceSettings, now};
+use crate::{Command, Handle, NodeError, SourceNode, SourceReport, SourceSettings};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,7 +42,8 @@ impl PushSource {
         let handle = Handle::new()?;
         let cpu = settings.cpu;
         let node = SourceNode::new(settings)?;
-        let poller = node.begin(&handle)?;
+        node.begin(&handle)?;
+        let poller = Arc::clone(node.poller());
         let shared = Arc::new(Shared { state: Mutex::new(State::Serving(Box::new(node))), changed: Condvar::new() });
         let thread = std::thread::spawn({
             let (shared, handle) = (Arc::clone(&shared), handle.clone());
@@ -177,10 +180,10 @@ impl Shared {
         loop {
             let idle = match &mut *self.state() {
                 State::Serving(node) => {
-                    if node.turn(&tokens, handle)? {
-                        return Ok(node.report());
+                    if let Some(report) = node.turn(&tokens, handle)? {
+                        return Ok(report);
                     }
-                    node.idle(now())
+                    node.idle()
                 }
                 // Only this thread says so, when it ends.
                 State::Over(_) => return Err(NodeError::Stopped),

@@ -5,13 +5,15 @@ mod assignments;
 mod builders;
 mod production;
 
+use crate::drive::{Node, drive};
 use crate::slots::Traces;
 use crate::wait::{Idle, Waiter};
-use crate::{EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, TaiClock, Wait, clock, now};
+use crate::{Clock, Environment, EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, Wait};
 use acquisition::Acquiring;
 use assignments::Assignments;
 use builders::Builder;
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{ArenaError, SlotPool};
@@ -116,7 +118,7 @@ pub struct SourceNode {
     endpoints: Endpoints<dyn SourceEndpoint>,
     /// Kept to be used again.
     ready: Vec<usize>,
-    clock: TaiClock,
+    clock: Arc<dyn Clock>,
     phase: Phase,
     run: RunNumber,
     /// When it began, as builder 0 says.
@@ -158,13 +160,60 @@ enum Phase {
     Ending,
 }
 
+impl Node for SourceNode {
+    type Report = SourceReport;
+
+    fn begin(&self, handle: &Handle) -> Result<(), NodeError> {
+        Ok(self.poller().add(handle.as_fd(), BELL, Interest::READ)?)
+    }
+
+    fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<SourceReport>, NodeError> {
+        self.came |= woken.contains(&DEVICE);
+        if woken.contains(&BELL) {
+            self.obey_commands(handle)?;
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        self.endpoints.poll(self.clock.now(), woken, &mut ready);
+        ready.drain(..).try_for_each(|index| self.serve(index))?;
+        self.ready = ready;
+        self.pass_on_news();
+        self.reconnect()?;
+        self.produce()?;
+        self.acquire()?;
+        self.flush()?;
+        handle.show(|| self.snapshot());
+        Ok(self.builders.iter().all(|builder| builder.done).then(|| self.report()))
+    }
+
+    /// Nothing to wait for where memory alone is to be looked at again.
+    fn idle(&mut self) -> Idle {
+        let now = self.clock.now();
+        let timeout = self.timeout(now);
+        self.sleeps_until = timeout.map(|timeout| now + timeout);
+        self.waiter.idle(&mut self.endpoints, std::mem::take(&mut self.came), false, timeout, now)
+    }
+
+    fn poller(&self) -> &Arc<Poller> {
+        self.endpoints.poller()
+    }
+}
+
 impl SourceNode {
     /// Makes slots and checks that they suit the device and the builders.
     ///
     /// # Errors
     /// They do not, or the system refuses memory or a descriptor.
-    pub fn new(mut settings: SourceSettings) -> Result<Self, NodeError> {
-        let cpu_before = clock::cpu();
+    pub fn new(settings: SourceSettings) -> Result<Self, NodeError> {
+        Self::within(settings, Environment::system())
+    }
+
+    /// As [`new`](Self::new), in a given environment.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn within(mut settings: SourceSettings, environment: Environment) -> Result<Self, NodeError> {
+        let Environment { clock, session, .. } = environment;
+        let cpu_before = clock.cpu();
         let longest = settings.feed.max_payload();
         if record_len(longest) > settings.slot_bytes {
             return Err(NodeError::Config(format!(
@@ -181,8 +230,8 @@ impl SourceNode {
         if let Feed::Acquisition(device) = &mut settings.feed {
             device.register(pool.arena())?;
         }
-        let begun = now();
-        let hello = hello(&settings, longest, &description);
+        let begun = clock.now();
+        let hello = hello(&settings, session, longest, &description);
         let builders = settings.builders.iter().zip(0..).map(|(address, builder)| {
             let (hello, description) = (Hello { builder, ..hello }, description.clone());
             Builder::new(address, SourceGreeting { hello, description, arena: Arc::clone(pool.arena()) }, begun)
@@ -198,7 +247,7 @@ impl SourceNode {
         );
         Ok(Self {
             traces: Traces::new(settings.slots),
-            clock: TaiClock::probe(),
+            clock,
             phase: Phase::Waiting,
             run: RunNumber(0),
             run_began: TaiNanos(0),
@@ -229,38 +278,7 @@ impl SourceNode {
     /// No builder was found in time, one refused this source for good, or its device failed.
     pub fn run(mut self, handle: &Handle) -> Result<SourceReport, NodeError> {
         settle(self.settings.cpu)?;
-        let poller = self.begin(handle)?;
-        let mut tokens = Vec::new();
-        while !self.turn(&tokens, handle)? {
-            self.idle(now()).take(&poller, &mut tokens)?;
-        }
-        Ok(self.report())
-    }
-
-    /// What its thread is to wait on between two turns.
-    pub(crate) fn begin(&self, handle: &Handle) -> Result<Arc<Poller>, NodeError> {
-        let poller = self.endpoints.poller();
-        poller.add(std::os::fd::AsFd::as_fd(handle), BELL, Interest::READ)?;
-        Ok(Arc::clone(poller))
-    }
-
-    /// Does what can be done now. True when the run is over.
-    pub(crate) fn turn(&mut self, tokens: &[u64], handle: &Handle) -> Result<bool, NodeError> {
-        self.came |= tokens.contains(&DEVICE);
-        if tokens.contains(&BELL) {
-            self.obey_commands(handle)?;
-        }
-        let mut ready = std::mem::take(&mut self.ready);
-        self.endpoints.poll(now(), tokens, &mut ready);
-        ready.drain(..).try_for_each(|index| self.serve(index))?;
-        self.ready = ready;
-        self.pass_on_news();
-        self.reconnect()?;
-        self.produce()?;
-        self.acquire()?;
-        self.flush()?;
-        handle.show(|| self.snapshot());
-        Ok(self.builders.iter().all(|builder| builder.done))
+        drive(&mut self, handle)
     }
 
     /// Carries out what was asked for from outside. A source that is told to stop ends its own part of the run.
@@ -276,14 +294,6 @@ impl SourceNode {
             }
         }
         Ok(())
-    }
-
-    /// How to wait for the next turn: how long there is nothing to do unless something comes. Nothing to wait for where
-    /// memory alone is to be looked at again.
-    pub(crate) fn idle(&mut self, now: Duration) -> Idle {
-        let timeout = self.timeout(now);
-        self.sleeps_until = timeout.map(|timeout| now + timeout);
-        self.waiter.idle(&mut self.endpoints, std::mem::take(&mut self.came), false, timeout, now)
     }
 
     fn timeout(&self, now: Duration) -> Option<Duration> {
@@ -324,7 +334,7 @@ impl SourceNode {
             .collect()
     }
 
-    pub(crate) fn report(&self) -> SourceReport {
+    fn report(&self) -> SourceReport {
         let accounts = self.builders.iter().map(|builder| builder.accounts);
         let total = accounts.fold(Accounts::default(), |sum, a| Accounts {
             accepted: sum.accepted + a.accepted,
@@ -336,7 +346,7 @@ impl SourceNode {
         SourceReport {
             name: self.settings.name.clone(),
             source: self.settings.id.to_string(),
-            seconds: (now() - self.begun).as_secs_f64(),
+            seconds: (self.clock.now() - self.begun).as_secs_f64(),
             bytes: self.shown.bytes,
             accepted: total.accepted,
             dropped_newest: total.dropped_newest,
@@ -345,7 +355,7 @@ impl SourceNode {
             device: self.device_counters(),
             blocked: self.shown.stalls,
             copied_bytes: total.copied_bytes,
-            cpu_seconds: (clock::cpu() - self.cpu_before).as_secs_f64(),
+            cpu_seconds: (self.clock.cpu() - self.cpu_before).as_secs_f64(),
             pages: self.pool.arena().to_string(),
             wait: self.settings.wait,
         }
@@ -354,9 +364,9 @@ impl SourceNode {
 
 /// What it says to its first builder.
 #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
-fn hello(settings: &SourceSettings, longest: usize, description: &str) -> Hello {
+fn hello(settings: &SourceSettings, session: u64, longest: usize, description: &str) -> Hello {
     Hello {
-        session: session(),
+        session,
         source: settings.id,
         builder: 0,
         builders: settings.builders.len() as u32,
@@ -405,12 +415,6 @@ fn describe(settings: &SourceSettings) -> Result<String, NodeError> {
         )));
     }
     Ok(text)
-}
-
-/// A number that no other source has: the standard library draws such keys for its hash maps from the kernel.
-fn session() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 /// Makes this thread a node's: woken at the time that it waits for, which is otherwise up to 50 µs late

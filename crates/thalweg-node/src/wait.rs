@@ -62,7 +62,7 @@ impl From<Wait> for String {
 
 /// What is between two turns of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Idle {
+pub enum Idle {
     /// Nothing: what is in a hurry is seen in memory.
     Spin,
     /// A question to the kernel, which is waited for at most so long.
@@ -70,8 +70,11 @@ pub(crate) enum Idle {
 }
 
 impl Idle {
-    /// Takes it, and says who has something to do.
-    pub(crate) fn take(self, poller: &Poller, tokens: &mut Vec<u64>) -> Result<(), LinkError> {
+    /// Waits, and puts the tokens of those that have something to do into `tokens`.
+    ///
+    /// # Errors
+    /// The poller does not wait.
+    pub fn take(self, poller: &Poller, tokens: &mut Vec<u64>) -> Result<(), LinkError> {
         tokens.clear();
         match self {
             Self::Spin => Ok(()),

@@ -2,6 +2,7 @@
 //! few threads that wait in its place.
 
 use crate::block::BlockWriter;
+use crate::disk::SimulatedEngine;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -58,6 +59,7 @@ pub(crate) struct Done {
 pub(crate) enum Engine {
     Ring(Box<Ring<Job>>),
     Threads(Threads),
+    Simulated(SimulatedEngine),
 }
 
 impl Engine {
@@ -77,7 +79,7 @@ impl Engine {
     pub(crate) fn register(&mut self, buffers: &mut [&mut [u8]]) -> io::Result<()> {
         match self {
             Self::Ring(ring) => ring.register_memory(buffers),
-            Self::Threads(_) => Err(io::ErrorKind::Unsupported.into()),
+            Self::Threads(_) | Self::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -90,6 +92,7 @@ impl Engine {
                 ring.submit();
             }
             Self::Threads(threads) => threads.start(operation),
+            Self::Simulated(disk) => disk.start(operation),
         }
     }
 
@@ -105,6 +108,7 @@ impl Engine {
                 Some(Done { job: done.memory, result: done.result })
             }
             Self::Threads(threads) => threads.finished(),
+            Self::Simulated(disk) => disk.finished(),
         }
     }
 
@@ -113,6 +117,7 @@ impl Engine {
         match self {
             Self::Ring(ring) => ring.wait(None),
             Self::Threads(threads) => threads.wait(),
+            Self::Simulated(disk) => disk.wait(),
         }
     }
 }
@@ -122,6 +127,7 @@ impl AsFd for Engine {
         match self {
             Self::Ring(ring) => ring.as_fd(),
             Self::Threads(threads) => threads.shared.doorbell.as_fd(),
+            Self::Simulated(disk) => disk.as_fd(),
         }
     }
 }

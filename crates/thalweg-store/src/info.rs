@@ -1,14 +1,15 @@
 //! `run.json`: what a run is, who wrote it, and how it ended.
 
 use crate::StoreError;
+use crate::disk::Disk;
 use crate::files::open_file;
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use thalweg_wire::{RunNumber, SourceId};
 
@@ -313,8 +314,8 @@ impl RunInfo {
     }
 
     /// Writes `run.json` for the first time.
-    pub(crate) fn write_first(&self, directory: &Path) -> Result<(), StoreError> {
-        RunFile::create(directory, FIRST_NAME, 0)?.replace(self)
+    pub(crate) fn write_first(&self, disk: &Disk, directory: &Path) -> Result<(), StoreError> {
+        RunFile::create(disk, directory, FIRST_NAME, 0)?.replace(self)
     }
 }
 
@@ -343,13 +344,15 @@ const SHARED: [u32; 7] = [0x6573_5546, 0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_
 pub(crate) struct RunFile {
     directory: PathBuf,
     next: PathBuf,
-    file: File,
+    file: OwnedFd,
+    disk: Disk,
 }
 
 impl RunFile {
     /// Sets space aside for the last `run.json` of a run with `sources` sources and a configuration whose text has
     /// `configuration` bytes.
     pub(crate) fn set_aside(
+        disk: &Disk,
         directory: &Path,
         sources: &[SourceInfo],
         configuration: usize,
@@ -357,20 +360,21 @@ impl RunFile {
         let described: usize = sources.iter().map(|source| source.description.to_string().len()).sum();
         // Indentation may double it. What the end adds: a line of the ledger per source, and reasons.
         let reserve = 2 * (configuration + described) + sources.len() * (4 << 10) + (64 << 10);
-        Self::create(directory, LAST_NAME, reserve as u64)
+        Self::create(disk, directory, LAST_NAME, reserve as u64)
     }
 
-    fn create(directory: &Path, name: &str, reserve: u64) -> Result<Self, StoreError> {
+    fn create(disk: &Disk, directory: &Path, name: &str, reserve: u64) -> Result<Self, StoreError> {
         let next = directory.join(name);
-        let file = File::create_new(&next).map_err(StoreError::io("creating", &next))?;
+        let file = disk.create(&next, false).map_err(StoreError::os("creating", &next))?;
         if reserve > 0 {
-            let filled = match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, reserve) {
-                Err(Errno::OPNOTSUPP) => file.write_all_at(&vec![b' '; usize::try_from(reserve).unwrap_or(0)], 0),
-                allocated => allocated.map_err(Into::into),
+            let filled = match disk.allocate(&file, reserve) {
+                Err(Errno::OPNOTSUPP) => disk.write(&file, &vec![b' '; usize::try_from(reserve).unwrap_or(0)]),
+                allocated => allocated,
             };
-            filled.and_then(|()| file.sync_all()).map_err(StoreError::io("setting space aside in", &next))?;
+            let filled = filled.and_then(|()| disk.sync(&file));
+            filled.map_err(StoreError::os("setting space aside in", &next))?;
         }
-        Ok(Self { directory: directory.to_owned(), next, file })
+        Ok(Self { directory: directory.to_owned(), next, file, disk: disk.clone() })
     }
 
     /// Makes `info` the content of `run.json`, on the disk itself. It works on a full disk too: where the text is
@@ -390,11 +394,11 @@ impl RunFile {
     fn write(&mut self, info: &RunInfo) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(info).map_err(io::Error::other)?;
         text.push(b'\n');
-        self.file.write_all_at(&text, 0)?;
-        self.file.set_len(text.len() as u64)?;
-        self.file.sync_all()?;
-        std::fs::rename(&self.next, self.directory.join(FILE_NAME))?;
-        File::open(&self.directory)?.sync_all()
+        self.disk.write(&self.file, &text)?;
+        self.disk.truncate(&self.file, text.len() as u64)?;
+        self.disk.sync(&self.file)?;
+        self.disk.rename(&self.next, &self.directory.join(FILE_NAME))?;
+        Ok(self.disk.sync_directory(&self.directory)?)
     }
 }
 

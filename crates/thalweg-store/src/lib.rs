@@ -32,6 +32,7 @@
 
 mod block;
 mod digest;
+mod disk;
 mod engine;
 mod error;
 mod event;
@@ -52,6 +53,7 @@ mod walk;
 
 pub use block::BlockWriter;
 pub use digest::{Extent, segment_digest};
+pub use disk::{Access, Disk, DiskFault, SimulatedDisk};
 pub use error::{StoreError, WriteError};
 pub use event::{Event, EventIds, Events, Fragment, ReadBlock};
 pub use files::RunFiles;

@@ -7,6 +7,7 @@ mod config;
 pub use config::{EngineChoice, EngineKind, RecorderConfig, RecorderMethod, RunBegin, RunEnd};
 
 use crate::block::BlockWriter;
+use crate::disk::Disk;
 use crate::engine::{Done, Engine, Job};
 use crate::error::{StoreError, WriteError};
 use crate::format::{BLOCK_ALIGN, EventStatus};
@@ -51,6 +52,7 @@ pub struct FinishedRun {
 #[derive(Debug)]
 pub struct Recorder {
     engine: Engine,
+    disk: Disk,
     /// The engine knows the blocks.
     _registration: Option<Registration>,
     method: RecorderMethod,
@@ -166,6 +168,17 @@ impl Recorder {
         }
     }
 
+    /// No more blocks come: the last segment is closed, once all are written. [`reap`](Self::reap) goes on with that.
+    pub fn end(&mut self) {
+        self.ending = true;
+        self.close_segments();
+    }
+
+    /// Whether nothing is under way any more, so that [`finish`](Self::finish) will not wait: behind [`end`](Self::end).
+    pub fn is_ended(&self) -> bool {
+        self.ending && self.in_flight.is_empty() && self.segments.is_empty()
+    }
+
     /// Ends the run: waits for all writes, closes the last segment, and replaces `run.json`. Blocks that were not
     /// reaped before come back with the result, so a caller whose ledger depends on them reaps first.
     ///
@@ -251,7 +264,7 @@ impl Recorder {
         if last.end == 0 || last.end + u64::from(length) <= self.segment_bytes {
             return Ok(());
         }
-        let mut next = Segment::create(&self.path, last.number + 1, self.submitted, self.method.direct)?;
+        let mut next = Segment::create(&self.disk, &self.path, last.number + 1, self.submitted, self.method.direct)?;
         if self.method.allocated_ahead && next.allocate_first(self.segment_space).is_err() {
             self.method.allocated_ahead = false;
         }
@@ -409,7 +422,7 @@ impl Recorder {
             if let Some(failure) = &self.failure {
                 if front.number > failure.segment {
                     // Nothing in it can be reached by a reader.
-                    let _ = std::fs::remove_file(&*front.path);
+                    let _ = self.disk.remove_file(&front.path);
                     self.info.totals.segments = failure.segment + 1;
                     self.segments.pop_front();
                     continue;

@@ -1,9 +1,9 @@
 //! One segment file while it is being written.
 
 use crate::StoreError;
+use crate::disk::Disk;
 use crate::engine::{Engine, Job};
 use crate::format::{Closing, Footer, FooterEntry, FragmentEntry};
-use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -35,6 +35,7 @@ pub(crate) struct Segment {
     first_block: u64,
     pub(crate) path: Arc<Path>,
     file: Arc<OwnedFd>,
+    disk: Disk,
     /// Where the next block goes.
     pub(crate) end: u64,
     /// How far space is set aside.
@@ -65,15 +66,18 @@ enum Close {
 }
 
 impl Segment {
-    pub(crate) fn create(directory: &Path, number: u32, first_block: u64, direct: bool) -> Result<Self, StoreError> {
+    pub(crate) fn create(
+        disk: &Disk,
+        directory: &Path,
+        number: u32,
+        first_block: u64,
+        direct: bool,
+    ) -> Result<Self, StoreError> {
         let path: Arc<Path> = directory.join(segment_name(number)).into();
-        let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        flags.set(OFlags::DIRECT, direct);
-        let file = rustix::fs::open(&*path, flags, Mode::from_bits_retain(0o644));
-        let file = file.map_err(|error| {
+        let file = disk.create(&path, direct).map_err(|error| {
             // A file system that refuses O_DIRECT may have made the file before it said so.
             if direct && error == Errno::INVAL {
-                let _ = std::fs::remove_file(&path);
+                let _ = disk.remove_file(&path);
             }
             StoreError::os("creating", &path)(error)
         })?;
@@ -82,6 +86,7 @@ impl Segment {
             first_block,
             path,
             file: Arc::new(file),
+            disk: disk.clone(),
             end: 0,
             allocated: 0,
             allocated_enough: false,
@@ -102,7 +107,7 @@ impl Segment {
     /// cannot do it.
     pub(crate) fn allocate_first(&mut self, limit: u64) -> Result<(), Errno> {
         let length = limit.min(ALLOCATE_AHEAD);
-        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, length) {
+        match self.disk.allocate(&self.file, length) {
             Ok(()) => {
                 self.allocated = length;
                 Ok(())
@@ -111,7 +116,7 @@ impl Segment {
                 self.allocated_enough = true;
                 // What ext4 could allocate of it before the disk was full stays with the file otherwise, and nothing is
                 // left for anybody.
-                rustix::fs::ftruncate(&self.file, 0)?;
+                self.disk.truncate(&self.file, 0)?;
                 if error == Errno::NOSPC { Ok(()) } else { Err(error) }
             }
         }
@@ -177,7 +182,7 @@ impl Segment {
     /// Gives back the space behind the last block and begins to write the footer. The segment is idle.
     pub(crate) fn begin_close(&mut self, run: RunNumber, builder: u32, engine: &mut Engine) -> Result<(), StoreError> {
         debug_assert!(self.is_idle());
-        rustix::fs::ftruncate(&self.file, self.end).map_err(StoreError::os("closing", &self.path))?;
+        self.disk.truncate(&self.file, self.end).map_err(StoreError::os("closing", &self.path))?;
         let footer = Footer {
             run,
             builder,
@@ -215,7 +220,7 @@ impl Segment {
             return Ok(());
         }
         self.closing = Close::Closed;
-        let _ = rustix::fs::ftruncate(&self.file, self.end);
+        let _ = self.disk.truncate(&self.file, self.end);
         let errno = result.err().unwrap_or(Errno::NOSPC);
         Err(StoreError::os("writing the footer of", &self.path)(errno))
     }

@@ -24,7 +24,7 @@ mod memory;
 mod operation;
 
 pub use memory::{Memory, Slot, slots};
-pub use operation::{File, Operation};
+pub use operation::{Effect, File, Operation};
 
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue};

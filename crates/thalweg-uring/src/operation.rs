@@ -38,7 +38,53 @@ enum Action {
     Nothing,
 }
 
+/// What an operation leaves behind in its file.
+#[derive(Debug, Clone, Copy)]
+pub enum Effect<'a> {
+    /// These bytes.
+    Write {
+        /// Where.
+        offset: u64,
+        /// All of them, where it is not cut short.
+        bytes: &'a [u8],
+    },
+    /// Space.
+    Allocate {
+        /// Where.
+        offset: u64,
+        /// How much.
+        length: u64,
+    },
+    /// All that was written before is on the disk itself.
+    Sync,
+    /// None.
+    Nothing,
+}
+
 impl<M: Memory> Operation<M> {
+    /// What it leaves behind in its file.
+    pub fn effect(&mut self) -> Effect<'_> {
+        match &self.action {
+            Action::Write { range, offset } => {
+                let (range, offset) = (range.clone(), *offset);
+                Effect::Write { offset, bytes: &self.memory.bytes()[range] }
+            }
+            Action::Allocate { offset, length } => Effect::Allocate { offset: *offset, length: *length },
+            Action::Sync => Effect::Sync,
+            Action::Read { .. } | Action::Send { .. } | Action::Nothing => Effect::Nothing,
+        }
+    }
+
+    /// Its file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its memory, where it is not to be done.
+    pub fn into_memory(self) -> M {
+        self.memory
+    }
+
     /// Fills a range of the memory from `offset` of a file.
     ///
     /// # Panics

@@ -8,8 +8,9 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio, exit};
+use std::sync::Arc;
 use std::time::Duration;
-use thalweg_filter::{Fragment, Program, ProgramConfig, Questions, Undecided};
+use thalweg_filter::{Fragment, Program, ProgramConfig, Programs, Questions, SystemPrograms, Undecided};
 use thalweg_wire::{EventId, FragmentHeader, RecordBytes, SourceId};
 
 const MODE: &str = "THALWEG_DECIDES";
@@ -24,6 +25,10 @@ fn the_program() {
     let ended = decide(&mode);
     ended.as_ref().inspect_err(|error| eprintln!("{error}")).ok();
     exit(i32::from(ended.is_err()));
+}
+
+fn programs() -> Arc<dyn Programs> {
+    Arc::new(SystemPrograms::new())
 }
 
 fn decide(mode: &str) -> io::Result<()> {
@@ -63,7 +68,7 @@ fn config(mode: &str) -> ProgramConfig {
 
 /// A program to whom a run has begun, of events of at most 1 KiB.
 fn begun(mode: &str) -> Program {
-    let mut program = Program::start(config(mode), Duration::ZERO).unwrap();
+    let mut program = Program::start(config(mode), programs(), Duration::ZERO).unwrap();
     program.begin(&json!({ "sources": [{ "name": "camera" }] }), 1024).unwrap();
     program
 }
@@ -222,11 +227,11 @@ fn one_that_answers_what_it_was_not_asked_is_ended() {
 fn what_is_no_such_program_is_said_before_the_run() {
     let refused = |command: &[&str]| {
         let command = command.iter().map(ToString::to_string).collect();
-        Program::start(ProgramConfig { command, ..config("") }, Duration::ZERO).unwrap_err()
+        Program::start(ProgramConfig { command, ..config("") }, programs(), Duration::ZERO).unwrap_err()
     };
     assert_eq!(refused(&["/nowhere"]), "'/nowhere': No such file or directory (os error 2)");
     assert_eq!(refused(&["false"]), "'false': it ended (exit status: 1)");
-    let stranger = Program::start(config("stranger"), Duration::ZERO).unwrap_err();
+    let stranger = Program::start(config("stranger"), programs(), Duration::ZERO).unwrap_err();
     assert!(stranger.contains("it speaks another language"), "{stranger}");
 }
 

@@ -1,7 +1,7 @@
 //! Events that are assigned by room: what this builder says of its own, and, where it leads, who gets which.
 
 use super::BuilderNode;
-use crate::{LeftOutReport, now};
+use crate::LeftOutReport;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_build::Ledger;
@@ -92,7 +92,7 @@ impl BuilderNode {
                 "passed event {below}, and those from {until} on are not assigned"
             )));
         }
-        self.builder.passed(source, below, tickets, now());
+        self.builder.passed(source, below, tickets, self.clock.now());
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl BuilderNode {
         if self.assigning.is_none() || !self.has_begun() {
             return;
         }
-        let now = now();
+        let now = self.clock.now();
         let room = self.room();
         let moves = self.moves(&room, now);
         if let Some(assigning) = self.assigning.as_mut().filter(|_| moves) {

@@ -1,7 +1,7 @@
 //! Who connects to a builder, and what they say.
 
 use super::{ACCEPT_BACKOFF, BuilderNode, Connection, LET_IN_AT_ONCE};
-use crate::{NodeError, Policy, now};
+use crate::{NodeError, Policy};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ impl BuilderNode {
                         }
                         // It is still waiting there: do not ask again at once.
                         self.endpoints.listen(at, false)?;
-                        self.accept_backoff.push((at, now() + ACCEPT_BACKOFF));
+                        self.accept_backoff.push((at, self.clock.now() + ACCEPT_BACKOFF));
                         break;
                     }
                 }
@@ -37,7 +37,7 @@ impl BuilderNode {
 
     fn let_in(&mut self, index: usize, peer: Peer) {
         self.make_room_for_an_unidentified();
-        let now = now();
+        let now = self.clock.now();
         let maps = self.endpoints.link(index).is_some_and(|link| link.maps());
         let connection = Connection {
             peer,
@@ -104,12 +104,12 @@ impl BuilderNode {
         let copied = link.copied();
         if copied != connection.copied {
             connection.copied = copied;
-            connection.delivered = now();
+            connection.delivered = self.clock.now();
         }
         if let Some(source) = connection.source {
             let (received, losses) = (link.received(), link.losses());
             if received != connection.received {
-                self.builder.received(source, received - connection.received, now());
+                self.builder.received(source, received - connection.received, self.clock.now());
                 connection.received = received;
             }
             let before = std::mem::replace(&mut connection.losses, losses);
@@ -155,7 +155,7 @@ impl BuilderNode {
                         offer.bytes
                     )));
                 }
-                let cancelled = self.builder.offered(source, offer, now()).map_err(violation)?;
+                let cancelled = self.builder.offered(source, offer, self.clock.now()).map_err(violation)?;
                 if cancelled {
                     connection.fetching = connection.fetching.saturating_sub(1);
                     if let Some(link) = self.endpoints.link_mut(index) {
@@ -298,7 +298,7 @@ impl BuilderNode {
 
     /// Gives a source up, and with it its connection: nobody else would call off what was asked for over that.
     pub(super) fn give_up(&mut self, source: usize, why: &str) {
-        self.builder.give_up(source, now());
+        self.builder.give_up(source, self.clock.now());
         self.control.given_up(source);
         self.assign_no_more_to(source);
         match self.sources[source].connection {
@@ -347,11 +347,11 @@ impl BuilderNode {
             self.tally.reasons.push(format!("source {} ({}): {error}", self.ids[source].0, self.ids[source].1));
             // It is not welcome again in this run.
             self.sources[source].session = None;
-            self.builder.give_up(source, now());
+            self.builder.give_up(source, self.clock.now());
             self.control.given_up(source);
             self.assign_no_more_to(source);
         } else {
-            self.builder.gone(source, now());
+            self.builder.gone(source, self.clock.now());
         }
     }
 }

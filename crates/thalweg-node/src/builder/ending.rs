@@ -4,11 +4,13 @@ use super::assigning::{account_for_left_out, why_left_out};
 use super::trigger::Trigger;
 use super::{BELL, BuilderNode, PROGRAM, RECORDER, add};
 use crate::blocks::Sent;
+use crate::wait::Idle;
 use crate::{
     BuilderNodeConfig, BuilderReport, Calibration, Completion, CreditReport, Handle, Levels, NodeError, Steady,
-    TriggerReport, calibration, clock, now,
+    TriggerReport, calibration,
 };
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 use thalweg_build::{Found, Ledger, Window};
 use thalweg_link::{Interest, Poller};
@@ -19,12 +21,12 @@ const DISK_TIME: Duration = Duration::from_secs(60);
 
 /// Whether the disk answers.
 #[derive(Debug, Default)]
-pub(super) struct Disk {
+pub(super) struct DiskAnswers {
     /// Since when it owes an answer.
     since: Option<Duration>,
 }
 
-impl Disk {
+impl DiskAnswers {
     /// `in_flight` blocks are with it, and some have come back since the last look, or none has. True where it has owed
     /// an answer for too long.
     fn look(&mut self, in_flight: usize, answered: bool, now: Duration) -> bool {
@@ -39,6 +41,23 @@ impl Disk {
     /// When it has owed an answer for too long.
     pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
         self.since.map(|since| (since + DISK_TIME).max(now + Duration::from_millis(1)))
+    }
+}
+
+/// Everything is built, and on its way to the disk.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// What there is to wait on: neither sources nor whoever would be one.
+    poller: Arc<Poller>,
+    /// When the last was built.
+    ended_at: Duration,
+    /// Since when only the run's files are to be closed.
+    closes: Option<Duration>,
+}
+
+impl Ending {
+    pub(super) fn poller(&self) -> &Arc<Poller> {
+        &self.poller
     }
 }
 
@@ -59,7 +78,7 @@ impl BuilderNode {
     /// What was done since the warm-up.
     pub(super) fn steady(&self) -> Steady {
         let Some(warm) = self.tally.warm else { return Steady::default() };
-        let built = self.built(now());
+        let built = self.built(self.clock.now());
         let completion = self.builder.completion();
         let micros = |nanos: u64| nanos as f64 / 1e3;
         Steady {
@@ -79,33 +98,81 @@ impl BuilderNode {
     /// it.
     pub(super) fn look_at_disk(&mut self, now: Duration) {
         let answered = self.blocks.reap();
-        if self.disk.look(self.blocks.in_flight(), answered, now) {
+        if self.answers.look(self.blocks.in_flight(), answered, now) {
             let (blocks, time) = (self.blocks.in_flight(), humantime::format_duration(DISK_TIME));
             self.blocks.failure.get_or_insert_with(|| format!("the disk has not taken {blocks} blocks within {time}"));
         }
     }
 
-    /// Everything is built: gets it onto the disk and closes the ledger.
-    pub(super) fn finish(mut self, handle: &Handle) -> Result<BuilderReport, NodeError> {
-        let ended_at = now();
-        self.write_out(handle)?;
+    /// Everything is built: from now on it is only brought to the disk. Sources that are still connected are not
+    /// listened to any more.
+    pub(super) fn begin_to_end(&mut self, handle: &Handle) -> Result<(), NodeError> {
+        let poller = Poller::new()?;
+        poller.add(handle.as_fd(), BELL, Interest::READ)?;
+        if let Some(recorder) = self.blocks.recorder() {
+            poller.add(recorder.as_fd(), RECORDER, Interest::READ)?;
+        }
+        if let Some(trigger) = &self.trigger {
+            trigger.descriptors().try_for_each(|program| poller.add(program, PROGRAM, Interest::READ))?;
+        }
+        self.ending = Some(Ending { poller: Arc::new(poller), ended_at: self.clock.now(), closes: None });
+        Ok(())
+    }
+
+    /// Goes on with that. Returns the report once all is on disk, the ledger is closed and the run's files are.
+    pub(super) fn end(&mut self, handle: &Handle) -> Result<Option<BuilderReport>, NodeError> {
+        handle.clear();
+        while let Some(command) = handle.next_command() {
+            let _ = self.control.command(command);
+        }
+        handle.show(|| self.snapshot());
+        if !self.write_out()? {
+            return Ok(None);
+        }
+        let now = self.clock.now();
+        let Some(ending) = &mut self.ending else { return Ok(None) };
+        let (ended_at, since) = (ending.ended_at, *ending.closes.get_or_insert(now));
+        self.blocks.end();
+        self.blocks.reap();
+        if !self.blocks.is_ended() {
+            if now > since + DISK_TIME {
+                let time = humantime::format_duration(DISK_TIME);
+                return Err(self.leave_disk(format!("the disk has not closed the run's files within {time}")));
+            }
+            return Ok(None);
+        }
+        self.finish(ended_at).map(Some)
+    }
+
+    /// How to wait for more of that; nothing where it has not begun.
+    pub(super) fn idle_at_end(&self, now: Duration) -> Option<Idle> {
+        let ending = self.ending.as_ref()?;
+        let look = self.trigger.as_ref().and_then(Trigger::next_look);
+        let disk = ending.closes.map(|since| (since + DISK_TIME).max(now + Duration::from_millis(1)));
+        let waits = ending.closes.is_some() || self.blocks.in_flight() > 0 || look.is_some();
+        let next = disk.or(self.answers.next_look(now)).into_iter().chain(look).min();
+        Some(Idle::Ask(if waits { next.map(|at| at.saturating_sub(now)) } else { Some(Duration::ZERO) }))
+    }
+
+    /// Closes the ledger and the run.
+    fn finish(&mut self, ended_at: Duration) -> Result<BuilderReport, NodeError> {
         let calibration = self.builder.found().map(|found| self.calibration(&found)).transpose()?;
         let mut report = self.report(ended_at);
         report.calibration = calibration;
-        let recorded = self.blocks.recorder().is_some();
-        let Sent { recorder, unwritten, failure } = self.blocks.finish()?;
-        let ledger = self.builder.ledger(recorded, &unwritten, self.tally.unknown_sources);
+        let Sent { recorder, unwritten, failure } = self.blocks.finish();
+        let ledger = self.builder.ledger(recorder.is_some(), &unwritten, self.tally.unknown_sources);
         (report.ledger, report.left_out) = account_for_left_out(self.assigning.as_ref(), ledger);
         if report.trigger.is_some() {
             // What a level rejected was fetched, and is not part of any event.
             report.fragments = report.ledger.sources.iter().map(|entry| entry.recorded + entry.discarded).sum();
         }
         self.tally.reasons.extend(why_left_out(&report.left_out));
-        report.reasons = reasons(self.tally.reasons, failure, &report.ledger, report.events, report.incomplete);
+        let before = std::mem::take(&mut self.tally.reasons);
+        report.reasons = reasons(before, failure, &report.ledger, report.events, report.incomplete);
         let mut state = if report.reasons.is_empty() { RunState::Complete } else { RunState::Incomplete };
         if let Some(recorder) = recorder {
             let end = RunEnd {
-                ended: self.clock.now(),
+                ended: self.clock.date(),
                 state,
                 reasons: report.reasons,
                 events: EventCounts { built: report.events, incomplete: report.incomplete },
@@ -124,58 +191,37 @@ impl BuilderNode {
             report.reasons = finished.info.reasons;
             report.directory = Some(finished.path.display().to_string());
             // With recording, the run has ended when it is on disk.
-            report.seconds = (now() - self.began_at).as_secs_f64();
+            report.seconds = (self.clock.now() - self.began_at).as_secs_f64();
         }
         report.state = if state == RunState::Complete { "COMPLETE" } else { "INCOMPLETE" }.into();
         self.control.closed();
         Ok(report)
     }
 
-    /// Waits until all that is built is on disk.
-    fn write_out(&mut self, handle: &Handle) -> Result<(), NodeError> {
-        // Sources that are still connected are not listened to any more.
-        let poller = Poller::new()?;
-        poller.add(handle.as_fd(), BELL, Interest::READ)?;
-        if let Some(recorder) = self.blocks.recorder() {
-            poller.add(recorder.as_fd(), RECORDER, Interest::READ)?;
+    /// Sends on what is built. True once all of it is on disk, or known not to be.
+    fn write_out(&mut self) -> Result<bool, NodeError> {
+        let (tai, mono) = (self.clock.date(), self.clock.now());
+        self.look_at_disk(mono);
+        if let Some(trigger) = &mut self.trigger {
+            trigger.look(mono);
         }
-        if let Some(trigger) = &self.trigger {
-            trigger.descriptors().try_for_each(|program| poller.add(program, PROGRAM, Interest::READ))?;
+        self.write_down(tai, mono);
+        self.blocks.send_on(tai, mono, Duration::ZERO, true);
+        let idle = self.trigger.as_ref().is_none_or(|trigger| trigger.is_idle());
+        if idle && !self.blocks.has_closings() && !self.blocks.has_unsent() && self.blocks.in_flight() == 0 {
+            return Ok(true);
         }
-        loop {
-            let (tai, mono) = (self.clock.now(), now());
-            self.look_at_disk(mono);
-            if let Some(trigger) = &mut self.trigger {
-                trigger.look(mono);
-            }
-            self.write_down(tai, mono);
-            self.blocks.send_on(tai, mono, Duration::ZERO, true);
-            let idle = self.trigger.as_ref().is_none_or(|trigger| trigger.is_idle());
-            if idle && !self.blocks.has_closings() && !self.blocks.has_unsent() && self.blocks.in_flight() == 0 {
-                return Ok(());
-            }
-            let look = self.trigger.as_ref().and_then(Trigger::next_look);
-            if self.blocks.in_flight() == 0 && (idle || look.is_none()) {
-                continue;
-            }
-            if let Some(failure) =
-                self.blocks.failure.clone().filter(|_| self.disk.since.is_some_and(|at| mono > at + DISK_TIME))
-            {
-                // Its memory is the kernel's until the kernel lets go of it: this process must not wait for that.
-                std::mem::forget(self.blocks.leave());
-                return Err(NodeError::Disk(failure));
-            }
-            handle.show(|| self.snapshot());
-            let next = self.disk.next_look(mono).into_iter().chain(look).min();
-            poller.wait(next.map(|at| at.saturating_sub(mono)), |token| {
-                if token == BELL {
-                    handle.clear();
-                }
-            })?;
-            while let Some(command) = handle.next_command() {
-                let _ = self.control.command(command);
-            }
+        match self.blocks.failure.take_if(|_| self.answers.since.is_some_and(|at| mono > at + DISK_TIME)) {
+            Some(failure) => Err(self.leave_disk(failure)),
+            None => Ok(false),
         }
+    }
+
+    /// The disk does not answer. Its memory is the kernel's until the kernel lets go of it: this process must not wait
+    /// for that.
+    fn leave_disk(&mut self, failure: String) -> NodeError {
+        std::mem::forget(self.blocks.leave());
+        NodeError::Disk(failure)
     }
 
     /// Keeps what the link was found to carry.
@@ -224,7 +270,7 @@ impl BuilderNode {
             stalls: self.shown.stalls,
             stalled_seconds: Duration::from_nanos(self.shown.stalled_nanos).as_secs_f64(),
             copied_bytes: self.tally.copied_before + copied + copied_here,
-            cpu_seconds: (clock::cpu() - self.cpu_before).as_secs_f64(),
+            cpu_seconds: (self.clock.cpu() - self.cpu_before).as_secs_f64(),
             source_cpu_seconds: Duration::from_nanos(source_cpu).as_secs_f64(),
             source_copied_bytes: source_copied,
             recorder: self.tally.recorder_method.clone(),
@@ -259,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_disk_has_failed_that_does_not_answer_and_not_one_that_is_always_busy() {
-        let mut disk = Disk::default();
+        let mut disk = DiskAnswers::default();
         let second = Duration::from_secs(1);
         for at in 0..1000 {
             assert!(!disk.look(16, true, at * second), "it answers");

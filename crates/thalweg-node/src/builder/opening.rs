@@ -1,13 +1,13 @@
 //! What a builder opens before the sources come: memory, addresses, the directory.
 
 use super::assigning::Assigning;
-use super::ending::Disk;
+use super::ending::DiskAnswers;
 use super::snapshot::Shown;
 use super::trigger::Trigger;
 use super::{BuilderNode, PROGRAM, SourceState, Tally};
 use crate::blocks::Blocks;
 use crate::wait::Waiter;
-use crate::{Assignment, BuilderNodeConfig, CheckConfig, NodeError, RunConfig, TaiClock, Topology, clock, now};
+use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, RunConfig, Topology};
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 use thalweg_arena::BlockPool;
@@ -33,7 +33,7 @@ impl BuilderNode {
     /// # Errors
     /// The configuration cannot work, or the system refuses memory, an address or the directory.
     pub fn new(topology: &Topology, name: &str) -> Result<Self, NodeError> {
-        Self::prepare(topology, name, false)
+        Self::within(topology, name, false, Environment::system())
     }
 
     /// As [`new`](Self::new), for a node that stays: its run begins when it is told to, and sources are waited for
@@ -42,11 +42,15 @@ impl BuilderNode {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn waiting(topology: &Topology, name: &str) -> Result<Self, NodeError> {
-        Self::prepare(topology, name, true)
+        Self::within(topology, name, true, Environment::system())
     }
 
-    fn prepare(topology: &Topology, name: &str, stays: bool) -> Result<Self, NodeError> {
-        let cpu_before = clock::cpu();
+    /// As [`new`](Self::new) or, with `stays`, as [`waiting`](Self::waiting), in a given environment.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn within(topology: &Topology, name: &str, stays: bool, environment: Environment) -> Result<Self, NodeError> {
+        let (now, cpu_before) = (environment.clock.now(), environment.clock.cpu());
         let position = topology.builders.iter().position(|builder| builder.name == name);
         let index = position.ok_or_else(|| NodeError::Config(format!("there is no builder '{name}'")))?;
         let config = topology.builders[index].clone();
@@ -69,7 +73,7 @@ impl BuilderNode {
         let builder = Self::builder_config(&config, &topology.run, index, count, sources.clone(), window);
         let builder = Builder::new(BuilderConfig { held, ..builder });
         let stride = builder.config().builders;
-        let trigger = config.has_trigger().then(|| Trigger::new(&config, stride, topology.run.record, now()));
+        let trigger = config.has_trigger().then(|| Trigger::new(&config, stride, topology.run.record, &environment));
         let trigger = trigger.transpose()?;
         if let Some(trigger) = &trigger {
             let poller = endpoints.poller();
@@ -101,7 +105,8 @@ impl BuilderNode {
             connections: Vec::new(),
             vacant: 0,
             most_unidentified: most_unidentified(topology),
-            clock: TaiClock::probe(),
+            clock: environment.clock,
+            files: environment.disk,
             state: control.state(),
             control,
             over: false,
@@ -109,11 +114,11 @@ impl BuilderNode {
             run: RunNumber(0),
             first: EventId(0),
             began: TaiNanos(0),
-            began_at: now(),
+            began_at: now,
             stalled: false,
             stalled_at: None,
             undecided: false,
-            disk: Disk::default(),
+            answers: DiskAnswers::default(),
             shown: Shown::default(),
             eager,
             cpu_before,
@@ -124,10 +129,12 @@ impl BuilderNode {
             count,
             builder,
             addresses,
+            ready: Vec::new(),
             endpoints,
             accept_backoff: Vec::new(),
             tally: Tally::default(),
             trace: None,
+            ending: None,
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::assigning::Assigning;
 use super::{BuilderNode, Connection, RECORDER, SourceState};
-use crate::{Handle, NodeError, now};
+use crate::{Handle, NodeError};
 use std::os::fd::AsFd;
 use std::time::Duration;
 use thalweg_build::{Builder, BuilderConfig};
@@ -110,7 +110,7 @@ impl BuilderNode {
             Order::Begin => self.begin()?,
             Order::Tell(source, tell) => self.tell(source, tell),
             Order::EndAt(end) => {
-                let end = self.builder.end_at(end, now());
+                let end = self.builder.end_at(end, self.clock.now());
                 if let Some(trigger) = &mut self.trigger {
                     trigger.end_at(end);
                 }
@@ -133,7 +133,7 @@ impl BuilderNode {
     fn abandon(&mut self) {
         const WHY: &str = "the run was ended at once";
         self.tally.reasons.push(format!("{WHY}: what was not built by then is lost"));
-        self.builder.abandon(now());
+        self.builder.abandon(self.clock.now());
         for index in 0..self.connections.len() {
             self.close(index, &LinkError::Refused { reason: Refusal::Ended, text: WHY.into() });
         }
@@ -188,7 +188,7 @@ impl BuilderNode {
 
     /// All sources are there: opens the run, and has them begin.
     fn begin(&mut self) -> Result<(), NodeError> {
-        self.began = self.clock.now();
+        self.began = self.clock.date();
         if let Err(error) = self.decide_by().and_then(|()| self.open_run()) {
             self.control.failed();
             self.refuse_all(Refusal::Ended, &format!("the run could not be opened: {error}"));
@@ -200,7 +200,7 @@ impl BuilderNode {
         }
         let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
         self.builder = Builder::new(config);
-        self.began_at = now();
+        self.began_at = self.clock.now();
         for source in 0..self.sources.len() {
             if self.sources[source].connection.is_some() {
                 self.builder.connected(source, self.sources[source].slots, self.is_near(source));
@@ -227,7 +227,7 @@ impl BuilderNode {
         });
         let begin = RunBegin {
             began: self.began,
-            tai_utc_offset: self.clock.offset(),
+            tai_utc_offset: self.clock.tai_utc_offset(),
             program: "thalweg".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             sources: sources.collect(),
@@ -240,6 +240,7 @@ impl BuilderNode {
             builders: self.count,
             assignment: self.run_config.assignment.name().into(),
             segment_bytes: self.config.segment.0,
+            disk: self.files.clone(),
             begin,
             ..RecorderConfig::default()
         };

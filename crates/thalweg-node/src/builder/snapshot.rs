@@ -1,7 +1,7 @@
 //! What a builder node shows while it runs.
 
 use super::BuilderNode;
-use crate::{Snapshot, SourceRow, now};
+use crate::{Snapshot, SourceRow};
 use std::time::Duration;
 use thalweg_build::SourceProgress;
 
@@ -19,7 +19,7 @@ pub(super) struct Shown {
 impl BuilderNode {
     /// One look at this node.
     pub(super) fn snapshot(&mut self) -> Snapshot {
-        let now = now();
+        let now = self.clock.now();
         let seconds = self.shown.looked.replace(now).map_or(0.0, |looked| now.saturating_sub(looked).as_secs_f64());
         self.shown.bytes.resize(self.ids.len(), 0);
         let sources: Vec<SourceRow> = (0..self.ids.len())

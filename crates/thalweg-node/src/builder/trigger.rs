@@ -7,7 +7,7 @@
 use super::SourceState;
 use crate::blocks::Blocks;
 use crate::topology::{Decision, LevelConfig};
-use crate::{BuilderNodeConfig, CheckConfig, NodeError, now};
+use crate::{BuilderNodeConfig, CheckConfig, Environment, NodeError};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordByte
 /// # Errors
 /// One cannot be started, or is no such program; and which.
 pub fn try_programs(builder: &BuilderNodeConfig) -> Result<(), NodeError> {
-    Trigger::new(builder, 1, false, now()).map(drop)
+    Trigger::new(builder, 1, false, &Environment::system()).map(drop)
 }
 
 /// The trigger levels of a builder.
@@ -91,13 +91,15 @@ impl Trigger {
         config: &BuilderNodeConfig,
         builders: u32,
         record: bool,
-        now: Duration,
+        environment: &Environment,
     ) -> Result<Self, NodeError> {
         let start = |level: Option<&LevelConfig>, key: &str| match level.map(|level| level.decision(0)) {
-            Some(Ok(Decision::Program(program))) => match Program::start(program, now) {
-                Ok(program) => Ok(Some(Level::Program(Box::new(program)))),
-                Err(problem) => Err(wrong(config, &format!("{key}.program"), &problem)),
-            },
+            Some(Ok(Decision::Program(program))) => {
+                match Program::start(program, Arc::clone(&environment.programs), environment.clock.now()) {
+                    Ok(program) => Ok(Some(Level::Program(Box::new(program)))),
+                    Err(problem) => Err(wrong(config, &format!("{key}.program"), &problem)),
+                }
+            }
             _ => Ok(None),
         };
         Ok(Self {
@@ -512,7 +514,7 @@ mod tests {
     #[test]
     fn what_waits_for_the_decision_on_events_beyond_the_end_makes_room() {
         let config = BuilderNodeConfig::new("b", Vec::new());
-        let mut trigger = Trigger::new(&config, 1, true, Duration::ZERO).unwrap();
+        let mut trigger = Trigger::new(&config, 1, true, &Environment::system()).unwrap();
         let mut places = PlacePool::new("test", 2, 4096).unwrap();
         let slot = |records| Some(Slot { bytes: Bytes::Place(places.take(64).unwrap()), records });
         trigger.slots = [2, 1].map(slot).into();

@@ -1,8 +1,8 @@
 //! Taking fragments from a device that works by itself: its buffers are slots, and come back filled.
 
 use super::{DEVICE, Feed, Phase, SourceNode};
+use crate::NodeError;
 use crate::slots::Filling;
-use crate::{NodeError, now};
 use std::time::Duration;
 use thalweg_device::{Acquired, Buffer, Frame, FrameOrder, InTurn};
 use thalweg_link::Interest;
@@ -42,10 +42,10 @@ impl SourceNode {
         let Self { settings, acquiring, phase, .. } = self;
         let Feed::Acquisition(device) = &mut settings.feed else { return Ok(()) };
         let takes = *phase == Phase::Running && !acquiring.over;
-        let due = acquiring.idle.is_none_or(|at| at <= now());
+        let due = acquiring.idle.is_none_or(|at| at <= self.clock.now());
         acquiring.idle = match takes {
             true => None,
-            false if due => device.idle(now())?,
+            false if due => device.idle(self.clock.now())?,
             false => acquiring.idle,
         };
         let watched = takes && device.has_room();
@@ -81,7 +81,7 @@ impl SourceNode {
             device.start(self.run_began)?;
         }
         for _ in 0..FAIR_SHARE {
-            match device.poll(now())? {
+            match device.poll(self.clock.now())? {
                 Acquired::Frame(frame) => {
                     self.came = true;
                     acquiring.posted = acquiring.posted.saturating_sub(1);
@@ -146,7 +146,7 @@ impl SourceNode {
 
     /// A frame is the next fragment: its slot is offered.
     fn accept(&mut self, frame: Frame) -> Result<(), NodeError> {
-        let (event, stamp, sequence, date) = (EventId(self.next_event), self.stamp(), self.sequence, self.clock.now());
+        let (event, stamp, sequence, date) = (EventId(self.next_event), self.stamp(), self.sequence, self.clock.date());
         let Some(index) = self.builder_of(event.0) else { return Ok(()) };
         let (len, copied) = (frame.len, frame.copied as u64);
         let filling = Filling::acquired(frame, stamp, event, sequence, date).map_err(|room| {
@@ -221,9 +221,10 @@ impl SourceNode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Handle, Policy, SourceSettings, Wait};
+    use crate::{Node, Policy, SourceSettings, Wait};
     use std::os::fd::{AsFd, BorrowedFd};
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
     use thalweg_device::{Acquired, Acquisition, Description, DeviceError};
     use thalweg_wire::SourceId;
 
@@ -296,7 +297,7 @@ mod tests {
             cpu: None,
         };
         let mut node = SourceNode::new(settings).unwrap();
-        let poller = node.begin(&Handle::new().unwrap()).unwrap();
+        let poller = Arc::clone(node.poller());
         let mut wakes = |phase, over| {
             node.phase = phase;
             node.acquiring.over = over;

@@ -1,7 +1,7 @@
 //! Which builder gets an event: by its number, or as builder 0 assigns it.
 
 use super::{Phase, SourceNode};
-use crate::{NodeError, Policy, now};
+use crate::{NodeError, Policy};
 use std::collections::VecDeque;
 use thalweg_control::HEARTBEAT;
 use thalweg_link::LinkError;
@@ -245,7 +245,7 @@ impl SourceNode {
     fn say_passed(&mut self, index: usize) {
         let (next, builder) = (self.next_event, &self.builders[index]);
         let Some(assignments) = self.assignments.as_ref().filter(|_| builder.welcome.is_some()) else { return };
-        let now = now();
+        let now = self.clock.now();
         if now < builder.passed_at + HEARTBEAT / 2 || self.phase == Phase::Ending {
             return;
         }

@@ -2,8 +2,8 @@
 
 use super::assignments::Assignments;
 use super::{Phase, SourceNode};
+use crate::NodeError;
 use crate::slots::Filling;
-use crate::{NodeError, now};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use thalweg_arena::Slot;
@@ -119,7 +119,7 @@ impl SourceNode {
                 if self.phase == Phase::Paused {
                     self.phase = Phase::Running;
                     // What the device would have had meanwhile does not come in a burst.
-                    self.due = self.due.map(|due| due.max(now()));
+                    self.due = self.due.map(|due| due.max(self.clock.now()));
                 }
                 self.pass_on(&Message::Told { end });
                 self.end_without_device();
@@ -210,7 +210,7 @@ impl SourceNode {
     pub(super) fn start_if_all_have(&mut self) {
         if self.phase == Phase::Waiting && self.builders.iter().all(|builder| builder.started || builder.left) {
             self.phase = Phase::Running;
-            self.due = self.settings.rate.map(|_| now());
+            self.due = self.settings.rate.map(|_| self.clock.now());
         }
     }
 
@@ -300,7 +300,7 @@ impl SourceNode {
             self.pass_on_room(index);
             return Ok(());
         }
-        let now = now();
+        let now = self.clock.now();
         let since = builder.away.map_or(now, |(since, _)| since);
         builder.away = Some((since, now + RETRY));
         tracing::debug!(builder = who, %error, "no connection");
@@ -310,7 +310,7 @@ impl SourceNode {
     }
 
     pub(super) fn reconnect(&mut self) -> Result<(), NodeError> {
-        let now = now();
+        let now = self.clock.now();
         for index in 0..self.builders.len() {
             let builder = &mut self.builders[index];
             let Some((since, at)) = builder.away else { continue };
@@ -355,7 +355,7 @@ impl SourceNode {
     /// can wait for the time to connect again.
     pub(super) fn send(&mut self) {
         let mut broken = Vec::new();
-        self.endpoints.flush(now(), &mut broken);
+        self.endpoints.flush(self.clock.now(), &mut broken);
         for (index, error) in broken {
             self.builders[index].broken.get_or_insert(error);
         }

@@ -2,7 +2,7 @@
 
 use super::{Feed, Phase, SourceNode, Standing};
 use crate::slots::{Filling, PushedFragment, Stamp};
-use crate::{NodeError, Policy, clock, now};
+use crate::{NodeError, Policy};
 use std::time::Duration;
 use thalweg_arena::Slot;
 use thalweg_wire::{Announcement, Disposition, EventId, MAX_RECORDS, Message};
@@ -35,7 +35,7 @@ impl SourceNode {
                 self.end();
                 return Ok(());
             };
-            if self.due.is_some_and(|due| due > now()) {
+            if self.due.is_some_and(|due| due > self.clock.now()) {
                 break;
             }
             let event = EventId(self.next_event);
@@ -47,7 +47,7 @@ impl SourceNode {
                     // all.
                     let date = match date {
                         Some(date) if self.due.is_none() => date,
-                        _ => *date.insert(self.clock.now()),
+                        _ => *date.insert(self.clock.date()),
                     };
                     let Self { builders, settings, traces, .. } = self;
                     let (Some(filling), Feed::Device(device)) = (&mut builders[index].filling, &mut settings.feed)
@@ -67,7 +67,7 @@ impl SourceNode {
                 }
                 Place::Blocked => {
                     // The device waits: what it would have produced meanwhile does not come in a burst afterwards.
-                    self.due = self.due.map(|due| due.max(now()));
+                    self.due = self.due.map(|due| due.max(self.clock.now()));
                     break;
                 }
             }
@@ -120,9 +120,9 @@ impl SourceNode {
         }
         match self.place(len, None)? {
             Place::Slot(index) => {
-                let (stamp, clock, sequence) = (self.stamp(), self.clock, self.sequence);
+                let (stamp, date, sequence) = (self.stamp(), self.clock.date(), self.sequence);
                 if let Some(filling) = &mut self.builders[index].filling {
-                    filling.put(&mut self.traces, stamp, event, sequence, fragment, clock.now());
+                    filling.put(&mut self.traces, stamp, event, sequence, fragment, date);
                 }
                 self.taken(index, len);
             }
@@ -425,7 +425,8 @@ impl SourceNode {
             builder.accounts.copied_bytes = copied;
             builder.accounts.next_sequence = self.sequence;
             // All builders are told the same: it is one process.
-            builder.accounts.cpu_nanos = u64::try_from((clock::cpu() - self.cpu_before).as_nanos()).unwrap_or(u64::MAX);
+            builder.accounts.cpu_nanos =
+                u64::try_from((self.clock.cpu() - self.cpu_before).as_nanos()).unwrap_or(u64::MAX);
             let accounts = builder.accounts;
             if builder.welcome.is_some() {
                 self.send_to(index, &Message::End(accounts));
@@ -437,7 +438,7 @@ impl SourceNode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{EventRate, Handle, SourceSettings, Wait};
+    use crate::{EventRate, Handle, Node, SourceSettings, Wait};
     use std::io::Write;
     use std::net::TcpListener;
     use std::sync::Arc;
@@ -459,7 +460,8 @@ mod tests {
         fn new(builder: Address) -> Self {
             let node = SourceNode::new(Self::settings(builder)).unwrap();
             let handle = Handle::new().unwrap();
-            let poller = node.begin(&handle).unwrap();
+            node.begin(&handle).unwrap();
+            let poller = Arc::clone(node.poller());
             Self { node, handle, poller }
         }
 
@@ -487,7 +489,7 @@ mod tests {
             while !done(&self.node) {
                 self.node.turn(&tokens, &self.handle).unwrap();
                 if !done(&self.node) {
-                    self.node.idle(now()).take(&self.poller, &mut tokens).unwrap();
+                    self.node.idle().take(&self.poller, &mut tokens).unwrap();
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! How a run begins on disk: its directory, its lock, its first segment, and what carries the writes.
 
 use super::{EngineChoice, EngineKind, Recorder, RecorderConfig, RecorderMethod, RunBegin};
+use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::format::{BLOCK_ALIGN, FOOTER_ENTRY_LEN, MAX_BLOCK_LEN};
@@ -28,8 +29,18 @@ impl Recorder {
     /// Where there is a run of this number, blocks of this size cannot be recorded, some are not free, or the system
     /// refuses. No directory of a run is left behind then.
     pub fn create(config: RecorderConfig, pool: &mut BlockPool) -> Result<Self, StoreError> {
-        let RecorderConfig { directory, run, builder, builders, assignment, segment_bytes, direct, engine, mut begin } =
-            config;
+        let RecorderConfig {
+            directory,
+            run,
+            builder,
+            builders,
+            assignment,
+            segment_bytes,
+            direct,
+            engine,
+            disk,
+            mut begin,
+        } = config;
         let block_bytes = pool.block_bytes();
         if !(2 * BLOCK_ALIGN..=MAX_BLOCK_LEN).contains(&block_bytes) {
             return Err(StoreError::BlockSize(block_bytes));
@@ -38,22 +49,22 @@ impl Recorder {
             return Err(StoreError::Builder { builder, builders });
         }
         let mut notes = Vec::new();
-        let (mut engine, kind) = start_engine(engine, &mut notes)?;
+        let (mut engine, kind) = start_engine(&disk, engine, &mut notes)?;
         let registration = match kind {
             EngineKind::IoUring => register(&mut engine, pool, &mut notes)?,
             EngineKind::Threads => None,
         };
         let registered = registration.is_some();
 
-        let (path, run) = make_directory(&directory, run, builder, builders)?;
-        let unfinished = NewDirectory(&path);
+        let (path, run) = make_directory(&disk, &directory, run, builder, builders)?;
+        let unfinished = NewDirectory(&disk, &path);
         let lock = File::open(&path).map_err(StoreError::io("opening", &path))?;
         lock_alone(&lock, &path)?;
         begin.sources.sort_by_key(|source| source.id);
-        let next_info = RunFile::set_aside(&path, &begin.sources, begin.configuration.to_string().len())?;
+        let next_info = RunFile::set_aside(&disk, &path, &begin.sources, begin.configuration.to_string().len())?;
         let segment_bytes = segment_bytes.max(block_bytes as u64).next_multiple_of(BLOCK_ALIGN as u64);
         let segment_space = segment_bytes + footer_room(segment_bytes, block_bytes as u64);
-        let (segment, direct, allocated_ahead) = first_segment(&path, direct, segment_space, &mut notes)?;
+        let (segment, direct, allocated_ahead) = first_segment(&disk, &path, direct, segment_space, &mut notes)?;
         let method = RecorderMethod { engine: kind, direct, registered, allocated_ahead, notes };
 
         let info = RunInfo {
@@ -68,12 +79,13 @@ impl Recorder {
             },
             ..open_run(begin)
         };
-        info.write_first(&path)?;
-        sync_directory(&directory)?;
+        info.write_first(&disk, &path)?;
+        disk.sync_directory(&directory).map_err(StoreError::os("syncing", &directory))?;
         std::mem::forget(unfinished);
         tracing::info!(run = run.0, path = %path.display(), recorder = %method, "recording");
         Ok(Self {
             engine,
+            disk,
             _registration: registration,
             method,
             path,
@@ -92,7 +104,15 @@ impl Recorder {
     }
 }
 
-fn start_engine(choice: EngineChoice, notes: &mut Vec<String>) -> Result<(Engine, EngineKind), StoreError> {
+fn start_engine(
+    disk: &Disk,
+    choice: EngineChoice,
+    notes: &mut Vec<String>,
+) -> Result<(Engine, EngineKind), StoreError> {
+    let threads = || StoreError::io("starting threads for", Path::new("the recorder"));
+    if let Some(simulated) = disk.engine() {
+        return Ok((simulated.map_err(threads())?, EngineKind::Threads));
+    }
     if choice == EngineChoice::Best {
         match Engine::ring() {
             Ok(ring) => return Ok((ring, EngineKind::IoUring)),
@@ -101,8 +121,7 @@ fn start_engine(choice: EngineChoice, notes: &mut Vec<String>) -> Result<(Engine
             )),
         }
     }
-    let threads = Engine::threads().map_err(StoreError::io("starting threads for", Path::new("the recorder")))?;
-    Ok((threads, EngineKind::Threads))
+    Ok((Engine::threads().map_err(threads())?, EngineKind::Threads))
 }
 
 /// Registers the pool's blocks under their own numbers, where that is allowed.
@@ -131,19 +150,20 @@ fn register(
 
 /// Makes the run's directory: the one asked for, or the next free one. Whoever makes it owns the number.
 fn make_directory(
+    disk: &Disk,
     parent: &Path,
     run: Option<RunNumber>,
     builder: u32,
     builders: u32,
 ) -> Result<(PathBuf, RunNumber), StoreError> {
-    std::fs::create_dir_all(parent).map_err(StoreError::io("creating", parent))?;
+    disk.create_directories(parent).map_err(StoreError::io("creating", parent))?;
     let mut number = match run {
         Some(run) => run,
         None => next_number(parent)?,
     };
     loop {
         let path = parent.join(run_directory_name(number, builder, builders));
-        match std::fs::create_dir(&path) {
+        match disk.create_directory(&path) {
             Ok(()) => return Ok((path, number)),
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(StoreError::io("creating", &path)(error));
@@ -173,14 +193,14 @@ fn lock_alone(directory: &File, path: &Path) -> Result<(), StoreError> {
 }
 
 /// A run's directory until everything that makes it a run is in it; removed where that fails.
-struct NewDirectory<'a>(&'a Path);
+struct NewDirectory<'a>(&'a Disk, &'a Path);
 
 impl Drop for NewDirectory<'_> {
     fn drop(&mut self) {
         for name in [segment_name(0).as_str(), LAST_NAME, FIRST_NAME, FILE_NAME] {
-            let _ = std::fs::remove_file(self.0.join(name));
+            let _ = self.0.remove_file(&self.1.join(name));
         }
-        let _ = std::fs::remove_dir(self.0);
+        let _ = self.0.remove_directory(self.1);
     }
 }
 
@@ -196,17 +216,18 @@ fn next_number(parent: &Path) -> Result<RunNumber, StoreError> {
 
 /// Opens segment 0, and finds out what the file system allows: O_DIRECT, and space set aside.
 fn first_segment(
+    disk: &Disk,
     path: &Path,
     direct: bool,
     space: u64,
     notes: &mut Vec<String>,
 ) -> Result<(Segment, bool, bool), StoreError> {
     let mut uses_direct = direct;
-    let mut segment = match Segment::create(path, 0, 0, direct) {
+    let mut segment = match Segment::create(disk, path, 0, 0, direct) {
         Err(StoreError::Io { error, .. }) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
             notes.push("the file system refuses O_DIRECT: blocks go through the page cache".into());
             uses_direct = false;
-            Segment::create(path, 0, 0, false)?
+            Segment::create(disk, path, 0, 0, false)?
         }
         other => other?,
     };
@@ -269,10 +290,6 @@ fn writer_info(program: String, version: String) -> WriterInfo {
         kernel: system.release().to_string_lossy().into_owned(),
         pid: std::process::id(),
     }
-}
-
-fn sync_directory(path: &Path) -> Result<(), StoreError> {
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(StoreError::io("syncing", path))
 }
 
 /// How long a run may wait for its lock before it begins.

@@ -1,5 +1,6 @@
 //! What a recorder is told, and how it says what it does.
 
+use crate::disk::Disk;
 use crate::info::{EventCounts, RunState, SourceInfo};
 use serde::Serialize;
 use std::fmt;
@@ -25,6 +26,8 @@ pub struct RecorderConfig {
     pub direct: bool,
     /// What carries the writes.
     pub engine: EngineChoice,
+    /// The file system that it is on.
+    pub disk: Disk,
     /// What `run.json` says from the beginning.
     pub begin: RunBegin,
 }
@@ -40,6 +43,7 @@ impl Default for RecorderConfig {
             segment_bytes: 4 << 30,
             direct: true,
             engine: EngineChoice::Best,
+            disk: Disk::System,
             begin: RunBegin::default(),
         }
     }

@@ -1,0 +1,393 @@
+//! A disk with its own time, for tests: operations take as long as it says, fail when it says, and what was not synced
+//! may be gone when the power fails. The same seed gives the same course.
+//!
+//! Bytes lie in files of the directory that the recorder is given, as ever (on tmpfs, best). Beside them is a record of
+//! every change, from which [`SimulatedDisk::after_power_failure`] makes what a real disk could have kept.
+
+use crate::engine::{Done, Job};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use thalweg_uring::{Effect, File, Operation};
+use thalweg_wire::{GAMMA, mix};
+
+/// Bytes that a disk writes as one, whatever happens.
+const SECTOR: usize = 512;
+
+/// How long operations take.
+#[derive(Debug, Clone, Copy)]
+pub struct Access {
+    /// Each.
+    pub latency: Duration,
+    /// Beside that, at most, each for itself: those that take longer are overtaken.
+    pub jitter: Duration,
+    /// For each MiB.
+    pub per_mebibyte: Duration,
+}
+
+/// What a disk does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskFault {
+    /// Every operation fails with this error number.
+    Fails(i32),
+    /// Writes and reservations fail: there is no space.
+    Full,
+    /// Nothing is finished before that time.
+    Stuck(Duration),
+}
+
+/// A disk with its own time. Clones are the same disk.
+#[derive(Debug, Clone)]
+pub struct SimulatedDisk(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    access: Access,
+    now: Duration,
+    random: u64,
+    fault: Option<DiskFault>,
+    stuck_until: Duration,
+    /// Every change, in the order in which it was made.
+    changes: Vec<Change>,
+    /// By descriptor: the file that it is open for.
+    open: BTreeMap<RawFd, PathBuf>,
+    /// When operations are over.
+    due: BTreeMap<Duration, usize>,
+}
+
+/// A change of what is on a disk. Files are named by a descriptor until they are entered into the record.
+#[derive(Debug, Clone)]
+pub(super) enum Change {
+    Directory(PathBuf),
+    File(PathBuf),
+    Write {
+        file: RawFd,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    Allocate {
+        file: RawFd,
+        offset: u64,
+        length: u64,
+    },
+    Truncate {
+        file: RawFd,
+        length: u64,
+    },
+    Sync {
+        file: RawFd,
+    },
+    SyncDirectory(PathBuf),
+    Rename(PathBuf, PathBuf),
+    Remove(PathBuf),
+    /// As those above, of a file by its path when it was changed.
+    At(PathBuf, Box<Change>),
+}
+
+impl SimulatedDisk {
+    /// A disk at time zero.
+    pub fn new(access: Access, seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(Inner {
+            access,
+            now: Duration::ZERO,
+            random: seed,
+            fault: None,
+            stuck_until: Duration::ZERO,
+            changes: Vec::new(),
+            open: BTreeMap::new(),
+            due: BTreeMap::new(),
+        })))
+    }
+
+    /// Lets time pass until then.
+    pub fn advance_to(&self, at: Duration) {
+        let mut inner = self.lock();
+        inner.now = inner.now.max(at);
+    }
+
+    /// When the next operation is over.
+    pub fn next_time(&self) -> Option<Duration> {
+        self.lock().due.first_key_value().map(|(at, _)| *at)
+    }
+
+    /// From now on it does this wrong; or, with nothing, no more.
+    pub fn fault(&self, fault: Option<DiskFault>) {
+        let mut inner = self.lock();
+        if let Some(DiskFault::Stuck(until)) = fault {
+            inner.stuck_until = inner.stuck_until.max(until);
+        } else {
+            inner.fault = fault;
+        }
+    }
+
+    /// Makes `to`, a new directory, what would be found of the directory `of` if the power had failed just now: all
+    /// that was synced, and any part of the rest, drawn by `seed`.
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub fn after_power_failure(&self, of: &Path, to: &Path, seed: u64) -> io::Result<()> {
+        Kept::draw(&self.lock().changes, seed).write(of, to)
+    }
+
+    pub(super) fn engine(&self) -> io::Result<SimulatedEngine> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(SimulatedEngine { disk: self.clone(), under_way: Vec::new(), bell })
+    }
+
+    /// Makes a change, unless it fails.
+    pub(super) fn change<T>(&self, change: Change, make: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        let mut inner = self.lock();
+        inner.refusal(&change)?;
+        let made = make()?;
+        inner.enter(change);
+        Ok(made)
+    }
+
+    pub(super) fn opened(&self, file: RawFd, path: &Path) {
+        self.lock().open.insert(file, path.to_owned());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn next_random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(GAMMA);
+        mix(self.random)
+    }
+
+    /// Fails where the disk does.
+    fn refusal(&self, change: &Change) -> Result<(), Errno> {
+        match self.fault {
+            Some(DiskFault::Fails(error)) => Err(Errno::from_raw_os_error(error)),
+            Some(DiskFault::Full) if matches!(change, Change::Write { .. } | Change::Allocate { .. }) => {
+                Err(Errno::NOSPC)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An operation that was to be over then is.
+    fn forget(&mut self, due: Duration) {
+        if let Some(count) = self.due.get_mut(&due) {
+            *count -= 1;
+            if *count == 0 {
+                self.due.remove(&due);
+            }
+        }
+    }
+
+    fn enter(&mut self, change: Change) {
+        let file = match &change {
+            Change::Write { file, .. }
+            | Change::Allocate { file, .. }
+            | Change::Truncate { file, .. }
+            | Change::Sync { file } => self.open.get(file).cloned(),
+            _ => None,
+        };
+        self.changes.push(match file {
+            Some(path) => Change::At(path, Box::new(change)),
+            None => change,
+        });
+    }
+}
+
+/// Carries out operations as late as its disk says. Its descriptor is never readable: a node on such a disk is woken by
+/// [`SimulatedDisk::next_time`].
+#[derive(Debug)]
+pub(crate) struct SimulatedEngine {
+    disk: SimulatedDisk,
+    under_way: Vec<(Duration, Operation<Job>)>,
+    bell: OwnedFd,
+}
+
+impl SimulatedEngine {
+    pub(crate) fn start(&mut self, mut operation: Operation<Job>) {
+        let mut inner = self.disk.lock();
+        let Access { latency, jitter, per_mebibyte } = inner.access;
+        let bytes = match operation.effect() {
+            Effect::Write { bytes, .. } => bytes.len(),
+            _ => 0,
+        };
+        let late = match operation.effect() {
+            Effect::Nothing => Duration::ZERO,
+            _ => latency + jitter.mul_f64(inner.next_random() as f64 / u64::MAX as f64),
+        };
+        let due = inner.now.max(inner.stuck_until) + late + per_mebibyte.mul_f64(bytes as f64 / f64::from(1 << 20));
+        *inner.due.entry(due).or_insert(0) += 1;
+        self.under_way.push((due, operation));
+    }
+
+    pub(crate) fn finished(&mut self) -> Option<Done> {
+        let disk = self.disk.clone();
+        let mut inner = disk.lock();
+        let now = inner.now;
+        if now < inner.stuck_until {
+            return None;
+        }
+        let at = (0..self.under_way.len()).min_by_key(|at| self.under_way[*at].0)?;
+        if self.under_way[at].0 > now {
+            return None;
+        }
+        let (due, mut operation) = self.under_way.remove(at);
+        inner.forget(due);
+        let file = match operation.file() {
+            File::Open(file) => file.as_raw_fd(),
+            _ => -1,
+        };
+        let change = match operation.effect() {
+            Effect::Write { offset, bytes } => Some(Change::Write { file, offset, bytes: bytes.to_vec() }),
+            Effect::Allocate { offset, length } => Some(Change::Allocate { file, offset, length }),
+            Effect::Sync => Some(Change::Sync { file }),
+            Effect::Nothing => None,
+        };
+        if let Some(Err(error)) = change.as_ref().map(|change| inner.refusal(change)) {
+            return Some(Done { job: operation.into_memory(), result: Err(error) });
+        }
+        let (job, result) = operation.carry_out();
+        if result.is_ok() {
+            change.into_iter().for_each(|change| inner.enter(change));
+        }
+        Some(Done { job, result })
+    }
+
+    /// A disk whose time does not pass by itself cannot be waited for.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        Err(io::Error::other("the time of a simulated disk does not pass by itself"))
+    }
+}
+
+impl AsFd for SimulatedEngine {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Drop for SimulatedEngine {
+    fn drop(&mut self) {
+        let mut inner = self.disk.lock();
+        self.under_way.iter().for_each(|(due, _)| inner.forget(*due));
+    }
+}
+
+/// What a disk kept: names, each of a file or a directory, and the files' bytes.
+#[derive(Debug, Default)]
+struct Kept {
+    directories: BTreeSet<PathBuf>,
+    names: BTreeMap<PathBuf, usize>,
+    files: Vec<Vec<u8>>,
+}
+
+impl Kept {
+    /// Goes through all changes twice: first to see which are behind a sync, then to make those, and some of the others.
+    fn draw(changes: &[Change], seed: u64) -> Self {
+        let mut random = seed;
+        let mut keeps = move || {
+            random = random.wrapping_add(GAMMA);
+            mix(random).is_multiple_of(2)
+        };
+        let mut kept = Self::default();
+        // Who has a name now, in memory: it is the file that is written to, whatever the disk has as its name.
+        let mut now: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        for (at, change) in changes.iter().enumerate() {
+            let later = &changes[at + 1..];
+            match change {
+                Change::Directory(path) if is_named(path, later) || keeps() => {
+                    kept.directories.insert(path.clone());
+                }
+                Change::File(path) => {
+                    let file = kept.files.len();
+                    kept.files.push(Vec::new());
+                    now.insert(path.clone(), file);
+                    if is_named(path, later) || keeps() {
+                        kept.names.insert(path.clone(), file);
+                    }
+                }
+                Change::Rename(from, to) => {
+                    let Some(file) = now.remove(from) else { continue };
+                    now.insert(to.clone(), file);
+                    if is_named(to, later) || keeps() {
+                        kept.names.retain(|path, _| path != from);
+                        kept.names.insert(to.clone(), file);
+                    }
+                }
+                Change::Remove(path) => {
+                    now.remove(path);
+                    if is_named(path, later) || keeps() {
+                        kept.names.remove(path);
+                        kept.directories.remove(path);
+                    }
+                }
+                Change::At(path, change) => {
+                    let Some(bytes) = now.get(path).map(|file| &mut kept.files[*file]) else { continue };
+                    let safe = is_synced(path, later);
+                    match &**change {
+                        Change::Write { offset, bytes: written, .. } => {
+                            write(bytes, *offset, written, || safe || keeps());
+                        }
+                        Change::Allocate { offset, length, .. } if safe || keeps() => {
+                            let end = usize::try_from(offset + length).unwrap_or(usize::MAX);
+                            bytes.resize(bytes.len().max(end), 0);
+                        }
+                        Change::Truncate { length, .. } if safe || keeps() => {
+                            bytes.resize(usize::try_from(*length).unwrap_or(usize::MAX), 0);
+                        }
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        kept
+    }
+
+    fn write(&self, of: &Path, to: &Path) -> io::Result<()> {
+        let place = |path: &Path| path.strip_prefix(of).map(|path| to.join(path)).ok();
+        std::fs::create_dir_all(to)?;
+        for directory in self.directories.iter().filter_map(|path| place(path)) {
+            std::fs::create_dir_all(directory)?;
+        }
+        for (path, file) in &self.names {
+            let Some(path) = place(path).filter(|path| path.parent().is_some_and(Path::is_dir)) else { continue };
+            let out = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+            let bytes = &self.files[*file];
+            out.set_len(bytes.len() as u64)?;
+            // Space that was set aside stays a hole.
+            for (at, page) in bytes.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
+                out.write_all_at(page, at as u64 * 4096)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes those sectors that are kept.
+fn write(file: &mut Vec<u8>, offset: u64, bytes: &[u8], mut keeps: impl FnMut() -> bool) {
+    let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+    for (at, sector) in bytes.chunks(SECTOR).enumerate().filter(|_| keeps()) {
+        let begin = offset + at * SECTOR;
+        file.resize(file.len().max(begin + sector.len()), 0);
+        file[begin..begin + sector.len()].copy_from_slice(sector);
+    }
+}
+
+/// Whether the names in the directory of `path` were synced later.
+fn is_named(path: &Path, later: &[Change]) -> bool {
+    later.iter().any(|change| matches!(change, Change::SyncDirectory(directory) if Some(&**directory) == path.parent()))
+}
+
+/// Whether the bytes of the file at `path` were synced later.
+fn is_synced(path: &Path, later: &[Change]) -> bool {
+    later
+        .iter()
+        .any(|change| matches!(change, Change::At(at, change) if at == path && matches!(**change, Change::Sync { .. })))
+}
