@@ -87,6 +87,12 @@ pub trait FrameIo: Debug + Send {
         now
     }
 
+    /// A number that nobody guesses, where the medium draws such numbers: that of a test, so that its course can be
+    /// repeated.
+    fn draw(&mut self) -> Option<u64> {
+        None
+    }
+
     /// When something will have come: of a medium without a descriptor.
     fn next_arrival(&self) -> Option<Duration> {
         None

@@ -59,6 +59,16 @@ pub trait Endpoint: Debug + Send {
 
     /// Ends the link to a peer. What was to be sent is sent as far as that can be done at once.
     fn close(&mut self, peer: usize);
+
+    /// To be called when nothing more will be sent. From now on the last messages are repeated until they have arrived,
+    /// where the medium loses some: go on with [`poll`](Self::poll) and [`flush`](Self::flush) until they
+    /// [have](Self::has_left), or for as long as they are worth.
+    fn leave(&mut self) {}
+
+    /// Whether the last messages have arrived, as far as this end has to see to it.
+    fn has_left(&self) -> bool {
+        true
+    }
 }
 
 /// A source's end: it connects to builders.
@@ -225,6 +235,16 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         if let Some(endpoint) = self.of_mut(peer) {
             endpoint.close(peer);
         }
+    }
+
+    /// As [`Endpoint::leave`], with each.
+    pub fn leave(&mut self) {
+        self.endpoints.iter_mut().for_each(|endpoint| endpoint.leave());
+    }
+
+    /// As [`Endpoint::has_left`], of all.
+    pub fn has_left(&self) -> bool {
+        self.endpoints.iter().all(|endpoint| endpoint.has_left())
     }
 
     fn watch(&self) -> Watch {

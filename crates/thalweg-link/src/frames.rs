@@ -72,6 +72,8 @@ pub(crate) struct Frames<I: FrameIo, H: Half> {
     random: RandomState,
     drawn: u64,
     room: Vec<u8>,
+    /// The last messages were repeated already.
+    left: bool,
 }
 
 #[derive(Debug)]
@@ -107,6 +109,9 @@ pub(crate) trait Half: Debug + Send + Sized {
 
     /// Its words.
     fn channel(&mut self) -> &mut Channel;
+
+    /// Whether the other end has all its words.
+    fn is_quiet(&self) -> bool;
 
     /// A frame has come.
     fn on_frame(
@@ -217,6 +222,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             random: RandomState::new(),
             drawn: 0,
             room: Vec::new(),
+            left: false,
         })
     }
 
@@ -243,7 +249,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
     /// A number that nobody guesses.
     fn draw(&mut self) -> u64 {
         self.drawn += 1;
-        self.random.hash_one(self.drawn)
+        self.io.draw().unwrap_or_else(|| self.random.hash_one(self.drawn))
     }
 
     /// Hears what has come: as many bursts as are fair. True where more may be waiting.
@@ -499,6 +505,17 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
         deadlines.chain(now).chain(look).chain(self.io.next_arrival()).min()
     }
 
+    fn leave(&mut self) {
+        self.left = true;
+        self.door = None;
+        self.connections.values_mut().for_each(|connection| connection.half.close());
+    }
+
+    fn has_left(&self) -> bool {
+        let mut open = self.connections.values().filter(|connection| !connection.over);
+        open.all(|connection| connection.half.is_quiet())
+    }
+
     fn close(&mut self, peer: usize) {
         let Some(number) = self.peers.get_mut(peer).and_then(Option::take) else { return };
         let now = self.now;
@@ -517,11 +534,10 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
     }
 }
 
-impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
-    /// What was said last is said again for a moment, where it was not heard: after that nobody says it.
-    fn drop(&mut self) {
-        self.door = None;
-        self.connections.values_mut().for_each(|connection| connection.half.close());
+impl<I: FrameIo, H: Half> Frames<I, H> {
+    /// Says again what was said last, for a moment, where it was not heard: after that nobody says it.
+    fn linger(&mut self) {
+        self.leave();
         let (begun, then) = (Instant::now(), self.now);
         loop {
             let now = then + begun.elapsed();
@@ -531,10 +547,8 @@ impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
                 connection.ends(outcome);
             }
             let sent = self.send(now);
-            let mut open = self.connections.values_mut().filter(|connection| !connection.over);
-            let quiet = open.all(|connection| connection.half.channel().is_quiet());
-            if heard.is_err() || sent.is_err() || quiet || begun.elapsed() >= LAST_WORDS {
-                break;
+            if heard.is_err() || sent.is_err() || self.has_left() || begun.elapsed() >= LAST_WORDS {
+                return;
             }
             match self.io.fd() {
                 Some(fd) => {
@@ -544,8 +558,16 @@ impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
                 // A port that is polled.
                 None if self.io.sees() => std::thread::sleep(LOOK),
                 // One with a time of its own, which does not go on here.
-                None => break,
+                None => return,
             }
+        }
+    }
+}
+
+impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
+    fn drop(&mut self) {
+        if !self.left {
+            self.linger();
         }
         for (number, connection) in &self.connections {
             self.io.send(connection.address, &channel::over(*number).encode(), None);

@@ -90,6 +90,11 @@ impl Network {
         self.lock().now
     }
 
+    /// From now on it does this to what is sent.
+    pub fn impair(&self, impairments: Impairments) {
+        self.lock().impairments = impairments;
+    }
+
     /// Lets time pass until then.
     pub fn advance_to(&self, at: Duration) {
         let mut inner = self.lock();
@@ -250,6 +255,10 @@ impl FrameIo for MemoryPort {
         self.network.now()
     }
 
+    fn draw(&mut self) -> Option<u64> {
+        Some(self.network.lock().next_random())
+    }
+
     fn next_arrival(&self) -> Option<Duration> {
         self.network.lock().coming.get(&self.address)?.first_key_value().map(|((at, _), _)| *at)
     }
@@ -257,8 +266,6 @@ impl FrameIo for MemoryPort {
 
 impl Drop for MemoryPort {
     fn drop(&mut self) {
-        let mut inner = self.network.lock();
-        inner.coming.remove(&self.address);
-        inner.doors.retain(|_, address| *address != self.address);
+        self.network.lock().coming.remove(&self.address);
     }
 }

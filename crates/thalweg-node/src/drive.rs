@@ -3,6 +3,7 @@
 use crate::wait::Idle;
 use crate::{Handle, NodeError};
 use std::sync::Arc;
+use std::time::Duration;
 use thalweg_link::Poller;
 
 /// A node, which does what it can in turns and waits between two of them.
@@ -28,6 +29,9 @@ pub trait Node {
     /// What tells of the descriptors that it waits on.
     fn poller(&self) -> &Arc<Poller>;
 }
+
+/// How long a node that is done repeats its last messages, where they do not arrive.
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Takes turns until the node is done.
 pub(crate) fn drive<N: Node>(node: &mut N, handle: &Handle) -> Result<N::Report, NodeError> {

@@ -228,6 +228,10 @@ impl Half for FrameBuilder {
         &mut self.channel
     }
 
+    fn is_quiet(&self) -> bool {
+        self.channel.is_quiet()
+    }
+
     fn on_frame(
         &mut self,
         head: &Head,

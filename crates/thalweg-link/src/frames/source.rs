@@ -180,6 +180,10 @@ impl Half for FrameSource {
         &mut self.channel
     }
 
+    fn is_quiet(&self) -> bool {
+        self.channel.is_quiet()
+    }
+
     fn on_frame(
         &mut self,
         head: &Head,

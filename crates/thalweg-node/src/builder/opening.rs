@@ -110,6 +110,7 @@ impl BuilderNode {
             state: control.state(),
             control,
             over: false,
+            leaving: None,
             left: None,
             run: RunNumber(0),
             first: EventId(0),

@@ -23,6 +23,8 @@ pub(super) struct Builder {
     pub(super) greeting: SourceGreeting,
     pub(super) welcome: Option<Welcome>,
     pub(super) started: bool,
+    /// Its address led to it at least once.
+    pub(super) was_found: bool,
     pub(super) done: bool,
     /// Since when there is no connection, and when to try next.
     pub(super) away: Option<(Duration, Duration)>,
@@ -63,6 +65,7 @@ impl Builder {
             greeting,
             welcome: None,
             started: false,
+            was_found: false,
             done: false,
             away: Some((now, now)),
             last_error: None,
@@ -161,6 +164,7 @@ impl SourceNode {
         }
         let builder = &mut self.builders[index];
         builder.away = None;
+        builder.was_found = true;
         builder.most_records = welcome.most_records;
         builder.welcome = Some(welcome);
         self.release(index, welcome.released_below);
@@ -333,8 +337,8 @@ impl SourceNode {
             let congestion = self.settings.congestion.as_deref();
             match self.endpoints.connect(index, &builder.address, congestion, &builder.greeting) {
                 Ok(()) => builder.away = Some((since, now + self.settings.timeout)),
-                // A mistake in the configuration is not cured by trying again.
-                Err(error @ LinkError::Unusable { .. }) => return Err(NodeError::Wait(error)),
+                // A mistake in the configuration is not cured by trying again. An address that was right before is none.
+                Err(error @ LinkError::Unusable { .. }) if !builder.was_found => return Err(NodeError::Wait(error)),
                 Err(error) => self.lost(index, error)?,
             }
         }

@@ -1,0 +1,212 @@
+//! Whether what nodes report and what is on their disks is so.
+
+use crate::device::{Had, payload};
+use crate::plan::{Fault, NodeName, Plan};
+use crate::world::Course;
+use std::collections::BTreeMap;
+use thalweg_filter::{Decide, Simulated};
+use thalweg_node::BuilderReport;
+use thalweg_store::{EventStatus, Run, verify};
+use thalweg_wire::{EventId, SourceId, Status};
+
+/// What is wrong with a course.
+#[derive(Debug, Clone, Default)]
+pub struct Verdict {
+    /// Each thing, in a sentence.
+    pub wrong: Vec<String>,
+    /// How many fragments the devices had.
+    pub fragments: u64,
+    /// A number that stands for all that happened, in its order.
+    pub trace: u64,
+}
+
+/// Compares what nodes report, and what is on their disks, with what the devices had.
+pub fn judge(plan: &Plan, course: &Course) -> Verdict {
+    let mut judge = Judge { plan, course, wrong: Vec::new() };
+    judge.late();
+    for (builder, ended) in course.builders.iter().enumerate() {
+        match ended {
+            Some(Ok(report)) => judge.report(builder, report),
+            Some(Err(error)) => judge.error(&format!("builder b{builder}"), error),
+            None => {}
+        }
+    }
+    for (source, ended) in course.sources.iter().enumerate() {
+        if let Some(Err(error)) = ended {
+            judge.error(&format!("source s{source}"), error);
+        }
+    }
+    let fragments = course.truths.iter().map(|truth| truth.had().len() as u64).sum();
+    Verdict { wrong: judge.wrong, fragments, trace: course.trace }
+}
+
+struct Judge<'a> {
+    plan: &'a Plan,
+    course: &'a Course,
+    wrong: Vec<String>,
+}
+
+/// The fragments of a run that are on disk: by event, those of each source.
+type Found = BTreeMap<u64, Vec<usize>>;
+
+impl Judge<'_> {
+    fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.wrong.push(what());
+        }
+    }
+
+    fn late(&mut self) {
+        for name in &self.course.late {
+            let took = self.course.took;
+            self.wrong.push(format!("{name} had not ended after {took:?}"));
+        }
+    }
+
+    /// A node that ended with an error had a reason to.
+    fn error(&mut self, who: &str, error: &str) {
+        let harmless = self.plan.is_harmless() && !self.is_stopped_early();
+        self.check(!harmless, || format!("{who} failed, and nothing was wrong: {error}"));
+        self.check(!error.contains("panicked"), || format!("{who}: {error}"));
+    }
+
+    /// Whether the run may have been told to end before it began.
+    fn is_stopped_early(&self) -> bool {
+        self.plan.faults.iter().any(|(at, fault)| {
+            at.as_secs() < 2 && matches!(fault, Fault::Command(_, command) if *command == thalweg_control::Command::Stop)
+        })
+    }
+
+    fn report(&mut self, builder: usize, report: &BuilderReport) {
+        let who = format!("builder b{builder}");
+        let complete = report.state == "COMPLETE";
+        self.check(complete == report.reasons.is_empty(), || format!("{who}: {} for {:?}", report.state, report.reasons));
+        let harmless = self.plan.is_harmless();
+        self.check(complete || !harmless, || format!("{who} is INCOMPLETE, and nothing was wrong: {:?}", report.reasons));
+        let found = if self.plan.record { self.run(builder, report) } else { None };
+        for (source, entry) in report.ledger.sources.iter().enumerate() {
+            let who = format!("{who}, source s{source}");
+            self.check(entry.unaccounted == 0, || format!("{who}: {} unaccounted for, {entry:?}", entry.unaccounted));
+            self.check(entry.corrupt == 0, || format!("{who}: {} corrupt", entry.corrupt));
+            if let Some(found) = &found {
+                let on_disk = found.values().filter(|sources| sources.contains(&source)).count() as u64;
+                self.check(on_disk == entry.recorded, || {
+                    format!("{who}: the ledger has {} recorded, and {on_disk} are on disk", entry.recorded)
+                });
+            }
+            self.truth(&who, builder, source, report, found.as_ref());
+        }
+    }
+
+    /// What the source's device had, beside what the ledger says.
+    fn truth(&mut self, who: &str, builder: usize, source: usize, report: &BuilderReport, found: Option<&Found>) {
+        let entry = &report.ledger.sources[source];
+        let alone = self.plan.builders == 1;
+        let (builders, by_room) = (self.plan.builders as u64, self.plan.by_room);
+        let had = self.course.truths[source].had();
+        let is_its_own = |event: u64| alone || !by_room && event % builders == builder as u64;
+        let taken = had.keys().filter(|event| is_its_own(**event)).count() as u64;
+        let dropped = had.iter().filter(|(event, had)| is_its_own(**event) && **had == Had::Skipped).count() as u64;
+        let knows = entry.final_counters && (alone || !by_room);
+        let mut wrong = Vec::new();
+        if knows && entry.accepted != taken {
+            wrong.push(format!("{who}: {} accepted, and its device had {taken}", entry.accepted));
+        }
+        let counted = entry.dropped_newest..=entry.dropped_newest.saturating_add(entry.beyond_end);
+        if knows && !counted.contains(&dropped) {
+            wrong.push(format!("{who}: {} dropped, and its device saw {dropped}", entry.dropped_newest));
+        }
+        let complete = report.state == "COMPLETE";
+        if complete && (entry.lost, entry.late, entry.dropped_newest, entry.dropped_oldest) != (0, 0, 0, 0) {
+            wrong.push(format!("{who} is COMPLETE with {entry:?}"));
+        }
+        // Of each event that is on disk, and complete, all that the devices had is there.
+        if let Some(found) = found.filter(|_| complete) {
+            let first_missing = found.iter().find(|(event, sources)| had.contains_key(event) && !sources.contains(&source));
+            if let Some((event, _)) = first_missing {
+                wrong.push(format!("{who} is COMPLETE, and event {event} is without its fragment"));
+            }
+            if knows && self.plan.levels == [None, None] {
+                let end = found.keys().next_back().map_or(0, |last| last + 1);
+                let missing = had.keys().find(|event| is_its_own(**event) && **event < end && !found.contains_key(event));
+                if let Some(event) = missing {
+                    wrong.push(format!("{who} is COMPLETE, and event {event} is not on disk"));
+                }
+            }
+        }
+        drop(had);
+        self.wrong.append(&mut wrong);
+    }
+
+    /// What is on disk: all of it as the devices had it.
+    fn run(&mut self, builder: usize, report: &BuilderReport) -> Option<Found> {
+        let who = format!("builder b{builder}");
+        let Some(directory) = &report.directory else {
+            self.wrong.push(format!("{who} recorded nothing"));
+            return None;
+        };
+        let run = match Run::open(directory) {
+            Ok(run) => run,
+            Err(error) => {
+                self.wrong.push(format!("{who}: its run cannot be opened: {error}"));
+                return None;
+            }
+        };
+        let verified = verify(&run);
+        self.check(verified.consistent, || format!("{who}: verify finds {:?}", verified.problems));
+        let state = format!("{:?}", run.info().state).to_uppercase();
+        self.check(state == report.state, || format!("{who} says {}, its run {state}", report.state));
+        let mut found = Found::new();
+        for event in run.events() {
+            let event = match event {
+                Ok(event) => event,
+                Err(error) => {
+                    self.wrong.push(format!("{who}: an event cannot be read: {error}"));
+                    continue;
+                }
+            };
+            let id = event.id.0;
+            self.event(&who, builder, id);
+            let mut sources = Vec::new();
+            for fragment in event.fragments.iter().filter(|fragment| !fragment.header.status.contains(Status::MISSING)) {
+                let source = usize::from(fragment.header.source.element());
+                let right = payload(self.plan.seed, source, id, self.plan.sources[source].longest);
+                self.check(fragment.payload() == right, || format!("{who}: event {id} of s{source} has other bytes"));
+                self.check(self.course.truths[source].had().get(&id) == Some(&Had::Filled), || {
+                    format!("{who}: event {id} of s{source} was never taken from its device")
+                });
+                sources.push(source);
+            }
+            let complete = event.status == EventStatus::Complete;
+            self.check(!complete || event.fragments.len() == sources.len(), || {
+                format!("{who}: event {id} is complete without some fragments")
+            });
+            self.check(found.insert(id, sources).is_none(), || format!("{who}: event {id} is there twice"));
+        }
+        Some(found)
+    }
+
+    /// An event that is on disk belongs there.
+    fn event(&mut self, who: &str, builder: usize, event: u64) {
+        let plan = self.plan;
+        let its_own = plan.by_room || event % plan.builders as u64 == builder as u64;
+        self.check(its_own, || format!("{who}: event {event} is another's"));
+        self.check(plan.events.is_none_or(|end| event < end), || format!("{who}: event {event} is beyond the end"));
+        for (level, seed) in plan.levels.iter().zip([1, 2]) {
+            let Some(accept) = level else { continue };
+            let accepted = Simulated::new(*accept, seed).accept(EventId(event), &mut std::iter::empty());
+            self.check(accepted, || format!("{who}: event {event} was rejected, and is there"));
+        }
+    }
+}
+
+/// The nodes that a fault is about.
+impl NodeName {
+    /// The source's id.
+    pub fn source_id(self) -> Option<SourceId> {
+        match self {
+            Self::Source(number) => Some(SourceId::new(1, u16::try_from(number).ok()?)),
+            Self::Builder(_) => None,
+        }
+    }
+}

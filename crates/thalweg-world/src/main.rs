@@ -1,0 +1,125 @@
+//! Plays worlds from seeds, and says which of them go wrong.
+
+use clap::Parser;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use thalweg_world::{Plan, Verdict, shrink, try_plan, try_twice};
+
+/// Of so many seeds one is played twice.
+const AGAIN: u64 = 8;
+
+/// Plays worlds from seeds, and says which of them go wrong.
+#[derive(Debug, Parser)]
+struct Options {
+    /// One seed, played with all that is logged
+    #[arg(long)]
+    seed: Option<u64>,
+    /// With a seed: the faults to leave out, by their numbers
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<usize>,
+    /// How many seeds to play
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    seeds: u64,
+    /// The first of them; drawn from the clock where it is not given
+    #[arg(long)]
+    from: Option<u64>,
+    /// How long to go on
+    #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
+    time: Duration,
+    /// How many at a time; one for each processor where it is not given
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Where runs are recorded while they are looked at: memory is best
+    #[arg(long, default_value = "/dev/shm")]
+    directory: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let played = match options.seed {
+        Some(seed) => play_one(&options, seed),
+        None => play_many(&options),
+    };
+    match played {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn play_one(options: &Options, seed: u64) -> io::Result<bool> {
+    tracing_subscriber::fmt().with_writer(io::stderr).without_time().init();
+    let plan = Plan::of(seed).without(&options.without);
+    let mut out = io::stdout().lock();
+    writeln!(out, "{plan:#?}")?;
+    let verdict = try_plan(&plan, &options.directory);
+    for wrong in &verdict.wrong {
+        writeln!(out, "{wrong}")?;
+    }
+    writeln!(out, "{} fragments, {} things wrong", verdict.fragments, verdict.wrong.len())?;
+    Ok(verdict.wrong.is_empty())
+}
+
+fn play_many(options: &Options) -> io::Result<bool> {
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let first = options.from.unwrap_or_else(|| now().as_secs() << 24);
+    let threads = options.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    let (next, played, fragments) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let failed = Mutex::new(0_u64);
+    let begun = Instant::now();
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= options.seeds || begun.elapsed() > options.time {
+                return;
+            }
+            let seed = first.wrapping_add(at);
+            let verdict = play(seed, options);
+            played.fetch_add(1, Ordering::Relaxed);
+            fragments.fetch_add(verdict.fragments, Ordering::Relaxed);
+            if !verdict.wrong.is_empty() {
+                let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                *failed += 1;
+                let _ = report(seed, &verdict, options);
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let failed = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (played, fragments, seconds) = (played.into_inner(), fragments.into_inner(), begun.elapsed().as_secs_f64());
+    writeln!(
+        io::stdout(),
+        "{played} seeds from {first} and {fragments} fragments in {seconds:.1} s ({:.0} seeds/s, {:.0} fragments/s): \
+         {failed} failed",
+        played as f64 / seconds,
+        fragments as f64 / seconds,
+    )?;
+    Ok(failed == 0)
+}
+
+fn play(seed: u64, options: &Options) -> Verdict {
+    let plan = Plan::of(seed);
+    let tries = if seed.is_multiple_of(AGAIN) { try_twice } else { try_plan };
+    std::panic::catch_unwind(|| tries(&plan, &options.directory))
+        .unwrap_or_else(|_| Verdict { wrong: vec!["a panic".into()], ..Verdict::default() })
+}
+
+/// Says what went wrong with a seed, and how to see it again with as few faults as it takes.
+fn report(seed: u64, verdict: &Verdict, options: &Options) -> io::Result<()> {
+    let fails = |plan: &Plan| {
+        std::panic::catch_unwind(|| !try_plan(plan, &options.directory).wrong.is_empty()).unwrap_or(true)
+    };
+    let left_out = shrink(&Plan::of(seed), fails);
+    let without = left_out.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let without = if without.is_empty() { String::new() } else { format!(" --without {without}") };
+    let mut out = io::stdout().lock();
+    writeln!(out, "thalweg-world --seed {seed}{without}")?;
+    verdict.wrong.iter().take(3).try_for_each(|wrong| writeln!(out, "  {wrong}"))
+}

@@ -1,0 +1,279 @@
+//! A system and what happens to it, from a seed.
+
+use crate::random::Random;
+use std::fmt;
+use std::time::Duration;
+use thalweg_control::Command;
+use thalweg_link::memory::Impairments;
+use thalweg_node::Policy;
+use thalweg_store::DiskFault;
+
+/// What carries a source's fragments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// Datagrams, each of which may be lost.
+    Frames,
+    /// Shared memory.
+    Memory,
+}
+
+/// A system and what happens to it.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What it was drawn from; devices, network and disks draw from it, too.
+    pub seed: u64,
+    /// How many builders there are.
+    pub builders: usize,
+    /// Its sources.
+    pub sources: Vec<SourcePlan>,
+    /// What carries their fragments.
+    pub medium: Medium,
+    /// Events go to the builders that have room, and not by their numbers.
+    pub by_room: bool,
+    /// Whether runs are recorded.
+    pub record: bool,
+    /// The run ends after so many events.
+    pub events: Option<u64>,
+    /// And after so long.
+    pub duration: Option<Duration>,
+    /// Of the events, how many level 2 and the filter let pass.
+    pub levels: [Option<f64>; 2],
+    /// Bytes that a builder asks for at a time: a constant, or by what the link holds.
+    pub window: Option<u64>,
+    /// Bytes that a source may send unasked.
+    pub eager: u64,
+    /// Blocks of a builder, and bytes in each.
+    pub blocks: (u32, u64),
+    /// Bytes of a segment of a run's files.
+    pub segment: u64,
+    /// What the network does from the beginning.
+    pub network: Impairments,
+    /// The time that a step takes at least.
+    pub step: Duration,
+    /// What goes wrong, or is asked for, and when.
+    pub faults: Vec<(Duration, Fault)>,
+}
+
+/// A source.
+#[derive(Debug, Clone)]
+pub struct SourcePlan {
+    /// Events in a second; as fast as they are taken where there is none.
+    pub rate: Option<f64>,
+    /// How many events its device has.
+    pub events: u64,
+    /// Its slots, and bytes in each.
+    pub slots: (u32, u64),
+    /// The longest payload.
+    pub longest: usize,
+    /// What it does when all slots are full.
+    pub policy: Policy,
+}
+
+/// A node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeName {
+    /// A builder, by its number.
+    Builder(usize),
+    /// A source, by its number.
+    Source(usize),
+}
+
+/// What goes wrong, or is asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fault {
+    /// A builder is asked for something.
+    Command(usize, Command),
+    /// From now on the network does this.
+    Network(Impairments),
+    /// A node stands still for so long (SIGSTOP, SIGCONT).
+    Stopped(NodeName, Duration),
+    /// A node is gone (SIGKILL).
+    Killed(NodeName),
+    /// The disk of a builder does this from now on, or works again.
+    Disk(usize, Option<DiskFault>),
+    /// The disk of a builder is stuck for so long.
+    DiskStuck(usize, Duration),
+    /// The date of a node's host is set, so many milliseconds from the true one.
+    Date(NodeName, i64),
+}
+
+/// Whatever happened, the builder that leads is told to stop then.
+pub(crate) const LAST_WORD: Duration = Duration::from_secs(8);
+/// `deadline` of builders.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
+/// `run.timeout`.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn of(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let builders = if random.once_in(2) { 1 } else { random.logarithmic(1..9) as usize };
+        let most = if random.once_in(20) { 51 } else { 7 };
+        let count = random.logarithmic(1..most);
+        let medium = if random.once_in(3) { Medium::Memory } else { Medium::Frames };
+        let events = (!random.once_in(4)).then(|| random.logarithmic(1..3000));
+        let sources = (0..count).map(|_| SourcePlan::draw(&mut random, builders)).collect::<Vec<_>>();
+        let levels = [(); 2].map(|()| random.once_in(6).then(|| random.pick(&[0.0, 0.1, 0.5, 0.9, 1.0])));
+        // A source that is slow in an event's place keeps the run from its end only as long as it may.
+        let network = if random.once_in(3) { gentle(&mut random) } else { foul(&mut random) };
+        let longest = sources.iter().map(|source| source.slots.1).max().unwrap_or(0);
+        let block = (longest + (256 << 10)).next_multiple_of(4096) + 4096 * random.of(0..16);
+        let mut plan = Self {
+            seed,
+            builders,
+            medium,
+            by_room: builders > 1 && random.once_in(3),
+            record: !random.once_in(8),
+            events,
+            duration: random.once_in(4).then(|| random.millis(0..8000)),
+            levels,
+            window: random.once_in(2).then(|| random.logarithmic(4096..1 << 20)),
+            eager: random.pick(&[0, 4096, 65536]),
+            blocks: (u32::try_from(random.of(3..12)).unwrap_or(3), block),
+            segment: random.logarithmic(block..block * 64),
+            network,
+            step: random.pick(&[100, 500, 2000].map(Duration::from_micros)),
+            faults: Vec::new(),
+            sources,
+        };
+        let count = if random.once_in(4) { 0 } else { random.logarithmic(1..10) };
+        plan.faults = (0..count).map(|_| (random.millis(0..8000), plan.draw_fault(&mut random))).collect();
+        plan.faults.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
+    fn draw_fault(&self, random: &mut Random) -> Fault {
+        let (builders, sources) = (self.builders as u64, self.sources.len() as u64);
+        let builder = random.of(0..builders) as usize;
+        let node = match random.once_in(2) {
+            true => NodeName::Builder(builder),
+            false => NodeName::Source(random.of(0..sources) as usize),
+        };
+        match random.of(0..20) {
+            0..=7 => {
+                let commands = [Command::Start, Command::Pause, Command::Resume, Command::Pause, Command::Resume];
+                let last = if random.once_in(4) { Command::Abort } else { Command::Stop };
+                let command = if random.once_in(4) { last } else { random.pick(&commands) };
+                Fault::Command(if random.once_in(3) { builder } else { 0 }, command)
+            }
+            8..=9 => Fault::Network(foul(random)),
+            10..=12 => Fault::Stopped(node, random.millis(0..6000)),
+            13 => Fault::Killed(node),
+            14 => Fault::Disk(builder, Some(DiskFault::Fails(random.pick(&[libc::EIO, libc::EROFS])))),
+            15 => Fault::Disk(builder, Some(DiskFault::Full)),
+            16 => Fault::Disk(builder, None),
+            17..=18 => Fault::DiskStuck(builder, random.millis(0..4000)),
+            _ => Fault::Date(node, random.of(0..7_200_000) as i64 - 3_600_000),
+        }
+    }
+
+    /// The same with some faults left out.
+    #[must_use]
+    pub fn without(&self, left_out: &[usize]) -> Self {
+        let faults = self.faults.iter().enumerate().filter(|(at, _)| !left_out.contains(at));
+        Self { faults: faults.map(|(_, fault)| fault.clone()).collect(), ..self.clone() }
+    }
+
+    /// Whether nothing in it keeps a run from being complete.
+    pub fn is_harmless(&self) -> bool {
+        self.faults.iter().all(|(_, fault)| fault.is_harmless())
+            && self.sources.iter().all(|source| source.policy == Policy::Block)
+    }
+
+    /// The topology, as a file has it. Its addresses stand for those of the world.
+    pub(crate) fn topology(&self) -> String {
+        let mut text = format!("[run]\nrecord = {}\nnumber = 42\ntimeout = \"10s\"\n", self.record);
+        if self.by_room {
+            text += "assignment = \"by-room\"\n";
+        }
+        if let Some(events) = self.events {
+            text += &format!("events = {events}\n");
+        }
+        if let Some(duration) = self.duration {
+            text += &format!("duration = \"{}ms\"\n", duration.as_millis());
+        }
+        for builder in 0..self.builders {
+            let (blocks, block) = self.blocks;
+            text += &format!(
+                "[[builder]]\nname = \"b{builder}\"\nlisten = [\"tcp:127.0.0.1:0\"]\ndeadline = \"2s\"\n\
+                 blocks = {blocks}\nblock = {block}\nopen_events = 64\nsegment = {}\neager_credit = {}\neager_limit = {}\n",
+                self.segment,
+                self.eager,
+                self.eager / 4,
+            );
+            text += &match self.window {
+                Some(window) => format!("window = {window}\n"),
+                None => "link = { rate = \"100 Mbit/s\", round_trip = \"20ms\", buffer = \"256 KiB\" }\n".into(),
+            };
+            for (level, name) in self.levels.iter().zip(["level2", "filter"]) {
+                let Some(accept) = level else { continue };
+                let sources = if name == "level2" { "sources = [\"s0\"], " } else { "" };
+                text += &format!("{name} = {{ {sources}accept = {accept:?} }}\n");
+            }
+        }
+        for source in 0..self.sources.len() {
+            text += &format!("[[source]]\nname = \"s{source}\"\nid = \"1.{source}\"\n");
+        }
+        text
+    }
+}
+
+impl SourcePlan {
+    fn draw(random: &mut Random, builders: usize) -> Self {
+        let longest = random.logarithmic(1..3000) as usize;
+        let record = (longest + 64).next_multiple_of(64);
+        // At its slowest, each builder hears of each source once a second.
+        let slowest = builders as f64;
+        let rate = (!random.once_in(3)).then(|| (slowest * 1.1).max(random.logarithmic(1..2000) as f64));
+        let policy = random.pick(&[Policy::Block, Policy::Block, Policy::Block, Policy::DropNewest, Policy::DropOldest]);
+        Self {
+            rate,
+            events: if random.once_in(5) { random.of(0..1000) } else { u64::MAX },
+            slots: (
+                u32::try_from(random.of(4..12) as usize * builders.min(3)).unwrap_or(4),
+                record as u64 * random.of(1..9),
+            ),
+            longest,
+            // A device that never waits would drop without end.
+            policy: if rate.is_some() { policy } else { Policy::Block },
+        }
+    }
+}
+
+fn gentle(random: &mut Random) -> Impairments {
+    Impairments { lost: 0, doubled: 0, delay: Duration::from_micros(random.of(1..2000)), jitter: Duration::ZERO }
+}
+
+fn foul(random: &mut Random) -> Impairments {
+    Impairments {
+        lost: random.of(0..200) as u32,
+        doubled: random.of(0..200) as u32,
+        delay: Duration::from_micros(random.of(5000..15_000)),
+        jitter: Duration::from_micros(random.of(0..40_000)),
+    }
+}
+
+impl Fault {
+    /// Whether a run that it happens to is complete nevertheless.
+    fn is_harmless(&self) -> bool {
+        match self {
+            Self::Command(_, command) => !matches!(command, Command::Abort),
+            Self::Network(_) | Self::Date(..) => true,
+            // A run waits as long for its disk.
+            Self::DiskStuck(..) => true,
+            Self::Stopped(_, time) => *time < Duration::from_millis(500),
+            Self::Killed(_) => false,
+            Self::Disk(_, fault) => fault.is_none(),
+        }
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Builder(number) => write!(f, "b{number}"),
+            Self::Source(number) => write!(f, "s{number}"),
+        }
+    }
+}

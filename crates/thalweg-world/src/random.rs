@@ -1,0 +1,49 @@
+//! Numbers drawn from a seed.
+
+use std::ops::Range;
+use std::time::Duration;
+use thalweg_wire::{GAMMA, mix};
+
+/// Numbers drawn from a seed (SplitMix64).
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(mix(seed))
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GAMMA);
+        mix(self.0)
+    }
+
+    /// One of a range that is not empty.
+    pub(crate) fn of(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.next() % (range.end - range.start).max(1)
+    }
+
+    /// True once in so many times.
+    pub(crate) fn once_in(&mut self, times: u64) -> bool {
+        self.next().is_multiple_of(times)
+    }
+
+    pub(crate) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+        let at = usize::try_from(self.of(0..of.len() as u64)).unwrap_or(0);
+        of[at].clone()
+    }
+
+    /// So many milliseconds.
+    pub(crate) fn millis(&mut self, range: Range<u64>) -> Duration {
+        Duration::from_millis(self.of(range))
+    }
+
+    /// A number whose logarithm is drawn evenly.
+    pub(crate) fn logarithmic(&mut self, range: Range<u64>) -> u64 {
+        let (low, high) = ((range.start.max(1) as f64).ln(), (range.end.max(2) as f64).ln());
+        let part = self.next() as f64 / u64::MAX as f64;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the range")]
+        let drawn = (low + (high - low) * part).exp() as u64;
+        drawn.clamp(range.start, range.end.saturating_sub(1))
+    }
+}

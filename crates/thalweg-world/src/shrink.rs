@@ -1,0 +1,17 @@
+//! A smaller plan that fails as well.
+
+use crate::plan::Plan;
+
+/// Leaves out faults, one after the other, as long as `fails` says that the rest fails as well. Returns the numbers of
+/// those that are left out.
+pub fn shrink(plan: &Plan, mut fails: impl FnMut(&Plan) -> bool) -> Vec<usize> {
+    let mut left_out = Vec::new();
+    for at in (0..plan.faults.len()).rev() {
+        left_out.push(at);
+        if !fails(&plan.without(&left_out)) {
+            left_out.pop();
+        }
+    }
+    left_out.sort_unstable();
+    left_out
+}

@@ -1,0 +1,336 @@
+//! The nodes, and the time that passes between their turns.
+
+use crate::clock::HostClock;
+use crate::device::{Truth, WorldDevice};
+use crate::plan::{DEADLINE, Fault, LAST_WORD, Medium, NodeName, Plan, TIMEOUT};
+use crate::random::Random;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use thalweg_control::{Command, State};
+use thalweg_link::memory::Network;
+use thalweg_link::{Address, LinkKind};
+use thalweg_node::{
+    BuilderNode, BuilderReport, Clock, Environment, EventRate, Feed, Handle, Idle, Node, NodeError, SourceNode,
+    SourceReport, SourceSettings, Topology, Wait,
+};
+use thalweg_store::{Access, Disk, DiskFault, SimulatedDisk};
+use thalweg_wire::{GAMMA, SourceId, mix};
+
+/// A run that was told to end is over after this: to answer, to go on, to be cut off (and once more where a source comes
+/// back from a hang), to be given up, and the steps in which time is counted meanwhile.
+const BOUND: Duration = Duration::from_millis(2000 + 10_000 + 2 * 2000 + 2000 + 500);
+
+/// How long before the last word it is looked who needs one.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A world under way.
+#[derive(Debug)]
+pub struct World {
+    plan: Plan,
+    clock: HostClock,
+    network: Network,
+    random: Random,
+    builders: Vec<Member<BuilderNode>>,
+    sources: Vec<Member<SourceNode>>,
+    disks: Vec<SimulatedDisk>,
+    truths: Vec<Truth>,
+    runs: PathBuf,
+    /// For how long nodes stood still, and disks.
+    held_up: Duration,
+    steps: u64,
+    trace: u64,
+}
+
+/// A node, and how it fares.
+#[derive(Debug)]
+struct Member<N: Node> {
+    node: Option<N>,
+    clock: HostClock,
+    handle: Handle,
+    stopped_until: Duration,
+    ended: Option<Result<N::Report, String>>,
+    ended_at: Duration,
+    tokens: Vec<u64>,
+    next: Option<Duration>,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub struct Course {
+    /// What builders said at their end, or why they had none; nothing of those that were killed.
+    pub builders: Vec<Option<Result<BuilderReport, String>>>,
+    /// The same of sources.
+    pub sources: Vec<Option<Result<SourceReport, String>>>,
+    /// What their devices had.
+    pub truths: Vec<Truth>,
+    /// Where runs are.
+    pub runs: PathBuf,
+    /// How long it took, in the world's time.
+    pub took: Duration,
+    /// Nodes that had not ended when they should have.
+    pub late: Vec<NodeName>,
+    /// A number that stands for all that happened, in its order.
+    pub trace: u64,
+}
+
+impl World {
+    /// All nodes are there, and the clock stands at a second.
+    ///
+    /// # Panics
+    /// The plan cannot be played: the host has no memory or files left.
+    pub fn new(plan: &Plan, directory: &Path) -> Self {
+        let clock = HostClock::default();
+        clock.advance_to(Duration::from_secs(1));
+        let network = Network::new(plan.network, plan.seed);
+        network.advance_to(clock.now());
+        let runs = directory.join("runs");
+        let mut topology: Topology = toml::from_str(&plan.topology()).expect("the topology of a plan");
+        topology.run.directory.clone_from(&runs);
+        for (index, builder) in topology.builders.iter_mut().enumerate() {
+            builder.listen = vec![match plan.medium {
+                Medium::Frames => Address::new(network.kind(), &format!("b{index}")),
+                Medium::Memory => Address::here(LinkKind::SHM, directory, &format!("b{index}")),
+            }
+            .expect("an address")];
+        }
+        let access = Access {
+            latency: Duration::from_micros(200),
+            jitter: Duration::from_millis(3),
+            per_mebibyte: Duration::from_millis(2),
+        };
+        let disks: Vec<SimulatedDisk> =
+            (0..plan.builders).map(|index| SimulatedDisk::new(access, mix(plan.seed ^ index as u64))).collect();
+        disks.iter().for_each(|disk| disk.advance_to(clock.now()));
+        let truths: Vec<Truth> = plan.sources.iter().map(|_| Truth::default()).collect();
+        let mut world = Self {
+            random: Random::new(plan.seed.wrapping_add(GAMMA)),
+            builders: Vec::new(),
+            sources: Vec::new(),
+            plan: plan.clone(),
+            clock,
+            network,
+            disks,
+            truths,
+            runs,
+            held_up: Duration::ZERO,
+            steps: 0,
+            trace: plan.seed,
+        };
+        let mut addresses = Vec::new();
+        for (index, config) in topology.builders.iter().enumerate() {
+            let (clock, environment) = world.environment(Some(index));
+            let node = BuilderNode::within(&topology, &config.name, false, environment).expect("a builder");
+            addresses.extend(node.addresses());
+            world.builders.push(Member::new(node, clock));
+        }
+        for index in 0..plan.sources.len() {
+            let (clock, environment) = world.environment(None);
+            let settings = world.source_settings(index, &addresses);
+            let node = SourceNode::within(settings, environment).expect("a source");
+            world.sources.push(Member::new(node, clock));
+        }
+        world
+    }
+
+    fn environment(&mut self, builder: Option<usize>) -> (HostClock, Environment) {
+        let clock = self.clock.of_another_host();
+        let environment = Environment {
+            clock: Arc::new(clock.clone()),
+            disk: builder.map_or(Disk::System, |index| Disk::Simulated(self.disks[index].clone())),
+            session: self.random.next(),
+            ..Environment::system()
+        };
+        (clock, environment)
+    }
+
+    fn source_settings(&self, index: usize, builders: &[Address]) -> SourceSettings {
+        let source = &self.plan.sources[index];
+        let truth = self.truths[index].clone();
+        let device = WorldDevice::new(self.plan.seed, index, source.longest, source.events, truth);
+        SourceSettings {
+            name: format!("s{index}"),
+            id: SourceId::new(1, u16::try_from(index).unwrap_or(u16::MAX)),
+            feed: Feed::Device(Box::new(device)),
+            builders: builders.to_vec(),
+            adapter: None,
+            congestion: None,
+            rate: source.rate.map(|rate| EventRate::try_from(rate).expect("a rate")),
+            burst: 1,
+            policy: source.policy,
+            slots: source.slots.0,
+            slot_bytes: usize::try_from(source.slots.1).unwrap_or(usize::MAX),
+            timeout: TIMEOUT,
+            wait: Wait::default(),
+            cpu: None,
+        }
+    }
+
+    /// Lets it all happen.
+    pub fn take_course(mut self) -> Course {
+        let begun = self.clock.now();
+        let mut faults = self.plan.faults.clone().into_iter().peekable();
+        let (mut look, mut last_word) = (Some(begun + LAST_WORD - LOOK), Some(begun + LAST_WORD));
+        let mut late = Vec::new();
+        while !self.is_over() {
+            let now = self.clock.now();
+            while let Some((_, fault)) = faults.next_if(|(at, _)| begun + *at <= now) {
+                self.happens(fault);
+            }
+            if look.take_if(|at| *at <= now).is_some() {
+                // What a node shows then is seen when it has shown it.
+                self.builders.iter().for_each(|member| drop(member.handle.snapshot()));
+            }
+            if last_word.take_if(|at| *at <= now).is_some() {
+                self.say_the_last_word();
+            }
+            self.turn(now);
+            let next = faults.peek().map(|(at, _)| begun + *at).into_iter().chain(look).chain(last_word);
+            let next = next.chain(self.next_time(now)).min().unwrap_or(now + DEADLINE);
+            let next = next.max(now + self.plan.step);
+            self.advance_to(next);
+            late = self.late(begun);
+            if !late.is_empty() {
+                break;
+            }
+        }
+        Course {
+            took: self.clock.now() - begun,
+            builders: self.builders.into_iter().map(|member| member.ended).collect(),
+            sources: self.sources.into_iter().map(|member| member.ended).collect(),
+            truths: self.truths,
+            runs: self.runs,
+            late,
+            trace: self.trace,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.builders.iter().all(|member| member.node.is_none())
+            && self.sources.iter().all(|member| member.node.is_none())
+    }
+
+    fn advance_to(&mut self, at: Duration) {
+        self.clock.advance_to(at);
+        self.network.advance_to(at);
+        self.disks.iter().for_each(|disk| disk.advance_to(at));
+    }
+
+    /// Everybody has a turn, in an order that is drawn.
+    fn turn(&mut self, now: Duration) {
+        self.steps += 1;
+        let count = self.builders.len() + self.sources.len();
+        let first = usize::try_from(self.random.of(0..count as u64)).unwrap_or(0);
+        for index in (first..count).chain(0..first) {
+            let told = match index.checked_sub(self.builders.len()) {
+                None => self.builders[index].turn(now),
+                Some(source) => self.sources[source].turn(now),
+            };
+            self.trace = mix(self.trace ^ told.wrapping_add(index as u64).wrapping_mul(GAMMA));
+        }
+    }
+
+    fn next_time(&self, now: Duration) -> Option<Duration> {
+        let disks = self.disks.iter().filter_map(SimulatedDisk::next_time);
+        let nodes = self.builders.iter().filter_map(|member| member.next_time(now));
+        disks.chain(nodes).chain(self.sources.iter().filter_map(|member| member.next_time(now))).min()
+    }
+
+    fn happens(&mut self, fault: Fault) {
+        let now = self.clock.now();
+        match fault {
+            Fault::Command(builder, command) => self.builders[builder].handle.send(command),
+            Fault::Network(impairments) => self.network.impair(impairments),
+            Fault::Stopped(node, time) => {
+                self.held_up += time;
+                let until = now + time;
+                match node {
+                    NodeName::Builder(at) => self.builders[at].stopped_until = until,
+                    NodeName::Source(at) => self.sources[at].stopped_until = until,
+                }
+            }
+            Fault::Killed(NodeName::Builder(at)) => self.builders[at].node = None,
+            Fault::Killed(NodeName::Source(at)) => self.sources[at].node = None,
+            Fault::Disk(builder, fault) => self.disks[builder].fault(fault),
+            Fault::DiskStuck(builder, time) => {
+                self.held_up += time;
+                self.disks[builder].fault(Some(DiskFault::Stuck(now + time)));
+            }
+            Fault::Date(node, millis) => {
+                let clock = match node {
+                    NodeName::Builder(at) => &self.builders[at].clock,
+                    NodeName::Source(at) => &self.sources[at].clock,
+                };
+                clock.set_off(millis * 1_000_000);
+            }
+        }
+    }
+
+    fn say_the_last_word(&self) {
+        for member in &self.builders {
+            let state = member.handle.snapshot().state;
+            if member.node.is_some() && !matches!(state, State::Stopping | State::Closing) {
+                member.handle.send(Command::Stop);
+            }
+        }
+    }
+
+    /// Nodes that should have ended by now.
+    fn late(&self, begun: Duration) -> Vec<NodeName> {
+        let bound = begun + LAST_WORD + self.held_up + 2 * BOUND;
+        let now = self.clock.now();
+        let builders = self.builders.iter().enumerate().filter(|(_, member)| member.node.is_some() && now > bound);
+        let sources = self
+            .sources
+            .iter()
+            .enumerate()
+            .filter(|(_, member)| member.node.is_some() && now > bound + TIMEOUT + DEADLINE);
+        let builders = builders.map(|(at, _)| NodeName::Builder(at));
+        builders.chain(sources.map(|(at, _)| NodeName::Source(at))).collect()
+    }
+}
+
+impl<N: Node> Member<N> {
+    fn new(node: N, clock: HostClock) -> Self {
+        let handle = Handle::new().expect("a handle");
+        node.begin(&handle).expect("a poller");
+        Self {
+            node: Some(node),
+            clock,
+            handle,
+            stopped_until: Duration::ZERO,
+            ended: None,
+            ended_at: Duration::ZERO,
+            tokens: Vec::new(),
+            next: None,
+        }
+    }
+
+    /// A turn, unless it stands still or is gone. Returns a number that stands for what it did.
+    fn turn(&mut self, now: Duration) -> u64 {
+        let Some(node) = self.node.as_mut().filter(|_| now >= self.stopped_until) else { return 0 };
+        let told = match Idle::Ask(Some(Duration::ZERO)).take(node.poller(), &mut self.tokens) {
+            Ok(()) => node.turn(&self.tokens, &self.handle),
+            Err(error) => Err(NodeError::Wait(error)),
+        };
+        match told {
+            Ok(None) => {
+                self.next = match node.idle() {
+                    Idle::Spin => Some(now),
+                    Idle::Ask(timeout) => timeout.map(|timeout| now + timeout),
+                };
+                return 1 + self.tokens.len() as u64;
+            }
+            Ok(Some(report)) => self.ended = Some(Ok(report)),
+            Err(error) => self.ended = Some(Err(error.to_string())),
+        }
+        self.ended_at = now;
+        self.node = None;
+        u64::MAX
+    }
+
+    fn next_time(&self, now: Duration) -> Option<Duration> {
+        self.node.as_ref()?;
+        if now < self.stopped_until { Some(self.stopped_until) } else { self.next }
+    }
+}
