@@ -36,7 +36,9 @@ pub struct RunControl {
     /// The run ends in front of this event, as far as that is known.
     pub(crate) end: Option<EventId>,
     pub(crate) began: Duration,
-    cause: Option<Cause>,
+    pub(crate) cause: Option<Cause>,
+    /// It was asked to stop: asked again, it ends at once.
+    pub(crate) asked_to_stop: bool,
     pub(crate) orders: VecDeque<Order>,
 }
 
@@ -91,6 +93,8 @@ pub(crate) struct Source {
     pub(crate) lap_began: EventId,
     /// For how long it has kept the run from ending.
     pub(crate) waited: Duration,
+    /// The first event that it had not offered when it was looked at last.
+    pub(crate) reached: EventId,
 }
 
 impl Source {
@@ -113,6 +117,7 @@ impl RunControl {
             end: config.end,
             began: Duration::ZERO,
             cause: None,
+            asked_to_stop: false,
             orders: VecDeque::new(),
             config,
         }
@@ -191,8 +196,16 @@ impl RunControl {
             (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed | Phase::Starting) => {
                 self.leave(Cause::Command);
             }
-            (Command::Stop, Phase::Running | Phase::Pausing { .. } | Phase::Paused) => self.stop(Cause::Command),
-            (Command::Stop, Phase::Asking { .. } | Phase::Ending { .. } | Phase::Closing) => self.abort(),
+            (Command::Stop, Phase::Running | Phase::Pausing { .. } | Phase::Paused) => {
+                self.asked_to_stop = true;
+                self.stop(Cause::Command);
+            }
+            (Command::Stop, Phase::Asking { .. } | Phase::Ending { .. } | Phase::Closing) => {
+                // Whoever asks while the run ends by itself has not asked twice.
+                if std::mem::replace(&mut self.asked_to_stop, true) {
+                    self.abort();
+                }
+            }
             (Command::Abort, _) if self.state().has_begun() => self.abort(),
             _ => return Err(refused),
         }

@@ -8,7 +8,7 @@
 //! more.
 
 use crate::control::{Facts, Phase, RunControl, Source};
-use crate::{Config, Order, Tell};
+use crate::{Cause, Config, Order, Tell};
 use std::time::Duration;
 use thalweg_wire::EventId;
 
@@ -89,7 +89,12 @@ impl RunControl {
             self.end_at(end, true);
         }
         for index in 0..self.sources.len() {
+            let (offered, patient) = (facts.offered_until(index), self.is_patient());
             let source = &mut self.sources[index];
+            // It is on its way to an end that was known from the beginning, as fast as it has events.
+            if std::mem::replace(&mut source.reached, offered) < offered && patient {
+                source.waited = Duration::ZERO;
+            }
             let delays = !source.out && !facts.is_settled(index) && (!source.ended || facts.owes(index));
             if !delays {
                 continue;
@@ -112,6 +117,11 @@ impl RunControl {
                 self.end_lap(lap, facts);
             }
         }
+    }
+
+    /// Whether the run takes as long as its events do: it ends by their number, and was not asked to stop.
+    fn is_patient(&self) -> bool {
+        self.cause == Some(Cause::Events) && !self.asked_to_stop
     }
 
     fn begin_lap(&mut self, facts: &impl Facts) {

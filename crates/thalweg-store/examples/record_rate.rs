@@ -63,6 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let events = EventCounts { built: event, incomplete: 0 };
     let end = RunEnd {
         ended: TaiNanos(0),
+        seconds: 0.0,
         state: RunState::Complete,
         reasons: vec![],
         events,

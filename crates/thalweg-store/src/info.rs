@@ -249,9 +249,6 @@ impl RunInfo {
             (RunState::Complete | RunState::Incomplete, None) => {
                 found.push("'ended' is null, and 'state' says that it has ended".to_owned());
             }
-            (_, Some(ended)) if ended < self.began => {
-                found.push(format!("'began' is {}, behind 'ended', {ended}", self.began));
-            }
             _ => {}
         }
         if self.state == RunState::Complete && !self.reasons.is_empty() {

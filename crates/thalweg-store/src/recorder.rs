@@ -222,7 +222,7 @@ impl Recorder {
         info.trigger = end.trigger;
         info.left_out = end.left_out;
         info.ledger = end.ledger;
-        info.totals.seconds = end.ended.0.saturating_sub(info.began) as f64 * 1e-9;
+        info.totals.seconds = end.seconds;
         self.next_info.replace(&info)?;
         tracing::info!(run = info.run, state = ?info.state, blocks = info.totals.blocks, "run finished");
         Ok(FinishedRun { path: self.path.clone(), info, blocks })

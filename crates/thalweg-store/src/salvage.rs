@@ -350,7 +350,8 @@ impl<'a> NewRun<'a> {
             problem_count: report.problem_count,
         };
         let end = RunEnd {
-            ended: TaiNanos(info.ended.unwrap_or(written.0).max(info.began).max(recorder.info().began)),
+            ended: TaiNanos(info.ended.unwrap_or(written.0.max(info.began))),
+            seconds: info.totals.seconds,
             state: RunState::Incomplete,
             reasons: reasons(info, run.path(), &salvaged),
             events: EventCounts { built: events.built.max(info.events.built), ..events },
@@ -376,9 +377,6 @@ fn mended(run: &Run) -> RunInfo {
     info.builders = info.builders.max(info.builder.saturating_add(1));
     if info.builder == 0 && others_event(run.closings(), &info).is_some() {
         info.builders = 1;
-    }
-    if let Some(ended) = info.ended {
-        info.began = info.began.min(ended);
     }
     info.sources.sort_by_key(|source| source.id);
     info.sources.dedup_by_key(|source| source.id);

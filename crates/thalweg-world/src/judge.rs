@@ -73,16 +73,21 @@ impl Judge<'_> {
     /// Whether the run may have been told to end before it began.
     fn is_stopped_early(&self) -> bool {
         self.plan.faults.iter().any(|(at, fault)| {
-            at.as_secs() < 2 && matches!(fault, Fault::Command(_, command) if *command == thalweg_control::Command::Stop)
+            at.as_secs() < 2
+                && matches!(fault, Fault::Command(_, command) if *command == thalweg_control::Command::Stop)
         })
     }
 
     fn report(&mut self, builder: usize, report: &BuilderReport) {
         let who = format!("builder b{builder}");
         let complete = report.state == "COMPLETE";
-        self.check(complete == report.reasons.is_empty(), || format!("{who}: {} for {:?}", report.state, report.reasons));
+        self.check(complete == report.reasons.is_empty(), || {
+            format!("{who}: {} for {:?}", report.state, report.reasons)
+        });
         let harmless = self.plan.is_harmless();
-        self.check(complete || !harmless, || format!("{who} is INCOMPLETE, and nothing was wrong: {:?}", report.reasons));
+        self.check(complete || !harmless, || {
+            format!("{who} is INCOMPLETE, and nothing was wrong: {:?}", report.reasons)
+        });
         let found = if self.plan.record { self.run(builder, report) } else { None };
         for (source, entry) in report.ledger.sources.iter().enumerate() {
             let who = format!("{who}, source s{source}");
@@ -122,13 +127,15 @@ impl Judge<'_> {
         }
         // Of each event that is on disk, and complete, all that the devices had is there.
         if let Some(found) = found.filter(|_| complete) {
-            let first_missing = found.iter().find(|(event, sources)| had.contains_key(event) && !sources.contains(&source));
+            let first_missing =
+                found.iter().find(|(event, sources)| had.contains_key(event) && !sources.contains(&source));
             if let Some((event, _)) = first_missing {
                 wrong.push(format!("{who} is COMPLETE, and event {event} is without its fragment"));
             }
             if knows && self.plan.levels == [None, None] {
                 let end = found.keys().next_back().map_or(0, |last| last + 1);
-                let missing = had.keys().find(|event| is_its_own(**event) && **event < end && !found.contains_key(event));
+                let missing =
+                    had.keys().find(|event| is_its_own(**event) && **event < end && !found.contains_key(event));
                 if let Some(event) = missing {
                     wrong.push(format!("{who} is COMPLETE, and event {event} is not on disk"));
                 }
@@ -168,7 +175,8 @@ impl Judge<'_> {
             let id = event.id.0;
             self.event(&who, builder, id);
             let mut sources = Vec::new();
-            for fragment in event.fragments.iter().filter(|fragment| !fragment.header.status.contains(Status::MISSING)) {
+            for fragment in event.fragments.iter().filter(|fragment| !fragment.header.status.contains(Status::MISSING))
+            {
                 let source = usize::from(fragment.header.source.element());
                 let right = payload(self.plan.seed, source, id, self.plan.sources[source].longest);
                 self.check(fragment.payload() == right, || format!("{who}: event {id} of s{source} has other bytes"));

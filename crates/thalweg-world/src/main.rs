@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use thalweg_world::{Plan, Verdict, shrink, try_plan, try_twice};
+use thalweg_world::{Plan, Verdict, World, judge, shrink, try_plan, try_twice};
 
 /// Of so many seeds one is played twice.
 const AGAIN: u64 = 8;
@@ -21,6 +21,9 @@ struct Options {
     /// With a seed: the faults to leave out, by their numbers
     #[arg(long, value_delimiter = ',')]
     without: Vec<usize>,
+    /// With a seed: the directory to leave its runs in
+    #[arg(long)]
+    keep: Option<PathBuf>,
     /// How many seeds to play
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     seeds: u64,
@@ -59,7 +62,10 @@ fn play_one(options: &Options, seed: u64) -> io::Result<bool> {
     let plan = Plan::of(seed).without(&options.without);
     let mut out = io::stdout().lock();
     writeln!(out, "{plan:#?}")?;
-    let verdict = try_plan(&plan, &options.directory);
+    let verdict = match &options.keep {
+        Some(directory) => judge(&plan, &World::new(&plan, directory).take_course()),
+        None => try_plan(&plan, &options.directory),
+    };
     for wrong in &verdict.wrong {
         writeln!(out, "{wrong}")?;
     }
@@ -113,9 +119,8 @@ fn play(seed: u64, options: &Options) -> Verdict {
 
 /// Says what went wrong with a seed, and how to see it again with as few faults as it takes.
 fn report(seed: u64, verdict: &Verdict, options: &Options) -> io::Result<()> {
-    let fails = |plan: &Plan| {
-        std::panic::catch_unwind(|| !try_plan(plan, &options.directory).wrong.is_empty()).unwrap_or(true)
-    };
+    let fails =
+        |plan: &Plan| std::panic::catch_unwind(|| !try_plan(plan, &options.directory).wrong.is_empty()).unwrap_or(true);
     let left_out = shrink(&Plan::of(seed), fails);
     let without = left_out.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let without = if without.is_empty() { String::new() } else { format!(" --without {without}") };

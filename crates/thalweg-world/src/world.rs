@@ -7,7 +7,7 @@ use crate::random::Random;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_control::{Command, State};
+use thalweg_control::Command;
 use thalweg_link::memory::Network;
 use thalweg_link::{Address, LinkKind};
 use thalweg_node::{
@@ -20,9 +20,6 @@ use thalweg_wire::{GAMMA, SourceId, mix};
 /// A run that was told to end is over after this: to answer, to go on, to be cut off (and once more where a source comes
 /// back from a hang), to be given up, and the steps in which time is counted meanwhile.
 const BOUND: Duration = Duration::from_millis(2000 + 10_000 + 2 * 2000 + 2000 + 500);
-
-/// How long before the last word it is looked who needs one.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// A world under way.
 #[derive(Debug)]
@@ -38,7 +35,8 @@ pub struct World {
     runs: PathBuf,
     /// For how long nodes stood still, and disks.
     held_up: Duration,
-    steps: u64,
+    /// Builders that were asked to stop.
+    asked_to_stop: Vec<usize>,
     trace: u64,
 }
 
@@ -88,11 +86,13 @@ impl World {
         let mut topology: Topology = toml::from_str(&plan.topology()).expect("the topology of a plan");
         topology.run.directory.clone_from(&runs);
         for (index, builder) in topology.builders.iter_mut().enumerate() {
-            builder.listen = vec![match plan.medium {
-                Medium::Frames => Address::new(network.kind(), &format!("b{index}")),
-                Medium::Memory => Address::here(LinkKind::SHM, directory, &format!("b{index}")),
-            }
-            .expect("an address")];
+            builder.listen = vec![
+                match plan.medium {
+                    Medium::Frames => Address::new(network.kind(), &format!("b{index}")),
+                    Medium::Memory => Address::here(LinkKind::SHM, directory, &format!("b{index}")),
+                }
+                .expect("an address"),
+            ];
         }
         let access = Access {
             latency: Duration::from_micros(200),
@@ -114,7 +114,7 @@ impl World {
             truths,
             runs,
             held_up: Duration::ZERO,
-            steps: 0,
+            asked_to_stop: Vec::new(),
             trace: plan.seed,
         };
         let mut addresses = Vec::new();
@@ -170,22 +170,18 @@ impl World {
     pub fn take_course(mut self) -> Course {
         let begun = self.clock.now();
         let mut faults = self.plan.faults.clone().into_iter().peekable();
-        let (mut look, mut last_word) = (Some(begun + LAST_WORD - LOOK), Some(begun + LAST_WORD));
+        let mut last_word = Some(begun + LAST_WORD);
         let mut late = Vec::new();
         while !self.is_over() {
             let now = self.clock.now();
             while let Some((_, fault)) = faults.next_if(|(at, _)| begun + *at <= now) {
                 self.happens(fault);
             }
-            if look.take_if(|at| *at <= now).is_some() {
-                // What a node shows then is seen when it has shown it.
-                self.builders.iter().for_each(|member| drop(member.handle.snapshot()));
-            }
             if last_word.take_if(|at| *at <= now).is_some() {
                 self.say_the_last_word();
             }
             self.turn(now);
-            let next = faults.peek().map(|(at, _)| begun + *at).into_iter().chain(look).chain(last_word);
+            let next = faults.peek().map(|(at, _)| begun + *at).into_iter().chain(last_word);
             let next = next.chain(self.next_time(now)).min().unwrap_or(now + DEADLINE);
             let next = next.max(now + self.plan.step);
             self.advance_to(next);
@@ -218,7 +214,6 @@ impl World {
 
     /// Everybody has a turn, in an order that is drawn.
     fn turn(&mut self, now: Duration) {
-        self.steps += 1;
         let count = self.builders.len() + self.sources.len();
         let first = usize::try_from(self.random.of(0..count as u64)).unwrap_or(0);
         for index in (first..count).chain(0..first) {
@@ -239,7 +234,12 @@ impl World {
     fn happens(&mut self, fault: Fault) {
         let now = self.clock.now();
         match fault {
-            Fault::Command(builder, command) => self.builders[builder].handle.send(command),
+            Fault::Command(builder, command) => {
+                if matches!(command, Command::Stop | Command::Abort) {
+                    self.asked_to_stop.push(builder);
+                }
+                self.builders[builder].handle.send(command);
+            }
             Fault::Network(impairments) => self.network.impair(impairments),
             Fault::Stopped(node, time) => {
                 self.held_up += time;
@@ -266,12 +266,11 @@ impl World {
         }
     }
 
+    /// Asked to stop a second time, a builder would end at once.
     fn say_the_last_word(&self) {
-        for member in &self.builders {
-            let state = member.handle.snapshot().state;
-            if member.node.is_some() && !matches!(state, State::Stopping | State::Closing) {
-                member.handle.send(Command::Stop);
-            }
+        let asked = |builder| self.asked_to_stop.contains(&builder);
+        for (_, member) in self.builders.iter().enumerate().filter(|(builder, _)| !asked(*builder)) {
+            member.handle.send(Command::Stop);
         }
     }
 

@@ -173,6 +173,7 @@ impl BuilderNode {
         if let Some(recorder) = recorder {
             let end = RunEnd {
                 ended: self.clock.date(),
+                seconds: (self.clock.now() - self.began_at).as_secs_f64(),
                 state,
                 reasons: report.reasons,
                 events: EventCounts { built: report.events, incomplete: report.incomplete },

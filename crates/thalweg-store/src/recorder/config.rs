@@ -81,6 +81,8 @@ pub struct RunBegin {
 pub struct RunEnd {
     /// When.
     pub ended: TaiNanos,
+    /// How long the run lasted, by a clock that is never set.
+    pub seconds: f64,
     /// [`RunState::Complete`] or [`RunState::Incomplete`]. A recorder that could not write everything makes it incomplete.
     pub state: RunState,
     /// Why it is incomplete, in sentences. The recorder adds its own.

@@ -208,6 +208,7 @@ impl Builder {
         let reasons = if self.events.incomplete == 0 { vec![] } else { vec!["a source was missing".into()] };
         let end = RunEnd {
             ended: TaiNanos(self.now),
+            seconds: 0.0,
             state,
             reasons,
             events: self.events,

@@ -197,6 +197,7 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
     assert!(recorder.wait().unwrap().unwrap().result.is_err(), "nothing is written behind a gap");
     let end = RunEnd {
         ended: TaiNanos(2_000_000_000),
+        seconds: 2.0,
         state: RunState::Complete,
         reasons: Vec::new(),
         events: EventCounts { built: 1, incomplete: 0 },

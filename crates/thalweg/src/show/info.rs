@@ -132,9 +132,14 @@ impl Sight {
         let offset = info.tai_utc_offset;
         line("began", &format!("{} UTC (TAI - UTC = {offset} s)", utc(info.began, offset)));
         if let Some(ended) = info.ended {
-            #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-            let took = ended.saturating_sub(info.began) as f64 * 1e-9;
-            line("ended", &format!("{} UTC, {} later", utc(ended, offset), seconds(took)));
+            let took = seconds(info.totals.seconds);
+            // The clock may have been set meanwhile.
+            let later = if ended < info.began {
+                format!(", after {took}: the clock was set back")
+            } else {
+                format!(", {took} later")
+            };
+            line("ended", &format!("{} UTC{later}", utc(ended, offset)));
         }
         let fragments = match info.state {
             RunState::Open => String::new(),

@@ -88,15 +88,15 @@ pub(super) fn ls(options: &Options, json: bool, out: &mut Output) -> Result<Exit
 fn entry(listed: &Listed, now: u64) -> Entry<'_> {
     let info = listed.info.as_ref();
     let closed = info.filter(|info| info.state != RunState::Open);
-    let until = match (info.and_then(|info| info.ended), listed.writer, info) {
-        (Some(ended), ..) => Some(ended),
-        (None, Some(WriterLife::Writing), Some(info)) => {
-            u64::try_from(i128::from(now) + i128::from(info.tai_utc_offset) * 1_000_000_000).ok()
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let seconds = match (info, listed.writer) {
+        (Some(info), _) if info.ended.is_some() => Some(info.totals.seconds),
+        (Some(info), Some(WriterLife::Writing)) => {
+            let now = i128::from(now) + i128::from(info.tai_utc_offset) * 1_000_000_000;
+            Some((now - i128::from(info.began)).max(0) as f64 * 1e-9)
         }
         _ => None,
     };
-    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-    let took = |(began, ended): (u64, u64)| ended.saturating_sub(began) as f64 * 1e-9;
     Entry {
         run: listed.run,
         builder: listed.builder,
@@ -106,7 +106,7 @@ fn entry(listed: &Listed, now: u64) -> Entry<'_> {
         began: info.map(|info| info.began),
         ended: info.and_then(|info| info.ended),
         began_utc: info.map(|info| utc(info.began, info.tai_utc_offset)),
-        seconds: info.map(|info| info.began).zip(until).map(took),
+        seconds,
         // On disk, which is less than was built where the disk was full.
         events: closed.map(|info| info.totals.events),
         incomplete: closed.map(|info| info.totals.incomplete_events),
