@@ -128,17 +128,19 @@ impl Ledger {
         self.unaccounted = unaccounted.fold(0, u64::saturating_add);
     }
 
-    /// Sentences that say why this ledger does not make a COMPLETE run; none where it does.
-    pub fn reasons(&self) -> Vec<String> {
+    /// Sentences that say why this ledger does not make a COMPLETE run; none where it does. `at_once`: the run was ended
+    /// at once, so that no source had time for its final counters.
+    pub fn reasons(&self, at_once: bool) -> Vec<String> {
         let mut reasons = Vec::new();
         for entry in &self.sources {
             let who = format!("source {} ({})", entry.source, entry.name);
-            if !entry.final_counters {
+            if !entry.final_counters && !at_once {
                 reasons.push(format!("{who} sent no final counters: it died, hung or was cut off"));
             }
             for (count, what) in [
                 (entry.lost, "lost"),
-                (entry.corrupt, "corrupt"),
+                (entry.damaged, "damaged in the device"),
+                (entry.corrupt, "damaged on the way"),
                 (entry.late, "late"),
                 (entry.dropped_newest.saturating_add(entry.dropped_oldest), "dropped at the source"),
                 (entry.lost_in_device, "lost in the device"),

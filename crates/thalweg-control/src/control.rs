@@ -14,8 +14,12 @@ pub trait Facts {
     fn assigned_until(&self) -> Option<EventId> {
         None
     }
-    /// One past the highest event that is closed: no end may lie in front of it.
+    /// One past the highest event that is closed, or decided on: no end may lie in front of it.
     fn closed_until(&self) -> EventId;
+    /// The first event that is not closed.
+    fn oldest_event(&self) -> EventId {
+        self.closed_until()
+    }
     /// Whether a source has ended and all it had is delivered, or it was given up.
     fn is_settled(&self, source: usize) -> bool;
     /// Whether a source was asked for bytes that have not come.
@@ -421,7 +425,7 @@ impl RunControl {
     /// Looks for what ends a run that is under way.
     fn watch(&mut self, facts: &impl Facts) {
         let lasted = self.lasted();
-        if self.end.is_some_and(|end| facts.closed_until() >= end) {
+        if self.end.is_some_and(|end| facts.oldest_event() >= end) {
             // Every event is closed: all that is waited for are the final counters.
             self.cause = Some(Cause::Events);
             self.phase = Phase::Ending { last: true, lap: Duration::ZERO };
@@ -430,8 +434,7 @@ impl RunControl {
         } else if self.config.leads && self.most(|source| source.told_to_end) {
             self.stop(Cause::OtherBuilder);
         } else if let Some(end) = self.agreed_end() {
-            self.cause = Some(Cause::OtherBuilder);
-            self.end_at(end, true);
+            self.end_elsewhere(end);
         } else if !self.config.leads {
             self.phase = if self.most(|source| source.next.is_some()) { Phase::Paused } else { Phase::Running };
         }

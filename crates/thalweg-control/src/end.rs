@@ -27,7 +27,7 @@ impl RunControl {
     /// Waits for sources to say how far they are, and then decides where the run ends.
     pub(crate) fn ask(&mut self, waited: Duration, facts: &impl Facts) {
         if let Some(end) = self.agreed_end() {
-            self.end_at(end, true);
+            self.end_elsewhere(end);
         } else if self.config.leads {
             // One that is away is told when it comes back.
             if waited >= self.config.time_to_answer() || self.waits_for().next().is_none() {
@@ -74,6 +74,12 @@ impl RunControl {
         }
     }
 
+    /// The builder that leads has the run end in front of this event: of the first one, where it was to end at once.
+    pub(crate) fn end_elsewhere(&mut self, end: EventId) {
+        self.cause = Some(if end <= self.config.first { Cause::AbortElsewhere } else { Cause::OtherBuilder });
+        self.end_at(end, true);
+    }
+
     /// What a source is told: never to end at an event that it is past already. With several builders all are told the
     /// same, since they pass it on.
     pub(crate) fn end_for(&self, source: usize, end: EventId) -> EventId {
@@ -86,7 +92,7 @@ impl RunControl {
     /// Waits for the final counters of all sources and for what they hold.
     pub(crate) fn wait_for_end(&mut self, free: Duration, facts: &impl Facts) {
         if let Some(end) = self.agreed_end() {
-            self.end_at(end, true);
+            self.end_elsewhere(end);
         }
         for index in 0..self.sources.len() {
             let (offered, patient) = (facts.offered_until(index), self.is_patient());
@@ -164,6 +170,13 @@ impl RunControl {
         let needed = voters.count() / 2 + 1;
         let agreed = votes.iter().copied().find(|end| votes.iter().filter(|vote| *vote == end).count() >= needed);
         agreed.filter(|end| *end < known)
+    }
+
+    /// Whether a source was told to end sooner than this builder knows of: others will say so, too, and until then what
+    /// it does not have is not missing.
+    pub fn is_told_sooner(&self, source: usize) -> bool {
+        let known = self.end.unwrap_or(Self::NO_END);
+        !self.config.leads && self.sources[source].relayed.is_some_and(|end| end < known)
     }
 
     /// Whether most sources say that the builder that leads has begun the run.

@@ -90,6 +90,8 @@ pub enum Cause {
     Sources,
     /// Another builder stops it.
     OtherBuilder,
+    /// Another builder was asked to end it at once.
+    AbortElsewhere,
     /// What it was for is found out.
     Found,
     /// Something behind this builder failed: the disk.

@@ -60,6 +60,8 @@ struct Inner {
     coming: BTreeMap<SocketAddr, Coming>,
     /// Where builders are found.
     doors: BTreeMap<String, SocketAddr>,
+    /// Ports between which nothing goes, and until when.
+    parted: BTreeMap<(SocketAddr, SocketAddr), Duration>,
 }
 
 /// What is on its way to a port, by the time it arrives: who sent it, and a datagram, or word that nobody is there.
@@ -76,6 +78,7 @@ impl Network {
             ports: 0,
             coming: BTreeMap::new(),
             doors: BTreeMap::new(),
+            parted: BTreeMap::new(),
         };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
@@ -95,6 +98,23 @@ impl Network {
         self.lock().impairments = impairments;
     }
 
+    /// The address of the port that was opened last.
+    ///
+    /// # Panics
+    /// None was.
+    pub fn last_port(&self) -> SocketAddr {
+        let ports = self.lock().ports;
+        assert!(ports > 0, "no port was opened");
+        port_address(ports)
+    }
+
+    /// Nothing goes from one of these ports to the other, or back, before that time.
+    pub fn part(&self, one: SocketAddr, other: SocketAddr, until: Duration) {
+        let mut inner = self.lock();
+        let known = inner.parted.entry((one.min(other), one.max(other))).or_default();
+        *known = until.max(*known);
+    }
+
     /// Lets time pass until then.
     pub fn advance_to(&self, at: Duration) {
         let mut inner = self.lock();
@@ -104,7 +124,7 @@ impl Network {
     fn port(&self) -> MemoryPort {
         let mut inner = self.lock();
         inner.ports += 1;
-        let address = (Ipv4Addr::from_bits(0x0a00_0000 + inner.ports), 1).into();
+        let address = port_address(inner.ports);
         inner.coming.insert(address, BTreeMap::new());
         drop(inner);
         MemoryPort { network: self.clone(), address, counters: Counters::default() }
@@ -113,6 +133,10 @@ impl Network {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn port_address(number: u32) -> SocketAddr {
+    (Ipv4Addr::from_bits(0x0a00_0000 + number), 1).into()
 }
 
 impl Transport for Network {
@@ -160,6 +184,9 @@ impl Inner {
 
     fn send(&mut self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
         debug_assert!(datagram.len() <= DATAGRAM, "a datagram of {} bytes", datagram.len());
+        if self.parted.get(&(from.min(to), from.max(to))).is_some_and(|until| self.now < *until) {
+            return;
+        }
         let Impairments { lost, doubled, delay, jitter } = self.impairments;
         if self.next_random() % 1000 < u64::from(lost) {
             return;

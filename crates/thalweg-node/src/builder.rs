@@ -27,7 +27,7 @@ use thalweg_build::{Builder, Fetch};
 use thalweg_control::{RunControl, State};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest, LinkError, Peer, Poller, Watch};
 use thalweg_store::Disk;
-use thalweg_wire::{EventId, Losses, Message, RunNumber, SourceId, TaiNanos};
+use thalweg_wire::{Accounts, EventId, Losses, Message, RunNumber, SourceId, TaiNanos};
 use trace::Trace;
 use trigger::Trigger;
 pub use trigger::try_programs;
@@ -37,6 +37,8 @@ const GREETING_TIME: Duration = Duration::from_secs(5);
 /// A source that owes bytes and sends none for this time, or for the deadline where that is longer, is cut off. Three
 /// losses in a row make TCP wait for nearly as long.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// How long a source's final counters wait until it is known where the run ends.
+const END_KNOWN_TIME: Duration = Duration::from_secs(2);
 /// Connections that are let in before others have their turn.
 const LET_IN_AT_ONCE: usize = 32;
 /// For how long nobody is let in after that failed: a small part of the time for which a source tries.
@@ -159,6 +161,8 @@ struct SourceState {
     /// Its device waits for a slot: nothing is lost where it hears a little later that one is free.
     patient: bool,
     dismissed: bool,
+    /// Its final counters, and since when they wait until it is known where the run ends.
+    early_end: Option<(Accounts, Duration)>,
 }
 
 impl Node for BuilderNode {
@@ -284,6 +288,7 @@ impl BuilderNode {
             silence,
             accept_backoff,
             self.control.next_time(),
+            self.next_early_end(),
             self.endpoints.next_timeout(),
             self.next_word(),
             self.answers.next_look(now),
@@ -325,7 +330,9 @@ impl BuilderNode {
             self.give_up(source, why);
         }
         self.look_at_disk(now);
-        self.keep_in_control(now)
+        self.keep_in_control(now)?;
+        self.take_early_ends(now);
+        Ok(())
     }
 
     /// When what a run is reported to do in the steady state is over, where that is a matter of time.

@@ -70,7 +70,7 @@ pub struct SourcePlan {
 }
 
 /// A node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeName {
     /// A builder, by its number.
     Builder(usize),
@@ -89,6 +89,10 @@ pub enum Fault {
     Stopped(NodeName, Duration),
     /// A node is gone (SIGKILL).
     Killed(NodeName),
+    /// The host of a builder is without power: the builder is gone, and its disk has what it had synced.
+    Unpowered(usize),
+    /// Nothing goes from a source to a builder, or back, for so long.
+    Parted(usize, usize, Duration),
     /// The disk of a builder does this from now on, or works again.
     Disk(usize, Option<DiskFault>),
     /// The disk of a builder is stuck for so long.
@@ -101,6 +105,8 @@ pub enum Fault {
 pub(crate) const LAST_WORD: Duration = Duration::from_secs(8);
 /// `deadline` of builders.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
+/// `open_events` of builders.
+const MOST_OPEN: u64 = 64;
 /// `run.timeout`.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -138,7 +144,8 @@ impl Plan {
             sources,
         };
         let count = if random.once_in(4) { 0 } else { random.logarithmic(1..10) };
-        plan.faults = (0..count).map(|_| (random.millis(0..8000), plan.draw_fault(&mut random))).collect();
+        let at = |random: &mut Random| Duration::from_millis(random.logarithmic(20..8000));
+        plan.faults = (0..count).map(|_| (at(&mut random), plan.draw_fault(&mut random))).collect();
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
@@ -150,7 +157,7 @@ impl Plan {
             true => NodeName::Builder(builder),
             false => NodeName::Source(random.of(0..sources) as usize),
         };
-        match random.of(0..20) {
+        match random.of(0..24) {
             0..=7 => {
                 let commands = [Command::Start, Command::Pause, Command::Resume, Command::Pause, Command::Resume];
                 let last = if random.once_in(4) { Command::Abort } else { Command::Stop };
@@ -164,6 +171,8 @@ impl Plan {
             15 => Fault::Disk(builder, Some(DiskFault::Full)),
             16 => Fault::Disk(builder, None),
             17..=18 => Fault::DiskStuck(builder, random.millis(0..4000)),
+            19..=20 => Fault::Parted(random.of(0..sources) as usize, builder, random.millis(0..4000)),
+            21 => Fault::Unpowered(builder),
             _ => Fault::Date(node, random.of(0..7_200_000) as i64 - 3_600_000),
         }
     }
@@ -180,7 +189,9 @@ impl Plan {
         // A device that has no more than others lets their last events be incomplete; and one that is too slow for the
         // number of events to come is not waited for when the run is told to end.
         let end = self.events.unwrap_or(u64::MAX);
-        let in_time = |rate: f64| self.events.is_none_or(|events| events as f64 / rate < 6.0);
+        // Nor is one that is slower than level 2 decides: no end lies in front of an event that it has decided on.
+        let decided = if self.levels[0].is_some() { Some(MOST_OPEN * self.builders as u64) } else { None };
+        let in_time = |rate: f64| self.events.or(decided).is_none_or(|events| events as f64 / rate < 6.0);
         if !self.sources.iter().filter_map(|source| source.rate).all(in_time) {
             return false;
         }
@@ -204,7 +215,7 @@ impl Plan {
             let (blocks, block) = self.blocks;
             text += &format!(
                 "[[builder]]\nname = \"b{builder}\"\nlisten = [\"tcp:127.0.0.1:0\"]\ndeadline = \"2s\"\n\
-                 blocks = {blocks}\nblock = {block}\nopen_events = 64\nsegment = {}\neager_credit = {}\neager_limit = {}\n",
+                 blocks = {blocks}\nblock = {block}\nopen_events = {MOST_OPEN}\nsegment = {}\neager_credit = {}\neager_limit = {}\n",
                 self.segment,
                 self.eager,
                 self.eager / 4,
@@ -271,7 +282,8 @@ impl Fault {
             // A run waits as long for its disk.
             Self::DiskStuck(..) => true,
             Self::Stopped(_, time) => *time < Duration::from_millis(500),
-            Self::Killed(_) => false,
+            Self::Parted(_, _, time) => *time < Duration::from_millis(800),
+            Self::Killed(_) | Self::Unpowered(_) => false,
             Self::Disk(_, fault) => fault.is_none(),
         }
     }

@@ -4,6 +4,8 @@ use crate::clock::HostClock;
 use crate::device::{Truth, WorldDevice};
 use crate::plan::{DEADLINE, Fault, LAST_WORD, Medium, NodeName, Plan, TIMEOUT};
 use crate::random::Random;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +39,10 @@ pub struct World {
     held_up: Duration,
     /// Builders that were asked to stop.
     asked_to_stop: Vec<usize>,
+    /// Where nodes are on the network, where they are on it.
+    ports: BTreeMap<NodeName, SocketAddr>,
+    /// Builders whose power failed, and what was found on their disks.
+    unpowered: Vec<(usize, PathBuf)>,
     trace: u64,
 }
 
@@ -64,6 +70,8 @@ pub struct Course {
     pub truths: Vec<Truth>,
     /// Where runs are.
     pub runs: PathBuf,
+    /// Builders whose power failed, and what was found on their disks.
+    pub unpowered: Vec<(usize, PathBuf)>,
     /// How long it took, in the world's time.
     pub took: Duration,
     /// Nodes that had not ended when they should have.
@@ -115,6 +123,8 @@ impl World {
             runs,
             held_up: Duration::ZERO,
             asked_to_stop: Vec::new(),
+            ports: BTreeMap::new(),
+            unpowered: Vec::new(),
             trace: plan.seed,
         };
         let mut addresses = Vec::new();
@@ -122,15 +132,24 @@ impl World {
             let (clock, environment) = world.environment(Some(index));
             let node = BuilderNode::within(&topology, &config.name, false, environment).expect("a builder");
             addresses.extend(node.addresses());
+            world.remember_port(NodeName::Builder(index));
             world.builders.push(Member::new(node, clock));
         }
         for index in 0..plan.sources.len() {
             let (clock, environment) = world.environment(None);
             let settings = world.source_settings(index, &addresses);
             let node = SourceNode::within(settings, environment).expect("a source");
+            world.remember_port(NodeName::Source(index));
             world.sources.push(Member::new(node, clock));
         }
         world
+    }
+
+    /// The node that was just made has the port that was opened last.
+    fn remember_port(&mut self, name: NodeName) {
+        if self.plan.medium == Medium::Frames {
+            self.ports.insert(name, self.network.last_port());
+        }
     }
 
     fn environment(&mut self, builder: Option<usize>) -> (HostClock, Environment) {
@@ -196,6 +215,7 @@ impl World {
             sources: self.sources.into_iter().map(|member| member.ended).collect(),
             truths: self.truths,
             runs: self.runs,
+            unpowered: self.unpowered,
             late,
             trace: self.trace,
         }
@@ -250,6 +270,15 @@ impl World {
                 }
             }
             Fault::Killed(NodeName::Builder(at)) => self.builders[at].node = None,
+            Fault::Unpowered(at) => self.power_fails(at),
+            Fault::Parted(source, builder, time) => {
+                self.held_up += time;
+                if let (Some(source), Some(builder)) =
+                    (self.ports.get(&NodeName::Source(source)), self.ports.get(&NodeName::Builder(builder)))
+                {
+                    self.network.part(*source, *builder, now + time);
+                }
+            }
             Fault::Killed(NodeName::Source(at)) => self.sources[at].node = None,
             Fault::Disk(builder, fault) => self.disks[builder].fault(fault),
             Fault::DiskStuck(builder, time) => {
@@ -263,6 +292,15 @@ impl World {
                 };
                 clock.set_off(millis * 1_000_000);
             }
+        }
+    }
+
+    fn power_fails(&mut self, builder: usize) {
+        if self.builders[builder].node.take().is_some() {
+            let to = self.runs.with_file_name(format!("unpowered-b{builder}"));
+            let disk = &self.disks[builder];
+            disk.after_power_failure(&self.runs, &to, self.random.next()).expect("a directory to write to");
+            self.unpowered.push((builder, to));
         }
     }
 

@@ -422,7 +422,7 @@ mod tests {
         let ledger = books(vec![entry("1.0", "adc-0", 1_000_000, 1_000_000), lossy]);
         let builder = BuilderReport {
             state: "INCOMPLETE".into(),
-            reasons: ledger.reasons(),
+            reasons: ledger.reasons(false),
             seconds: 10.0,
             bytes: 2_000_000_000,
             fragments: 1_999_000,

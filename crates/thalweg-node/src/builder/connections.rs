@@ -1,10 +1,11 @@
 //! Who connects to a builder, and what they say.
 
-use super::{ACCEPT_BACKOFF, BuilderNode, Connection, LET_IN_AT_ONCE};
+use super::{ACCEPT_BACKOFF, BuilderNode, Connection, END_KNOWN_TIME, LET_IN_AT_ONCE};
 use crate::{NodeError, Policy};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::time::Duration;
 use thalweg_build::Violation;
 use thalweg_link::{Bytes, LinkError, Peer, Received};
 use thalweg_wire::{Accounts, Capabilities, Hello, Losses, MAX_RECORDS, Message, Refusal, Welcome};
@@ -176,7 +177,37 @@ impl BuilderNode {
         Ok(())
     }
 
+    /// A source has sent its final counters. Where it was told to end sooner than is known here, they wait: the events
+    /// that it does not have are behind the end of the run, and not incomplete.
     fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
+        if self.control.is_told_sooner(source) {
+            let since = self.sources[source].early_end.map_or_else(|| self.clock.now(), |(_, since)| since);
+            self.sources[source].early_end = Some((accounts, since));
+            return Ok(());
+        }
+        self.take_end(source, accounts)
+    }
+
+    /// Takes final counters that have waited for long enough.
+    pub(super) fn take_early_ends(&mut self, now: Duration) {
+        for source in 0..self.sources.len() {
+            let Some((accounts, since)) = self.sources[source].early_end else { continue };
+            if self.control.is_told_sooner(source) && now < since + END_KNOWN_TIME {
+                continue;
+            }
+            self.sources[source].early_end = None;
+            if let (Err(error), Some(connection)) = (self.take_end(source, accounts), self.sources[source].connection) {
+                self.close(connection, &error);
+            }
+        }
+    }
+
+    /// When the next of those has waited for too long.
+    pub(super) fn next_early_end(&self) -> Option<Duration> {
+        self.sources.iter().filter_map(|source| source.early_end.map(|(_, since)| since + END_KNOWN_TIME)).min()
+    }
+
+    fn take_end(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
         self.builder.ended(source, accounts).map_err(violation)?;
         self.control.ended(source);
         self.assign_no_more_to(source);

@@ -1,6 +1,7 @@
 //! The end of a run: what is built goes to disk, the ledger is closed, and the report is made.
 
 use super::assigning::{account_for_left_out, why_left_out};
+use super::run::AT_ONCE;
 use super::trigger::Trigger;
 use super::{BELL, BuilderNode, PROGRAM, RECORDER, add};
 use crate::blocks::Sent;
@@ -12,7 +13,9 @@ use crate::{
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_build::{Found, Ledger, Window};
+use thalweg_build::{Found, Window};
+use thalweg_control::Cause;
+use thalweg_filter::Undecided;
 use thalweg_link::{Interest, Poller};
 use thalweg_store::{EventCounts, RunEnd, RunState};
 
@@ -167,8 +170,18 @@ impl BuilderNode {
             report.fragments = report.ledger.sources.iter().map(|entry| entry.recorded + entry.discarded).sum();
         }
         self.tally.reasons.extend(why_left_out(&report.left_out));
-        let before = std::mem::take(&mut self.tally.reasons);
-        report.reasons = reasons(before, failure, &report.ledger, report.events, report.incomplete);
+        let mut reasons = std::mem::take(&mut self.tally.reasons);
+        let took = report.ledger.sources.iter().any(|entry| entry.accepted > 0);
+        if took && self.control.cause() == Some(&Cause::AbortElsewhere) {
+            reasons.push(AT_ONCE.into());
+        }
+        reasons.extend(failure);
+        reasons.extend(report.ledger.reasons(self.control.is_aborted()));
+        reasons.extend(report.trigger.as_ref().and_then(why_undecided));
+        if report.incomplete > 0 {
+            reasons.push(format!("{} of {} events are incomplete", report.incomplete, report.events));
+        }
+        report.reasons = reasons;
         let mut state = if report.reasons.is_empty() { RunState::Complete } else { RunState::Incomplete };
         if let Some(recorder) = recorder {
             let end = RunEnd {
@@ -285,19 +298,14 @@ impl BuilderNode {
     }
 }
 
-fn reasons(
-    mut reasons: Vec<String>,
-    failure: Option<String>,
-    ledger: &Ledger,
-    events: u64,
-    incomplete: u64,
-) -> Vec<String> {
-    reasons.extend(failure);
-    reasons.extend(ledger.reasons());
-    if incomplete > 0 {
-        reasons.push(format!("{incomplete} of {events} events are incomplete"));
-    }
-    reasons
+/// What there is to say of events that no trigger level decided on.
+fn why_undecided(trigger: &TriggerReport) -> Option<String> {
+    let Undecided { unsure, late, gone, .. } = trigger.undecided;
+    let parts =
+        [(unsure, "could not be decided on"), (late, "were decided on too late"), (gone, "had nobody to decide")];
+    let parts: Vec<String> =
+        parts.iter().filter(|(events, _)| *events > 0).map(|(events, what)| format!("{events} {what}")).collect();
+    (!parts.is_empty()).then(|| format!("of the events that trigger levels were asked about, {}", parts.join(", ")))
 }
 
 #[cfg(test)]

@@ -36,6 +36,10 @@ impl Facts for Seen<'_> {
         self.builder.closed_until()
     }
 
+    fn oldest_event(&self) -> EventId {
+        self.builder.oldest_event()
+    }
+
     fn is_settled(&self, source: usize) -> bool {
         self.builder.is_settled(source)
     }
@@ -59,6 +63,9 @@ pub(super) fn owes(
     let connection = sources[source].connection.and_then(|at| connections[at].as_ref());
     connection.is_some_and(|c| c.fetching > 0 && (c.maps || builder.in_flight_of(source) > 0))
 }
+
+/// Why a run that was aborted is incomplete.
+pub(super) const AT_ONCE: &str = "the run was ended at once: what was not built by then is lost";
 
 impl BuilderNode {
     /// Carries out what was asked for from outside.
@@ -132,7 +139,7 @@ impl BuilderNode {
     /// Builds nothing more. Connections end, and with them what is under way: places return to their blocks.
     fn abandon(&mut self) {
         const WHY: &str = "the run was ended at once";
-        self.tally.reasons.push(format!("{WHY}: what was not built by then is lost"));
+        self.tally.reasons.push(AT_ONCE.into());
         self.builder.abandon(self.clock.now());
         for index in 0..self.connections.len() {
             self.close(index, &LinkError::Refused { reason: Refusal::Ended, text: WHY.into() });

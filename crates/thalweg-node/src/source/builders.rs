@@ -125,7 +125,10 @@ impl SourceNode {
                     self.due = self.due.map(|due| due.max(self.clock.now()));
                 }
                 self.pass_on(&Message::Told { end });
-                self.end_without_device();
+                // Told to go on, it waits for its device as before.
+                if end != RunControl::NO_END {
+                    self.end_without_device();
+                }
             }
             Message::Bye => {
                 builder.done = true;
@@ -297,12 +300,6 @@ impl SourceNode {
         };
         if for_good {
             return Err(NodeError::Link { who, error });
-        }
-        if self.phase == Phase::Ending && builder.book.is_empty() {
-            // Everything was taken; only the good-bye is missing.
-            builder.done = true;
-            self.pass_on_room(index);
-            return Ok(());
         }
         let now = self.clock.now();
         let since = builder.away.map_or(now, |(since, _)| since);
