@@ -32,7 +32,7 @@ fn a_run_of_a_given_number_of_events_ends_there_whatever_is_offered() {
     }
     rig.assert_finished();
     assert_eq!(books(&rig, 0), (9 + u64::from(u32::MAX), 5, 4 + u64::from(u32::MAX)));
-    assert_eq!(rig.ledger().reasons(), Vec::<String>::new(), "that is no reason to call a run incomplete");
+    assert_eq!(rig.ledger().reasons(false), Vec::<String>::new(), "that is no reason to call a run incomplete");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_cut_takes_back_what_was_offered_fetched_built_and_dropped() {
         rig.end(2, 3);
         rig.assert_finished();
         assert_eq!((books(&rig, 0), books(&rig, 1)), ((8, 3, 5), (5, 3, 2)));
-        assert_eq!(rig.ledger().reasons(), Vec::<String>::new());
+        assert_eq!(rig.ledger().reasons(false), Vec::<String>::new());
     }
 }
 

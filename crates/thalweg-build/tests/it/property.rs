@@ -87,7 +87,7 @@ proptest! {
         let mut ledger = builder.ledger(true, &[u64::MAX / 4, 0], 0);
         ledger.merge(&builder.ledger(false, &[], u64::MAX));
         ledger.merge(&ledger.clone());
-        _ = (ledger.reasons(), builder.source_costs(), builder.progress_counts(), builder.is_finished());
+        _ = (ledger.reasons(false), builder.source_costs(), builder.progress_counts(), builder.is_finished());
     }
 }
 

@@ -49,7 +49,7 @@ fn the_others_are_asked_where_level_2_accepts() {
     for line in rig.ledger().sources {
         assert_eq!((line.recorded, line.rejected), (1, 1));
     }
-    assert_eq!(rig.ledger().reasons(), Vec::<String>::new());
+    assert_eq!(rig.ledger().reasons(false), Vec::<String>::new());
     assert_eq!(rig.builder.triggered(), triggered(2, 1, 1, 2 * slot(1, [0]).len() as u64));
     assert_eq!(rig.builder.counts(), (1, 0));
 }

@@ -1,7 +1,7 @@
 //! What builders that share a run make of what their sources pass on.
 
 use std::time::Duration;
-use thalweg_control::{Cause, Config, Facts, Order, RunControl, State, Tell};
+use thalweg_control::{Cause, Command, Config, Facts, Order, RunControl, State, Tell};
 use thalweg_wire::EventId;
 
 /// Sources that have offered what they have accepted, and events that are not closed.
@@ -104,4 +104,97 @@ fn a_builder_whose_sources_go_on_up_to_the_end_does_not_hold_them_any_more() {
     control.time(SECOND, &Offered(5));
     assert_eq!(control.end(), None, "one source does not decide");
     assert!(!control.holds_sources(), "time has to pass for those that are gone to be given up");
+}
+
+/// A builder alone, in a run of one source that ends by itself: by its duration, or by its number of events.
+fn alone(end: Option<u64>, duration: Option<Duration>) -> RunControl {
+    let mut control = RunControl::new(Config {
+        sources: 1,
+        builders: 1,
+        leads: true,
+        starts_alone: true,
+        first: EventId(0),
+        end: end.map(EventId),
+        duration,
+        timeout: 10 * SECOND,
+    });
+    control.configured();
+    control.greeted(0, 100);
+    control.time(SECOND, &Offered(0));
+    control.begun(SECOND);
+    control
+}
+
+fn orders(control: &mut RunControl) -> Vec<Order> {
+    std::iter::from_fn(|| control.next_order()).collect()
+}
+
+#[test]
+fn who_asks_for_a_stop_while_a_run_ends_by_itself_has_asked_once() {
+    let mut control = alone(None, Some(SECOND / 2));
+    control.time(SECOND + SECOND / 2, &Offered(5));
+    assert_eq!((control.state(), control.cause()), (State::Stopping, Some(&Cause::Duration)));
+    control.command(Command::Stop).unwrap();
+    assert!(!control.is_aborted() && !orders(&mut control).contains(&Order::Abandon));
+    control.command(Command::Stop).unwrap();
+    assert!(control.is_aborted() && orders(&mut control).contains(&Order::Abandon));
+}
+
+/// All events are decided on and closed but for the last fragments of a slow source.
+struct Closed(u64);
+
+impl Facts for Closed {
+    fn offered_until(&self, _source: usize) -> EventId {
+        EventId(self.0)
+    }
+
+    fn closed_until(&self) -> EventId {
+        EventId(100)
+    }
+
+    fn is_settled(&self, _source: usize) -> bool {
+        false
+    }
+
+    fn owes(&self, _source: usize) -> bool {
+        false
+    }
+
+    fn is_finished(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_run_of_a_number_of_events_waits_for_who_gets_on_and_for_nobody_else() {
+    let mut control = alone(Some(100), None);
+    let expelled = |control: &mut RunControl, from: u32, gets_on: bool| {
+        let mut expelled = false;
+        for step in 0..120u32 {
+            let offered = if gets_on { from + step / 20 } else { from };
+            control.time(SECOND + (from + step) * SECOND / 4, &Closed(offered.into()));
+            expelled |= orders(control).iter().any(|order| matches!(order, Order::Expel(..)));
+        }
+        expelled
+    };
+    assert!(!expelled(&mut control, 0, true), "an event every five seconds");
+    assert!(expelled(&mut control, 120, false), "nothing for thirty seconds");
+}
+
+#[test]
+fn a_source_that_was_told_to_end_sooner_than_is_known_here_has_not_missed_what_is_behind_that() {
+    let mut control = running(false);
+    assert!(!control.is_told_sooner(0));
+    control.relayed(0, EventId(50));
+    assert!(control.is_told_sooner(0));
+    // The others say the same: now it is known.
+    control.relayed(1, EventId(50));
+    control.relayed(2, EventId(50));
+    control.time(2 * SECOND, &Offered(40));
+    assert_eq!((control.end(), control.is_told_sooner(0)), (Some(EventId(50)), false));
+    // Of the first event is an order to end at once.
+    let mut other = running(false);
+    (0..3).for_each(|source| other.relayed(source, EventId(0)));
+    other.time(2 * SECOND, &Offered(40));
+    assert_eq!(other.cause(), Some(&Cause::AbortElsewhere));
 }

@@ -3,6 +3,5 @@
 mod acquisition;
 mod another_link;
 mod by_hand;
-mod lossy;
 mod push;
 mod trigger;

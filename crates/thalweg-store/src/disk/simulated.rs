@@ -391,3 +391,59 @@ fn is_synced(path: &Path, later: &[Change]) -> bool {
         .iter()
         .any(|change| matches!(change, Change::At(at, change) if at == path && matches!(**change, Change::Sync { .. })))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Disk;
+
+    const QUICK: Access = Access { latency: Duration::ZERO, jitter: Duration::ZERO, per_mebibyte: Duration::ZERO };
+
+    /// What is left of a file of two pages, the first of them synced, whose directory was not.
+    fn left(seed: u64, synced: bool) -> Option<Vec<u8>> {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+        std::fs::create_dir(&here).unwrap();
+        let simulated = SimulatedDisk::new(QUICK, seed);
+        let disk = Disk::Simulated(simulated.clone());
+        let file = disk.create(&here.join("file"), false).unwrap();
+        disk.write(&file, &[1; 4096]).unwrap();
+        disk.sync(&file).unwrap();
+        if synced {
+            disk.sync_directory(&here).unwrap();
+        }
+        disk.write(&file, &[2; 8192]).unwrap();
+        simulated.after_power_failure(&here, &there, seed).unwrap();
+        std::fs::read(there.join("file")).ok()
+    }
+
+    #[test]
+    fn what_was_synced_is_there_after_a_power_failure_and_the_rest_in_part() {
+        let left: Vec<Vec<u8>> = (0..100).map(|seed| left(seed, true).expect("its name was synced")).collect();
+        let sector = |bytes: &[u8], at: usize| bytes[at * SECTOR];
+        assert!(left.iter().all(|bytes| bytes.len() >= 4096 && bytes[..4096].iter().all(|byte| *byte > 0)));
+        let torn = |bytes: &Vec<u8>| (0..8).any(|at| sector(bytes, at) != sector(bytes, 0));
+        assert!(left.iter().any(torn), "some writes are torn");
+        assert!(left.iter().any(|bytes| bytes.len() < 8192), "some are lost");
+    }
+
+    #[test]
+    fn a_name_that_was_not_synced_may_be_gone() {
+        let left: Vec<Option<Vec<u8>>> = (0..100).map(|seed| left(seed, false)).collect();
+        assert!(left.iter().any(Option::is_some) && left.iter().any(Option::is_none));
+    }
+
+    #[test]
+    fn it_fails_as_it_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let simulated = SimulatedDisk::new(QUICK, 1);
+        let disk = Disk::Simulated(simulated.clone());
+        let file = disk.create(&folder.path().join("file"), false).unwrap();
+        simulated.fault(Some(DiskFault::Full));
+        assert_eq!((disk.write(&file, &[1]), disk.sync(&file)), (Err(Errno::NOSPC), Ok(())));
+        simulated.fault(Some(DiskFault::Fails(Errno::IO.raw_os_error())));
+        assert_eq!(disk.sync(&file), Err(Errno::IO));
+        simulated.fault(None);
+        assert_eq!(disk.write(&file, &[1]), Ok(()));
+    }
+}

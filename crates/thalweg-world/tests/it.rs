@@ -1,0 +1,52 @@
+//! Worlds: those that went wrong once, and as many fresh ones as there is time for.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+use thalweg_world::{Plan, try_plan, try_twice};
+
+/// Where runs are recorded while they are looked at: in memory, where there is room.
+fn directory() -> &'static Path {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory } else { Path::new("/tmp") }
+}
+
+/// One line each: the seed, the faults that are left out, and what was wrong.
+const SEEDS: &str = include_str!("seeds.txt");
+
+#[test]
+fn what_went_wrong_once_goes_right() {
+    let mut wrong = Vec::new();
+    for line in SEEDS.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split_whitespace();
+        let seed: u64 = words.next().and_then(|seed| seed.parse().ok()).expect("a seed");
+        let left_out = words.next().filter(|left_out| *left_out != "-");
+        let left_out: Vec<usize> =
+            left_out.map(|list| list.split(',').map(|at| at.parse().expect("a number")).collect()).unwrap_or_default();
+        let verdict = try_plan(&Plan::of(seed).without(&left_out), directory());
+        wrong.extend(verdict.wrong.into_iter().map(|what| format!("{line}: {what}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// `THALWEG_WORLD_SECONDS` says for how long.
+#[test]
+fn fresh_seeds_go_right() {
+    let seconds = std::env::var("THALWEG_WORLD_SECONDS").map_or(5, |time| time.parse().expect("a number of seconds"));
+    let begun = Instant::now();
+    let first = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() << 24;
+    let mut seeds = first..;
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        let seed = seeds.next().expect("there are more");
+        let verdict = try_plan(&Plan::of(seed), directory());
+        assert!(verdict.wrong.is_empty(), "see it again: make world ARGS=\"--seed {seed}\": {:#?}", verdict.wrong);
+    }
+    println!("{} seeds", seeds.start - first);
+}
+
+#[test]
+fn equal_seeds_take_equal_courses() {
+    for seed in 0..6 {
+        let verdict = try_twice(&Plan::of(seed), directory());
+        assert!(verdict.wrong.is_empty(), "seed {seed}: {:?}", verdict.wrong);
+    }
+}
