@@ -156,6 +156,10 @@ site: venv-site build ## The documentation as a site in target/site, with the re
 fuzz: setup venv-test ## Feed the parsers with bytes made to break them (SECONDS_EACH=60; QUICK=yes: built sooner, runs slower)
 	@scripts/fuzz.sh
 
+.PHONY: world
+world: setup ## Whole systems in worlds made up from seeds (ARGS="--time 1h", ARGS="--seed 36")
+	cargo run --quiet --locked --profile world -p thalweg-world -- $(ARGS)
+
 .PHONY: build-tests build-loom build-fuzz build-kernel build-machine
 build-tests: setup
 	cargo test $(TESTS) --no-run $(TIMINGS)
