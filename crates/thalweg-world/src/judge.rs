@@ -1,13 +1,13 @@
 //! Whether what nodes report and what is on their disks is so.
 
 use crate::device::{Had, payload};
-use crate::plan::{Fault, Medium, NodeName, Plan};
+use crate::plan::{Fault, Medium, Plan};
 use crate::world::Course;
 use std::collections::BTreeMap;
 use thalweg_filter::{Decide, Simulated};
 use thalweg_node::BuilderReport;
 use thalweg_store::{EventStatus, Run, StoreError, run_directory_name, salvage, verify};
-use thalweg_wire::{EventId, RunNumber, SourceId, Status};
+use thalweg_wire::{EventId, RunNumber, Status};
 
 /// What is wrong with a course.
 #[derive(Debug, Clone, Default)]
@@ -246,17 +246,6 @@ impl Judge<'_> {
             let Some(accept) = level else { continue };
             let accepted = Simulated::new(*accept, seed).accept(EventId(event), &mut std::iter::empty());
             self.check(accepted, || format!("{who}: event {event} was rejected, and is there"));
-        }
-    }
-}
-
-/// The nodes that a fault is about.
-impl NodeName {
-    /// The source's id.
-    pub fn source_id(self) -> Option<SourceId> {
-        match self {
-            Self::Source(number) => Some(SourceId::new(1, u16::try_from(number).ok()?)),
-            Self::Builder(_) => None,
         }
     }
 }

@@ -262,7 +262,7 @@ fn a_run_json_that_contradicts_itself_or_the_segments_is_named() {
     let directory = directory();
     let path = finished(directory.path());
     let text = std::fs::read(path.join("run.json")).unwrap();
-    let cases: [(&str, Change); 18] = [
+    let cases: [(&str, Change); 17] = [
         ("'builders' is 0", |info| info["builders"] = 0.into()),
         ("event 1 here belongs to builder 1", |info| info["builders"] = 2.into()),
         ("'builder' is 3", |info| info["builder"] = 3.into()),
