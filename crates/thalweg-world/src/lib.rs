@@ -15,6 +15,7 @@
 //! | `world` | The nodes, and the time that passes between their turns |
 //! | `judge` | Whether what they report and what is on their disks is so |
 //! | `shrink` | A smaller plan that fails as well |
+//! | `random` | Numbers drawn from a seed |
 #![forbid(unsafe_code)]
 
 mod clock;

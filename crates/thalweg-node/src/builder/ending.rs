@@ -177,7 +177,7 @@ impl BuilderNode {
         }
         reasons.extend(failure);
         reasons.extend(report.ledger.reasons(self.control.is_aborted()));
-        reasons.extend(report.trigger.as_ref().and_then(why_undecided));
+        reasons.extend(self.trigger.as_ref().and_then(|trigger| why_undecided(trigger.undecided_by_programs())));
         if report.incomplete > 0 {
             reasons.push(format!("{} of {} events are incomplete", report.incomplete, report.events));
         }
@@ -298,14 +298,14 @@ impl BuilderNode {
     }
 }
 
-/// What there is to say of events that no trigger level decided on.
-fn why_undecided(trigger: &TriggerReport) -> Option<String> {
-    let Undecided { unsure, late, gone, .. } = trigger.undecided;
+/// What there is to say of events that the programs of trigger levels did not decide on.
+fn why_undecided(undecided: Undecided) -> Option<String> {
+    let Undecided { unsure, late, gone, .. } = undecided;
     let parts =
         [(unsure, "could not be decided on"), (late, "were decided on too late"), (gone, "had nobody to decide")];
     let parts: Vec<String> =
         parts.iter().filter(|(events, _)| *events > 0).map(|(events, what)| format!("{events} {what}")).collect();
-    (!parts.is_empty()).then(|| format!("of the events that trigger levels were asked about, {}", parts.join(", ")))
+    (!parts.is_empty()).then(|| format!("of the events that a program was to decide on, {}", parts.join(", ")))
 }
 
 #[cfg(test)]

@@ -214,6 +214,11 @@ impl Trigger {
         report
     }
 
+    /// Events that a program should have decided on and did not. What a condition leaves undecided is as it was meant.
+    pub(super) fn undecided_by_programs(&self) -> Undecided {
+        self.programs().fold(Undecided::default(), |sum, program| sum.and(program.undecided()))
+    }
+
     /// Whether any decision is drawn.
     pub(super) fn is_simulated(&self) -> bool {
         self.levels().any(|level| matches!(level, Level::Here(level) if level.is_simulated()))

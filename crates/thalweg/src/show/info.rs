@@ -335,7 +335,7 @@ mod tests {
                     "file": "a\u{1b}[2J.pgm", "metadata": { "long": "story" },
                 } },
             ],
-            "totals": { "fragments": 45_738 },
+            "totals": { "fragments": 45_738, "seconds": 5.0 },
             "ledger": [
                 { "source": "1.0", "name": "adc-0", "accepted": 22_869, "recorded": 22_869, "final_counters": true },
                 { "source": "2.0", "name": "camera", "accepted": 22_869, "recorded": 22_869, "final_counters": true },

@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn complete_runs_fit_a_terminal() {
-        let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "totals": { "events": 22_869 } });
+        let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "totals": { "events": 22_869, "seconds": 5.0 } });
         let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
         let text = text(&runs, 0, true);
         assert!(text.lines().all(|line| line.len() <= thalweg_text::WIDTH), "{text}");
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn what_is_open_incomplete_or_broken_says_so() {
         let incomplete = json!({
-            "state": "INCOMPLETE", "ended": BEGAN + 83_000_000_000_u64, "totals": { "events": 1_000_000, "incomplete_events": 7 },
+            "state": "INCOMPLETE", "ended": BEGAN + 83_000_000_000_u64, "totals": { "events": 1_000_000, "incomplete_events": 7, "seconds": 83.0 },
         });
         let mut runs = vec![listed("runs/run-000001", 1, 0, incomplete)];
         runs.extend([0, 1].map(|builder| listed(&format!("runs/run-000002-b{builder}"), 2, builder, json!({}))));
