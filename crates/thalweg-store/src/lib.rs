@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `block` | A block while it is being filled: records in its arena memory, the index beside it until it is sealed |
 //! | `recorder` | Writes a run: sealed blocks go to segment files, several writes under way at once, while the caller fills the next block |
+//! | `disk` | What a recorder asks of the file system: the kernel's, or one that a test makes up |
 //! | `engine` | How bytes get to the disk without the hot thread waiting for them: io_uring where the kernel allows it, or else a few threads that wait in its place |
 //! | `segment` | One segment file while it is being written |
 //! | `format` | The bytes of a segment: block headers, fragment tables, closing tables, footers (`docs/run-format.md`) |
