@@ -1,7 +1,7 @@
 //! Whether what nodes report and what is on their disks is so.
 
 use crate::device::{Had, payload};
-use crate::plan::{Fault, Medium, Plan};
+use crate::plan::{Medium, Plan};
 use crate::world::Course;
 use std::collections::BTreeMap;
 use thalweg_filter::{Decide, Simulated};
@@ -65,17 +65,9 @@ impl Judge<'_> {
 
     /// A node that ended with an error had a reason to.
     fn error(&mut self, who: &str, error: &str) {
-        let harmless = self.plan.is_harmless() && !self.is_stopped_early();
+        let harmless = self.plan.is_harmless();
         self.check(!harmless, || format!("{who} failed, and nothing was wrong: {error}"));
         self.check(!error.contains("panicked"), || format!("{who}: {error}"));
-    }
-
-    /// Whether the run may have been told to end before it began.
-    fn is_stopped_early(&self) -> bool {
-        self.plan.faults.iter().any(|(at, fault)| {
-            at.as_secs() < 2
-                && matches!(fault, Fault::Command(_, command) if *command == thalweg_control::Command::Stop)
-        })
     }
 
     fn report(&mut self, builder: usize, report: &BuilderReport) {

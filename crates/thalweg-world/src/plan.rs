@@ -1,6 +1,7 @@
 //! A system and what happens to it, from a seed.
 
 use crate::random::Random;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 use thalweg_control::Command;
@@ -105,6 +106,8 @@ pub enum Fault {
 pub(crate) const LAST_WORD: Duration = Duration::from_secs(8);
 /// `deadline` of builders.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
+/// Of a thousand datagrams, how many may be lost: where more are, connections are cut.
+const MOST_LOST: u32 = 100;
 /// `open_events` of builders.
 const MOST_OPEN: u64 = 64;
 /// `run.timeout`.
@@ -195,8 +198,25 @@ impl Plan {
         if !self.sources.iter().filter_map(|source| source.rate).all(in_time) {
             return false;
         }
-        self.faults.iter().all(|(_, fault)| fault.is_harmless())
+        let is_bearable = |network: &Impairments| network.lost <= MOST_LOST;
+        let is_harmless = |fault: &Fault| match fault {
+            Fault::Network(network) => is_bearable(network),
+            fault => fault.is_harmless(),
+        };
+        is_bearable(&self.network)
+            && self.is_stopped_gently()
+            && self.faults.iter().all(|(_, fault)| is_harmless(fault))
             && self.sources.iter().all(|source| source.policy == Policy::Block && source.events >= end)
+    }
+
+    /// Whether no builder is told to stop before the run has begun there, or twice.
+    fn is_stopped_gently(&self) -> bool {
+        let stops = self.faults.iter().filter(|(_, fault)| matches!(fault, Fault::Command(_, Command::Stop)));
+        let mut stopped = BTreeSet::new();
+        stops.into_iter().all(|(at, fault)| match fault {
+            Fault::Command(builder, _) => *at >= Duration::from_secs(2) && stopped.insert(*builder),
+            _ => true,
+        })
     }
 
     /// The topology, as a file has it. Its addresses stand for those of the world.

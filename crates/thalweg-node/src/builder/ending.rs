@@ -171,7 +171,8 @@ impl BuilderNode {
         }
         self.tally.reasons.extend(why_left_out(&report.left_out));
         let mut reasons = std::mem::take(&mut self.tally.reasons);
-        let took = report.ledger.sources.iter().any(|entry| entry.accepted > 0);
+        // A run may end in front of its first event without having been aborted.
+        let took = report.ledger.sources.iter().any(|entry| entry.accepted > entry.beyond_end);
         if took && self.control.cause() == Some(&Cause::AbortElsewhere) {
             reasons.push(AT_ONCE.into());
         }
