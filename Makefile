@@ -157,8 +157,9 @@ fuzz: setup venv-test ## Feed the parsers with bytes made to break them (SECONDS
 	@scripts/fuzz.sh
 
 .PHONY: world
-world: setup ## Whole systems in worlds made up from seeds (ARGS="--time 1h", ARGS="--seed 36")
-	cargo run --quiet --locked --profile world -p thalweg-world -- $(ARGS)
+world: setup ## Whole systems in worlds made up from seeds (SEEDS=100000, TIME=1h, ARGS="--seed 36")
+	cargo run --quiet --locked --profile world -p thalweg-world -- $(if $(SEEDS),--seeds $(SEEDS)) \
+		$(if $(TIME)$(SEEDS),--time $(or $(TIME),1y)) $(ARGS)
 
 .PHONY: build-tests build-loom build-fuzz build-kernel build-machine
 build-tests: setup

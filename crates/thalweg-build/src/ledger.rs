@@ -170,3 +170,27 @@ impl Ledger {
         self.sum_up();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_damaged_from_its_device_is_a_reason_as_is_what_was_damaged_on_the_way() {
+        let entry = LedgerEntry {
+            source: "1.0".into(),
+            name: "camera".into(),
+            accepted: 5,
+            recorded: 4,
+            damaged: 3,
+            corrupt: 1,
+            final_counters: true,
+            ..LedgerEntry::default()
+        };
+        let ledger = Ledger { sources: vec![entry], ..Ledger::default() }.balanced();
+        let who = "source 1.0 (camera)";
+        let reasons =
+            [format!("{who}: 3 fragments damaged in the device"), format!("{who}: 1 fragment damaged on the way")];
+        assert_eq!(ledger.reasons(false), reasons);
+    }
+}

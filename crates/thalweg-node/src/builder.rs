@@ -10,7 +10,7 @@ mod trace;
 mod trigger;
 
 use crate::blocks::Blocks;
-use crate::drive::{LAST_WORDS, Node, drive};
+use crate::drive::{Leaving, Node, drive};
 use crate::source::settle;
 use crate::wait::{Idle, Waiter};
 use crate::{BuilderNodeConfig, BuilderReport, Clock, Handle, NodeError, RunConfig, Steady};
@@ -91,8 +91,8 @@ pub struct BuilderNode {
     state: State,
     /// Everything is built: what is left is to get it onto the disk.
     over: bool,
-    /// Until when the last messages to sources are repeated.
-    leaving: Option<Duration>,
+    /// Its last messages to sources.
+    leaving: Leaving,
     /// Nothing began, and why.
     left: Option<NodeError>,
     run: RunNumber,
@@ -182,7 +182,7 @@ impl Node for BuilderNode {
         if !self.over {
             self.take_turn(woken, handle)?;
         }
-        if !self.over || !self.leave(woken) {
+        if !self.over || !self.leaving.turn(&mut self.endpoints, woken, self.clock.now()) {
             return Ok(None);
         }
         self.trace.take().map_or(Ok(()), Trace::close)?;
@@ -234,19 +234,6 @@ impl BuilderNode {
         drive(&mut self, handle)
     }
 
-    /// Sees to it that sources have what was said to them last. True once they have, or it took too long.
-    fn leave(&mut self, woken: &[u64]) -> bool {
-        let now = self.clock.now();
-        let until = *self.leaving.get_or_insert_with(|| {
-            self.endpoints.leave();
-            now + LAST_WORDS
-        });
-        self.endpoints.poll(now, woken, &mut self.ready);
-        self.ready.clear();
-        self.endpoints.flush(now, &mut Vec::new());
-        self.endpoints.has_left() || now >= until
-    }
-
     fn take_turn(&mut self, woken: &[u64], handle: &Handle) -> Result<(), NodeError> {
         let mut ready = std::mem::take(&mut self.ready);
         self.endpoints.poll(self.clock.now(), woken, &mut ready);
@@ -265,9 +252,8 @@ impl BuilderNode {
     }
 
     fn timeout(&self, now: Duration) -> Option<Duration> {
-        if let Some(until) = self.leaving {
-            let next = self.endpoints.next_timeout().map_or(until, |at| at.min(until));
-            return Some(next.saturating_sub(now));
+        if let Some(timeout) = self.leaving.timeout(&self.endpoints, now) {
+            return Some(timeout);
         }
         let deadline = self.builder.next_deadline(now);
         let pace = self.builder.next_ask();

@@ -5,7 +5,7 @@ mod assignments;
 mod builders;
 mod production;
 
-use crate::drive::{LAST_WORDS, Node, drive};
+use crate::drive::{Leaving, Node, drive};
 use crate::slots::Traces;
 use crate::wait::{Idle, Waiter};
 use crate::{Clock, Environment, EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, Wait};
@@ -139,8 +139,8 @@ pub struct SourceNode {
     sleeps_until: Option<Duration>,
     /// Something came in this turn.
     came: bool,
-    /// Until when the last messages to builders are repeated.
-    leaving: Option<Duration>,
+    /// Its last messages to builders.
+    leaving: Leaving,
 }
 
 /// What it has taken from its device.
@@ -170,8 +170,8 @@ impl Node for SourceNode {
     }
 
     fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<SourceReport>, NodeError> {
-        if self.leaving.is_some() {
-            return Ok(self.leave(woken).then(|| self.report()));
+        if self.leaving.has_begun() {
+            return Ok(self.leave(woken));
         }
         self.came |= woken.contains(&DEVICE);
         if woken.contains(&BELL) {
@@ -188,7 +188,7 @@ impl Node for SourceNode {
         self.flush()?;
         handle.show(|| self.snapshot());
         let done = self.builders.iter().all(|builder| builder.done);
-        Ok((done && self.leave(woken)).then(|| self.report()))
+        Ok(if done { self.leave(woken) } else { None })
     }
 
     /// Nothing to wait for where memory alone is to be looked at again.
@@ -269,7 +269,7 @@ impl SourceNode {
             waiter: Waiter::new(settings.wait),
             sleeps_until: None,
             came: false,
-            leaving: None,
+            leaving: Leaving::default(),
             settings,
             pool,
             builders,
@@ -288,17 +288,9 @@ impl SourceNode {
         drive(&mut self, handle)
     }
 
-    /// Sees to it that builders have what was said to them last. True once they have, or it took too long.
-    fn leave(&mut self, woken: &[u64]) -> bool {
-        let now = self.clock.now();
-        let until = *self.leaving.get_or_insert_with(|| {
-            self.endpoints.leave();
-            now + LAST_WORDS
-        });
-        self.endpoints.poll(now, woken, &mut self.ready);
-        self.ready.clear();
-        self.send();
-        self.endpoints.has_left() || now >= until
+    /// Says its last, and then what it did.
+    fn leave(&mut self, woken: &[u64]) -> Option<SourceReport> {
+        self.leaving.turn(&mut self.endpoints, woken, self.clock.now()).then(|| self.report())
     }
 
     /// Carries out what was asked for from outside. A source that is told to stop ends its own part of the run.
@@ -317,9 +309,8 @@ impl SourceNode {
     }
 
     fn timeout(&self, now: Duration) -> Option<Duration> {
-        if let Some(until) = self.leaving {
-            let next = self.endpoints.next_timeout().map_or(until, |at| at.min(until));
-            return Some(next.saturating_sub(now));
+        if let Some(timeout) = self.leaving.timeout(&self.endpoints, now) {
+            return Some(timeout);
         }
         let retry = self.builders.iter().filter_map(|builder| builder.away.map(|(_, at)| at)).min();
         let due = match (&self.settings.feed, self.phase, self.blocked) {

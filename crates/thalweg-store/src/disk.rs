@@ -24,11 +24,6 @@ pub enum Disk {
 }
 
 impl Disk {
-    /// Makes a directory and those above it that are not there.
-    pub(crate) fn create_directories(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(path)
-    }
-
     /// Makes a directory.
     pub(crate) fn create_directory(&self, path: &Path) -> io::Result<()> {
         let make = || rustix::fs::mkdir(path, Mode::from_bits_retain(0o777));

@@ -125,6 +125,6 @@ fn report(seed: u64, verdict: &Verdict, options: &Options) -> io::Result<()> {
     let without = left_out.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let without = if without.is_empty() { String::new() } else { format!(" --without {without}") };
     let mut out = io::stdout().lock();
-    writeln!(out, "thalweg-world --seed {seed}{without}")?;
+    writeln!(out, "make world ARGS=\"--seed {seed}{without}\"")?;
     verdict.wrong.iter().take(3).try_for_each(|wrong| writeln!(out, "  {wrong}"))
 }

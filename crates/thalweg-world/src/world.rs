@@ -54,7 +54,6 @@ struct Member<N: Node> {
     handle: Handle,
     stopped_until: Duration,
     ended: Option<Result<N::Report, String>>,
-    ended_at: Duration,
     tokens: Vec<u64>,
     next: Option<Duration>,
 }
@@ -337,7 +336,6 @@ impl<N: Node> Member<N> {
             handle,
             stopped_until: Duration::ZERO,
             ended: None,
-            ended_at: Duration::ZERO,
             tokens: Vec::new(),
             next: None,
         }
@@ -361,7 +359,6 @@ impl<N: Node> Member<N> {
             Ok(Some(report)) => self.ended = Some(Ok(report)),
             Err(error) => self.ended = Some(Err(error.to_string())),
         }
-        self.ended_at = now;
         self.node = None;
         u64::MAX
     }

@@ -4,16 +4,19 @@ use std::time::Duration;
 use thalweg_control::{Cause, Command, Config, Facts, Order, RunControl, State, Tell};
 use thalweg_wire::EventId;
 
-/// Sources that have offered what they have accepted, and events that are not closed.
-struct Offered(u64);
+/// Sources that have offered what they have accepted, up to an event, and events that are closed up to another.
+struct Offered {
+    until: u64,
+    closed: u64,
+}
 
 impl Facts for Offered {
     fn offered_until(&self, _source: usize) -> EventId {
-        EventId(self.0)
+        EventId(self.until)
     }
 
     fn closed_until(&self) -> EventId {
-        EventId(0)
+        EventId(self.closed)
     }
 
     fn is_settled(&self, _source: usize) -> bool {
@@ -31,6 +34,11 @@ impl Facts for Offered {
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// None of the events that were offered is closed.
+fn offered(until: u64) -> Offered {
+    Offered { until, closed: 0 }
+}
+
 /// One of two builders of three sources, in a run that is under way; builder 0 leads.
 fn running(leads: bool) -> RunControl {
     let mut control = RunControl::new(Config {
@@ -45,7 +53,7 @@ fn running(leads: bool) -> RunControl {
     });
     control.configured();
     (0..3).for_each(|source| control.greeted(source, 100));
-    control.time(SECOND, &Offered(0));
+    control.time(SECOND, &offered(0));
     control.begun(SECOND);
     assert_eq!(control.state(), State::Running);
     while control.next_order().is_some() {}
@@ -68,7 +76,7 @@ fn an_answer_to_another_builder_is_none_to_the_one_that_leads() {
     (0..3).for_each(|source| control.paused(source, EventId(5), 1));
     assert_eq!(control.waits_for().count(), 3);
     (0..3).for_each(|source| control.paused(source, EventId(7 + source as u64), 0));
-    control.time(SECOND, &Offered(7));
+    control.time(SECOND, &offered(7));
     assert_eq!(control.end(), Some(EventId(9)));
 }
 
@@ -76,10 +84,10 @@ fn an_answer_to_another_builder_is_none_to_the_one_that_leads() {
 fn most_sources_that_were_told_to_end_by_another_builder_end_the_run() {
     let mut control = running(true);
     control.paused(0, EventId(5), 1);
-    control.time(SECOND, &Offered(5));
+    control.time(SECOND, &offered(5));
     assert_eq!(control.state(), State::Running, "one source cannot end a run");
     control.paused(1, EventId(6), 1);
-    control.time(SECOND, &Offered(5));
+    control.time(SECOND, &offered(5));
     assert_eq!((control.state(), control.cause()), (State::Stopping, Some(&Cause::OtherBuilder)));
 }
 
@@ -87,7 +95,7 @@ fn most_sources_that_were_told_to_end_by_another_builder_end_the_run() {
 fn a_builder_that_has_to_end_a_paused_run_asks_the_sources_that_others_hear_it_from() {
     let mut control = running(false);
     (0..3).for_each(|source| control.paused(source, EventId(5), 0));
-    control.time(SECOND, &Offered(5));
+    control.time(SECOND, &offered(5));
     assert_eq!(control.state(), State::Paused);
     control.stop(Cause::Failure("the disk is full".into()));
     assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, Tell::Pause)));
@@ -98,10 +106,10 @@ fn a_builder_whose_sources_go_on_up_to_the_end_does_not_hold_them_any_more() {
     let mut control = running(false);
     (1..3).for_each(|source| control.left(source));
     control.paused(0, EventId(5), 0);
-    control.time(SECOND, &Offered(5));
+    control.time(SECOND, &offered(5));
     assert!(control.holds_sources());
     control.relayed(0, EventId(7));
-    control.time(SECOND, &Offered(5));
+    control.time(SECOND, &offered(5));
     assert_eq!(control.end(), None, "one source does not decide");
     assert!(!control.holds_sources(), "time has to pass for those that are gone to be given up");
 }
@@ -120,7 +128,7 @@ fn alone(end: Option<u64>, duration: Option<Duration>) -> RunControl {
     });
     control.configured();
     control.greeted(0, 100);
-    control.time(SECOND, &Offered(0));
+    control.time(SECOND, &offered(0));
     control.begun(SECOND);
     control
 }
@@ -132,37 +140,12 @@ fn orders(control: &mut RunControl) -> Vec<Order> {
 #[test]
 fn who_asks_for_a_stop_while_a_run_ends_by_itself_has_asked_once() {
     let mut control = alone(None, Some(SECOND / 2));
-    control.time(SECOND + SECOND / 2, &Offered(5));
+    control.time(SECOND + SECOND / 2, &offered(5));
     assert_eq!((control.state(), control.cause()), (State::Stopping, Some(&Cause::Duration)));
     control.command(Command::Stop).unwrap();
     assert!(!control.is_aborted() && !orders(&mut control).contains(&Order::Abandon));
     control.command(Command::Stop).unwrap();
     assert!(control.is_aborted() && orders(&mut control).contains(&Order::Abandon));
-}
-
-/// All events are decided on and closed but for the last fragments of a slow source.
-struct Closed(u64);
-
-impl Facts for Closed {
-    fn offered_until(&self, _source: usize) -> EventId {
-        EventId(self.0)
-    }
-
-    fn closed_until(&self) -> EventId {
-        EventId(100)
-    }
-
-    fn is_settled(&self, _source: usize) -> bool {
-        false
-    }
-
-    fn owes(&self, _source: usize) -> bool {
-        false
-    }
-
-    fn is_finished(&self) -> bool {
-        false
-    }
 }
 
 #[test]
@@ -172,7 +155,7 @@ fn a_run_of_a_number_of_events_waits_for_who_gets_on_and_for_nobody_else() {
         let mut expelled = false;
         for step in 0..120u32 {
             let offered = if gets_on { from + step / 20 } else { from };
-            control.time(SECOND + (from + step) * SECOND / 4, &Closed(offered.into()));
+            control.time(SECOND + (from + step) * SECOND / 4, &Offered { until: offered.into(), closed: 100 });
             expelled |= orders(control).iter().any(|order| matches!(order, Order::Expel(..)));
         }
         expelled
@@ -190,11 +173,11 @@ fn a_source_that_was_told_to_end_sooner_than_is_known_here_has_not_missed_what_i
     // The others say the same: now it is known.
     control.relayed(1, EventId(50));
     control.relayed(2, EventId(50));
-    control.time(2 * SECOND, &Offered(40));
+    control.time(2 * SECOND, &offered(40));
     assert_eq!((control.end(), control.is_told_sooner(0)), (Some(EventId(50)), false));
     // Of the first event is an order to end at once.
     let mut other = running(false);
     (0..3).for_each(|source| other.relayed(source, EventId(0)));
-    other.time(2 * SECOND, &Offered(40));
+    other.time(2 * SECOND, &offered(40));
     assert_eq!(other.cause(), Some(&Cause::AbortElsewhere));
 }

@@ -6,6 +6,7 @@ use super::snapshot::Shown;
 use super::trigger::Trigger;
 use super::{BuilderNode, PROGRAM, SourceState, Tally};
 use crate::blocks::Blocks;
+use crate::drive::Leaving;
 use crate::wait::Waiter;
 use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, RunConfig, Topology};
 use rustix::process::{Resource, getrlimit};
@@ -110,7 +111,7 @@ impl BuilderNode {
             state: control.state(),
             control,
             over: false,
-            leaving: None,
+            leaving: Leaving::default(),
             left: None,
             run: RunNumber(0),
             first: EventId(0),

@@ -111,6 +111,7 @@ fn start_engine(
 ) -> Result<(Engine, EngineKind), StoreError> {
     let threads = || StoreError::io("starting threads for", Path::new("the recorder"));
     if let Some(simulated) = disk.engine() {
+        notes.push("the disk is simulated".into());
         return Ok((simulated.map_err(threads())?, EngineKind::Threads));
     }
     if choice == EngineChoice::Best {
@@ -156,7 +157,7 @@ fn make_directory(
     builder: u32,
     builders: u32,
 ) -> Result<(PathBuf, RunNumber), StoreError> {
-    disk.create_directories(parent).map_err(StoreError::io("creating", parent))?;
+    std::fs::create_dir_all(parent).map_err(StoreError::io("creating", parent))?;
     let mut number = match run {
         Some(run) => run,
         None => next_number(parent)?,
