@@ -225,8 +225,9 @@ mod tests {
     use std::os::fd::{AsFd, BorrowedFd};
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
+    use thalweg_control::RunControl;
     use thalweg_device::{Acquired, Acquisition, Description, DeviceError};
-    use thalweg_wire::SourceId;
+    use thalweg_wire::{Message, SourceId};
 
     /// Has something to say, always.
     #[derive(Debug)]
@@ -236,6 +237,7 @@ mod tests {
         _other: UnixStream,
         full: bool,
         idle: u32,
+        away: bool,
     }
 
     impl Acquisition for Talker {
@@ -272,14 +274,17 @@ mod tests {
         fn has_room(&self) -> bool {
             !self.full || self.idle > 2
         }
+
+        fn is_away(&self) -> bool {
+            self.away
+        }
     }
 
-    #[test]
-    fn a_device_wakes_its_node_only_while_the_node_takes_something() {
+    fn node(away: bool) -> SourceNode {
         use std::io::Write;
         let (says, mut other) = UnixStream::pair().unwrap();
         other.write_all(&[1]).unwrap();
-        let device = Talker { description: Description::default(), says, _other: other, full: false, idle: 0 };
+        let device = Talker { description: Description::default(), says, _other: other, full: false, idle: 0, away };
         let settings = SourceSettings {
             name: "s".into(),
             id: SourceId::new(1, 0),
@@ -296,7 +301,22 @@ mod tests {
             wait: Wait::default(),
             cpu: None,
         };
-        let mut node = SourceNode::new(settings).unwrap();
+        SourceNode::new(settings).unwrap()
+    }
+
+    #[test]
+    fn told_to_go_on_a_source_waits_for_its_device_and_told_to_end_it_does_not() {
+        let mut node = node(true);
+        (node.phase, node.acquiring.started) = (Phase::Running, true);
+        node.on_message(0, Message::StopAt { end: RunControl::NO_END }).unwrap();
+        assert!(!node.acquiring.over);
+        node.on_message(0, Message::StopAt { end: EventId(10) }).unwrap();
+        assert!(node.acquiring.over);
+    }
+
+    #[test]
+    fn a_device_wakes_its_node_only_while_the_node_takes_something() {
+        let mut node = node(false);
         let poller = Arc::clone(node.poller());
         let mut wakes = |phase, over| {
             node.phase = phase;

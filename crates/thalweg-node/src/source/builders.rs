@@ -106,7 +106,7 @@ impl SourceNode {
         }
     }
 
-    fn on_message(&mut self, index: usize, message: Message) -> Result<(), NodeError> {
+    pub(super) fn on_message(&mut self, index: usize, message: Message) -> Result<(), NodeError> {
         let builder = &mut self.builders[index];
         match message {
             Message::Welcome(welcome) => self.welcomed(index, welcome)?,
