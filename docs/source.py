@@ -7,6 +7,7 @@ import sys
 import time
 
 HELLO, WELCOME, REFUSE, START, OFFER, FETCH, DATA, RELEASE, PAUSE, PAUSED, STOP_AT, END, BYE = range(1, 14)
+RESUME = 23
 SOURCE = 1 << 16 | 0  # "1.0"
 SLOTS, SLOT_BYTES, MAX_PAYLOAD = 16, 4096, 1024
 
@@ -33,7 +34,7 @@ def sealed(fields: bytes) -> bytes:
 
 def message(kind: int, layout: str = "<", *values: int) -> bytes:
     """A control message."""
-    return sealed(struct.pack("<4sBBxx", b"TWMS", 1, kind) + struct.pack(layout, *values))
+    return sealed(struct.pack("<4sBBxx", b"TWMS", 2, kind) + struct.pack(layout, *values))
 
 
 def record(run: int, event: int, payload: bytes) -> bytes:
@@ -60,7 +61,7 @@ while True:
         ended = True
         link.sendall(message(END, "<6QI", event, 0, 0, tickets, time.process_time_ns(), 0, event & 0xFFFFFFFF))
     cell = link.recv(64, socket.MSG_WAITALL)
-    if len(cell) < 64 or cell[:5] != b"TWMS\1" or cell != sealed(cell[:60]):
+    if len(cell) < 64 or cell[:5] != b"TWMS\2" or cell != sealed(cell[:60]):
         sys.exit("the builder is gone, or said something else than a message")
     kind, body = cell[5], cell[8:60]
     if kind == START:
@@ -75,6 +76,8 @@ while True:
     elif kind == PAUSE:
         running = False
         link.sendall(message(PAUSED, "<Q", event))
+    elif kind == RESUME:
+        running = True
     elif kind == STOP_AT:
         (end,) = struct.unpack_from("<Q", body)
         running = True

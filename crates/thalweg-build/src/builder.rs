@@ -18,8 +18,8 @@ use crate::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
 use std::time::Duration;
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, RecordBytes, Records,
-    SourceId, Status,
+    Accounts, Announcement, DeadTime, Disposition, EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, RecordBytes,
+    Records, SourceId, Status,
 };
 
 /// Builds events; see the crate's documentation.
@@ -520,6 +520,13 @@ impl Builder {
         self.admit_offers(source);
         self.admit_all_offers();
         Ok(())
+    }
+
+    /// A source says what it did not take from its device so far.
+    pub fn dead_time(&mut self, source: usize, dead: DeadTime) {
+        let ledger = &mut self.sources[source].ledger;
+        ledger.not_taken = ledger.not_taken.max(dead.fragments);
+        ledger.dead_time_ms = ledger.dead_time_ms.max(dead.nanos / 1_000_000);
     }
 
     /// Whether a source has sent its final counters.

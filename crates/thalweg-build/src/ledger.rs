@@ -47,6 +47,13 @@ pub struct LedgerEntry {
     /// Events that other sources delivered and about which this one said nothing, though it went on to later ones. Not
     /// a bucket: nothing was accepted.
     pub skipped: u64,
+    /// What its device was to give at its rate, and it did not take because all slots were full (policy `block`). Not a
+    /// bucket: nothing was accepted. Builder 0 counts it for the whole run.
+    #[serde(default)]
+    pub not_taken: u64,
+    /// For how long it could take nothing, in milliseconds.
+    #[serde(default)]
+    pub dead_time_ms: u64,
     /// Payload bytes built, those of events that were rejected later included.
     pub bytes: u64,
     /// Whether the source ended the run with its final counters.
@@ -89,6 +96,8 @@ impl LedgerEntry {
             (&mut self.damaged, other.damaged),
             (&mut self.duplicates, other.duplicates),
             (&mut self.skipped, other.skipped),
+            (&mut self.not_taken, other.not_taken),
+            (&mut self.dead_time_ms, other.dead_time_ms),
             (&mut self.bytes, other.bytes),
         ];
         for (ours, theirs) in counts {
@@ -150,6 +159,11 @@ impl Ledger {
                     let fragments = if count == 1 { "fragment" } else { "fragments" };
                     reasons.push(format!("{who}: {count} {fragments} {what}"));
                 }
+            }
+            if entry.not_taken > 0 {
+                let (count, seconds) = (entry.not_taken, entry.dead_time_ms as f64 / 1e3);
+                let fragments = if count == 1 { "fragment" } else { "fragments" };
+                reasons.push(format!("{who}: {count} {fragments} not taken: all slots were full for {seconds:.1} s"));
             }
             if entry.unaccounted != 0 {
                 reasons.push(format!("{who}: {} fragments UNACCOUNTED for", entry.unaccounted));

@@ -91,8 +91,10 @@ pub(crate) struct Source {
     pub(crate) told_to_end: bool,
     /// The first event that it has not accepted, as it said when it was paused.
     pub(crate) next: Option<EventId>,
-    /// Where the builder that leads has the run end, as this source was told.
-    pub(crate) relayed: Option<EventId>,
+    /// The builder that leads has begun the run, as this source passes on.
+    pub(crate) runs_elsewhere: bool,
+    /// Where the builder that leads has the run end, as this source passes on.
+    pub(crate) end_elsewhere: Option<EventId>,
     /// The first event that it had not offered when the present lap began.
     pub(crate) lap_began: EventId,
     /// For how long it has kept the run from ending.
@@ -109,9 +111,6 @@ impl Source {
 }
 
 impl RunControl {
-    /// `StopAt` with this event means: go on.
-    pub const NO_END: EventId = EventId(u64::MAX);
-
     /// Nothing is prepared.
     pub fn new(config: Config) -> Self {
         Self {
@@ -194,8 +193,7 @@ impl RunControl {
             (Command::Resume, Phase::Pausing { .. } | Phase::Paused) if self.config.leads => {
                 self.phase = Phase::Running;
                 self.sources.iter_mut().for_each(|source| source.next = None);
-                let end = self.end.unwrap_or(Self::NO_END);
-                self.tell_live(|_| Tell::StopAt(end));
+                self.tell_live(|_| Tell::Resume);
             }
             (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed | Phase::Starting) => {
                 self.leave(Cause::Command);
@@ -237,7 +235,11 @@ impl RunControl {
             return Vec::new();
         }
         let end = self.end.filter(|_| self.config.leads).map(|end| Tell::StopAt(self.end_for(source, end)));
-        [Some(Tell::Start), end, self.holds_sources().then_some(Tell::Pause)].into_iter().flatten().collect()
+        let held = match self.holds_sources() {
+            true => Some(Tell::Pause),
+            false => self.config.leads.then_some(Tell::Resume),
+        };
+        [Some(Tell::Start), end, held].into_iter().flatten().collect()
     }
 
     /// The connection of a source is down; it may come back.
@@ -261,12 +263,18 @@ impl RunControl {
         }
     }
 
-    /// A source was told by the builder that leads where to end, or to go on. Either way it accepts events again, and
+    /// The builder that leads has begun the run or had it go on, as a source passes on. It accepts events again, and
     /// time counts for those that do not: one that is gone must not keep this builder from believing the others.
-    pub fn relayed(&mut self, source: usize, end: EventId) {
+    pub fn runs_elsewhere(&mut self, source: usize) {
         let source = &mut self.sources[source];
-        source.relayed = Some(end);
+        source.runs_elsewhere = true;
         source.next = None;
+    }
+
+    /// The builder that leads ends the run in front of this event, as a source passes on, which goes on up to there.
+    pub fn ends_elsewhere(&mut self, source: usize, end: EventId) {
+        self.runs_elsewhere(source);
+        self.sources[source].end_elsewhere = Some(end);
     }
 
     /// A source has sent its final counters.

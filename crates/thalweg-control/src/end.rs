@@ -14,6 +14,8 @@ use thalweg_wire::EventId;
 
 /// How long sources go on at the end before it is looked at who is behind.
 const LAP: Duration = Duration::from_secs(1);
+/// Behind all events that there may be.
+const FOREVER: EventId = EventId(u64::MAX);
 /// How long sources have to say how far they are.
 const TIME_TO_ANSWER: Duration = Duration::from_secs(2);
 
@@ -138,7 +140,7 @@ impl RunControl {
 
     /// Whether all that are behind will be at the end in time; where one will not, the run ends where it is.
     fn end_lap(&mut self, lap: Duration, facts: &impl Facts) {
-        let end = self.end.unwrap_or(Self::NO_END);
+        let end = self.end.unwrap_or(FOREVER);
         let half = self.config.timeout / 2;
         let behind: Vec<usize> = (0..self.sources.len())
             .filter(|index| Self::counts(&self.sources[*index]) && facts.offered_until(*index) < end)
@@ -162,11 +164,11 @@ impl RunControl {
         if self.config.leads {
             return None;
         }
-        let known = self.end.unwrap_or(Self::NO_END);
+        let known = self.end.unwrap_or(FOREVER);
         // One that has ended, and been told good-bye, does not hear of an end that was moved since, nor pass it on.
-        let may_tell = |source: &Source| !source.ended || source.relayed.is_some_and(|end| end < known);
+        let may_tell = |source: &Source| !source.ended || source.end_elsewhere.is_some_and(|end| end < known);
         let voters = self.sources.iter().filter(|source| !source.out && may_tell(source));
-        let votes: Vec<EventId> = voters.clone().filter_map(|source| source.relayed).collect();
+        let votes: Vec<EventId> = voters.clone().filter_map(|source| source.end_elsewhere).collect();
         let needed = voters.count() / 2 + 1;
         let agreed = votes.iter().copied().find(|end| votes.iter().filter(|vote| *vote == end).count() >= needed);
         agreed.filter(|end| *end < known)
@@ -175,13 +177,13 @@ impl RunControl {
     /// Whether a source was told to end sooner than this builder knows of: others will say so, too, and until then what
     /// it does not have is not missing.
     pub fn is_told_sooner(&self, source: usize) -> bool {
-        let known = self.end.unwrap_or(Self::NO_END);
-        !self.config.leads && self.sources[source].relayed.is_some_and(|end| end < known)
+        let known = self.end.unwrap_or(FOREVER);
+        !self.config.leads && self.sources[source].end_elsewhere.is_some_and(|end| end < known)
     }
 
     /// Whether most sources say that the builder that leads has begun the run.
     pub(crate) fn is_started_elsewhere(&self) -> bool {
-        let told = self.sources.iter().filter(|source| source.relayed.is_some()).count();
+        let told = self.sources.iter().filter(|source| source.runs_elsewhere).count();
         !self.config.leads && 2 * told > self.sources.len()
     }
 

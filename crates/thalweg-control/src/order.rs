@@ -71,7 +71,9 @@ pub enum Tell {
     Start,
     /// Accept nothing for now, and say how far you are.
     Pause,
-    /// Go on up to this event, not included, and end there. [`RunControl::NO_END`](crate::RunControl::NO_END): go on.
+    /// Go on accepting, as far as you were to go.
+    Resume,
+    /// Go on up to this event, not included, and end there.
     StopAt(EventId),
 }
 

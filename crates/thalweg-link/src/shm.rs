@@ -29,7 +29,7 @@ use thalweg_arena::{
     Arena, Doorbell, HandoverError, MAX_CELLS, PAGE, PushError, Ring, RingReceiver, RingSender, Span, recv_fds,
     send_fds,
 };
-use thalweg_wire::{Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, Message, Refusal};
+use thalweg_wire::{Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, Message, Refusal, Sender};
 
 /// Arenas are made of whole huge pages.
 const ARENA_ROUNDING: u64 = 2 << 20;
@@ -422,20 +422,10 @@ impl SocketLink for ShmSource {
                     offered.release(below);
                     said.push(message);
                 }
-                Message::Hello(_)
-                | Message::Data { .. }
-                | Message::Offer(_)
-                | Message::Paused { .. }
-                | Message::End(_)
-                | Message::Losses(_)
-                | Message::Told { .. }
-                | Message::Heard(_)
-                | Message::Left(_)
-                | Message::Passed { .. }
-                | Message::Refuse { .. } => {
+                Message::Ignored { .. } => {}
+                message if message.sender() != Sender::Builder => {
                     return Err(LinkError::Protocol(format!("unexpected from a builder over a ring: {message:?}")));
                 }
-                Message::Ignored { .. } => {}
                 _ => said.push(message),
             }
             Ok(())
@@ -659,13 +649,10 @@ impl SocketLink for ShmBuilder {
                     }
                     Received::Message(message)
                 }
-                Message::Paused { .. }
-                | Message::Told { .. }
-                | Message::End(_)
-                | Message::Heard(_)
-                | Message::Left(_)
-                | Message::Passed { .. } => Received::Message(message),
-                Message::Ignored { .. } => return Ok(()),
+                // Memory loses nothing.
+                Message::Ignored { .. } | Message::Losses(_) => return Ok(()),
+                Message::Hello(_) => return Err(LinkError::Protocol("the source said hello twice".into())),
+                message if message.sender() == Sender::Source => Received::Message(message),
                 _ => return Err(LinkError::Protocol(format!("unexpected from a source over a ring: {message:?}"))),
             });
             Ok(())

@@ -34,9 +34,13 @@ pub use trigger::try_programs;
 
 /// A connection that has not said who it is after this time is closed.
 const GREETING_TIME: Duration = Duration::from_secs(5);
-/// A source that owes bytes and sends none for this time, or for the deadline where that is longer, is cut off. Three
-/// losses in a row make TCP wait for nearly as long.
+/// A source that owes bytes and does not get on for this time, or for the deadline where that is longer, is cut off.
+/// Three losses in a row make TCP wait for nearly as long.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// A source gets on where it has answered a whole fetch, or sent so many bytes.
+const LEAST_PROGRESS: u64 = 16 << 10;
+/// One that was cut off so often, and did not get on in between, is given up.
+const MOST_CUTS: u32 = 3;
 /// How long a source's final counters wait until it is known where the run ends.
 const END_KNOWN_TIME: Duration = Duration::from_secs(2);
 /// Connections that are let in before others have their turn.
@@ -141,13 +145,19 @@ struct Connection {
     since: Duration,
     /// Something was asked for in this turn.
     asked: bool,
-    /// Fetches under way, when a part of what they ask for last came, and how much had come by then.
+    /// Fetches under way, when the source last got on with them, and how many bytes it had brought by then.
     fetching: usize,
     delivered: Duration,
-    copied: u64,
+    progress_at: u64,
     /// What it had brought, and what was known of losses, when we last looked.
     received: u64,
     losses: Losses,
+}
+
+impl Connection {
+    fn gets_on(&mut self, received: u64, now: Duration) {
+        (self.delivered, self.progress_at) = (now, received);
+    }
 }
 
 /// What is known of a source beside its final counters.
@@ -161,6 +171,8 @@ struct SourceState {
     /// Its device waits for a slot: nothing is lost where it hears a little later that one is free.
     patient: bool,
     dismissed: bool,
+    /// How often it was cut off since it last got on.
+    cuts: u32,
     /// Its final counters, and since when they wait until it is known where the run ends.
     early_end: Option<(Accounts, Duration)>,
 }
@@ -337,10 +349,15 @@ impl BuilderNode {
                     self.close(index, &LinkError::Protocol("it did not say who it is".into()));
                 }
                 Some(source) if self.owes(source) && now > connection.delivered + self.answer_time() => {
-                    let (source, peer) = (&self.ids[source].1, &connection.peer);
-                    tracing::warn!(source, %peer, "connection cut: the source owes data and is silent");
+                    let (name, peer) = (&self.ids[source].1, &connection.peer);
+                    tracing::warn!(source = name, %peer, "connection cut: the source owes data and does not get on");
+                    self.sources[source].cuts += 1;
                     // A hung source may come to life again: that is not a breach of the rules.
                     self.close(index, &LinkError::Closed);
+                    if self.sources[source].cuts >= MOST_CUTS {
+                        let time = humantime::format_duration(self.answer_time());
+                        self.expel(source, &format!("{MOST_CUTS} times it owed data and did not get on for {time}"));
+                    }
                 }
                 _ => {}
             }
@@ -492,7 +509,8 @@ impl BuilderNode {
     /// Lets no deadline pass while it is this builder that keeps sources from going on.
     fn hold_clock(&mut self, now: Duration) {
         self.builder.stalled(self.stalled || self.undecided || self.control.holds_sources(), now);
-        self.control.held_up(self.stalled && self.blocks.failure.is_none());
+        // Of blocks that wait for sources, no source may make a run last longer than its timeout.
+        self.control.held_up(self.stalled && self.disk_has_blocks() && self.blocks.failure.is_none());
     }
 
     /// Asks for more of a slot that is being fetched. False where there is none.
@@ -530,11 +548,14 @@ impl BuilderNode {
     fn stall(&mut self, now: Duration) {
         self.stalled = true;
         self.hold_clock(now);
-        let disk = self.blocks.recorder().is_some_and(|recorder| recorder.in_flight() > 0);
-        if disk && self.stalled_at.is_none() {
+        if self.disk_has_blocks() && self.stalled_at.is_none() {
             self.stalled_at = Some(now);
             self.shown.stalls += 1;
         }
+    }
+
+    fn disk_has_blocks(&self) -> bool {
+        self.blocks.recorder().is_some_and(|recorder| recorder.in_flight() > 0)
     }
 
     fn flush(&mut self) {

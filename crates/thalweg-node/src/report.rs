@@ -29,6 +29,13 @@ pub struct SourceReport {
     /// What a device that works by itself has counted, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub device: BTreeMap<String, u64>,
+    /// Fragments that the device was to give at its rate, and that were not taken, because it waits where all slots are
+    /// full (policy `block`).
+    #[serde(default)]
+    pub not_taken: u64,
+    /// For how long it waited so.
+    #[serde(default)]
+    pub dead_seconds: f64,
     /// How often the device had to wait.
     pub blocked: u64,
     /// Bytes copied by the device's code, and on the way out.

@@ -20,7 +20,7 @@ use thalweg_arena::{ArenaError, SlotPool};
 use thalweg_control::Command;
 use thalweg_device::{Acquisition, Description, Device};
 use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
-use thalweg_wire::{Accounts, Capabilities, Hello, Message, RunNumber, SourceId, TaiNanos, record_len};
+use thalweg_wire::{Accounts, Capabilities, DeadTime, Hello, Message, RunNumber, SourceId, TaiNanos, record_len};
 
 /// What a source node is made from.
 #[derive(Debug)]
@@ -126,6 +126,7 @@ pub struct SourceNode {
     next_event: u64,
     end_at: Option<u64>,
     due: Option<Duration>,
+    dead: Dead,
     sequence: u32,
     blocked: bool,
     begun: Duration,
@@ -141,6 +142,16 @@ pub struct SourceNode {
     came: bool,
     /// Its last messages to builders.
     leaving: Leaving,
+    /// Why a builder that had begun the run takes no further part.
+    failure: Option<NodeError>,
+}
+
+/// When it could take nothing, where its device has a rate and waits.
+#[derive(Debug, Default)]
+struct Dead {
+    time: DeadTime,
+    /// Counted up to here, while it goes on.
+    since: Option<Duration>,
 }
 
 /// What it has taken from its device.
@@ -171,7 +182,7 @@ impl Node for SourceNode {
 
     fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<SourceReport>, NodeError> {
         if self.leaving.has_begun() {
-            return Ok(self.leave(woken));
+            return self.leave(woken);
         }
         self.came |= woken.contains(&DEVICE);
         if woken.contains(&BELL) {
@@ -188,7 +199,7 @@ impl Node for SourceNode {
         self.flush()?;
         handle.show(|| self.snapshot());
         let done = self.builders.iter().all(|builder| builder.done);
-        Ok(if done { self.leave(woken) } else { None })
+        if done { self.leave(woken) } else { Ok(None) }
     }
 
     /// Nothing to wait for where memory alone is to be looked at again.
@@ -260,6 +271,7 @@ impl SourceNode {
             next_event: 0,
             end_at: None,
             due: None,
+            dead: Dead::default(),
             sequence: 0,
             blocked: false,
             begun,
@@ -270,6 +282,7 @@ impl SourceNode {
             sleeps_until: None,
             came: false,
             leaving: Leaving::default(),
+            failure: None,
             settings,
             pool,
             builders,
@@ -289,8 +302,11 @@ impl SourceNode {
     }
 
     /// Says its last, and then what it did.
-    fn leave(&mut self, woken: &[u64]) -> Option<SourceReport> {
-        self.leaving.turn(&mut self.endpoints, woken, self.clock.now()).then(|| self.report())
+    fn leave(&mut self, woken: &[u64]) -> Result<Option<SourceReport>, NodeError> {
+        if !self.leaving.turn(&mut self.endpoints, woken, self.clock.now()) {
+            return Ok(None);
+        }
+        self.failure.take().map_or_else(|| Ok(Some(self.report())), Err)
     }
 
     /// Carries out what was asked for from outside. A source that is told to stop ends its own part of the run.
@@ -298,7 +314,8 @@ impl SourceNode {
         handle.clear();
         while let Some(command) = handle.next_command() {
             match command {
-                Command::Stop if self.phase != Phase::Waiting => self.end_at = Some(self.next_event),
+                Command::Stop if self.phase == Phase::Ending => {}
+                Command::Stop if self.phase != Phase::Waiting => self.end(),
                 Command::Stop | Command::Abort => return Err(NodeError::Stopped),
                 Command::Start | Command::Pause | Command::Resume => {
                     tracing::warn!("a source cannot {command}: it does what its builders say");
@@ -368,6 +385,8 @@ impl SourceNode {
             dropped_oldest: total.dropped_oldest,
             lost_in_device: self.shown.lost_in_device,
             device: self.device_counters(),
+            not_taken: self.dead.time.fragments,
+            dead_seconds: Duration::from_nanos(self.dead.time.nanos).as_secs_f64(),
             blocked: self.shown.stalls,
             copied_bytes: total.copied_bytes,
             cpu_seconds: (self.clock.cpu() - self.cpu_before).as_secs_f64(),

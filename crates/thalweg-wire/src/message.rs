@@ -16,7 +16,7 @@ pub const MESSAGE_LEN: usize = 64;
 /// `TWMS` in a little-endian dump.
 pub const MESSAGE_MAGIC: u32 = u32::from_le_bytes(*b"TWMS");
 /// The version of the conversation this crate speaks.
-pub const PROTOCOL_VERSION: u8 = 1;
+pub const PROTOCOL_VERSION: u8 = 2;
 
 bitflags::bitflags! {
     /// What one end of a link does that not every end does. A source says in [`Hello`] what it does, the builder
@@ -280,6 +280,27 @@ pub struct Losses {
     pub again: u64,
 }
 
+/// What a source's device was to give at its rate, and the source did not take, because all slots were full and it waits
+/// then (policy `block`). In all since the run began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeadTime {
+    /// For how long nothing could be taken, in nanoseconds.
+    pub nanos: u64,
+    /// How many fragments there would have been.
+    pub fragments: u64,
+}
+
+/// Which end of a link sends a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sender {
+    /// A source.
+    Source,
+    /// A builder.
+    Builder,
+    /// Either of them.
+    Either,
+}
+
 /// A source's final counters at the end of a run, for one builder's share of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accounts {
@@ -347,8 +368,10 @@ pub enum Message {
         /// The first ticket that is not released.
         below: u64,
     },
-    /// B→S: stop for a moment and tell me how far you are.
+    /// B→S: accept nothing for now, and tell me how far you are.
     Pause,
+    /// B→S: go on accepting, as far as you were to go.
+    Resume,
     /// S→B: this is the first event I have not accepted.
     Paused {
         /// The event.
@@ -365,11 +388,15 @@ pub enum Message {
     End(Accounts),
     /// S→B: how much was lost on the way so far.
     Losses(Losses),
-    /// S→B: to the other builders: builder 0 has told me to go on up to this event.
-    Told {
+    /// S→B: to the other builders: builder 0 has begun the run, or had it go on.
+    Running,
+    /// S→B: to the other builders: builder 0 ends the run in front of this event.
+    EndsAt {
         /// The event.
         end: EventId,
     },
+    /// S→B: what my device was to give so far, and I did not take.
+    DeadTime(DeadTime),
     /// B→S: from builder 0: these events are to be built there.
     Assign(Assign),
     /// B→S: how much I can take.
@@ -406,7 +433,7 @@ pub enum MessageError {
     #[error("message magic is {0:#010x}, expected 0x534d5754 (\"TWMS\"): the peer does not speak the Thalweg protocol")]
     Magic(u32),
     /// Another version.
-    #[error("the peer speaks protocol version {0}, this program speaks version 1")]
+    #[error("the peer speaks protocol version {0}, this program speaks version {PROTOCOL_VERSION}")]
     Version(u8),
     /// The checksum does not match.
     #[error("message CRC32C is {found:#010x}, computed {computed:#010x}")]
@@ -438,7 +465,7 @@ const STOP_AT: u8 = 11;
 const END: u8 = 12;
 const BYE: u8 = 13;
 const LOSSES: u8 = 14;
-const TOLD: u8 = 15;
+const ENDS_AT: u8 = 15;
 // 16 is reserved: `Region`, in docs/wire.md.
 const ASSIGN: u8 = 17;
 const ROOM: u8 = 18;
@@ -446,6 +473,9 @@ const HEARD: u8 = 19;
 const LEAVE_OUT: u8 = 20;
 const LEFT: u8 = 21;
 const PASSED: u8 = 22;
+const RESUME: u8 = 23;
+const RUNNING: u8 = 24;
+const DEAD_TIME: u8 = 25;
 
 impl Message {
     /// Who does not know one of these kinds ignores it. Nothing follows it but its 64 bytes.
@@ -454,6 +484,36 @@ impl Message {
     pub const MAX_DESCRIPTION: u32 = 16 * 1024;
     /// The longest text that may follow a refusal.
     pub const MAX_REFUSAL_TEXT: u32 = 1024;
+
+    /// Which end of a link sends it.
+    pub fn sender(&self) -> Sender {
+        match self {
+            Self::Hello(_)
+            | Self::Offer(_)
+            | Self::Data { .. }
+            | Self::Paused { .. }
+            | Self::Running
+            | Self::EndsAt { .. }
+            | Self::DeadTime(_)
+            | Self::End(_)
+            | Self::Losses(_)
+            | Self::Heard(_)
+            | Self::Left(_)
+            | Self::Passed { .. } => Sender::Source,
+            Self::Welcome(_)
+            | Self::Start { .. }
+            | Self::Fetch { .. }
+            | Self::Release { .. }
+            | Self::Pause
+            | Self::Resume
+            | Self::StopAt { .. }
+            | Self::Assign(_)
+            | Self::Room(_)
+            | Self::LeaveOut { .. }
+            | Self::Bye => Sender::Builder,
+            Self::Refuse { .. } | Self::Ignored { .. } => Sender::Either,
+        }
+    }
 
     /// Bytes that follow this message on a stream.
     pub fn body_len(&self) -> usize {
@@ -501,6 +561,7 @@ impl Message {
                 RELEASE
             }
             Self::Pause => PAUSE,
+            Self::Resume => RESUME,
             Self::Paused { next, asked_by } => {
                 w.u64(next.0).u32(asked_by);
                 PAUSED
@@ -518,9 +579,14 @@ impl Message {
                 w.u64(l.sent).u64(l.again);
                 LOSSES
             }
-            Self::Told { end } => {
+            Self::Running => RUNNING,
+            Self::EndsAt { end } => {
                 w.u64(end.0);
-                TOLD
+                ENDS_AT
+            }
+            Self::DeadTime(dead) => {
+                w.u64(dead.nanos).u64(dead.fragments);
+                DEAD_TIME
             }
             Self::Assign(a) => {
                 w.u64(a.first.0).u64(a.count).u32(a.builder);
@@ -595,9 +661,12 @@ impl Message {
             }
             RELEASE => Self::Release { below: r.u64() },
             PAUSE => Self::Pause,
+            RESUME => Self::Resume,
             PAUSED => Self::Paused { next: EventId(r.u64()), asked_by: r.u32() },
             STOP_AT => Self::StopAt { end: EventId(r.u64()) },
-            TOLD => Self::Told { end: EventId(r.u64()) },
+            RUNNING => Self::Running,
+            ENDS_AT => Self::EndsAt { end: EventId(r.u64()) },
+            DEAD_TIME => Self::DeadTime(DeadTime { nanos: r.u64(), fragments: r.u64() }),
             END => Self::End(Accounts {
                 accepted: r.u64(),
                 dropped_newest: r.u64(),
@@ -768,7 +837,10 @@ mod tests {
             Message::Pause,
             Message::Paused { next: EventId(1234), asked_by: 2 },
             Message::StopAt { end: EventId(1240) },
-            Message::Told { end: EventId(1240) },
+            Message::Resume,
+            Message::Running,
+            Message::EndsAt { end: EventId(1240) },
+            Message::DeadTime(DeadTime { nanos: 1 << 40, fragments: 12 }),
             Message::End(Accounts {
                 accepted: 1,
                 dropped_newest: 2,
@@ -809,12 +881,12 @@ mod tests {
         }
     }
 
-    /// The bytes are the contract with other implementations: version 1 keeps them.
+    /// The bytes are the contract with other implementations: version 2 keeps them.
     #[test]
     fn golden_bytes() {
         let bytes = Message::Fetch { ticket: 0x0102, offset: 0x40, length: 0x1000 }.encode();
         let hex: String = bytes[..32].iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "54574d5301060000020100000000000040000000001000000000000000000000");
+        assert_eq!(hex, "54574d5302060000020100000000000040000000001000000000000000000000");
         assert_eq!(bytes[60..], crc32c(&bytes[..60]).to_le_bytes());
         let bytes = Message::Heard(Heard {
             room: Room { builder: 2, closed_below: EventId(0x0102), room: 0x20, closed: 0x0304 },
@@ -825,7 +897,7 @@ mod tests {
         let hex: String = bytes.encode()[..56].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
-            "54574d5301130000020100000000000020000000000000000403000000000000020000000100000006050000000000000807000000000000"
+            "54574d5302130000020100000000000020000000000000000403000000000000020000000100000006050000000000000807000000000000"
         );
     }
 
@@ -840,14 +912,14 @@ mod tests {
     #[test]
     fn a_wrong_version_is_told_from_garbage() {
         let mut bytes = Message::Bye.encode();
-        bytes[4] = 2;
-        assert_eq!(Message::decode(&bytes), Err(MessageError::Version(2)));
+        bytes[4] = 1;
+        assert_eq!(Message::decode(&bytes), Err(MessageError::Version(1)));
         assert_eq!(Message::decode(&[b'G'; 64]), Err(MessageError::Magic(0x4747_4747)));
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..25, 190u8..], tail: [u8; 28], valid_crc: bool) {
+        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..28, 190u8..], tail: [u8; 28], valid_crc: bool) {
             let mut cell = [0u8; MESSAGE_LEN];
             cell[..32].copy_from_slice(&bytes);
             cell[32..60].copy_from_slice(&tail);

@@ -1,8 +1,10 @@
 //! A device that knows what it had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use thalweg_device::{Description, Device, DeviceError, Filled};
+use std::time::Duration;
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, Device, DeviceError, Filled, Frame};
 use thalweg_wire::{EventId, PayloadType, Status, mix};
 
 /// What became of an event's fragment at its device.
@@ -12,6 +14,8 @@ pub enum Had {
     Filled,
     /// It was passed over, because no slot was free.
     Skipped,
+    /// The device lost it: it had no slot, or was unplugged.
+    Lost,
 }
 
 /// What a device had, by event.
@@ -84,5 +88,108 @@ impl Device for WorldDevice {
 
     fn skip(&mut self, event: EventId) -> Filled {
         self.step(event, Had::Skipped)
+    }
+}
+
+/// Buffers that a device that works by itself has at a time.
+const DEPTH: u32 = 4;
+
+/// Until when a device is unplugged.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Plug(Arc<AtomicU64>);
+
+impl Plug {
+    pub(crate) fn pull_until(&self, at: Duration) {
+        self.0.fetch_max(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn is_in(&self, now: Duration) -> bool {
+        now >= self.out_until()
+    }
+
+    fn out_until(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// A device that works by itself, at a rate of its own, whether or not it has a buffer.
+#[derive(Debug)]
+pub(crate) struct WorldAcquisition {
+    device: WorldDevice,
+    interval: Duration,
+    plug: Plug,
+    buffers: VecDeque<Buffer>,
+    /// When its first frame was due, once it was started.
+    began: Option<Duration>,
+    away: bool,
+}
+
+impl WorldAcquisition {
+    pub(crate) fn new(device: WorldDevice, rate: f64, plug: Plug) -> Self {
+        let interval = Duration::from_secs_f64(1.0 / rate);
+        Self { device, interval, plug, buffers: VecDeque::new(), began: None, away: false }
+    }
+
+    /// Loses what is due by now.
+    fn lose(&mut self, due: u64) -> Acquired {
+        let first = self.device.next;
+        (first..due).for_each(|event| {
+            self.device.step(EventId(event), Had::Lost);
+        });
+        Acquired::Lost { first, count: due - first }
+    }
+}
+
+impl Acquisition for WorldAcquisition {
+    fn description(&self) -> &Description {
+        self.device.description()
+    }
+
+    fn max_payload(&self) -> usize {
+        self.device.max_payload()
+    }
+
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    fn post(&mut self, buffer: Buffer) {
+        self.buffers.push_back(buffer);
+    }
+
+    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        let began = *self.began.get_or_insert(now);
+        let passed = (now - began).as_nanos() / self.interval.as_nanos().max(1);
+        let due = u64::try_from(passed + 1).unwrap_or(u64::MAX).min(self.device.events);
+        self.away = !self.plug.is_in(now);
+        if self.device.next >= self.device.events {
+            return Ok(Acquired::Over);
+        }
+        if self.away || self.device.next >= due {
+            return Ok(Acquired::NotYet);
+        }
+        // What it has no buffer for is lost; the last ones are filled.
+        let kept = u64::try_from(self.buffers.len()).unwrap_or(u64::MAX);
+        if due - self.device.next > kept {
+            return Ok(self.lose(due - kept));
+        }
+        let Some(mut buffer) = self.buffers.pop_front() else { return Ok(Acquired::NotYet) };
+        let number = self.device.next;
+        let len = self.device.next_len().unwrap_or(0);
+        let filled = self.device.fill(EventId(number), &mut buffer.payload()[..len])?;
+        Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied: 0 }))
+    }
+
+    fn is_away(&self) -> bool {
+        self.away
+    }
+
+    fn next_time(&self) -> Option<Duration> {
+        let began = self.began?;
+        if self.away {
+            return Some(self.plug.out_until());
+        }
+        let next = u32::try_from(self.device.next).unwrap_or(u32::MAX);
+        Some(began + self.interval.saturating_mul(next))
     }
 }

@@ -16,6 +16,8 @@ pub enum Medium {
     Frames,
     /// Shared memory.
     Memory,
+    /// TCP, through the kernel's loopback.
+    Stream,
 }
 
 /// A system and what happens to it.
@@ -68,6 +70,8 @@ pub struct SourcePlan {
     pub longest: usize,
     /// What it does when all slots are full.
     pub policy: Policy,
+    /// Its device works by itself: it is given slots, and counts what it loses for want of one.
+    pub acquires: bool,
 }
 
 /// A node.
@@ -98,12 +102,16 @@ pub enum Fault {
     Disk(usize, Option<DiskFault>),
     /// The disk of a builder is stuck for so long.
     DiskStuck(usize, Duration),
+    /// The device of a source, which works by itself, is unplugged for so long.
+    Unplugged(usize, Duration),
     /// The date of a node's host is set, so many milliseconds from the true one.
     Date(NodeName, i64),
 }
 
 /// Whatever happened, the builder that leads is told to stop then.
 pub(crate) const LAST_WORD: Duration = Duration::from_secs(8);
+/// Seeds below this one draw what worlds had at first, so that those that are kept keep their meaning.
+const FIRST_SEEDS: u64 = 1 << 20;
 /// `deadline` of builders.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// Of a thousand datagrams, how many may be lost and the run be complete nevertheless.
@@ -148,8 +156,27 @@ impl Plan {
         let count = if random.once_in(4) { 0 } else { random.logarithmic(1..10) };
         let at = |random: &mut Random| Duration::from_millis(random.logarithmic(20..8000));
         plan.faults = (0..count).map(|_| (at(&mut random), plan.draw_fault(&mut random))).collect();
+        if seed >= FIRST_SEEDS {
+            plan.add(&mut random);
+        }
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
+    }
+
+    /// Draws what was added to worlds later.
+    fn add(&mut self, random: &mut Random) {
+        if random.once_in(4) {
+            self.medium = Medium::Stream;
+        }
+        for at in 0..self.sources.len() {
+            let source = &mut self.sources[at];
+            // A device that works by itself has a rate of its own, and slots for one fragment each.
+            source.acquires = source.rate.is_some() && random.once_in(4);
+            if source.acquires && random.once_in(2) {
+                let when = Duration::from_millis(random.logarithmic(20..8000));
+                self.faults.push((when, Fault::Unplugged(at, random.millis(0..4000))));
+            }
+        }
     }
 
     fn draw_fault(&self, random: &mut Random) -> Fault {
@@ -188,9 +215,18 @@ impl Plan {
 
     /// Whether nothing in it keeps a run from being complete.
     pub fn is_harmless(&self) -> bool {
-        // A device that has no more than others lets their last events be incomplete; and one that is too slow for the
-        // number of events to come is not waited for when the run is told to end.
+        // A device that has no more than others lets their last events be incomplete.
         let end = self.events.unwrap_or(u64::MAX);
+        let is_harmless =
+            |source: &SourcePlan| source.policy == Policy::Block && source.events >= end && !source.acquires;
+        let ends = |(_, fault): &(Duration, Fault)| matches!(fault, Fault::Command(_, Command::Abort));
+        self.is_orderly() && !self.faults.iter().any(ends) && self.sources.iter().all(is_harmless)
+    }
+
+    /// Whether nothing in it keeps a source from ending with its final counters, at builders that are not told to end at
+    /// once.
+    pub fn is_orderly(&self) -> bool {
+        // A source that is too slow for the number of events to come is not waited for when the run is told to end.
         // Nor is one that is slower than level 2 decides: no end lies in front of an event that it has decided on.
         let decided = if self.levels[0].is_some() { Some(MOST_OPEN * self.builders as u64) } else { None };
         let in_time = |rate: f64| self.events.or(decided).is_none_or(|events| events as f64 / rate < 6.0);
@@ -198,14 +234,16 @@ impl Plan {
             return false;
         }
         let is_bearable = |network: &Impairments| network.lost <= MOST_LOST;
-        let is_harmless = |fault: &Fault| match fault {
+        let is_orderly = |fault: &Fault| match fault {
             Fault::Network(network) => is_bearable(network),
-            fault => fault.is_harmless(),
+            fault => fault.is_orderly(),
         };
-        is_bearable(&self.network)
-            && self.is_stopped_gently()
-            && self.faults.iter().all(|(_, fault)| is_harmless(fault))
-            && self.sources.iter().all(|source| source.policy == Policy::Block && source.events >= end)
+        is_bearable(&self.network) && self.is_stopped_gently() && self.faults.iter().all(|(_, fault)| is_orderly(fault))
+    }
+
+    /// Whether a builder is told to end its run at once.
+    pub fn is_aborted(&self, builder: usize) -> bool {
+        self.faults.iter().any(|(_, fault)| *fault == Fault::Command(builder, Command::Abort))
     }
 
     /// Whether no builder is told to stop before the run has begun there, or twice.
@@ -275,6 +313,7 @@ impl SourcePlan {
             longest,
             // A device that never waits would drop without end.
             policy: if rate.is_some() { policy } else { Policy::Block },
+            acquires: false,
         }
     }
 }
@@ -293,11 +332,10 @@ fn foul(random: &mut Random) -> Impairments {
 }
 
 impl Fault {
-    /// Whether a run that it happens to is complete nevertheless.
-    fn is_harmless(&self) -> bool {
+    /// Whether sources end with their final counters nevertheless.
+    fn is_orderly(&self) -> bool {
         match self {
-            Self::Command(_, command) => !matches!(command, Command::Abort),
-            Self::Network(_) | Self::Date(..) => true,
+            Self::Command(..) | Self::Network(_) | Self::Date(..) | Self::Unplugged(..) => true,
             // A run waits as long for its disk.
             Self::DiskStuck(..) => true,
             Self::Stopped(_, time) => *time < Duration::from_millis(500),

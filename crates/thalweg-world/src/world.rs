@@ -1,7 +1,7 @@
 //! The nodes, and the time that passes between their turns.
 
 use crate::clock::HostClock;
-use crate::device::{Truth, WorldDevice};
+use crate::device::{Plug, Truth, WorldAcquisition, WorldDevice};
 use crate::plan::{DEADLINE, Fault, LAST_WORD, Medium, NodeName, Plan, TIMEOUT};
 use crate::random::Random;
 use std::collections::BTreeMap;
@@ -34,6 +34,8 @@ pub struct World {
     sources: Vec<Member<SourceNode>>,
     disks: Vec<SimulatedDisk>,
     truths: Vec<Truth>,
+    /// Of the devices of sources.
+    plugs: Vec<Plug>,
     runs: PathBuf,
     /// For how long nodes stood still, and disks.
     held_up: Duration,
@@ -97,6 +99,7 @@ impl World {
                 match plan.medium {
                     Medium::Frames => Address::new(network.kind(), &format!("b{index}")),
                     Medium::Memory => Address::here(LinkKind::SHM, directory, &format!("b{index}")),
+                    Medium::Stream => Address::new(LinkKind::TCP, "127.0.0.1:0"),
                 }
                 .expect("an address"),
             ];
@@ -119,6 +122,7 @@ impl World {
             network,
             disks,
             truths,
+            plugs: plan.sources.iter().map(|_| Plug::default()).collect(),
             runs,
             held_up: Duration::ZERO,
             asked_to_stop: Vec::new(),
@@ -169,11 +173,16 @@ impl World {
         SourceSettings {
             name: format!("s{index}"),
             id: SourceId::new(1, u16::try_from(index).unwrap_or(u16::MAX)),
-            feed: Feed::Device(Box::new(device)),
+            feed: match source.rate.filter(|_| source.acquires) {
+                Some(rate) => {
+                    Feed::Acquisition(Box::new(WorldAcquisition::new(device, rate, self.plugs[index].clone())))
+                }
+                None => Feed::Device(Box::new(device)),
+            },
             builders: builders.to_vec(),
             adapter: None,
             congestion: None,
-            rate: source.rate.map(|rate| EventRate::try_from(rate).expect("a rate")),
+            rate: source.rate.filter(|_| !source.acquires).map(|rate| EventRate::try_from(rate).expect("a rate")),
             burst: 1,
             policy: source.policy,
             slots: source.slots.0,
@@ -277,6 +286,10 @@ impl World {
                 {
                     self.network.part(*source, *builder, now + time);
                 }
+            }
+            Fault::Unplugged(source, time) => {
+                self.held_up += time;
+                self.plugs[source].pull_until(now + time);
             }
             Fault::Killed(NodeName::Source(at)) => self.sources[at].node = None,
             Fault::Disk(builder, fault) => self.disks[builder].fault(fault),

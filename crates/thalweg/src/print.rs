@@ -279,7 +279,7 @@ pub(crate) fn fragments(came: u64, missing: u64) -> String {
 /// they accepted and what became of it; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
-    const COLUMNS: [(&str, Get); 15] = [
+    const COLUMNS: [(&str, Get); 16] = [
         ("accepted", |e| e.accepted.into()),
         ("recorded", |e| e.recorded.into()),
         ("discarded", |e| e.discarded.into()),
@@ -293,6 +293,7 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
         ("empty", |e| e.empty.into()),
         ("damaged", |e| e.damaged.into()),
         ("skipped", |e| e.skipped.into()),
+        ("not taken", |e| e.not_taken.into()),
         ("duplicates", |e| e.duplicates.into()),
         ("unaccounted", |e| e.unaccounted.into()),
     ];
@@ -337,7 +338,7 @@ fn is_remarkable(entry: &LedgerEntry) -> bool {
     let meant = [*recorded, *discarded, *rejected, *beyond_end].into_iter().fold(0, u64::saturating_add);
     meant != *accepted
         || entry.unaccounted != 0
-        || entry.skipped + entry.damaged + entry.duplicates > 0
+        || entry.skipped + entry.damaged + entry.duplicates + entry.not_taken > 0
         || !entry.final_counters
 }
 
@@ -352,6 +353,14 @@ fn source_text(report: &SourceReport) -> String {
         count(dropped_oldest),
         times(*blocked)
     );
+    if report.not_taken > 0 {
+        let _ = writeln!(
+            text,
+            "  dead time {:.2} s: {} not taken from the device, all slots were full",
+            report.dead_seconds,
+            many(report.not_taken, "fragment")
+        );
+    }
     if !report.device.is_empty() {
         let said = counted(report.device.iter());
         let _ = writeln!(text, "  the device: lost {}; {said}", count(report.lost_in_device));

@@ -504,11 +504,15 @@ impl World {
                     }
                 }
             }
+            Tell::Resume => {
+                it.paused = false;
+                self.nodes[1..].iter_mut().for_each(|node| node.control.runs_elsewhere(source));
+            }
             Tell::StopAt(end) => {
                 it.paused = false;
                 it.end = end.0;
                 for node in &mut self.nodes[1..] {
-                    node.control.relayed(source, claim.unwrap_or(end));
+                    node.control.ends_elsewhere(source, claim.unwrap_or(end));
                 }
             }
         }

@@ -108,7 +108,7 @@ fn a_builder_whose_sources_go_on_up_to_the_end_does_not_hold_them_any_more() {
     control.paused(0, EventId(5), 0);
     control.time(SECOND, &offered(5));
     assert!(control.holds_sources());
-    control.relayed(0, EventId(7));
+    control.ends_elsewhere(0, EventId(7));
     control.time(SECOND, &offered(5));
     assert_eq!(control.end(), None, "one source does not decide");
     assert!(!control.holds_sources(), "time has to pass for those that are gone to be given up");
@@ -168,16 +168,16 @@ fn a_run_of_a_number_of_events_waits_for_who_gets_on_and_for_nobody_else() {
 fn a_source_that_was_told_to_end_sooner_than_is_known_here_has_not_missed_what_is_behind_that() {
     let mut control = running(false);
     assert!(!control.is_told_sooner(0));
-    control.relayed(0, EventId(50));
+    control.ends_elsewhere(0, EventId(50));
     assert!(control.is_told_sooner(0));
     // The others say the same: now it is known.
-    control.relayed(1, EventId(50));
-    control.relayed(2, EventId(50));
+    control.ends_elsewhere(1, EventId(50));
+    control.ends_elsewhere(2, EventId(50));
     control.time(2 * SECOND, &offered(40));
     assert_eq!((control.end(), control.is_told_sooner(0)), (Some(EventId(50)), false));
     // Of the first event is an order to end at once.
     let mut other = running(false);
-    (0..3).for_each(|source| other.relayed(source, EventId(0)));
+    (0..3).for_each(|source| other.ends_elsewhere(source, EventId(0)));
     other.time(2 * SECOND, &offered(40));
     assert_eq!(other.cause(), Some(&Cause::AbortElsewhere));
 }

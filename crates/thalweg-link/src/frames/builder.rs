@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use thalweg_arena::Span;
 use thalweg_frames::FrameIo;
-use thalweg_wire::{Announcement, Capabilities, Content, Head, Hello, IntervalMap, Losses, Message, Refusal};
+use thalweg_wire::{Announcement, Capabilities, Content, Head, Hello, IntervalMap, Losses, Message, Refusal, Sender};
 
 #[derive(Debug)]
 pub(crate) struct FrameBuilder {
@@ -108,15 +108,11 @@ impl FrameBuilder {
                 check_offer(&offer, hello.capabilities.contains(Capabilities::WITHDRAWS))?;
                 said.push(Received::Message(message));
             }
-            (
-                Message::Paused { .. }
-                | Message::Told { .. }
-                | Message::End(_)
-                | Message::Heard(_)
-                | Message::Left(_)
-                | Message::Passed { .. },
-                _,
-            ) => said.push(Received::Message(message)),
+            // Pieces are not messages; and what is lost on the way is known here.
+            (Message::Data { .. } | Message::Losses(_), _) => {
+                return protocol(format!("a message that datagrams have no use for: {message:?}"));
+            }
+            (message, _) if message.sender() == Sender::Source => said.push(Received::Message(message)),
             _ => return protocol(format!("the source sent a builder's message: {message:?}")),
         }
         Ok(())

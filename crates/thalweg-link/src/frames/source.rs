@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::Arena;
 use thalweg_frames::FrameIo;
-use thalweg_wire::{Announcement, Content, Disposition, HEAD_LEN, Head, Message, RECORD_ALIGN};
+use thalweg_wire::{Announcement, Content, Disposition, HEAD_LEN, Head, Message, RECORD_ALIGN, Sender};
 
 /// How often a hello of one length goes unanswered before a shorter one is tried.
 const TRIES: u32 = 3;
@@ -153,19 +153,10 @@ impl FrameSource {
                 self.offered.release(below);
                 said.push(message);
             }
-            Message::Hello(_)
-            | Message::Data { .. }
-            | Message::Offer(_)
-            | Message::Paused { .. }
-            | Message::End(_)
-            | Message::Losses(_)
-            | Message::Told { .. }
-            | Message::Heard(_)
-            | Message::Left(_)
-            | Message::Passed { .. } => {
+            Message::Ignored { .. } => {}
+            message if message.sender() == Sender::Source => {
                 return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
             }
-            Message::Ignored { .. } => {}
             _ => said.push(message),
         }
         Ok(())

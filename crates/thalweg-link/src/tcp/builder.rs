@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
 use thalweg_arena::Span;
-use thalweg_wire::{Announcement, Capabilities, Disposition, Losses, Message, Refusal};
+use thalweg_wire::{Announcement, Capabilities, Disposition, Losses, Message, Refusal, Sender};
 
 /// Bytes received from one link before others have their turn.
 const FAIR_SHARE: usize = 4 << 20;
@@ -217,12 +217,7 @@ impl TcpBuilder {
             }
             Message::Data { ticket, offset, length } => self.begin_payload(ticket, offset, length)?,
             Message::Losses(losses) => self.losses = losses,
-            Message::Paused { .. }
-            | Message::Told { .. }
-            | Message::End(_)
-            | Message::Heard(_)
-            | Message::Left(_)
-            | Message::Passed { .. } => said.push(Received::Message(message)),
+            message if message.sender() == Sender::Source => said.push(Received::Message(message)),
             _ => return protocol(format!("the source sent a builder's message: {message:?}")),
         }
         Ok(())

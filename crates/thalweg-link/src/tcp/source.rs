@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use thalweg_arena::Arena;
 use thalweg_tcp::sent_again;
-use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message};
+use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Sender};
 
 /// Room for messages from a builder: more than the longest, a refusal with its text.
 const INBOX: usize = 4096;
@@ -113,19 +113,10 @@ impl TcpSource {
                     self.offered.release(below);
                     said.push(message);
                 }
-                Message::Hello(_)
-                | Message::Data { .. }
-                | Message::Offer(_)
-                | Message::Paused { .. }
-                | Message::End(_)
-                | Message::Losses(_)
-                | Message::Told { .. }
-                | Message::Heard(_)
-                | Message::Left(_)
-                | Message::Passed { .. } => {
+                Message::Ignored { .. } => {}
+                message if message.sender() == Sender::Source => {
                     return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
                 }
-                Message::Ignored { .. } => {}
                 _ => said.push(message),
             }
         }

@@ -1,6 +1,6 @@
 //! Who connects to a builder, and what they say.
 
-use super::{ACCEPT_BACKOFF, BuilderNode, Connection, END_KNOWN_TIME, LET_IN_AT_ONCE};
+use super::{ACCEPT_BACKOFF, BuilderNode, Connection, END_KNOWN_TIME, LEAST_PROGRESS, LET_IN_AT_ONCE};
 use crate::{NodeError, Policy};
 use serde_json::json;
 use std::cmp::Reverse;
@@ -48,7 +48,7 @@ impl BuilderNode {
             asked: false,
             fetching: 0,
             delivered: now,
-            copied: 0,
+            progress_at: 0,
             received: 0,
             losses: Losses::default(),
         };
@@ -102,13 +102,12 @@ impl BuilderNode {
         let result = self.endpoints.receive(index, &mut said);
         self.came |= !said.is_empty();
         let Some(link) = self.endpoints.link(index) else { return };
-        let copied = link.copied();
-        if copied != connection.copied {
-            connection.copied = copied;
-            connection.delivered = self.clock.now();
-        }
         if let Some(source) = connection.source {
             let (received, losses) = (link.received(), link.losses());
+            if received >= connection.progress_at + LEAST_PROGRESS {
+                connection.gets_on(received, self.clock.now());
+                self.sources[source].cuts = 0;
+            }
             if received != connection.received {
                 self.builder.received(source, received - connection.received, self.clock.now());
                 connection.received = received;
@@ -143,6 +142,8 @@ impl BuilderNode {
             Received::Hello(..) => return Err(LinkError::Protocol("a second hello on one connection".into())),
             Received::Arrived { ticket, bytes } => {
                 connection.fetching = connection.fetching.saturating_sub(1);
+                connection.gets_on(connection.received, self.clock.now());
+                self.sources[source].cuts = 0;
                 self.arrived(source, ticket, bytes)?;
             }
             Received::Message(Message::Offer(offer)) => {
@@ -165,7 +166,9 @@ impl BuilderNode {
                 }
             }
             Received::Message(Message::Paused { next, asked_by }) => self.control.paused(source, next, asked_by),
-            Received::Message(Message::Told { end }) => self.control.relayed(source, end),
+            Received::Message(Message::Running) => self.control.runs_elsewhere(source),
+            Received::Message(Message::EndsAt { end }) => self.control.ends_elsewhere(source, end),
+            Received::Message(Message::DeadTime(dead)) => self.builder.dead_time(source, dead),
             Received::Message(Message::End(accounts)) => {
                 self.ended(source, accounts)?;
             }

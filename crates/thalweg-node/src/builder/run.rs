@@ -172,6 +172,7 @@ impl BuilderNode {
         let message = match tell {
             Tell::Start => Message::Start { run: self.run, first: self.first, at: self.began },
             Tell::Pause => Message::Pause,
+            Tell::Resume => Message::Resume,
             Tell::StopAt(end) => Message::StopAt { end },
         };
         if let Some(link) = self.sources[source].connection.and_then(|at| self.endpoints.link_mut(at)) {
@@ -187,7 +188,7 @@ impl BuilderNode {
     }
 
     /// Turns a source out of this run: it is not welcome again.
-    fn expel(&mut self, source: usize, why: &str) {
+    pub(super) fn expel(&mut self, source: usize, why: &str) {
         self.tally.reasons.push(format!("source {} ({}): {why}", self.ids[source].0, self.ids[source].1));
         self.sources[source].session = None;
         self.give_up(source, why);
@@ -196,14 +197,12 @@ impl BuilderNode {
     /// All sources are there: opens the run, and has them begin.
     fn begin(&mut self) -> Result<(), NodeError> {
         self.began = self.clock.date();
-        if let Err(error) = self.decide_by().and_then(|()| self.open_run()) {
+        if let Err(error) = self.prepare_trigger().and_then(|()| self.open_run()) {
             self.control.failed();
             self.refuse_all(Refusal::Ended, &format!("the run could not be opened: {error}"));
-            return Err(error);
-        }
-        if let Some(trigger) = &mut self.trigger {
-            trigger.set_aside(&self.config, &self.sources)?;
-            trigger.memory().map_or(Ok(()), |places| self.endpoints.register(places))?;
+            self.over = true;
+            self.left = Some(error);
+            return Ok(());
         }
         let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
         self.builder = Builder::new(config);
@@ -217,9 +216,12 @@ impl BuilderNode {
         Ok(())
     }
 
-    fn decide_by(&mut self) -> Result<(), NodeError> {
-        let Self { trigger, config, ids, sources, .. } = self;
-        trigger.as_mut().map_or(Ok(()), |trigger| trigger.decide_by(config, ids, sources))
+    /// Makes what the trigger levels need, before there is a run on disk.
+    fn prepare_trigger(&mut self) -> Result<(), NodeError> {
+        let Self { trigger: Some(trigger), config, ids, sources, endpoints, .. } = self else { return Ok(()) };
+        trigger.decide_by(config, ids, sources)?;
+        trigger.set_aside(config, sources)?;
+        Ok(trigger.memory().map_or(Ok(()), |places| endpoints.register(places))?)
     }
 
     fn open_run(&mut self) -> Result<(), NodeError> {

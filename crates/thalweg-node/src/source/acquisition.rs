@@ -225,7 +225,6 @@ mod tests {
     use std::os::fd::{AsFd, BorrowedFd};
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
-    use thalweg_control::RunControl;
     use thalweg_device::{Acquired, Acquisition, Description, DeviceError};
     use thalweg_wire::{Message, SourceId};
 
@@ -305,11 +304,15 @@ mod tests {
     }
 
     #[test]
-    fn told_to_go_on_a_source_waits_for_its_device_and_told_to_end_it_does_not() {
+    fn a_source_whose_device_is_away_waits_for_it_until_the_run_is_to_end_sooner() {
         let mut node = node(true);
+        // The run is to have so many events, as it is repeated over each connection.
+        node.on_message(0, Message::StopAt { end: EventId(100) }).unwrap();
         (node.phase, node.acquiring.started) = (Phase::Running, true);
-        node.on_message(0, Message::StopAt { end: RunControl::NO_END }).unwrap();
-        assert!(!node.acquiring.over);
+        for message in [Message::Resume, Message::StopAt { end: EventId(100) }] {
+            node.on_message(0, message).unwrap();
+            assert!(!node.acquiring.over, "{message:?}");
+        }
         node.on_message(0, Message::StopAt { end: EventId(10) }).unwrap();
         assert!(node.acquiring.over);
     }

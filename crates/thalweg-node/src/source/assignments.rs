@@ -272,6 +272,7 @@ impl SourceNode {
 
     fn contact(&self, index: usize) -> Contact {
         match &self.builders[index] {
+            builder if builder.left && !builder.left_out_by_leader && self.phase != Phase::Ending => Contact::Away,
             builder if builder.done => Contact::Done,
             builder if builder.welcome.is_some() => Contact::Connected,
             _ => Contact::Away,
@@ -299,33 +300,39 @@ impl SourceNode {
         if self.assignments.is_none() || index == 0 || index >= self.builders.len() {
             return self.lost(0, LinkError::Protocol(format!("builder {number} cannot be left out")));
         }
-        let Self { builders, pool, endpoints, .. } = self;
-        let builder = &mut builders[index];
-        if !std::mem::replace(&mut builder.left, true) {
-            tracing::warn!(builder = %builder.address, "left out: what waits for it is lost");
-            endpoints.close(index);
-            (builder.welcome, builder.away, builder.broken) = (None, None, None);
-            builder.done = true;
-            if let Some(filling) = builder.filling.take() {
-                builder.lost += u64::from(filling.count);
-                pool.give_back(filling.slot);
-            }
-            builder.left_out = None;
-            for (offer, slot) in builder.book.release(u64::MAX) {
-                builder.lost += if offer.disposition.is_dropped() { 0 } else { u64::from(offer.count) };
-                slot.into_iter().for_each(|slot| pool.give_back(slot));
-            }
-            self.blocked = false;
+        if !self.builders[index].left {
+            tracing::warn!(builder = %self.builders[index].address, "left out: what waits for it is lost");
+            self.forget_builder(index);
         }
+        self.builders[index].left_out_by_leader = true;
         self.tell_left(index);
         self.start_if_all_have();
         Ok(())
     }
 
+    /// Takes a builder for gone for good: what waits for it is lost, and its slots are free.
+    pub(super) fn forget_builder(&mut self, index: usize) {
+        let Self { builders, pool, endpoints, .. } = self;
+        let builder = &mut builders[index];
+        endpoints.close(index);
+        (builder.welcome, builder.away, builder.broken) = (None, None, None);
+        (builder.left, builder.done) = (true, true);
+        if let Some(filling) = builder.filling.take() {
+            builder.lost += u64::from(filling.count);
+            pool.give_back(filling.slot);
+        }
+        builder.left_out = None;
+        for (offer, slot) in builder.book.release(u64::MAX) {
+            builder.lost += if offer.disposition.is_dropped() { 0 } else { u64::from(offer.count) };
+            slot.into_iter().for_each(|slot| pool.give_back(slot));
+        }
+        self.blocked = false;
+    }
+
     /// Tells builder 0 what became of the fragments for a builder that was left out.
     pub(super) fn tell_left(&mut self, index: usize) {
         let builder = &self.builders[index];
-        if !builder.left || self.builders[0].welcome.is_none() {
+        if !builder.left_out_by_leader || self.builders[0].welcome.is_none() {
             return;
         }
         let left = Left {

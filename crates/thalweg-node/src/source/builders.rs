@@ -7,7 +7,6 @@ use crate::slots::Filling;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use thalweg_arena::Slot;
-use thalweg_control::RunControl;
 use thalweg_link::{Address, LinkError, Outstanding, SourceGreeting};
 use thalweg_wire::{
     Accounts, Capabilities, Disposition, EventId, MAX_RECORDS, Message, Refusal, RunNumber, TaiNanos, Welcome,
@@ -50,8 +49,9 @@ pub(super) struct Builder {
     pub(super) passed: u64,
     /// When it was told last that this source goes on.
     pub(super) passed_at: Duration,
-    /// It was left out, with so many fragments that it had not taken.
+    /// It takes no further part, with so many fragments that it had not taken; and it was left out by the one that leads.
     pub(super) left: bool,
+    pub(super) left_out_by_leader: bool,
     pub(super) lost: u64,
     /// Fragments for it that the device lost.
     pub(super) lost_in_device: u64,
@@ -82,6 +82,7 @@ impl Builder {
             passed: 0,
             passed_at: now,
             left: false,
+            left_out_by_leader: false,
             lost: 0,
             lost_in_device: 0,
         }
@@ -116,17 +117,17 @@ impl SourceNode {
                 self.blocked = false;
             }
             Message::Pause => self.pause(index),
-            Message::StopAt { end } if index == 0 => {
-                self.end_at = Some(end.0);
-                self.blocked = false;
-                if self.phase == Phase::Paused {
-                    self.phase = Phase::Running;
-                    // What the device would have had meanwhile does not come in a burst.
-                    self.due = self.due.map(|due| due.max(self.clock.now()));
+            Message::Resume if index == 0 => {
+                self.resume();
+                if self.phase == Phase::Running {
+                    self.pass_on(&Message::Running);
                 }
-                self.pass_on(&Message::Told { end });
-                // Told to go on, it waits for its device as before.
-                if end != RunControl::NO_END {
+            }
+            Message::StopAt { end } if index == 0 => {
+                self.resume();
+                self.pass_on(&Message::EndsAt { end });
+                // A run that was to end there from the beginning waits for the device as before.
+                if self.end_at.replace(end.0) != Some(end.0) {
                     self.end_without_device();
                 }
             }
@@ -180,11 +181,14 @@ impl SourceNode {
                 link.send(&Message::Passed { below, tickets });
             }
             if self.phase == Phase::Ending && builder.started {
+                if index == 0 {
+                    link.send(&Message::DeadTime(self.dead.time));
+                }
                 link.send(&Message::End(builder.accounts));
             }
-            if let Some(end) = self.end_at.filter(|_| index > 0) {
-                link.send(&Message::Told { end: EventId(end) });
-            }
+        }
+        if index > 0 {
+            self.pass_on_standing(index);
         }
         if index == 0 {
             self.tell_all_rooms();
@@ -208,7 +212,7 @@ impl SourceNode {
         self.run = run;
         if index == 0 {
             // Builders that wait for the one that leads hear of it.
-            self.pass_on(&Message::Told { end: RunControl::NO_END });
+            self.pass_on(&Message::Running);
         }
         self.start_if_all_have();
     }
@@ -221,10 +225,34 @@ impl SourceNode {
         }
     }
 
+    /// Accepts fragments again. What the device would have had meanwhile does not come in a burst.
+    fn resume(&mut self) {
+        self.blocked = false;
+        if self.phase == Phase::Paused {
+            self.phase = Phase::Running;
+            self.due = self.due.map(|due| due.max(self.clock.now()));
+        }
+    }
+
+    /// Tells a builder that does not lead what the one that leads has said so far.
+    fn pass_on_standing(&mut self, index: usize) {
+        if self.builders[0].started {
+            match self.phase {
+                Phase::Paused => self.send_to(index, &Message::Paused { next: EventId(self.next_event), asked_by: 0 }),
+                _ => self.send_to(index, &Message::Running),
+            }
+        }
+        if let Some(end) = self.end_at {
+            self.send_to(index, &Message::EndsAt { end: EventId(end) });
+        }
+    }
+
     /// A builder asks how far this source is. It waits where the builder that leads asks, and the other builders are
     /// told; where another asks, that one wants the run to end, and the one that leads is told.
     pub(super) fn pause(&mut self, index: usize) {
         if index == 0 && self.phase == Phase::Running {
+            self.count_dead_time();
+            self.dead.since = None;
             self.phase = Phase::Paused;
         }
         // What was accepted is offered first: it is what the builders can believe.
@@ -299,7 +327,7 @@ impl SourceNode {
             error => error.is_violation(),
         };
         if for_good {
-            return Err(NodeError::Link { who, error });
+            return self.left_by(index, NodeError::Link { who, error });
         }
         let now = self.clock.now();
         let since = builder.away.map_or(now, |(since, _)| since);
@@ -307,6 +335,24 @@ impl SourceNode {
         tracing::debug!(builder = who, %error, "no connection");
         builder.last_error = Some(error);
         self.pass_on_room(index);
+        Ok(())
+    }
+
+    /// A builder takes no further part. Where the run has begun there, the others go on, and this source with them; its
+    /// own part ends where the builder that leads has left.
+    fn left_by(&mut self, index: usize, error: NodeError) -> Result<(), NodeError> {
+        let others = self.builders.iter().enumerate().any(|(at, builder)| at != index && !builder.done);
+        if !self.builders[index].started || !others {
+            return Err(self.failure.take().unwrap_or(error));
+        }
+        tracing::warn!("{error}; the run goes on without that builder");
+        self.failure.get_or_insert(error);
+        self.forget_builder(index);
+        if index == 0 && self.phase != Phase::Ending {
+            self.end();
+        }
+        self.pass_on_room(index);
+        self.start_if_all_have();
         Ok(())
     }
 
@@ -321,10 +367,9 @@ impl SourceNode {
             if now > since + self.settings.timeout {
                 let who = builder.address.to_string();
                 let error = builder.last_error.take().unwrap_or(LinkError::Closed);
-                return Err(NodeError::Absent(format!(
-                    "no builder at {who} for {}: {error}",
-                    humantime::format_duration(self.settings.timeout)
-                )));
+                let time = humantime::format_duration(self.settings.timeout);
+                self.left_by(index, NodeError::Absent(format!("no builder at {who} for {time}: {error}")))?;
+                continue;
             }
             if self.endpoints.link(index).is_some() {
                 // Connected, but not yet welcomed: give it until timeout ends.

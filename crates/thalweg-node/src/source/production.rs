@@ -23,6 +23,10 @@ impl SourceNode {
         if self.phase != Phase::Running {
             return Ok(());
         }
+        if self.dead.since.is_some() {
+            self.count_dead_time();
+            self.dead.since = None;
+        }
         if self.end_at.is_some_and(|end| self.next_event >= end) {
             self.end();
             return Ok(());
@@ -66,8 +70,7 @@ impl SourceNode {
                     self.step(len);
                 }
                 Place::Blocked => {
-                    // The device waits: what it would have produced meanwhile does not come in a burst afterwards.
-                    self.due = self.due.map(|due| due.max(self.clock.now()));
+                    self.count_dead_time();
                     break;
                 }
             }
@@ -234,6 +237,19 @@ impl SourceNode {
         self.shown.stalls += u64::from(!self.blocked);
         self.blocked = true;
         Place::Blocked
+    }
+
+    /// The device waits. What it was to give meanwhile does not come in a burst afterwards, nor at all: the fragment that
+    /// waits is the one that was due first.
+    pub(super) fn count_dead_time(&mut self) {
+        let (Some(due), Some(rate)) = (&mut self.due, self.settings.rate) else { return };
+        let now = self.clock.now();
+        let passed = now.saturating_sub(self.dead.since.replace(now).unwrap_or(now));
+        self.dead.time.nanos += u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+        let interval = rate.interval().as_nanos().max(1);
+        let missed = u64::try_from(now.saturating_sub(*due).as_nanos() / interval).unwrap_or(u64::MAX);
+        self.dead.time.fragments += missed;
+        *due += Duration::from_nanos(u64::try_from(interval * u128::from(missed)).unwrap_or(u64::MAX));
     }
 
     /// A fragment was laid into the slot for a builder. True where the slot is full and was offered.
@@ -415,8 +431,11 @@ impl SourceNode {
 
     pub(super) fn end(&mut self) {
         self.phase = Phase::Ending;
+        self.send_to(0, &Message::DeadTime(self.dead.time));
         self.settle_unassigned();
         (1..self.builders.len()).for_each(|index| self.tell_left(index));
+        let left = (1..self.builders.len()).filter(|index| self.builders[*index].left).collect::<Vec<_>>();
+        left.into_iter().for_each(|index| self.pass_on_room(index));
         for index in 0..self.builders.len() {
             self.offer(index);
             self.announce_drops(index);
@@ -443,9 +462,10 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::time::Duration;
+    use thalweg_control::Command;
     use thalweg_link::{Address, Eager, LinkKind, Poller};
     use thalweg_link_conformance::Listening;
-    use thalweg_wire::{Capabilities, PayloadType, RunNumber, SourceId, Status, TaiNanos, Welcome};
+    use thalweg_wire::{Capabilities, PayloadType, Refusal, RunNumber, SourceId, Status, TaiNanos, Welcome};
 
     const SLOT: u32 = 128;
 
@@ -458,7 +478,10 @@ mod tests {
 
     impl Driven {
         fn new(builder: Address) -> Self {
-            let node = SourceNode::new(Self::settings(builder)).unwrap();
+            Self::of(SourceNode::new(Self::settings(builder)).unwrap())
+        }
+
+        fn of(node: SourceNode) -> Self {
             let handle = Handle::new().unwrap();
             node.begin(&handle).unwrap();
             let poller = Arc::clone(node.poller());
@@ -542,6 +565,79 @@ mod tests {
             due.unwrap()
         };
         assert_eq!([(); 9].map(|()| due()), [0, 0, 0, 0, 4, 4, 4, 4, 8]);
+    }
+
+    #[test]
+    fn what_a_device_was_to_give_while_all_slots_were_full_is_dead_time() {
+        let settings = Driven::settings("tcp:127.0.0.1:1".parse().unwrap());
+        let rate = Some(EventRate::try_from(10.0).unwrap());
+        let mut node = SourceNode::new(SourceSettings { rate, policy: Policy::Block, ..settings }).unwrap();
+        // It was due 350 ms ago, and three more have been due since.
+        node.due = Some(node.clock.now().saturating_sub(Duration::from_millis(350)));
+        let due = node.due.unwrap();
+        node.count_dead_time();
+        assert_eq!((node.dead.time.fragments, node.due), (3, Some(due + Duration::from_millis(300))));
+        let since = node.dead.since.unwrap();
+        node.count_dead_time();
+        let passed = node.dead.since.unwrap() - since;
+        assert_eq!(Duration::from_nanos(node.dead.time.nanos), passed);
+        node.end();
+        assert_eq!(node.report().not_taken, node.dead.time.fragments);
+    }
+
+    #[test]
+    fn a_source_that_is_told_to_stop_in_a_pause_ends_and_does_not_go_on_with_the_others() {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut source = Driven::new(format!("tcp:{}", door.local_addr().unwrap()).parse().unwrap());
+        source.until(|node| node.endpoints.link(0).is_some());
+        let (mut builder, _) = door.accept().unwrap();
+        builder.write_all(&source.welcome().map(|message| message.encode()).concat()).unwrap();
+        source.until(is_welcome);
+        builder.write_all(&Message::Pause.encode()).unwrap();
+        source.until(|node| node.phase == Phase::Paused);
+        source.handle.send(Command::Stop);
+        source.until(|node| node.phase == Phase::Ending);
+        builder.write_all(&Message::Resume.encode()).unwrap();
+        builder.write_all(&Message::Bye.encode()).unwrap();
+        source.until(|node| node.builders[0].done);
+        assert_eq!(source.node.phase, Phase::Ending);
+    }
+
+    #[test]
+    fn a_source_goes_on_with_the_other_builders_where_one_leaves_a_run_that_had_begun() {
+        let doors = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let builders = doors.each_ref().map(|door| format!("tcp:{}", door.local_addr().unwrap()).parse().unwrap());
+        let settings =
+            SourceSettings { builders: builders.into(), ..Driven::settings("tcp:127.0.0.1:1".parse().unwrap()) };
+        let mut source = Driven::of(SourceNode::new(settings).unwrap());
+        let mut peers = doors.map(|door| {
+            source.until(|node| node.endpoints.link(1).is_some());
+            door.accept().unwrap().0
+        });
+        let begin = source.welcome().map(|message| message.encode()).concat();
+        peers.iter_mut().for_each(|peer| peer.write_all(&begin).unwrap());
+        source.until(|node| node.phase == Phase::Running);
+        let refusal = Message::Refuse { reason: Refusal::Ended, text: 0 };
+        peers[1].write_all(&refusal.encode()).unwrap();
+        source.until(|node| node.builders[1].done);
+        assert_eq!(source.node.phase, Phase::Running);
+        // Those of the other builder are lost, and not in the way.
+        source.push();
+        source.push();
+        source.push();
+        assert_eq!((source.node.builders[1].lost, source.node.builders[0].accounts.accepted), (1, 2));
+        source.handle.send(Command::Stop);
+        source.until(|node| node.phase == Phase::Ending);
+        peers[0].write_all(&Message::Bye.encode()).unwrap();
+        let mut tokens = Vec::new();
+        let ended = loop {
+            match source.node.turn(&tokens, &source.handle) {
+                Ok(None) => source.node.idle().take(&source.poller, &mut tokens).unwrap(),
+                Ok(Some(report)) => break Ok(report),
+                Err(error) => break Err(error),
+            }
+        };
+        assert!(matches!(ended, Err(NodeError::Link { .. })), "it says that a builder left: {ended:?}");
     }
 
     #[test]
