@@ -120,10 +120,17 @@ impl Judge<'_> {
         let (builders, by_room) = (self.plan.builders as u64, self.plan.by_room);
         let had = self.course.truths[source].had();
         let is_its_own = |event: u64| alone || !by_room && event % builders == builder as u64;
-        let taken = had.keys().filter(|event| is_its_own(**event)).count() as u64;
-        let what_was =
-            |what: Had| had.iter().filter(|(event, had)| is_its_own(**event) && **had == what).count() as u64;
-        let (dropped, lost) = (what_was(Had::Skipped), what_was(Had::Lost));
+        let acquires = self.plan.sources[source].acquires;
+        // A device that works by itself has more than its source accepts: at the end of the run it goes on.
+        let accepted = if acquires { usize::try_from(entry.accepted).unwrap_or(usize::MAX) } else { usize::MAX };
+        let own: Vec<Had> =
+            had.iter().filter(|(event, _)| is_its_own(**event)).map(|(_, had)| *had).take(accepted).collect();
+        let what_was = |what: Had| own.iter().filter(|had| **had == what).count() as u64;
+        let (mut taken, dropped, mut lost) = (own.len() as u64, what_was(Had::Skipped), what_was(Had::Lost));
+        if self.plan.is_unplugged(source) && taken < entry.accepted {
+            // It was away at the end of the run, and had nothing of what the others had until then.
+            (taken, lost) = (entry.accepted, lost + entry.accepted - taken);
+        }
         let knows = entry.final_counters && (alone || !by_room);
         let mut wrong = Vec::new();
         if knows && entry.accepted != taken {
@@ -131,7 +138,7 @@ impl Judge<'_> {
         }
         let counted = entry.dropped_newest..=entry.dropped_newest.saturating_add(entry.beyond_end);
         let counted_lost = entry.lost_in_device..=entry.lost_in_device.saturating_add(entry.beyond_end);
-        if knows && self.plan.sources[source].acquires && !counted_lost.contains(&lost) {
+        if knows && acquires && !counted_lost.contains(&lost) {
             wrong.push(format!("{who}: {} lost in the device, and it lost {lost}", entry.lost_in_device));
         }
         if knows && !counted.contains(&dropped) {

@@ -246,6 +246,11 @@ impl Plan {
         self.faults.iter().any(|(_, fault)| *fault == Fault::Command(builder, Command::Abort))
     }
 
+    /// Whether the device of a source is unplugged for a time.
+    pub fn is_unplugged(&self, source: usize) -> bool {
+        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Unplugged(at, _) if *at == source))
+    }
+
     /// Whether no builder is told to stop before the run has begun there, or twice.
     fn is_stopped_gently(&self) -> bool {
         let stops = self.faults.iter().filter(|(_, fault)| matches!(fault, Fault::Command(_, Command::Stop)));

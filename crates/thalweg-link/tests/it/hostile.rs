@@ -31,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[test]
 fn what_is_no_message_is_named() {
     let mut other_version = hello(0).encode();
-    other_version[4] = 2;
+    other_version[4] = 1;
     let mut damaged = hello(0).encode();
     damaged[10] ^= 1;
     let too_long = hello(Message::MAX_DESCRIPTION + 1).encode();
@@ -40,7 +40,7 @@ fn what_is_no_message_is_named() {
             b"GET / HTTP/1.1\r\nHost: builder\r\nAccept: text/html, image/png;q=0.9, */*;q=0.8\r\n\r\n",
             "does not speak the Thalweg",
         ),
-        (&other_version, "the peer speaks protocol version 2"),
+        (&other_version, "the peer speaks protocol version 1"),
         (&damaged, "CRC32C"),
         (&too_long, "`description` holds an impossible value"),
         (&framed(99, &[]), "message kind 99 is not known"),
@@ -538,10 +538,10 @@ fn what_is_handed_over_is_what_was_agreed() {
 fn what_comes_with_it_is_a_hello() {
     let good = Handover::new();
     let mut other_version = hello(0).encode();
-    other_version[4] = 2;
+    other_version[4] = 1;
     let cases = [
         (vec![b'x'; 200], "does not speak the Thalweg"),
-        (other_version.to_vec(), "the peer speaks protocol version 2"),
+        (other_version.to_vec(), "the peer speaks protocol version 1"),
         (Message::Bye.encode().to_vec(), "the first message must be a hello"),
         ([&hello(3).encode()[..], &[b'{'; 50_000]].concat(), "more came over the socket than a hello"),
         ([&hello(2).encode()[..], &[0xff, 0xff]].concat(), "not UTF-8"),
