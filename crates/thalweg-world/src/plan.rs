@@ -340,11 +340,11 @@ impl Fault {
     /// Whether sources end with their final counters nevertheless.
     fn is_orderly(&self) -> bool {
         match self {
-            Self::Command(..) | Self::Network(_) | Self::Date(..) | Self::Unplugged(..) => true,
+            Self::Command(..) | Self::Network(_) | Self::Date(..) => true,
             // A run waits as long for its disk.
             Self::DiskStuck(..) => true,
             Self::Stopped(_, time) => *time < Duration::from_millis(500),
-            Self::Parted(_, _, time) => *time < Duration::from_millis(800),
+            Self::Parted(_, _, time) | Self::Unplugged(_, time) => *time < Duration::from_millis(800),
             Self::Killed(_) | Self::Unpowered(_) => false,
             Self::Disk(_, fault) => fault.is_none(),
         }

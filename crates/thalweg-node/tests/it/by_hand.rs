@@ -11,11 +11,11 @@ use std::time::Duration;
 use thalweg_arena::{Arena, Span};
 use thalweg_link::{Address, Interest, LinkKind, Poller, SourceGreeting};
 use thalweg_link_conformance::SourceEnd;
-use thalweg_node::{BuilderNode, BuilderReport, Handle, Topology};
+use thalweg_node::{BuilderNode, BuilderReport, Handle, NodeError, Topology};
 use thalweg_store::{Run, verify};
 use thalweg_wire::{
     Accounts, Announcement, Assign, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Heard,
-    Hello, Left, MESSAGE_LEN, Message, Room, RunNumber, SourceId, Status, crc32c,
+    Hello, Left, MESSAGE_LEN, Message, Refusal, Room, RunNumber, SourceId, Status, crc32c,
 };
 
 /// A bound on waiting, for tests that would otherwise hang.
@@ -130,6 +130,19 @@ fn what_is_changed_in_shared_memory_after_it_was_checked_is_not_recorded() {
     let event = run.events().next().unwrap().unwrap();
     let gap = event.fragments.iter().find(|fragment| fragment.header.source == SOURCE).unwrap();
     assert!(gap.header.status.contains(Status::MISSING | Status::CORRUPT), "{:?}", gap.header);
+}
+
+#[test]
+fn a_run_that_cannot_be_opened_ends_with_the_reason_at_its_sources_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "number = 7", TCP, LEVELS);
+    // Another program makes a run of this number in the meantime.
+    std::fs::create_dir(folder.path().join("run-000007")).unwrap();
+    let mut source = builder.connected(SOURCE);
+    let text = source.until(|message| matches!(message, Message::Refuse { reason: Refusal::Ended, .. }));
+    assert!(text.contains("the run could not be opened") && text.contains("run-000007"), "{text}");
+    let error = builder.report.recv_timeout(LONG).unwrap().unwrap_err();
+    assert!(error.to_string().contains("run-000007"), "{error}");
 }
 
 #[test]
@@ -297,7 +310,7 @@ fn a_source_whose_device_waits_hears_of_a_free_slot_together_with_the_next_fetch
 struct Builder {
     addresses: Vec<Address>,
     handle: Handle,
-    report: Receiver<BuilderReport>,
+    report: Receiver<Result<BuilderReport, NodeError>>,
 }
 
 impl Builder {
@@ -320,7 +333,7 @@ impl Builder {
             let handle = handle.clone();
             move || {
                 // Nobody waits for it where the test has failed.
-                let _ = sender.send(node.run(&handle).unwrap());
+                let _ = sender.send(node.run(&handle));
             }
         });
         Self { addresses, handle, report }
@@ -351,7 +364,7 @@ impl Builder {
     }
 
     fn report(&self) -> BuilderReport {
-        self.report.recv_timeout(LONG).expect("the run ends by itself")
+        self.report.recv_timeout(LONG).expect("the run ends by itself").unwrap()
     }
 }
 
