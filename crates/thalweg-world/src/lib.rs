@@ -12,6 +12,7 @@
 //! | `plan` | A system and what happens to it, from a seed |
 //! | `clock` | The clocks of a host |
 //! | `device` | A device that knows what it had |
+//! | `hostile` | A source that keeps to the rules as long as it likes, and then to none |
 //! | `world` | The nodes, and the time that passes between their turns |
 //! | `judge` | Whether what they report and what is on their disks is so |
 //! | `shrink` | A smaller plan that fails as well |
@@ -20,6 +21,7 @@
 
 mod clock;
 mod device;
+mod hostile;
 mod judge;
 mod plan;
 mod random;

@@ -51,6 +51,8 @@ pub struct Plan {
     pub segment: u64,
     /// What the network does from the beginning.
     pub network: Impairments,
+    /// A source in whose place there is a peer that keeps to no rules.
+    pub hostile: Option<usize>,
     /// The time that a step takes at least.
     pub step: Duration,
     /// What goes wrong, or is asked for, and when.
@@ -149,6 +151,7 @@ impl Plan {
             blocks: (u32::try_from(random.of(3..12)).unwrap_or(3), block),
             segment: random.logarithmic(block..block * 64),
             network,
+            hostile: None,
             step: random.pick(&[100, 500, 2000].map(Duration::from_micros)),
             faults: Vec::new(),
             sources,
@@ -167,6 +170,9 @@ impl Plan {
     fn add(&mut self, random: &mut Random) {
         if random.once_in(4) {
             self.medium = Medium::Stream;
+        }
+        if random.once_in(6) {
+            self.hostile = Some(random.of(0..self.sources.len() as u64) as usize);
         }
         for at in 0..self.sources.len() {
             let source = &mut self.sources[at];
@@ -230,7 +236,7 @@ impl Plan {
         // Nor is one that is slower than level 2 decides: no end lies in front of an event that it has decided on.
         let decided = if self.levels[0].is_some() { Some(MOST_OPEN * self.builders as u64) } else { None };
         let in_time = |rate: f64| self.events.or(decided).is_none_or(|events| events as f64 / rate < 6.0);
-        if !self.sources.iter().filter_map(|source| source.rate).all(in_time) {
+        if self.hostile.is_some() || !self.sources.iter().filter_map(|source| source.rate).all(in_time) {
             return false;
         }
         let is_bearable = |network: &Impairments| network.lost <= MOST_LOST;

@@ -2,6 +2,7 @@
 
 use crate::clock::HostClock;
 use crate::device::{Plug, Truth, WorldAcquisition, WorldDevice};
+use crate::hostile::Hostile;
 use crate::plan::{DEADLINE, Fault, LAST_WORD, Medium, NodeName, Plan, TIMEOUT};
 use crate::random::Random;
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_control::Command;
 use thalweg_link::memory::Network;
-use thalweg_link::{Address, LinkKind};
+use thalweg_link::{Address, LinkKind, Poller};
 use thalweg_node::{
     BuilderNode, BuilderReport, Clock, Environment, EventRate, Feed, Handle, Idle, Node, NodeError, SourceNode,
     SourceReport, SourceSettings, Topology, Wait,
@@ -31,7 +32,7 @@ pub struct World {
     network: Network,
     random: Random,
     builders: Vec<Member<BuilderNode>>,
-    sources: Vec<Member<SourceNode>>,
+    sources: Vec<Member<AnySource>>,
     disks: Vec<SimulatedDisk>,
     truths: Vec<Truth>,
     /// Of the devices of sources.
@@ -58,6 +59,49 @@ struct Member<N: Node> {
     ended: Option<Result<N::Report, String>>,
     tokens: Vec<u64>,
     next: Option<Duration>,
+}
+
+fn source_id(index: usize) -> SourceId {
+    SourceId::new(1, u16::try_from(index).unwrap_or(u16::MAX))
+}
+
+/// A source's node, or what is in its place.
+#[derive(Debug)]
+enum AnySource {
+    Node(Box<SourceNode>),
+    Hostile(Box<Hostile>),
+}
+
+impl Node for AnySource {
+    type Report = SourceReport;
+
+    fn begin(&self, handle: &Handle) -> Result<(), NodeError> {
+        match self {
+            Self::Node(node) => node.begin(handle),
+            Self::Hostile(peer) => peer.begin(handle),
+        }
+    }
+
+    fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<SourceReport>, NodeError> {
+        match self {
+            Self::Node(node) => node.turn(woken, handle),
+            Self::Hostile(peer) => peer.turn(woken, handle),
+        }
+    }
+
+    fn idle(&mut self) -> Idle {
+        match self {
+            Self::Node(node) => node.idle(),
+            Self::Hostile(peer) => peer.idle(),
+        }
+    }
+
+    fn poller(&self) -> &Arc<Poller> {
+        match self {
+            Self::Node(node) => node.poller(),
+            Self::Hostile(peer) => peer.poller(),
+        }
+    }
 }
 
 /// How it went.
@@ -140,8 +184,13 @@ impl World {
         }
         for index in 0..plan.sources.len() {
             let (clock, environment) = world.environment(None);
-            let settings = world.source_settings(index, &addresses);
-            let node = SourceNode::within(settings, environment).expect("a source");
+            let node = match plan.hostile == Some(index) {
+                true => world.hostile(index, &addresses, environment.clock),
+                false => {
+                    let settings = world.source_settings(index, &addresses);
+                    AnySource::Node(Box::new(SourceNode::within(settings, environment).expect("a source")))
+                }
+            };
             world.remember_port(NodeName::Source(index));
             world.sources.push(Member::new(node, clock));
         }
@@ -166,13 +215,19 @@ impl World {
         (clock, environment)
     }
 
+    fn hostile(&mut self, index: usize, builders: &[Address], clock: Arc<dyn Clock>) -> AnySource {
+        let until = clock.now() + LAST_WORD + TIMEOUT;
+        let (id, random) = (source_id(index), Random::new(self.random.next()));
+        AnySource::Hostile(Box::new(Hostile::new(id, builders, random, clock, until).expect("memory and descriptors")))
+    }
+
     fn source_settings(&self, index: usize, builders: &[Address]) -> SourceSettings {
         let source = &self.plan.sources[index];
         let truth = self.truths[index].clone();
         let device = WorldDevice::new(self.plan.seed, index, source.longest, source.events, truth);
         SourceSettings {
             name: format!("s{index}"),
-            id: SourceId::new(1, u16::try_from(index).unwrap_or(u16::MAX)),
+            id: source_id(index),
             feed: match source.rate.filter(|_| source.acquires) {
                 Some(rate) => {
                     Feed::Acquisition(Box::new(WorldAcquisition::new(device, rate, self.plugs[index].clone())))

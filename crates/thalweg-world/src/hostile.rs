@@ -1,0 +1,270 @@
+//! A source that keeps to the rules as long as it likes, and then to none.
+
+use crate::random::Random;
+use std::sync::Arc;
+use std::time::Duration;
+use thalweg_arena::SlotPool;
+use thalweg_link::{Address, Endpoints, Poller, SourceEndpoint, SourceGreeting};
+use thalweg_node::{Clock, Handle, Idle, Node, NodeError, SourceReport};
+use thalweg_wire::{
+    Accounts, Announcement, Capabilities, Contact, DeadTime, Disposition, EventId, FragmentHeader, HEADER_LEN, Heard,
+    Hello, Left, Losses, Message, Room, RunNumber, SourceId, crc32c,
+};
+
+const SLOTS: u32 = 8;
+const SLOT_BYTES: u32 = 4096;
+/// Bytes of a record of its slots: a header, and as many of payload.
+const RECORD: usize = 2 * HEADER_LEN;
+/// Messages that it sends in a turn at most.
+const MOST_AT_ONCE: u64 = 20;
+
+/// A peer that has the id of a source and says what it likes, with a message that is right now and then, so that it gets
+/// on.
+#[derive(Debug)]
+pub(crate) struct Hostile {
+    id: SourceId,
+    endpoints: Endpoints<dyn SourceEndpoint>,
+    /// Keeps its slots in memory.
+    _pool: SlotPool,
+    builders: Vec<Counterpart>,
+    random: Random,
+    clock: Arc<dyn Clock>,
+    /// One in so many of its messages breaks a rule.
+    breaks_one_in: u64,
+    next_turn: Duration,
+    until: Duration,
+}
+
+/// A builder, as it is spoken to.
+#[derive(Debug)]
+struct Counterpart {
+    address: Address,
+    greeting: SourceGreeting,
+    started: bool,
+    next_ticket: u64,
+    next_event: u64,
+    released: u64,
+    connect_at: Duration,
+}
+
+impl Hostile {
+    /// Connects to all builders, again and again, until `until`.
+    pub(crate) fn new(
+        id: SourceId,
+        builders: &[Address],
+        mut random: Random,
+        clock: Arc<dyn Clock>,
+        until: Duration,
+    ) -> Result<Self, NodeError> {
+        let mut pool = SlotPool::new("hostile", SLOTS, SLOT_BYTES as usize)?;
+        let mut slots: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        for slot in &mut slots {
+            for (at, record) in slot.chunks_exact_mut(RECORD).enumerate() {
+                record.copy_from_slice(&draw_record(&mut random, id, at as u64));
+            }
+        }
+        slots.into_iter().for_each(|slot| pool.give_back(slot));
+        let mut endpoints = Endpoints::new()?.towards(builders)?;
+        endpoints.register(pool.arena())?;
+        let session = random.next();
+        let count = u32::try_from(builders.len()).unwrap_or(u32::MAX);
+        let counterparts = builders.iter().zip(0..).map(|(address, builder)| {
+            let hello = Hello {
+                session,
+                source: id,
+                builder,
+                builders: count,
+                slots: SLOTS,
+                slot_bytes: SLOT_BYTES,
+                max_payload: 64,
+                capabilities: Capabilities::ASSIGNED,
+                description: 2,
+            };
+            Counterpart {
+                address: address.clone(),
+                greeting: SourceGreeting { hello, description: "{}".into(), arena: Arc::clone(pool.arena()) },
+                started: false,
+                next_ticket: 0,
+                next_event: u64::from(builder),
+                released: 0,
+                connect_at: clock.now(),
+            }
+        });
+        let builders = counterparts.collect();
+        let breaks_one_in = random.logarithmic(1..1000);
+        let next_turn = clock.now();
+        Ok(Self { id, endpoints, _pool: pool, builders, random, clock, breaks_one_in, next_turn, until })
+    }
+
+    fn hear(&mut self, at: usize) {
+        let mut messages = Vec::new();
+        if self.endpoints.receive(at, &mut messages).is_err() {
+            self.leave(at);
+        }
+        let builder = &mut self.builders[at];
+        for message in messages {
+            match message {
+                Message::Start { .. } => builder.started = true,
+                Message::Release { below } => builder.released = builder.released.max(below),
+                Message::Bye => self.endpoints.close(at),
+                _ => {}
+            }
+        }
+    }
+
+    fn leave(&mut self, at: usize) {
+        self.endpoints.close(at);
+        self.builders[at].connect_at = self.clock.now() + self.random.millis(50..3000);
+    }
+
+    fn speak(&mut self, at: usize) {
+        let Self { builders, random, endpoints, breaks_one_in, id, .. } = self;
+        let builder = &mut builders[at];
+        let Some(link) = endpoints.link_mut(at).filter(|_| builder.started) else { return };
+        for _ in 0..random.of(0..MOST_AT_ONCE) {
+            if random.once_in(*breaks_one_in) {
+                link.send(&draw_message(random, builder, *id));
+            } else if builder.next_ticket < builder.released + u64::from(SLOTS) {
+                let stride = u64::from(builder.greeting.hello.builders);
+                let offer = honest_offer(builder, random);
+                link.offer(&offer);
+                builder.next_ticket += 1;
+                builder.next_event += u64::from(offer.count) * stride;
+            }
+        }
+    }
+}
+
+impl Node for Hostile {
+    type Report = SourceReport;
+
+    fn begin(&self, _handle: &Handle) -> Result<(), NodeError> {
+        Ok(())
+    }
+
+    fn turn(&mut self, woken: &[u64], _handle: &Handle) -> Result<Option<SourceReport>, NodeError> {
+        let now = self.clock.now();
+        if now >= self.until {
+            return Ok(Some(SourceReport::default()));
+        }
+        let mut ready = Vec::new();
+        self.endpoints.poll(now, woken, &mut ready);
+        ready.into_iter().for_each(|at| self.hear(at));
+        for at in 0..self.builders.len() {
+            if self.endpoints.link(at).is_none() && self.builders[at].connect_at <= now {
+                let Counterpart { address, greeting, .. } = &self.builders[at];
+                if self.endpoints.connect(at, address, None, greeting).is_err() {
+                    self.leave(at);
+                }
+            }
+        }
+        if now >= self.next_turn {
+            (0..self.builders.len()).for_each(|at| self.speak(at));
+            self.next_turn = now + Duration::from_micros(self.random.logarithmic(100..300_000));
+        }
+        let mut broken = Vec::new();
+        self.endpoints.flush(now, &mut broken);
+        broken.into_iter().for_each(|(at, _)| self.leave(at));
+        Ok(None)
+    }
+
+    fn idle(&mut self) -> Idle {
+        let now = self.clock.now();
+        if !self.endpoints.prepare_wait() {
+            return Idle::Ask(Some(Duration::ZERO));
+        }
+        let due = self.endpoints.next_timeout().into_iter().chain([self.next_turn, self.until]);
+        Idle::Ask(due.min().map(|at| at.saturating_sub(now)))
+    }
+
+    fn poller(&self) -> &Arc<Poller> {
+        self.endpoints.poller()
+    }
+}
+
+/// A record that is right, or nearly.
+fn draw_record(random: &mut Random, source: SourceId, event: u64) -> [u8; RECORD] {
+    let payload = [u8::try_from(event % 256).unwrap_or(0); HEADER_LEN];
+    let header = FragmentHeader {
+        run: RunNumber(42),
+        event: EventId(event),
+        source: if random.once_in(8) { SourceId::new(9, 9) } else { source },
+        total_length: 64,
+        piece_length: 64,
+        payload_crc: if random.once_in(8) { 1 } else { crc32c(&payload) },
+        ..FragmentHeader::default()
+    };
+    let mut record = [0; RECORD];
+    record[..HEADER_LEN].copy_from_slice(&header.encode());
+    record[HEADER_LEN..].copy_from_slice(&payload);
+    if random.once_in(8) {
+        record[usize::try_from(random.of(0..RECORD as u64)).unwrap_or(0)] ^= 1 << random.of(0..8);
+    }
+    record
+}
+
+/// An offer that keeps to the rules, of what may be anything.
+fn honest_offer(builder: &Counterpart, random: &mut Random) -> Announcement {
+    let count = u32::try_from(random.of(1..u64::from(SLOT_BYTES) / RECORD as u64)).unwrap_or(1);
+    let slot = builder.next_ticket % u64::from(SLOTS);
+    let dropped = random.once_in(8);
+    Announcement {
+        ticket: builder.next_ticket,
+        first: EventId(builder.next_event),
+        arena_offset: slot * u64::from(SLOT_BYTES),
+        count,
+        bytes: if dropped { 0 } else { count * u32::try_from(RECORD).unwrap_or(u32::MAX) },
+        disposition: if dropped { Disposition::DroppedNewest } else { Disposition::Held },
+    }
+}
+
+/// A number that is near what is meant, or at the end of all.
+fn near(random: &mut Random, to: u64) -> u64 {
+    match random.of(0..5) {
+        0 => u64::MAX - random.of(0..3),
+        1 => random.logarithmic(1..u64::MAX),
+        _ => to.wrapping_add(random.of(0..9)).wrapping_sub(4),
+    }
+}
+
+/// Any message of a source's, or of a builder's.
+fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Message {
+    let (ticket, event) = (builder.next_ticket, builder.next_event);
+    let small = |random: &mut Random| u32::try_from(random.logarithmic(1..1 << 32)).unwrap_or(u32::MAX);
+    let of_builder = u32::try_from(random.of(0..u64::from(builder.greeting.hello.builders) + 1)).unwrap_or(0);
+    match random.of(0..16) {
+        0..=4 => Message::Offer(Announcement {
+            ticket: near(random, ticket),
+            first: EventId(near(random, event)),
+            count: small(random),
+            bytes: 64 * (small(random) >> 20).max(1),
+            ..honest_offer(builder, random)
+        }),
+        5 => Message::Paused { next: EventId(near(random, event)), asked_by: of_builder },
+        6 => Message::EndsAt { end: EventId(near(random, event)) },
+        7 => Message::Running,
+        8 => Message::DeadTime(DeadTime { nanos: near(random, 0), fragments: near(random, 0) }),
+        9 => Message::End(Accounts {
+            accepted: near(random, event),
+            dropped_newest: near(random, 0),
+            tickets: near(random, ticket),
+            ..Accounts::default()
+        }),
+        10 => Message::Losses(Losses { sent: near(random, 0), again: near(random, 0) }),
+        11 => Message::Heard(Heard {
+            room: Room {
+                builder: of_builder,
+                closed_below: EventId(near(random, event)),
+                room: near(random, 8),
+                closed: near(random, event),
+            },
+            contact: random.pick(&[Contact::Away, Contact::Connected, Contact::Done]),
+            next: EventId(near(random, event)),
+            assigned: EventId(near(random, event)),
+        }),
+        12 => Message::Left(Left { builder: of_builder, accepted: near(random, event), ..Left::default() }),
+        13 => Message::Passed { below: EventId(near(random, event)), tickets: near(random, ticket) },
+        14 => Message::Hello(Hello { source: id, description: 0, ..builder.greeting.hello }),
+        _ => Message::StopAt { end: EventId(near(random, event)) },
+    }
+}
