@@ -96,6 +96,8 @@ pub enum Fault {
     Stopped(NodeName, Duration),
     /// A node is gone (SIGKILL).
     Killed(NodeName),
+    /// A source is gone, and is started anew after so long.
+    Restarted(usize, Duration),
     /// The host of a builder is without power: the builder is gone, and its disk has what it had synced.
     Unpowered(usize),
     /// Nothing goes from a source to a builder, or back, for so long.
@@ -178,9 +180,11 @@ impl Plan {
             let source = &mut self.sources[at];
             // A device that works by itself has a rate of its own, and slots for one fragment each.
             source.acquires = source.rate.is_some() && random.once_in(4);
+            let when = Duration::from_millis(random.logarithmic(20..8000));
             if source.acquires && random.once_in(2) {
-                let when = Duration::from_millis(random.logarithmic(20..8000));
                 self.faults.push((when, Fault::Unplugged(at, random.millis(0..4000))));
+            } else if random.once_in(20) {
+                self.faults.push((when, Fault::Restarted(at, random.millis(0..4000))));
             }
         }
     }
@@ -351,7 +355,7 @@ impl Fault {
             Self::DiskStuck(..) => true,
             Self::Stopped(_, time) => *time < Duration::from_millis(500),
             Self::Parted(_, _, time) | Self::Unplugged(_, time) => *time < Duration::from_millis(800),
-            Self::Killed(_) | Self::Unpowered(_) => false,
+            Self::Killed(_) | Self::Restarted(..) | Self::Unpowered(_) => false,
             Self::Disk(_, fault) => fault.is_none(),
         }
     }

@@ -38,6 +38,8 @@ pub struct World {
     /// Of the devices of sources.
     plugs: Vec<Plug>,
     runs: PathBuf,
+    /// Where builders are found.
+    addresses: Vec<Address>,
     /// For how long nodes stood still, and disks.
     held_up: Duration,
     /// Builders that were asked to stop.
@@ -168,33 +170,38 @@ impl World {
             truths,
             plugs: plan.sources.iter().map(|_| Plug::default()).collect(),
             runs,
+            addresses: Vec::new(),
             held_up: Duration::ZERO,
             asked_to_stop: Vec::new(),
             ports: BTreeMap::new(),
             unpowered: Vec::new(),
             trace: plan.seed,
         };
-        let mut addresses = Vec::new();
         for (index, config) in topology.builders.iter().enumerate() {
             let (clock, environment) = world.environment(Some(index));
             let node = BuilderNode::within(&topology, &config.name, false, environment).expect("a builder");
-            addresses.extend(node.addresses());
+            world.addresses.extend(node.addresses());
             world.remember_port(NodeName::Builder(index));
             world.builders.push(Member::new(node, clock));
         }
         for index in 0..plan.sources.len() {
-            let (clock, environment) = world.environment(None);
-            let node = match plan.hostile == Some(index) {
-                true => world.hostile(index, &addresses, environment.clock),
-                false => {
-                    let settings = world.source_settings(index, &addresses);
-                    AnySource::Node(Box::new(SourceNode::within(settings, environment).expect("a source")))
-                }
-            };
-            world.remember_port(NodeName::Source(index));
-            world.sources.push(Member::new(node, clock));
+            let member = world.start_source(index);
+            world.sources.push(member);
         }
         world
+    }
+
+    fn start_source(&mut self, index: usize) -> Member<AnySource> {
+        let (clock, environment) = self.environment(None);
+        let node = match self.plan.hostile == Some(index) {
+            true => self.hostile(index, environment.clock),
+            false => {
+                let settings = self.source_settings(index);
+                AnySource::Node(Box::new(SourceNode::within(settings, environment).expect("a source")))
+            }
+        };
+        self.remember_port(NodeName::Source(index));
+        Member::new(node, clock)
     }
 
     /// The node that was just made has the port that was opened last.
@@ -215,13 +222,14 @@ impl World {
         (clock, environment)
     }
 
-    fn hostile(&mut self, index: usize, builders: &[Address], clock: Arc<dyn Clock>) -> AnySource {
+    fn hostile(&mut self, index: usize, clock: Arc<dyn Clock>) -> AnySource {
         let until = clock.now() + LAST_WORD + TIMEOUT;
         let (id, random) = (source_id(index), Random::new(self.random.next()));
-        AnySource::Hostile(Box::new(Hostile::new(id, builders, random, clock, until).expect("memory and descriptors")))
+        let peer = Hostile::new(id, &self.addresses, random, clock, until);
+        AnySource::Hostile(Box::new(peer.expect("memory and descriptors")))
     }
 
-    fn source_settings(&self, index: usize, builders: &[Address]) -> SourceSettings {
+    fn source_settings(&self, index: usize) -> SourceSettings {
         let source = &self.plan.sources[index];
         let truth = self.truths[index].clone();
         let device = WorldDevice::new(self.plan.seed, index, source.longest, source.events, truth);
@@ -234,7 +242,7 @@ impl World {
                 }
                 None => Feed::Device(Box::new(device)),
             },
-            builders: builders.to_vec(),
+            builders: self.addresses.clone(),
             adapter: None,
             congestion: None,
             rate: source.rate.filter(|_| !source.acquires).map(|rate| EventRate::try_from(rate).expect("a rate")),
@@ -340,6 +348,14 @@ impl World {
                     (self.ports.get(&NodeName::Source(source)), self.ports.get(&NodeName::Builder(builder)))
                 {
                     self.network.part(*source, *builder, now + time);
+                }
+            }
+            Fault::Restarted(source, time) => {
+                self.held_up += time;
+                if self.sources[source].node.is_some() {
+                    self.sources[source].node = None;
+                    self.sources[source] = self.start_source(source);
+                    self.sources[source].stopped_until = now + time;
                 }
             }
             Fault::Unplugged(source, time) => {
