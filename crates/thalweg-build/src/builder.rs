@@ -226,6 +226,10 @@ impl Builder {
         if continues && entry.has_built(first) {
             return Err(Violation::Twice(offer.first.0));
         }
+        if continues && (offer.count > 1 || entry.last_count > 1) {
+            return Err(Violation::Piece(offer.first.0));
+        }
+        entry.last_count = offer.count;
         let stop = events.stop();
         if continues && first < stop {
             entry.continues(first);
@@ -293,6 +297,7 @@ impl Builder {
         }
         ticket.offer = offer;
         Self::dropped(events, entry, &ticket, source);
+        entry.settle_pieces(events, ticket.events(), self.expired, source);
         self.admit_offers(source);
         self.admit_all_offers();
         Ok(fetching)
@@ -349,13 +354,11 @@ impl Builder {
                 source::insert(&mut entry.undecided, ticket);
             } else {
                 entry.let_go(events, &ticket, source);
+                entry.settle_pieces(events, ticket.events(), self.expired, source);
             }
         }
         let Self { events, sources, expired, .. } = self;
-        let entry = &mut sources[source];
-        if !entry.pieces.is_empty() {
-            entry.settle_pieces(events, *expired, source);
-        }
+        sources[source].settle_last_piece(events, *expired, source);
         self.renew(source);
     }
 
@@ -486,9 +489,7 @@ impl Builder {
             ticket.arrived = true;
             source::insert(&mut entry.taken, ticket);
         }
-        if !entry.pieces.is_empty() {
-            entry.settle_pieces(events, self.expired, source);
-        }
+        entry.settle_pieces(events, ticket.events(), self.expired, source);
         self.renew(source);
         Ok(())
     }
@@ -517,6 +518,7 @@ impl Builder {
         }
         entry.accounts = Some(accounts);
         entry.ledger.final_counters = true;
+        entry.settle_pieces(&mut self.events, 0..NEVER, self.expired, source);
         self.admit_offers(source);
         self.admit_all_offers();
         Ok(())

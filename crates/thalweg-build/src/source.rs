@@ -138,6 +138,10 @@ pub(crate) struct Source {
     known_missing: VecDeque<Gap>,
     /// One past the last event of which the fragment was lost.
     pub(crate) lost_until: u64,
+    /// How many fragments the last offer had.
+    pub(crate) last_count: u32,
+    /// Index of the event that was mentioned last when pieces were last looked at.
+    last_settled: u64,
     /// Index of the last event whose fragment is here.
     last_built: Option<u64>,
     /// Fragments that count as rejected though they share a slot with others that may be wanted, by event index.
@@ -172,6 +176,9 @@ pub(crate) struct Due {
     pub(crate) given_up: Option<Duration>,
 }
 
+/// More gaps than this between the pieces of a fragment that have come are not kept apart: it is damaged.
+const MOST_GAPS: usize = 1024;
+
 /// An index no event has.
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -195,6 +202,8 @@ impl Source {
             admitted: first,
             known_missing: VecDeque::new(),
             lost_until: 0,
+            last_count: 0,
+            last_settled: first,
             last_built: None,
             rejected: BTreeSet::new(),
             pieces: BTreeMap::new(),
@@ -478,6 +487,9 @@ impl Source {
             return Piece::Contradicts;
         }
         let range = u64::from(header.offset)..u64::from(header.offset) + u64::from(header.piece_length);
+        if pieces.arrived.ranges().len() >= MOST_GAPS {
+            return Piece::Contradicts;
+        }
         if range.is_empty() || pieces.arrived.overlaps(&range) {
             return Piece::Repeated;
         }
@@ -489,17 +501,20 @@ impl Source {
         Piece::Last
     }
 
-    /// Fragments of which pieces are missing and nothing more comes are damaged. Those of events below `expired` are
-    /// not waited for if the source has gone silent.
-    pub(crate) fn settle_pieces(&mut self, events: &mut OpenEvents, expired: u64, source: usize) {
-        let mut pieces = std::mem::take(&mut self.pieces);
-        pieces.retain(|&index, pieces| {
+    /// Of these events, fragments of which pieces are missing and nothing more comes are damaged. Those of events below
+    /// `expired` are not waited for if the source has gone silent.
+    pub(crate) fn settle_pieces(&mut self, events: &mut OpenEvents, range: Range<u64>, expired: u64, source: usize) {
+        if self.pieces.is_empty() || range.is_empty() {
+            return;
+        }
+        let settled: Vec<u64> = self.pieces.range(range).map(|(index, _)| *index).collect();
+        for index in settled {
             let more_may_come = index + 1 == self.offered_until && !self.is_absent();
             if self.is_on_the_way(index) || more_may_come && index >= expired {
-                return true;
+                continue;
             }
-            if !pieces.decided {
-                pieces.decided = true;
+            let Some(pieces) = self.pieces.get_mut(&index) else { continue };
+            if !std::mem::replace(&mut pieces.decided, true) {
                 let (bucket, status) = match more_may_come {
                     true => (&mut self.ledger.late, Status::TIMED_OUT),
                     false => (&mut self.ledger.corrupt, Status::CORRUPT),
@@ -507,15 +522,33 @@ impl Source {
                 *bucket += 1;
                 events.missing(index, source, Why::Spoilt(status));
             }
-            more_may_come
-        });
-        self.pieces = pieces;
+            if !more_may_come {
+                self.pieces.remove(&index);
+            }
+        }
     }
 
-    /// Whether a ticket that has not arrived names this event.
+    /// The same of the fragment that was mentioned last, and of the one that was when this was last looked at: all others
+    /// only change as their pieces come.
+    pub(crate) fn settle_last_piece(&mut self, events: &mut OpenEvents, expired: u64, source: usize) {
+        let last = self.offered_until.saturating_sub(1);
+        let before = std::mem::replace(&mut self.last_settled, last);
+        self.settle_pieces(events, before..before + 1, expired, source);
+        if last != before {
+            self.settle_pieces(events, last..self.offered_until, expired, source);
+        }
+    }
+
+    /// Whether a ticket that has not arrived names this event. Tickets are in the order of their events, and arrive in
+    /// that order, but for those that were asked for again.
     fn is_on_the_way(&self, index: u64) -> bool {
-        let tickets = self.taken.iter().chain(&self.ready).chain(&self.undecided).chain(&self.parked);
-        tickets.filter(|ticket| !ticket.arrived).any(|ticket| ticket.events().contains(&index))
+        let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
+        queues.into_iter().any(|queue| {
+            let behind = queue.partition_point(|ticket| ticket.first <= index);
+            let named = queue.range(..behind).rev().take_while(|ticket| ticket.first == index || ticket.end() > index);
+            let mut named = named.filter(|ticket| ticket.events().contains(&index));
+            named.any(|ticket| !ticket.arrived)
+        })
     }
 
     /// Lets a ticket go that nobody waits for any more: not worth a fetch.

@@ -52,6 +52,9 @@ pub enum Violation {
     /// A ticket was announced a second time with another content.
     #[error("ticket {0} was offered twice with different content")]
     Changed(u64),
+    /// A fragment in pieces has offers of its own.
+    #[error("offered a part of the fragment of event {0} together with fragments of other events")]
+    Piece(u64),
     /// A fragment that was delivered whole comes again in another ticket.
     #[error("sent the fragment of event {0} whole, and then again in another ticket")]
     Twice(u64),

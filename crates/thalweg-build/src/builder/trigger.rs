@@ -69,9 +69,7 @@ impl Builder {
         if !news {
             return;
         }
-        if !entry.pieces.is_empty() {
-            entry.settle_pieces(events, *expired, source);
-        }
+        entry.settle_pieces(events, index..index + 1, *expired, source);
         self.renew(source);
     }
 

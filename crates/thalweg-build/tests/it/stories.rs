@@ -64,22 +64,52 @@ fn a_whole_fragment_in_a_second_ticket_is_an_offence() {
     // It is not: there may be pieces in both. The second to come shows that there are none.
     for sources in [1, 2] {
         let mut rig = Rig::new(config(sources));
-        rig.offer(0, 0, 2);
-        rig.offer(0, 1, 3);
-        rig.ask().unwrap();
-        rig.ask().unwrap();
-        rig.arrive(0, 0, &slot(0, 0..2));
-        assert_eq!(rig.try_arrive(0, 1, &slot(0, 1..4)), Err(Violation::Twice(1)));
+        rig.offer(0, 0, 1);
+        rig.offer(0, 1, 1);
+        rig.offer(0, 1, 1);
+        (0..3).for_each(|_| {
+            rig.ask().unwrap();
+        });
+        rig.arrive(0, 0, &slot(0, 0..1));
+        rig.arrive(0, 1, &slot(0, 1..2));
+        assert_eq!(rig.try_arrive(0, 2, &slot(0, 1..2)), Err(Violation::Twice(1)));
         rig.builder.give_up(0, rig.now);
         if sources == 2 {
             rig.end(1, 0);
         }
         rig.fetch_all();
-        assert_eq!(rig.closed().len(), if sources == 2 { 4 } else { 3 });
+        assert_eq!(rig.closed().len(), if sources == 2 { 2 } else { 1 });
         rig.assert_finished();
         let books = &rig.ledger().sources[0];
-        assert_eq!((books.accepted, books.recorded, books.lost, books.duplicates), (4, 2, 2, 0));
+        assert_eq!((books.accepted, books.recorded, books.lost, books.duplicates), (2, 2, 0, 0));
     }
+}
+
+#[test]
+fn a_fragment_in_pieces_has_offers_of_its_own() {
+    for (before, again) in [(2, 1), (1, 2), (2, 2)] {
+        let mut rig = Rig::new(config(1));
+        rig.offer(0, 0, before);
+        let last = u64::from(before) - 1;
+        let overlapping = rig.announcement(0, last, again, Disposition::Held);
+        assert_eq!(rig.announce(0, overlapping), Err(Violation::Piece(last)));
+    }
+}
+
+/// If what an offer costs grew with how many there are, this would take hours.
+#[test]
+fn an_offer_costs_the_same_however_many_fragments_in_pieces_are_under_way() {
+    let mut rig = Rig::new(BuilderConfig { open_events: 1 << 20, ..config(2) });
+    assert_eq!(rig.builder.connected(0, 1 << 20, false), 0);
+    for event in 0..200_000 {
+        rig.offer(0, event, 1);
+        rig.offer(0, event, 1);
+    }
+    rig.builder.give_up(0, rig.now);
+    rig.end(1, 0);
+    rig.fetch_all();
+    rig.closed();
+    assert_eq!(rig.ledger().sources[0].lost, 200_000);
 }
 
 #[test]
