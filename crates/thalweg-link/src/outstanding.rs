@@ -22,6 +22,11 @@ impl<T> Outstanding<T> {
         Self { first, offers: VecDeque::new() }
     }
 
+    /// The number of the first offer that is not released.
+    pub fn first_ticket(&self) -> u64 {
+        self.first
+    }
+
     /// The number the next offer will have.
     pub fn next_ticket(&self) -> u64 {
         self.first + self.offers.len() as u64

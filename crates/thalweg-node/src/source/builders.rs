@@ -31,6 +31,8 @@ pub(super) struct Builder {
     /// What broke the link while it was sent to: [`SourceNode::flush`] deals with it.
     pub(super) broken: Option<LinkError>,
     pub(super) book: Outstanding<Option<Slot>>,
+    /// All slots of tickets below this one are dropped, or asked for over this connection.
+    pub(super) kept_from: u64,
     pub(super) filling: Option<Filling>,
     /// Fragments that will not come and are not yet announced: the first event, how many, and how.
     pub(super) left_out: Option<(u64, u32, Disposition)>,
@@ -71,6 +73,7 @@ impl Builder {
             last_error: None,
             broken: None,
             book: Outstanding::default(),
+            kept_from: 0,
             filling: None,
             left_out: None,
             accounts: Accounts::default(),
@@ -317,6 +320,7 @@ impl SourceNode {
         self.endpoints.close(index);
         builder.welcome = None;
         builder.broken = None;
+        builder.kept_from = 0;
         // Over the next connection nothing has been sent unasked yet: what is offered again waits to be asked for.
         builder.eager = 0;
         for (offer, _) in builder.book.iter_mut().filter(|(offer, _)| offer.disposition == Disposition::Eager) {

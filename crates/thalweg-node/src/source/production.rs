@@ -7,6 +7,10 @@ use std::time::Duration;
 use thalweg_arena::Slot;
 use thalweg_wire::{Announcement, Disposition, EventId, MAX_RECORDS, Message};
 
+/// Tickets that a builder has not released, at most, of a source that drops the oldest. Behind a builder that releases
+/// none, what comes after that is dropped as it comes, which takes one ticket however much it is.
+const MOST_TICKETS: usize = 1 << 16;
+
 /// Whether there is a place for the next fragment.
 enum Place {
     /// In the slot that is being filled for this builder.
@@ -327,22 +331,28 @@ impl SourceNode {
             return None;
         }
         let builder = &mut builders[index];
+        if builder.book.len() >= MOST_TICKETS {
+            return None;
+        }
         // Before the welcome nothing was offered over this connection, and everything will be.
         let mut link = endpoints.link_mut(index).filter(|_| builder.welcome.is_some());
-        for (offer, slot) in builder.book.iter_mut().filter(|(_, slot)| slot.is_some()) {
-            let asked = link.as_mut().is_some_and(|link| !link.withdraw(offer.ticket));
-            if !asked && !builder.granted.contains(&offer.ticket) {
-                if offer.disposition == Disposition::Eager {
-                    builder.eager -= offer.bytes;
-                }
-                offer.disposition = Disposition::DroppedOldest;
-                offer.bytes = 0;
-                builder.accounts.dropped_oldest += u64::from(offer.count);
-                if let Some(link) = link {
-                    link.offer(offer);
-                }
-                return slot.take();
+        builder.kept_from = builder.kept_from.max(builder.book.first_ticket());
+        while let Some((offer, slot)) = builder.book.get_mut(builder.kept_from) {
+            builder.kept_from += 1;
+            let asked = slot.is_none() || link.as_mut().is_some_and(|link| !link.withdraw(offer.ticket));
+            if asked || builder.granted.contains(&offer.ticket) {
+                continue;
             }
+            if offer.disposition == Disposition::Eager {
+                builder.eager -= offer.bytes;
+            }
+            offer.disposition = Disposition::DroppedOldest;
+            offer.bytes = 0;
+            builder.accounts.dropped_oldest += u64::from(offer.count);
+            if let Some(link) = link {
+                link.offer(offer);
+            }
+            return slot.take();
         }
         None
     }
@@ -465,9 +475,16 @@ mod tests {
     use thalweg_control::Command;
     use thalweg_link::{Address, Eager, LinkKind, Poller};
     use thalweg_link_conformance::Listening;
-    use thalweg_wire::{Capabilities, PayloadType, Refusal, RunNumber, SourceId, Status, TaiNanos, Welcome};
+    use thalweg_wire::{Accounts, Capabilities, PayloadType, Refusal, RunNumber, SourceId, Status, TaiNanos, Welcome};
 
     const SLOT: u32 = 128;
+    const FRAGMENT: PushedFragment<'_> = PushedFragment {
+        payload: &[],
+        payload_type: PayloadType::RAW,
+        status: Status::SIMULATED,
+        timestamp: None,
+        window: 0,
+    };
 
     /// A node of two slots, each for one fragment, that drops the oldest, and what drives it.
     struct Driven {
@@ -519,8 +536,7 @@ mod tests {
 
         /// How all tickets stand after one more fragment was pushed.
         fn push(&mut self) -> Vec<Disposition> {
-            let (payload, payload_type, status) = (&[7; 64][..], PayloadType::RAW, Status::SIMULATED);
-            let fragment = PushedFragment { payload, payload_type, status, timestamp: None, window: 0 };
+            let fragment = PushedFragment { payload: &[7; 64], ..FRAGMENT };
             assert!(self.node.push(None, &fragment).unwrap().is_some());
             self.dispositions()
         }
@@ -638,6 +654,23 @@ mod tests {
             }
         };
         assert!(matches!(ended, Err(NodeError::Link { .. })), "it says that a builder left: {ended:?}");
+    }
+
+    /// If what a fragment costs grew with how many were dropped, this would take minutes.
+    #[test]
+    fn behind_a_builder_that_releases_nothing_drops_take_bounded_time_and_memory() {
+        let mut source = Driven::new("tcp:127.0.0.1:1".parse().unwrap());
+        source.node.phase = Phase::Running;
+        source.node.builders[0].most_records = 1;
+        for _ in 0..4 * MOST_TICKETS {
+            let fragment = PushedFragment { payload: &[7; 64], ..FRAGMENT };
+            assert!(source.node.push(None, &fragment).unwrap().is_some());
+        }
+        let builder = &source.node.builders[0];
+        assert_eq!(builder.book.len(), MOST_TICKETS);
+        let Accounts { accepted, dropped_newest, dropped_oldest, .. } = builder.accounts;
+        assert_eq!((accepted, dropped_oldest), (4 * MOST_TICKETS as u64, MOST_TICKETS as u64 - 2));
+        assert_eq!(dropped_newest, accepted - MOST_TICKETS as u64);
     }
 
     #[test]
