@@ -196,7 +196,8 @@ fn put_words(
     room.resize(HEAD_LEN, 0);
     let first = channel.next_words((WORDS - HEAD_LEN) / MESSAGE_LEN, now, room);
     let head = channel.head(Content::Words { first }, room.len() - HEAD_LEN, served, now);
-    room[..HEAD_LEN].copy_from_slice(&head.encode());
+    let head = head.encode(&room[HEAD_LEN..]);
+    room[..HEAD_LEN].copy_from_slice(&head);
     room.resize(room.len().max(padded), 0);
     io.send(to, room, None);
 }
@@ -301,7 +302,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         }
         for (to, connection) in strays {
             // One answer for each, and no longer than what it answers.
-            io.send(to, &channel::over(connection).encode(), None);
+            io.send(to, &channel::over(connection).encode(&[]), None);
         }
         for to in long {
             let Ok(longest) = io.longest(to) else { continue };
@@ -351,7 +352,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             let Some(until) = connection.closing else { return true };
             let stays = !connection.over && !connection.half.channel().is_quiet() && now < until;
             if !stays {
-                io.send(connection.address, &channel::over(*number).encode(), None);
+                io.send(connection.address, &channel::over(*number).encode(&[]), None);
                 past.push_back(*number);
             }
             stays
@@ -570,7 +571,7 @@ impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
             self.linger();
         }
         for (number, connection) in &self.connections {
-            self.io.send(connection.address, &channel::over(*number).encode(), None);
+            self.io.send(connection.address, &channel::over(*number).encode(&[]), None);
         }
         let _ = self.io.flush();
     }

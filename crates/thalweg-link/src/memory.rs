@@ -29,6 +29,8 @@ pub struct Impairments {
     pub lost: u32,
     /// Of a thousand datagrams, how many come twice.
     pub doubled: u32,
+    /// Of a thousand datagrams, how many come with one of their bits flipped.
+    pub damaged: u32,
     /// How long they take, at least.
     pub delay: Duration,
     /// How much longer they take at most, each for itself: those that take longer are overtaken.
@@ -37,10 +39,10 @@ pub struct Impairments {
 
 impl Impairments {
     /// Everything arrives at once, in order, once.
-    pub const PERFECT: Self = Self { lost: 0, doubled: 0, delay: Duration::ZERO, jitter: Duration::ZERO };
+    pub const PERFECT: Self = Self { lost: 0, doubled: 0, damaged: 0, delay: Duration::ZERO, jitter: Duration::ZERO };
     /// One in ten is lost, one in twenty comes twice, and they overtake each other freely.
     pub const FOUL: Self =
-        Self { lost: 100, doubled: 50, delay: Duration::from_micros(50), jitter: Duration::from_millis(2) };
+        Self { lost: 100, doubled: 50, damaged: 0, delay: Duration::from_micros(50), jitter: Duration::from_millis(2) };
 }
 
 /// A network with its own time, which is that of all endpoints on it. Clones are the same network.
@@ -187,7 +189,7 @@ impl Inner {
         if self.parted.get(&(from.min(to), from.max(to))).is_some_and(|until| self.now < *until) {
             return;
         }
-        let Impairments { lost, doubled, delay, jitter } = self.impairments;
+        let Impairments { lost, doubled, damaged, delay, jitter } = self.impairments;
         if self.next_random() % 1000 < u64::from(lost) {
             return;
         }
@@ -197,9 +199,15 @@ impl Inner {
             #[expect(clippy::cast_possible_truncation, reason = "jitter is far less than 500 years")]
             let late = self.next_random() % (jitter.as_nanos() as u64 + 1);
             let at = (self.now + delay + Duration::from_nanos(late), self.datagrams);
+            let mut datagram = datagram.to_vec();
+            if damaged > 0 && self.next_random() % 1000 < u64::from(damaged) {
+                let bit = self.next_random();
+                let at = usize::try_from(bit >> 3).unwrap_or(0) % datagram.len().max(1);
+                datagram.get_mut(at).into_iter().for_each(|byte| *byte ^= 1 << (bit & 7));
+            }
             // Nobody there: a host says so (ICMP).
             let (to, coming) = match self.coming.contains_key(&to) {
-                true => (to, (from, Some(datagram.to_vec()))),
+                true => (to, (from, Some(datagram))),
                 false => (from, (to, None)),
             };
             self.coming.entry(to).or_default().insert(at, coming);

@@ -6,7 +6,7 @@
 //! Words are [cells](crate::MESSAGE_LEN) of 64 bytes: a message, or a part of the text behind one. They are numbered,
 //! and sent again until they are heard. Pieces are not: who misses one asks for it again.
 
-use crate::crc32c;
+use crate::Crc32c;
 use thiserror::Error;
 
 /// Bytes of a head.
@@ -14,7 +14,7 @@ pub const HEAD_LEN: usize = 64;
 /// The first four bytes of a frame, `TWFR`.
 pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"TWFR");
 /// The version of the head.
-pub const FRAME_VERSION: u8 = 1;
+pub const FRAME_VERSION: u8 = 2;
 
 /// The head of a frame. Numbers count modulo 2³².
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub enum FrameError {
     #[error("version {0} of frames is not known here: this is version {FRAME_VERSION}")]
     Version(u8),
     /// Damaged on its way.
-    #[error("the head's CRC32C is {found:#010x} and should be {computed:#010x}")]
+    #[error("the CRC32C of its head and words is {found:#010x} and should be {computed:#010x}")]
     Crc {
         /// As it says.
         found: u32,
@@ -102,8 +102,8 @@ const ANSWER: u8 = 1;
 const ECHO: u8 = 2;
 
 impl Head {
-    /// As it is sent.
-    pub fn encode(&self) -> [u8; HEAD_LEN] {
+    /// As it is sent in front of `words`, which are none where the content is something else. Its checksum covers both.
+    pub fn encode(&self, words: &[u8]) -> [u8; HEAD_LEN] {
         let (kind, number, ticket) = match self.content {
             Content::Words { first } => (WORDS, first, 0),
             Content::Piece { ticket, offset } => (PIECE, offset, ticket),
@@ -123,7 +123,7 @@ impl Head {
         put(40, &self.also.to_le_bytes());
         put(48, &self.stamp.to_le_bytes());
         put(52, &self.echo.unwrap_or(0).to_le_bytes());
-        let crc = crc32c(&bytes[..60]);
+        let crc = checksum(&bytes, words);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -141,13 +141,13 @@ impl Head {
         if bytes[4] != FRAME_VERSION {
             return Err(FrameError::Version(bytes[4]));
         }
-        let computed = crc32c(&bytes[..60]);
-        if found != computed {
-            return Err(FrameError::Crc { found, computed });
-        }
         let length = u16::from_le_bytes([bytes[16], bytes[17]]);
         let there = content.len();
         let content = content.get(..usize::from(length)).ok_or(FrameError::Length { told: length, there })?;
+        let computed = checksum(bytes, if bytes[5] == WORDS { content } else { &[] });
+        if found != computed {
+            return Err(FrameError::Crc { found, computed });
+        }
         let number = u32_at(bytes, 20);
         let kind = match bytes[5] {
             WORDS if !usize::from(length).is_multiple_of(crate::MESSAGE_LEN) => return Err(FrameError::Words(length)),
@@ -169,6 +169,14 @@ impl Head {
         };
         Ok((head, content))
     }
+}
+
+/// Of a head, and of the words behind it.
+fn checksum(head: &[u8; HEAD_LEN], words: &[u8]) -> u32 {
+    let mut crc = Crc32c::new();
+    crc.update(&head[..60]);
+    crc.update(words);
+    crc.value()
 }
 
 fn u32_at(bytes: &[u8; HEAD_LEN], at: usize) -> u32 {
@@ -203,16 +211,21 @@ mod tests {
             padding in 0usize..100,
         ) {
             let head = Head { content, length: cells * 64, connection, answer, heard, also, served, stamp, echo };
-            let mut datagram = head.encode().to_vec();
-            datagram.resize(HEAD_LEN + usize::from(head.length) + padding, 7);
+            let behind = vec![7; usize::from(head.length)];
+            let words = if matches!(content, Content::Words { .. }) { &behind[..] } else { &[] };
+            let mut datagram = [&head.encode(words), &behind[..]].concat();
+            datagram.resize(datagram.len() + padding, 7);
             let (decoded, behind) = Head::decode(&datagram).unwrap();
             prop_assert_eq!((decoded, behind.len()), (head, usize::from(head.length)));
         }
 
         #[test]
-        fn what_is_damaged_is_no_frame(content in content(), at in 0..HEAD_LEN, bit in 0u8..8) {
-            let head = Head { content, length: 0, connection: 7, answer: false, heard: 1, also: 0, served: 0, stamp: 0, echo: None };
-            let mut bytes = head.encode();
+        fn what_is_damaged_is_no_frame(content in content(), at in 0..3 * HEAD_LEN, bit in 0u8..8) {
+            let words = if matches!(content, Content::Words { .. }) { &[3; 2 * HEAD_LEN][..] } else { &[] };
+            let length = words.len() as u16;
+            let head = Head { content, length, connection: 7, answer: false, heard: 1, also: 0, served: 0, stamp: 0, echo: None };
+            let mut bytes = [&head.encode(words), words].concat();
+            let at = at % bytes.len();
             bytes[at] ^= 1 << bit;
             prop_assert!(Head::decode(&bytes).is_err());
         }
@@ -221,7 +234,8 @@ mod tests {
         fn any_bytes_are_decoded_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), mend: bool) {
             if mend && bytes.len() >= HEAD_LEN {
                 bytes[..5].copy_from_slice(&[b'T', b'W', b'F', b'R', FRAME_VERSION]);
-                let crc = crc32c(&bytes[..60]).to_le_bytes();
+                bytes[5] = PIECE;
+                let crc = crate::crc32c(&bytes[..60]).to_le_bytes();
                 bytes[60..64].copy_from_slice(&crc);
             }
             if let Ok((head, content)) = Head::decode(&bytes) {

@@ -173,6 +173,9 @@ impl Plan {
         if random.once_in(4) {
             self.medium = Medium::Stream;
         }
+        if self.medium == Medium::Frames && random.once_in(3) {
+            self.network.damaged = random.logarithmic(1..100) as u32;
+        }
         if random.once_in(6) {
             self.hostile = Some(random.of(0..self.sources.len() as u64) as usize);
         }
@@ -230,7 +233,10 @@ impl Plan {
         let is_harmless =
             |source: &SourcePlan| source.policy == Policy::Block && source.events >= end && !source.acquires;
         let ends = |(_, fault): &(Duration, Fault)| matches!(fault, Fault::Command(_, Command::Abort));
-        self.is_orderly() && !self.faults.iter().any(ends) && self.sources.iter().all(is_harmless)
+        self.is_orderly()
+            && self.network.damaged == 0
+            && !self.faults.iter().any(ends)
+            && self.sources.iter().all(is_harmless)
     }
 
     /// Whether nothing in it keeps a source from ending with its final counters, at builders that are not told to end at
@@ -334,13 +340,14 @@ impl SourcePlan {
 }
 
 fn gentle(random: &mut Random) -> Impairments {
-    Impairments { lost: 0, doubled: 0, delay: Duration::from_micros(random.of(1..2000)), jitter: Duration::ZERO }
+    Impairments { delay: Duration::from_micros(random.of(1..2000)), ..Impairments::PERFECT }
 }
 
 fn foul(random: &mut Random) -> Impairments {
     Impairments {
         lost: random.of(0..200) as u32,
         doubled: random.of(0..200) as u32,
+        damaged: 0,
         delay: Duration::from_micros(random.of(5000..15_000)),
         jitter: Duration::from_micros(random.of(0..40_000)),
     }

@@ -131,7 +131,7 @@ impl FrameSource {
             .piece(from, length as usize)
             .ok_or_else(|| LinkError::Protocol("the arena ends before what was offered of it".into()))?;
         let head = self.channel.head(content, length as usize, served, now);
-        io.send(self.to, &head.encode(), Some(piece));
+        io.send(self.to, &head.encode(&[]), Some(piece));
         self.sent_bytes += u64::from(length);
         if let Some((asked, arena_offset)) = self.front()? {
             asked.offset += length;

@@ -86,7 +86,8 @@ fn head(connection: u64, content: Content) -> Head {
 }
 
 fn frame(head: Head, content: &[u8]) -> Vec<u8> {
-    [&Head { length: content.len() as u16, ..head }.encode()[..], content].concat()
+    let words = if matches!(head.content, Content::Words { .. }) { content } else { &[] };
+    [&Head { length: content.len() as u16, ..head }.encode(words)[..], content].concat()
 }
 
 fn words(connection: u64, first: u32, messages: &[Message]) -> Vec<u8> {
