@@ -75,13 +75,15 @@ struct Slot {
     records: usize,
 }
 
-/// A fragment of an event: where its header begins in a slot, and how many bytes it has with it.
+/// A fragment of an event: where its header begins in a slot, how many bytes it has with it, and the header as it was
+/// checked.
 #[derive(Debug, Clone, Copy)]
 struct Record {
     source: usize,
     slot: usize,
     offset: usize,
     len: usize,
+    header: FragmentHeader,
 }
 
 impl Trigger {
@@ -281,7 +283,7 @@ impl Trigger {
                 return;
             }
             let len = HEADER_LEN + header.piece_length as usize;
-            events.entry(header.event).or_default().push(Record { source, slot, offset, len });
+            events.entry(header.event).or_default().push(Record { source, slot, offset, len, header: *header });
             records += 1;
         });
         self.slots[slot] = Some(Slot { bytes, records });
@@ -421,7 +423,7 @@ impl Trigger {
                 slot.bytes.copy_to(record.offset, &mut place);
                 self.copied += (record.len - HEADER_LEN) as u64;
                 // What was checked as it arrived was where another process can write. What counts is the copy.
-                good = matches!(slot.bytes, Bytes::Place(_)) || self.is_good(&place, event, *id);
+                good = matches!(slot.bytes, Bytes::Place(_)) || self.is_unchanged(&place, &record.header);
             }
             if good {
                 blocks.filled(place, |_, enter| enter(event, *id, 0));
@@ -442,14 +444,10 @@ impl Trigger {
         true
     }
 
-    /// Whether a record is whole, and the one that was asked for.
-    fn is_good(&self, record: &[u8], event: EventId, source: SourceId) -> bool {
-        FragmentHeader::decode(record).is_ok_and(|header| {
-            let payload = &record[HEADER_LEN..];
-            (header.event, header.source, header.is_whole()) == (event, source, true)
-                && header.piece_length as usize == payload.len()
-                && (self.check == CheckConfig::Header || header.payload_matches(payload))
-        })
+    /// Whether a copied record has the header that was checked, and its payload, where that is checked.
+    fn is_unchanged(&self, record: &[u8], checked: &FragmentHeader) -> bool {
+        FragmentHeader::decode(record).is_ok_and(|header| header == *checked)
+            && (self.check == CheckConfig::Header || checked.payload_matches(&record[HEADER_LEN..]))
     }
 
     /// The run ends in front of this event: what waits for the decision on later ones makes room.
@@ -524,7 +522,7 @@ mod tests {
         let slot = |records| Some(Slot { bytes: Bytes::Place(places.take(64).unwrap()), records });
         trigger.slots = [2, 1].map(slot).into();
         trigger.places = Some(places);
-        let record = |slot| Record { source: 0, slot, offset: 0, len: 64 };
+        let record = |slot| Record { source: 0, slot, offset: 0, len: 64, header: FragmentHeader::default() };
         trigger.events = [(4, 0), (5, 0), (6, 1)].map(|(event, slot)| (EventId(event), vec![record(slot)])).into();
         let free = |trigger: &Trigger| trigger.places.as_ref().map(PlacePool::free);
 

@@ -104,6 +104,20 @@ fn in_shared_memory_too_an_offence_loses_no_place() {
 
 #[test]
 fn what_is_changed_in_shared_memory_after_it_was_checked_is_not_recorded() {
+    let header = |status| {
+        let header = FragmentHeader::decode(&record(SOURCE, 0, 0, 64)).unwrap();
+        FragmentHeader { status, ..header }
+    };
+    change_after_the_check(|bytes| bytes[HEADER_LEN] ^= 1);
+    // Its checksum is right in both.
+    change_after_the_check(|bytes| {
+        let other_run = FragmentHeader { run: RunNumber(2), ..header(Status::empty()) };
+        bytes[..HEADER_LEN].copy_from_slice(&other_run.encode());
+    });
+    change_after_the_check(|bytes| bytes[..HEADER_LEN].copy_from_slice(&header(Status::MISSING).encode()));
+}
+
+fn change_after_the_check(change: impl Fn(&mut [u8])) {
     let folder = tempfile::tempdir().unwrap();
     let listen = format!("{TCP}\", \"{}", shm(folder.path()));
     let levels = format!("{LEVELS}\ncheck = \"payload\"\ndeadline = \"60s\"");
@@ -121,7 +135,7 @@ fn what_is_changed_in_shared_memory_after_it_was_checked_is_not_recorded() {
     peer.until(|message| matches!(message, Message::Start { .. }));
     peer.say(&[Message::Offer(held(0)), books]);
     peer.until(|message| matches!(message, Message::Fetch { .. }));
-    arena[HEADER_LEN] ^= 1;
+    change(&mut arena[..RECORD]);
     peer.0.write_all(&data(0, &record(other, 0, 0, 64))).unwrap();
     let report = builder.report();
     assert_eq!((report.ledger.sources[0].lost, report.ledger.sources[1].recorded), (1, 1), "{:?}", report.ledger);
