@@ -2,7 +2,7 @@
 
 use crate::event::ReadBlock;
 use crate::event::{Assembler, Fragment, Located, is_whole};
-use crate::format::{BLOCK_HEADER_LEN, BlockHeader, EventStatus, FormatError, FragmentEntry};
+use crate::format::{BLOCK_HEADER_LEN, BlockHeader, Closing, EventStatus, FormatError, FragmentEntry};
 use crate::run::{Recovery, Run};
 use crate::{RunInfo, RunState, StoreError, StoredBlock, WriterLife};
 use serde::Serialize;
@@ -440,18 +440,43 @@ impl<'a> Check<'a> {
         for closing in place.closings() {
             match closing {
                 Ok(closing) => {
-                    for event in closing.events() {
-                        let expected = self.report.problem_count;
-                        self.close(block, event, closing.status);
-                        // A damaged count may name four thousand million events; what was said is enough.
-                        if self.report.problem_count > expected && self.report.problem_count > ENOUGH {
-                            break;
-                        }
-                    }
+                    let there = self.assembler.of(&closing);
+                    there.iter().for_each(|event| self.close(block, *event, closing.status));
+                    self.close_absent(block, &closing, &there);
                 }
                 Err(error) => self.bad_closing(block, error),
             }
         }
+    }
+
+    /// The events of a closing that there is nothing of: a damaged count may name four thousand million.
+    fn close_absent(&mut self, block: &StoredBlock, closing: &Closing, there: &[EventId]) {
+        let absent = u64::from(closing.count) - there.len() as u64;
+        let expected = self.expected.len();
+        // They may have been in a block that is lost: that was said of the block.
+        if absent == 0 || self.report.lost_blocks > 0 && expected > 0 {
+            return;
+        }
+        let says_incomplete = closing.status == EventStatus::Incomplete;
+        self.report.events += absent;
+        self.report.incomplete_events += if says_incomplete { absent } else { 0 };
+        let at = Some(block.offset());
+        let mut listed = 0;
+        for EventId(event) in closing.events().filter(|event| there.binary_search(event).is_err()) {
+            if self.report.problem_count >= ENOUGH || expected == 0 && !says_incomplete {
+                break;
+            }
+            if expected > 0 {
+                self.problem(block.path(), at, ProblemKind::Event { event, found: 0, expected });
+            }
+            if says_incomplete {
+                let kind = ProblemKind::EventStatus { event, status: "incomplete".into(), missing: 0 };
+                self.problem(block.path(), at, kind);
+            }
+            listed += 1;
+        }
+        let each = u64::from(expected > 0) + u64::from(says_incomplete);
+        self.report.problem_count = self.report.problem_count.saturating_add((absent - listed).saturating_mul(each));
     }
 
     fn bad_closing(&mut self, block: &StoredBlock, error: FormatError) {

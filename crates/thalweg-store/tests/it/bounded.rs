@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use thalweg_store::format::Trailer;
+use thalweg_store::format::{BLOCK_HEADER_LEN, BlockHeader, Trailer};
 use thalweg_store::{
     EventStatus, Follow, Followed, ProblemKind, RecorderConfig, Run, RunState, SalvageError, StoreError, Verdict,
     VerifyReport, salvage, verify,
 };
-use thalweg_wire::{EventId, SourceId, Status};
+use thalweg_wire::{EventId, SourceId, Status, crc32c};
 
 /// What becomes of a `run.json`.
 type Change = fn(&mut Value);
@@ -434,4 +434,33 @@ fn a_run_json_that_cannot_be_is_mended_where_it_can_be() {
     std::fs::write(path.join("run.json"), info.to_string()).unwrap();
     let (salvaged, run) = salvaged(&path);
     assert_eq!((salvaged.events, salvaged.torn_events, run.info().builders), (EVENTS, 0, 1));
+}
+
+/// If each event that a closing names were looked at, this would take hours.
+#[test]
+fn a_closing_of_four_thousand_million_events_costs_as_much_as_there_are_records() {
+    let directory = directory();
+    let path = died(directory.path());
+    let file = segment(&path, 0);
+    let whole = std::fs::read(&file).unwrap();
+    let blocks: Vec<usize> =
+        Run::open(&path).unwrap().blocks().iter().take(2).map(|block| block.offset() as usize).collect();
+    let mut bytes = whole.clone();
+    for at in blocks {
+        let header = BlockHeader::decode(&bytes[at..]).unwrap();
+        let closings = at + header.index_offset as usize + 16 * header.fragments as usize;
+        for closing in bytes[closings..closings + 32 * header.closings as usize].chunks_exact_mut(32) {
+            closing[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
+        }
+        let body_crc = crc32c(&bytes[at + BLOCK_HEADER_LEN..at + header.length as usize]);
+        bytes[at..at + BLOCK_HEADER_LEN].copy_from_slice(&BlockHeader { body_crc, ..header }.encode());
+    }
+    std::fs::write(&file, &bytes).unwrap();
+    let report = verify(&Run::open(&path).unwrap());
+    assert!(report.problem_count > 4_000_000_000, "{}", report.problem_count);
+    // The same where what it names may have been in a block that is lost.
+    flip(&file, 5000);
+    assert!(!verify(&Run::open(&path).unwrap()).consistent);
+    let salvaged = salvage(&path, &directory.path().join("salvaged"));
+    assert!(matches!(salvaged, Err(SalvageError::Unsound { .. })), "{salvaged:?}");
 }
