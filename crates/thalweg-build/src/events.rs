@@ -83,7 +83,7 @@ pub(crate) struct OpenEvents {
     most: u32,
     /// The run ends in front of this event.
     stop: u64,
-    /// One past the highest event that was closed or decided on.
+    /// One past the highest event that was closed.
     closed_until: u64,
     sources: usize,
     words: usize,
@@ -207,7 +207,7 @@ impl OpenEvents {
         self.stop
     }
 
-    /// One past the highest event that was closed or decided on.
+    /// One past the highest event that was closed.
     pub(crate) fn closed_until(&self) -> u64 {
         self.closed_until
     }
@@ -341,7 +341,6 @@ impl OpenEvents {
     /// Level 2 has decided on an event that is [undecided](Self::is_undecided).
     pub(crate) fn decide(&mut self, index: u64, accept: bool) {
         let Some(at) = self.slot(index) else { return };
-        self.closed_until = self.closed_until.max(index + 1);
         self.events[at].verdict = if accept { Verdict::Accepted } else { Verdict::Rejected };
         if self.events[at].waiting == 0 {
             self.close(at);
@@ -394,14 +393,16 @@ impl OpenEvents {
     }
 
     fn close(&mut self, at: usize) {
+        let index = self.base + at as u64;
         let event = &mut self.events[at];
         let missing = std::mem::take(&mut event.missing);
         if event.verdict == Verdict::Rejected {
+            self.closed_until = self.closed_until.max(index + 1);
             self.rejected += u64::from(event.delivered);
         } else if event.delivered {
             let open = self.now.saturating_sub(event.begun).as_nanos();
             self.completion.saturating_record(u64::try_from(open).unwrap_or(u64::MAX));
-            self.hand_over(self.base + at as u64, missing);
+            self.hand_over(index, missing);
         }
         while self.events.front().is_some_and(Event::is_over) {
             self.events.pop_front();

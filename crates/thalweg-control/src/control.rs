@@ -14,7 +14,7 @@ pub trait Facts {
     fn assigned_until(&self) -> Option<EventId> {
         None
     }
-    /// One past the highest event that is closed, or decided on: no end may lie in front of it.
+    /// One past the highest event that is closed: no end may lie in front of it.
     fn closed_until(&self) -> EventId;
     /// The first event that is not closed.
     fn oldest_event(&self) -> EventId {

@@ -243,9 +243,7 @@ impl Plan {
     /// once.
     pub fn is_orderly(&self) -> bool {
         // A source that is too slow for the number of events to come is not waited for when the run is told to end.
-        // Nor is one that is slower than level 2 decides: no end lies in front of an event that it has decided on.
-        let decided = if self.levels[0].is_some() { Some(MOST_OPEN * self.builders as u64) } else { None };
-        let in_time = |rate: f64| self.events.or(decided).is_none_or(|events| events as f64 / rate < 6.0);
+        let in_time = |rate: f64| self.events.is_none_or(|events| events as f64 / rate < 6.0);
         if self.hostile.is_some() || !self.sources.iter().filter_map(|source| source.rate).all(in_time) {
             return false;
         }

@@ -1092,7 +1092,8 @@ impl<'a> Run<'a> {
         assert_eq!(self.builder.counts().0, triggered.filter);
         // Where no source mentions a number there is no event, though level 2 was asked about it.
         let fetched = |index: &&u64| self.oracle.iter().any(|o| o.buckets.get(index) == Some(&Bucket::Rejected));
-        let seen = self.rejected.iter().filter(fetched).count() as u64;
+        // One that the run ended in front of was decided on, and is no event of it.
+        let seen = self.rejected.range(..stop).filter(fetched).count() as u64;
         let seen = if self.abandoned { 0 } else { seen };
         assert!((seen..=self.rejected.len() as u64).contains(&(triggered.level1 - triggered.level2)));
         let ledger = self.builder.ledger(true, &[], 0);
@@ -1118,8 +1119,8 @@ impl<'a> Run<'a> {
                 |index: &u64| oracle.given_up || oracle.timed_out.contains(index) || !self.closed.contains(index);
             for (bucket, count) in found {
                 let default = |index: &u64| match index {
-                    index if self.rejected.contains(index) => Bucket::Rejected,
                     index if *index >= stop => Bucket::BeyondEnd,
+                    index if self.rejected.contains(index) => Bucket::Rejected,
                     _ => Bucket::Late,
                 };
                 let bucket_of = |index: &u64| oracle.buckets.get(index).copied().unwrap_or_else(|| default(index));
@@ -1132,8 +1133,8 @@ impl<'a> Run<'a> {
                     Bucket::Corrupt if rejected == 0 => count == all,
                     Bucket::Late => count >= all,
                     Bucket::Rejected => (fetched..=rejected).contains(&count),
-                    // It may have been too late before the end was set.
-                    Bucket::BeyondEnd => (all.saturating_sub(books.late)..=all).contains(&count),
+                    // It may have been too late, or rejected, before the end was set.
+                    Bucket::BeyondEnd => (all.saturating_sub(books.late + books.rejected)..=all).contains(&count),
                     _ => (least..=all).contains(&count),
                 };
                 assert!(good, "source {source}, {bucket:?} {least} to {all}: {books:#?}");
