@@ -6,10 +6,12 @@
 //! and nothing is kept to be sent again but the slot itself, which is kept anyway. `docs/wire.md` has the bytes.
 //!
 //! A builder knows a connection by the number that the source has drawn for it (64 bits) and by where it comes from;
-//! what says it is of another is dropped.
+//! what says it is of another is dropped. A damaged frame is dropped as well, and so repeated as if it had
+//! been lost. The longest datagram that a path takes is found by probes (`path`).
 
 mod builder;
 mod channel;
+mod path;
 mod source;
 
 use crate::{
@@ -29,10 +31,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
 use thalweg_frames::{Arrival, FrameIo, FramesError};
-use thalweg_wire::{Content, HEAD_LEN, Head, MESSAGE_LEN, Message};
+use thalweg_wire::{Content, FrameError, HEAD_LEN, Head, MESSAGE_LEN, Message};
 
-/// Bytes in the longest datagram of words: fits an Ethernet frame with room for what tunnels add.
-const WORDS: usize = 1400;
 /// Frames of one peer before others have their turn.
 const FAIR_SHARE: usize = 64;
 /// Bursts received before others have their turn.
@@ -71,6 +71,10 @@ pub(crate) struct Frames<I: FrameIo, H: Half> {
     now: Duration,
     random: RandomState,
     drawn: u64,
+    /// Frames that were damaged on their way, and so are lost.
+    damaged: u64,
+    /// A frame of another version has come, and was warned of.
+    other_version: bool,
     room: Vec<u8>,
     /// The last messages were repeated already.
     left: bool,
@@ -87,6 +91,8 @@ struct Door {
 struct Connection<H: Half> {
     peer: Option<usize>,
     address: SocketAddr,
+    /// The other end has answered, from that address.
+    is_answered: bool,
     half: H,
     received: Vec<H::Received>,
     /// It is over, and why, until that was told.
@@ -137,6 +143,9 @@ pub(crate) trait Half: Debug + Send + Sized {
     /// Whoever is on the other end hears the last words, and nothing else.
     fn close(&mut self);
 
+    /// The other end answers from this address, and is sent to there.
+    fn moves_to(&mut self, address: SocketAddr);
+
     /// One for a connection that a source begins, at a builder's port that copies what comes so many times.
     fn begun(connection: u64, from: SocketAddr, copies: u64, now: Duration) -> Option<Self>;
 }
@@ -182,9 +191,32 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = Word> {
     })
 }
 
-/// Puts the next words into the burst, in a datagram of at least so many bytes.
+/// Puts the next words into the burst, in a datagram of at most so many bytes, and padded to at least so many.
 fn put_words(
     channel: &mut Channel,
+    served: u32,
+    to: SocketAddr,
+    (longest, padded): (usize, usize),
+    now: Duration,
+    io: &mut dyn FrameIo,
+    room: &mut Vec<u8>,
+) {
+    room.clear();
+    room.resize(HEAD_LEN, 0);
+    let most = (longest.saturating_sub(HEAD_LEN) / MESSAGE_LEN).max(1);
+    let first = channel.next_words(most, now, room);
+    let head = channel.head(channel.words(first), room.len() - HEAD_LEN, served, now);
+    let (front, words) = room.split_at_mut(HEAD_LEN);
+    front.copy_from_slice(&head.encode(words));
+    room.resize(room.len().max(padded), 0);
+    io.send(to, room, None);
+}
+
+/// Puts a frame without words or a piece into the burst, in a datagram of at least so many bytes.
+#[expect(clippy::too_many_arguments, reason = "as put_words")]
+fn put_bare(
+    channel: &mut Channel,
+    content: Content,
     served: u32,
     to: SocketAddr,
     padded: usize,
@@ -193,11 +225,8 @@ fn put_words(
     room: &mut Vec<u8>,
 ) {
     room.clear();
-    room.resize(HEAD_LEN, 0);
-    let first = channel.next_words((WORDS - HEAD_LEN) / MESSAGE_LEN, now, room);
-    let head = channel.head(Content::Words { first }, room.len() - HEAD_LEN, served, now);
-    room[..HEAD_LEN].copy_from_slice(&head.encode());
-    room.resize(room.len().max(padded), 0);
+    room.extend_from_slice(&channel.head(content, 0, served, now).encode(&[]));
+    room.resize(padded.max(HEAD_LEN), 0);
     io.send(to, room, None);
 }
 
@@ -221,6 +250,8 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             now,
             random: RandomState::new(),
             drawn: 0,
+            damaged: 0,
+            other_version: false,
             room: Vec::new(),
             left: false,
         })
@@ -254,33 +285,53 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 
     /// Hears what has come: as many bursts as are fair. True where more may be waiting.
     fn hear(&mut self, now: Duration) -> Result<bool, FramesError> {
-        let Self { io, connections, door, past, gone, .. } = self;
-        let (mut strays, mut long, copies) = (Vec::new(), Vec::new(), io.copies().1);
+        let Self { io, connections, door, past, gone, random, damaged, other_version, .. } = self;
+        let (mut answers, mut long, copies) = (Vec::new(), Vec::new(), io.copies().1);
         let mut each = |from: SocketAddr, arrival: Arrival<'_>| match arrival {
             Arrival::Datagram(datagram) => {
-                let Ok((head, content)) = Head::decode(datagram) else { return };
+                let (head, content) = match Head::decode(datagram) {
+                    Ok(frame) => frame,
+                    Err(error) => {
+                        *damaged += u64::from(error.is_damage());
+                        if let FrameError::Version(_) = error
+                            && !std::mem::replace(other_version, true)
+                        {
+                            tracing::warn!("frames from {from} are dropped: {error}");
+                        }
+                        return;
+                    }
+                };
                 let connection = head.connection;
                 if let Some(known) = connections.get_mut(&connection) {
-                    if known.address == from && !known.over {
+                    if !known.over && known.comes_from(from) {
                         let outcome = known.hear(&head, content, now);
                         known.ends(outcome);
                     }
                     return;
                 }
-                if let Some(door) = door
-                    && is_hello(&head, content)
-                    && door.waiting.len() < MOST_WAITING
+                let Some(door) = door.as_mut().filter(|_| is_hello(&head, content)) else {
+                    if head.content != Content::Over && head.heard > 0 {
+                        // Its sender has heard words of ours. Otherwise it may have overtaken the hello of a new
+                        // connection.
+                        answers.push((from, channel::over(connection)));
+                    }
+                    return;
+                };
+                let expected = random.hash_one((from, connection));
+                let Content::Words { token, .. } = head.content else { return };
+                if token != expected {
+                    // Whoever sends in another's name does not see this, and so takes no place here.
+                    answers.push((from, channel::bare(connection, Content::Challenge { token: expected })));
+                } else if door.waiting.len() < MOST_WAITING
                     && !past.contains(&connection)
                     && let Some(half) = H::begun(connection, from, copies, now)
                 {
                     let mut new = Connection::new(half, from, None);
+                    new.is_answered = true;
                     let outcome = new.hear(&head, content, now);
                     new.ends(outcome);
                     connections.insert(connection, new);
                     door.waiting.push_back(connection);
-                } else if head.content != Content::Over && head.heard > 0 {
-                    // Its sender has heard words of ours. Otherwise it may have overtaken the hello of a new connection.
-                    strays.push((from, connection));
                 }
             }
             Arrival::Nobody => gone.push(from),
@@ -299,9 +350,12 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             let there = connections.values_mut().filter(|known| known.address == address && !known.over);
             there.for_each(|known| known.ends(Err(LinkError::Closed)));
         }
-        for (to, connection) in strays {
-            // One answer for each, and no longer than what it answers.
-            io.send(to, &channel::over(connection).encode(), None);
+        // One for each frame, and no longer than that.
+        for (to, head) in &answers {
+            io.send(*to, &head.encode(&[]), None);
+        }
+        if !answers.is_empty() {
+            io.flush()?;
         }
         for to in long {
             let Ok(longest) = io.longest(to) else { continue };
@@ -351,7 +405,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             let Some(until) = connection.closing else { return true };
             let stays = !connection.over && !connection.half.channel().is_quiet() && now < until;
             if !stays {
-                io.send(connection.address, &channel::over(*number).encode(), None);
+                io.send(connection.address, &channel::over(*number).encode(&[]), None);
                 past.push_back(*number);
             }
             stays
@@ -363,7 +417,8 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 /// Whether a frame begins with a hello, as the first of a connection does.
 fn is_hello(head: &Head, content: &[u8]) -> bool {
     let first = content.first_chunk::<MESSAGE_LEN>();
-    head.content == Content::Words { first: 0 }
+    matches!(head.content, Content::Words { first: 0, .. })
+        && head.heard == 0
         && first.is_some_and(|word| matches!(Message::decode(word), Ok(Message::Hello(_))))
 }
 
@@ -372,6 +427,7 @@ impl<H: Half> Connection<H> {
         Self {
             peer,
             address,
+            is_answered: false,
             half,
             received: Vec::new(),
             over: false,
@@ -380,6 +436,20 @@ impl<H: Half> Connection<H> {
             stirred: false,
             closing: None,
         }
+    }
+
+    /// Whether the other end may be there. A builder with several addresses may answer from another than it was called
+    /// at: nobody else knows the number of the connection.
+    fn comes_from(&mut self, from: SocketAddr) -> bool {
+        if self.address != from && self.is_answered {
+            return false;
+        }
+        self.is_answered = true;
+        if self.address != from {
+            self.address = from;
+            self.half.moves_to(from);
+        }
+        true
     }
 
     /// It is over where something has failed.
@@ -570,7 +640,7 @@ impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
             self.linger();
         }
         for (number, connection) in &self.connections {
-            self.io.send(connection.address, &channel::over(*number).encode(), None);
+            self.io.send(connection.address, &channel::over(*number).encode(&[]), None);
         }
         let _ = self.io.flush();
     }
@@ -654,6 +724,9 @@ impl<I: FrameIo> BuilderEndpoint for Frames<I, FrameBuilder> {
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(None) };
         connection.peer = Some(peer);
         let address = connection.address;
+        if let Ok(longest) = self.io.longest(address) {
+            connection.half.too_long(longest);
+        }
         self.put(peer, number);
         // What it said before is to be received.
         self.more = true;

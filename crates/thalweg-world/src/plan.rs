@@ -280,7 +280,7 @@ impl SourcePlan {
 }
 
 fn gentle(random: &mut Random) -> Impairments {
-    Impairments { lost: 0, doubled: 0, delay: Duration::from_micros(random.of(1..2000)), jitter: Duration::ZERO }
+    Impairments { delay: Duration::from_micros(random.of(1..2000)), ..Impairments::PERFECT }
 }
 
 fn foul(random: &mut Random) -> Impairments {
@@ -289,6 +289,7 @@ fn foul(random: &mut Random) -> Impairments {
         doubled: random.of(0..200) as u32,
         delay: Duration::from_micros(random.of(5000..15_000)),
         jitter: Duration::from_micros(random.of(0..40_000)),
+        damaged_ppm: 0,
     }
 }
 
