@@ -1,5 +1,6 @@
 //! Endpoints: what a node speaks to its peers through.
 
+use crate::names::Names;
 use crate::{
     Adapter, Address, BuilderLink, Eager, LinkError, LinkKind, Peer, Poller, SourceGreeting, SourceLink, Watch,
 };
@@ -143,6 +144,8 @@ pub struct Endpoints<E: ?Sized> {
     /// What kinds of links lead through that drive one by themselves.
     adapter: Option<Adapter>,
     endpoints: Vec<Box<E>>,
+    /// A source's: the builders' names, by peer.
+    names: Vec<Names>,
     /// For each peer, which of them it is at.
     at: Vec<Option<usize>>,
     /// Kept to be used again.
@@ -173,7 +176,15 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
     const MOST: usize = 1 << 16;
 
     fn under(poller: Arc<Poller>, first: usize) -> Self {
-        Self { poller, first, adapter: None, endpoints: Vec::new(), at: Vec::new(), woken: Vec::new() }
+        Self {
+            poller,
+            first,
+            adapter: None,
+            endpoints: Vec::new(),
+            names: Vec::new(),
+            at: Vec::new(),
+            woken: Vec::new(),
+        }
     }
 
     /// What to wait on. Tokens from [`Watch::OTHERS`] on are free for other descriptors.
@@ -271,9 +282,10 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
 
 impl Endpoints<dyn SourceEndpoint> {
     /// With one for each kind of link that leads to these addresses. Peers are connected to by their place among them.
+    /// Names are looked up here: this takes as long as the resolver does.
     ///
     /// # Errors
-    /// A kind of link cannot be used here.
+    /// A kind of link cannot be used here, or a name has no address.
     pub fn towards(mut self, addresses: &[Address]) -> Result<Self, LinkError> {
         let mut kinds: Vec<LinkKind> = Vec::new();
         for (peer, address) in addresses.iter().enumerate() {
@@ -283,12 +295,13 @@ impl Endpoints<dyn SourceEndpoint> {
                 self.endpoints.push(address.kind().transport().source(address, self.adapter.as_ref(), self.watch())?);
                 kinds.push(address.kind());
             }
+            self.names.push(Names::look_up(address)?);
             self.put(peer, at);
         }
         Ok(self)
     }
 
-    /// As [`SourceEndpoint::connect`].
+    /// As [`SourceEndpoint::connect`], to the next of the addresses that the peer's name stands for.
     ///
     /// # Errors
     /// The address, or what was asked for with it, cannot be used here; or nobody is there.
@@ -299,7 +312,8 @@ impl Endpoints<dyn SourceEndpoint> {
         congestion: Option<&str>,
         greeting: &SourceGreeting,
     ) -> Result<(), LinkError> {
-        self.of_mut(peer).map_or(Ok(()), |endpoint| endpoint.connect(peer, to, congestion, greeting))
+        let to = self.names.get_mut(peer).map_or_else(|| to.clone(), Names::next);
+        self.of_mut(peer).map_or(Ok(()), |endpoint| endpoint.connect(peer, &to, congestion, greeting))
     }
 
     /// The link to a peer, while there is one.

@@ -54,6 +54,7 @@
 //! | `kind` | The kinds of links: one table of what each can do, that the whole program asks |
 //! | `adapter` | A network adapter that an end drives by itself, past the kernel |
 //! | `address` | Where a builder listens: the name of a kind of link, and a place |
+//! | `names` | The addresses that a builder's name stands for: looked up before the run, and again on a thread of their own |
 //! | `endpoint` | Endpoints: what a node speaks to its peers through |
 //! | `sockets` | Endpoints of links that have a descriptor each: one socket for a peer |
 //! | `poller` | Waiting: one epoll for sockets, doorbells, timers and the recorder's ring |
@@ -81,6 +82,7 @@ mod endpoint;
 mod error;
 mod frames;
 mod kind;
+mod names;
 
 pub mod memory;
 mod offered;

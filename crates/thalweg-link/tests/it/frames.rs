@@ -7,6 +7,7 @@ use thalweg_arena::{Arena, BlockPool};
 use thalweg_link::{
     Address, BuilderEndpoint, Eager, Endpoints, LinkError, LinkKind, Received, SourceEndpoint, SourceGreeting,
 };
+use thalweg_link_conformance::SourceEnd;
 use thalweg_wire::{
     Announcement, Capabilities, Content, Disposition, EventId, HEAD_LEN, Head, Hello, MESSAGE_LEN, Message, Refusal,
     RunNumber, SourceId, Welcome,
@@ -379,6 +380,28 @@ fn a_builder_may_answer_from_another_address_than_it_was_called_at() {
     other.recv_from(&mut room).unwrap();
     source.say(&words(source.connection, 1, &[Message::Pause]));
     source.hear(&mut heard).unwrap();
+    assert_eq!(heard, [welcome()]);
+}
+
+#[test]
+fn a_builder_may_listen_at_any_address() {
+    let mut builder = Builder::new();
+    builder.all = Endpoints::<dyn BuilderEndpoint>::new().unwrap();
+    let address = builder.all.add(&"udp:0.0.0.0:0".parse().unwrap(), NOTHING).unwrap();
+    let memory = Arena::create("slots", 1 << 20).unwrap();
+    let greeting =
+        SourceGreeting { hello: HELLO, description: "{}".into(), arena: std::sync::Arc::clone(memory.arena()) };
+    let mut source = SourceEnd::connect(&address, &greeting).unwrap();
+    let (mut heard, begun) = (Vec::new(), Instant::now());
+    while heard.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no welcome comes");
+        builder.turn(Duration::from_millis(1)).unwrap();
+        if builder.accept() {
+            builder.all.link_mut(0).unwrap().send(&welcome());
+        }
+        source.receive(&mut heard).unwrap();
+        source.flush().unwrap();
+    }
     assert_eq!(heard, [welcome()]);
 }
 
