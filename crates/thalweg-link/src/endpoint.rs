@@ -61,6 +61,11 @@ pub trait Endpoint: Debug + Send {
     /// Ends the link to a peer. What was to be sent is sent as far as that can be done at once.
     fn close(&mut self, peer: usize);
 
+    /// Returns what a port of frames has counted of the datagrams that came to it: zeros elsewhere.
+    fn arrivals(&self) -> Arrivals {
+        Arrivals::default()
+    }
+
     /// To be called when nothing more will be sent. From now on the last messages are repeated until they have arrived,
     /// where the medium loses some: go on with [`poll`](Self::poll) and [`flush`](Self::flush) until they
     /// [have](Self::has_left), or for as long as they are worth.
@@ -70,6 +75,20 @@ pub trait Endpoint: Debug + Send {
     fn has_left(&self) -> bool {
         true
     }
+}
+
+/// Datagrams that came to ports of this host. What is missing of those that were sent, and is not among these, was lost
+/// on the way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Taken by the port.
+    pub received: u64,
+    /// Dropped by this host or its adapter: no room was left for them.
+    pub dropped: u64,
+    /// Dropped since they were damaged on their way.
+    pub damaged: u64,
+    /// Dropped since they were no frames of this version, or packets for others.
+    pub foreign: u64,
 }
 
 /// A source's end: it connects to builders.
@@ -246,6 +265,19 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         if let Some(endpoint) = self.of_mut(peer) {
             endpoint.close(peer);
         }
+    }
+
+    /// As [`Endpoint::arrivals`], of all together.
+    pub fn arrivals(&self) -> Arrivals {
+        self.endpoints.iter().fold(Arrivals::default(), |sum, endpoint| {
+            let Arrivals { received, dropped, damaged, foreign } = endpoint.arrivals();
+            Arrivals {
+                received: sum.received + received,
+                dropped: sum.dropped + dropped,
+                damaged: sum.damaged + damaged,
+                foreign: sum.foreign + foreign,
+            }
+        })
     }
 
     /// As [`Endpoint::leave`], with each.

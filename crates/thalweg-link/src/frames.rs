@@ -15,8 +15,8 @@ mod path;
 mod source;
 
 use crate::{
-    Address, BuilderEndpoint, BuilderLink, Endpoint, Interest, LinkError, Origin, Peer, SourceEndpoint, SourceGreeting,
-    SourceLink, Watch,
+    Address, Arrivals, BuilderEndpoint, BuilderLink, Endpoint, Interest, LinkError, Origin, Peer, SourceEndpoint,
+    SourceGreeting, SourceLink, Watch,
 };
 use builder::FrameBuilder;
 use channel::{Channel, Word};
@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
-use thalweg_frames::{Arrival, FrameIo, FramesError};
+use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
 use thalweg_wire::{Content, FrameError, HEAD_LEN, Head, MESSAGE_LEN, Message};
 
 /// Frames of one peer before others have their turn.
@@ -48,6 +48,9 @@ const MOST_PAST: usize = 4096;
 /// How long what was said last is said again after a connection was closed, and after the port was.
 const LINGER: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// From one look at what the port has dropped to the next.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A port, and the connections that lead through it.
 #[derive(Debug)]
@@ -73,6 +76,10 @@ pub(crate) struct Frames<I: FrameIo, H: Half> {
     drawn: u64,
     /// Frames that were damaged on their way, and so are lost.
     damaged: u64,
+    /// Datagrams that were no frames.
+    foreign: u64,
+    /// The arrivals that were warned of, and when they are looked at again.
+    warned: (Arrivals, Duration),
     /// A frame of another version has come, and was warned of.
     other_version: bool,
     room: Vec<u8>,
@@ -251,6 +258,8 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             random: RandomState::new(),
             drawn: 0,
             damaged: 0,
+            foreign: 0,
+            warned: (Arrivals::default(), Duration::ZERO),
             other_version: false,
             room: Vec::new(),
             left: false,
@@ -285,14 +294,14 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 
     /// Hears what has come: as many bursts as are fair. True where more may be waiting.
     fn hear(&mut self, now: Duration) -> Result<bool, FramesError> {
-        let Self { io, connections, door, past, gone, random, damaged, other_version, .. } = self;
+        let Self { io, connections, door, past, gone, random, damaged, foreign, other_version, .. } = self;
         let (mut answers, mut long, copies) = (Vec::new(), Vec::new(), io.copies().1);
         let mut each = |from: SocketAddr, arrival: Arrival<'_>| match arrival {
             Arrival::Datagram(datagram) => {
                 let (head, content) = match Head::decode(datagram) {
                     Ok(frame) => frame,
                     Err(error) => {
-                        *damaged += u64::from(error.is_damage());
+                        *(if error.is_damage() { &mut *damaged } else { &mut *foreign }) += 1;
                         if let FrameError::Version(_) = error
                             && !std::mem::replace(other_version, true)
                         {
@@ -396,6 +405,26 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
                 return io.flush();
             }
         }
+    }
+
+    /// Warns of datagrams that this host has dropped: they look like the network's losses otherwise.
+    fn warn_of_drops(&mut self, now: Duration) {
+        let (before, at) = self.warned;
+        if now < at {
+            return;
+        }
+        let all = self.arrivals();
+        let [dropped, damaged] = [all.dropped - before.dropped, all.damaged - before.damaged];
+        if dropped > 0 {
+            tracing::warn!(
+                "{dropped} datagrams to {} were dropped by this host, which had no room for them: see docs/machine.md",
+                self.io.local()
+            );
+        }
+        if damaged > 0 {
+            tracing::warn!("{damaged} datagrams to {} were damaged on their way: check the cables", self.io.local());
+        }
+        self.warned = (all, now + WARNING_INTERVAL);
     }
 
     /// Forgets what was closed here, and has been heard to the end, or not in time.
@@ -515,6 +544,7 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
             ready.extend(connection.peer.filter(|_| connection.has_news()));
         }
         self.forget(now);
+        self.warn_of_drops(now);
     }
 
     fn receive(&mut self, peer: usize, received: &mut Vec<H::Received>) -> Result<bool, LinkError> {
@@ -573,6 +603,11 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
         });
         let look = self.is_polled().then(|| self.now + LOOK);
         deadlines.chain(now).chain(look).chain(self.io.next_arrival()).min()
+    }
+
+    fn arrivals(&self) -> Arrivals {
+        let Counters { received, dropped, foreign, .. } = self.io.counters();
+        Arrivals { received, dropped, damaged: self.damaged, foreign: foreign + self.foreign }
     }
 
     fn leave(&mut self) {

@@ -97,7 +97,7 @@ mod udp;
 
 pub use adapter::{Adapter, OwnAddress};
 pub use address::Address;
-pub use endpoint::{BuilderEndpoint, Endpoint, Endpoints, SourceEndpoint};
+pub use endpoint::{Arrivals, BuilderEndpoint, Endpoint, Endpoints, SourceEndpoint};
 pub use error::LinkError;
 pub use kind::{Abilities, LinkKind, Locator, Transport};
 pub use outstanding::Outstanding;

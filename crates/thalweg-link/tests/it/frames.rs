@@ -269,6 +269,32 @@ fn damaged_words_are_lost_words() {
 }
 
 #[test]
+fn what_came_and_was_not_taken_is_counted_by_its_cause() {
+    let mut builder = Builder::greeted();
+    let before = builder.all.arrivals();
+    let mut damaged = words(7, 2, &[Message::Offer(held(0))]);
+    damaged[80] ^= 1;
+    let mut old = words(7, 2, &[Message::Offer(held(0))]);
+    old[4] = 1;
+    for nonsense in [damaged, old, b"hello".to_vec()] {
+        builder.socket.send(&nonsense).unwrap();
+        builder.hear().unwrap();
+    }
+    let after = builder.all.arrivals();
+    assert_eq!((after.damaged - before.damaged, after.foreign - before.foreign, after.dropped), (1, 2, 0));
+    // More than the socket's buffer holds. The kernel reports drops with the next datagram that it takes.
+    for _ in 0..1000 {
+        builder.socket.send(&[0; 8000]).unwrap();
+    }
+    for _ in 0..100 {
+        builder.turn(Duration::ZERO).unwrap();
+    }
+    builder.socket.send(b"hello").unwrap();
+    builder.hear().unwrap();
+    assert!(builder.all.arrivals().dropped > 0, "{:?}", builder.all.arrivals());
+}
+
+#[test]
 fn an_over_ends_it_and_frames_of_no_connection_get_one() {
     let mut builder = Builder::greeted();
     builder.socket.send(&frame(head(7, Content::Over), &[])).unwrap();
