@@ -385,10 +385,12 @@ impl FrameIo for UdpPort {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::ENOBUFS) => return Ok(false),
                     Some(libc::EINTR) => {}
-                    // The kernel says so of segments that are too long, too, which an adapter or a path takes no more.
-                    // Sent one by one, each of these is complained of.
-                    Some(libc::EINVAL) if ends[0] - self.gone > 1 && self.refused < MOST_REFUSED => {
-                        self.refused += 1;
+                    // Segments that are longer than the MTU, which may have shrunk. Only of datagrams that go one by one is
+                    // that in the error queue. Older kernels say EINVAL, as they do for other reasons.
+                    Some(number @ (libc::EMSGSIZE | libc::EINVAL))
+                        if ends[0] - self.gone > 1 && self.refused < MOST_REFUSED =>
+                    {
+                        self.refused += u32::from(number == libc::EINVAL);
                         self.singly = ends[0];
                     }
                     // The adapter does not segment, and the kernel does not do it in its place (udp(7)).
@@ -489,4 +491,29 @@ fn number(socket: &Socket, level: i32, option: i32) -> io::Result<i32> {
         libc::getsockopt(socket.as_raw_fd(), level, option, ptr::from_mut(&mut value).cast(), &raw mut length)
     };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_that_are_too_long_do_not_end_segmentation() {
+        if let Err(error) = thalweg_netns::separate() {
+            return thalweg_skip::skipped(error.to_string());
+        }
+        let done = std::process::Command::new("ip").args(["link", "set", "lo", "mtu", "1500"]).status().unwrap();
+        assert!(done.success());
+        let bind = || UdpPort::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let (mut port, sink) = (bind(), bind());
+        let mut send = |bytes: usize| {
+            (0..2).for_each(|_| port.send(sink.local(), &vec![0; bytes], None));
+            assert!(port.flush().unwrap());
+            let mut too_long = 0;
+            port.receive(&mut |_, arrival| too_long += u32::from(matches!(arrival, Arrival::TooLong))).unwrap();
+            (too_long > 0, port.segments, port.refused < 2)
+        };
+        assert_eq!(send(3000), (true, true, true));
+        assert_eq!(send(1000), (false, true, true));
+    }
 }
