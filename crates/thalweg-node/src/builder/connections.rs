@@ -102,11 +102,7 @@ impl BuilderNode {
         let result = self.endpoints.receive(index, &mut said);
         self.came |= !said.is_empty();
         let Some(link) = self.endpoints.link(index) else { return };
-        let copied = link.copied();
-        if copied != connection.copied {
-            connection.copied = copied;
-            connection.delivered = self.clock.now();
-        }
+        connection.note_progress(link.received(), link.copied(), &said, self.clock.now());
         if let Some(source) = connection.source {
             let (received, losses) = (link.received(), link.losses());
             if received != connection.received {
@@ -389,4 +385,51 @@ impl BuilderNode {
 
 fn violation(violation: Violation) -> LinkError {
     LinkError::Protocol(violation.to_string())
+}
+
+impl Connection {
+    /// Notes whether something of what was asked for has come, however the link moves it.
+    fn note_progress(&mut self, received: u64, copied: u64, said: &[Received], now: Duration) {
+        let has_arrived = said.iter().any(|said| matches!(said, Received::Arrived { .. }));
+        // What comes unasked, and is not counted as received, is copied.
+        if has_arrived || received != self.received || copied != self.copied {
+            self.delivered = now;
+        }
+        self.copied = copied;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use thalweg_arena::Arena;
+    use thalweg_link::{Bytes, Origin, Peer};
+
+    #[test]
+    fn a_source_whose_bytes_are_not_copied_is_not_silent() {
+        let mut connection = Connection {
+            peer: Peer::new("peer".into(), Origin::Host(None)),
+            maps: false,
+            source: None,
+            since: Duration::ZERO,
+            asked: false,
+            fetching: 1,
+            delivered: Duration::ZERO,
+            copied: 0,
+            received: 0,
+            losses: Losses::default(),
+        };
+        let at = Duration::from_secs;
+        connection.note_progress(0, 0, &[], at(1));
+        assert_eq!(connection.delivered, at(0), "nothing has come");
+        connection.note_progress(64, 0, &[], at(2));
+        assert_eq!(connection.delivered, at(2), "written into its place by the adapter");
+        connection.received = 64;
+        let bytes = Bytes::Place(Arena::create("place", 64).unwrap());
+        connection.note_progress(64, 0, &[Received::Arrived { ticket: 0, bytes }], at(3));
+        assert_eq!(connection.delivered, at(3), "read where it lies");
+        connection.note_progress(64, 64, &[], at(4));
+        assert_eq!(connection.delivered, at(4), "sent unasked");
+    }
 }
