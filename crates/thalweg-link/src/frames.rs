@@ -417,7 +417,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         let [dropped, damaged] = [all.dropped - before.dropped, all.damaged - before.damaged];
         if dropped > 0 {
             tracing::warn!(
-                "{dropped} datagrams to {} were dropped by this host, which had no room for them: see docs/machine.md",
+                "{dropped} datagrams to {} were dropped by this host, which had no room for them: raise net.core.rmem_max",
                 self.io.local()
             );
         }

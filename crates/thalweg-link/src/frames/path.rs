@@ -93,12 +93,12 @@ impl Path {
         self.probe.is_none() && now >= self.raise_at
     }
 
-    /// Searches again, up to what the port allows now.
-    pub(super) fn raise(&mut self, limit: usize, now: Duration, wait: Duration) {
+    /// Searches again, up to what the port allows now, where that is known.
+    pub(super) fn raise(&mut self, limit: Option<usize>, now: Duration, wait: Duration) {
         self.raise_at = now + RAISE_INTERVAL;
-        self.limit = limit;
-        self.longest = self.longest.min(limit);
-        self.failed = limit + 1;
+        self.limit = limit.unwrap_or(self.limit);
+        self.longest = self.longest.min(self.limit);
+        self.failed = self.limit + 1;
         self.search(now, wait);
     }
 
@@ -223,7 +223,7 @@ mod tests {
             while self.now < end {
                 self.path.on_piece(self.now, WAIT);
                 if self.path.may_raise(self.now) {
-                    self.path.raise(self.path.limit, self.now, WAIT);
+                    self.path.raise(None, self.now, WAIT);
                 }
                 while let Some((number, bytes)) = self.path.next_probe() {
                     self.sent += 1;

@@ -257,11 +257,8 @@ impl Half for FrameSource {
             super::put_words(&mut self.channel, self.served, to, (longest, padded), now, io, room);
             return Ok(true);
         }
-        if self.searches
-            && self.path.may_raise(now)
-            && let Ok(longest) = io.longest(to)
-        {
-            self.path.raise(longest, now, self.channel.wait());
+        if self.searches && self.path.may_raise(now) {
+            self.path.raise(io.longest(to).ok(), now, self.channel.wait());
         }
         if let Some((number, padded)) = self.path.next_probe() {
             super::put_bare(&mut self.channel, Content::Probe { number }, self.served, to, padded, now, io, room);
