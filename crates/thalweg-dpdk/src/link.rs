@@ -4,7 +4,7 @@
 use crate::{DpdkError, DpdkPort, Options};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use thalweg_frames::{EthernetPort, Subnet};
 use thalweg_link::parts::{DATAGRAMS, builder_over, source_over};
 use thalweg_link::{
@@ -76,8 +76,8 @@ fn needed<'a>(by: Option<&'a Adapter>, address: &Address) -> Result<&'a Adapter,
 
 fn resolve(at: &Address) -> Result<SocketAddrV4, LinkError> {
     let doing = || format!("resolving '{}'", at.place());
-    let mut all = at.place().to_socket_addrs().map_err(|error| LinkError::Unusable { doing: doing(), error })?;
-    let first = all.find_map(|address| match address {
+    let all = at.resolve().map_err(|error| LinkError::Unusable { doing: doing(), error })?;
+    let first = all.into_iter().find_map(|address| match address {
         SocketAddr::V4(address) => Some(address),
         SocketAddr::V6(_) => None,
     });

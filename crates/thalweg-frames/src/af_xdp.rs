@@ -148,7 +148,8 @@ impl EthernetPort<AfXdp> {
         let mut kernel = Kernel::open()?;
         let route = kernel.route(*to.ip(), None)?;
         let name = kernel.interface_at(route.interface)?.name;
-        Self::open(&name, 0, &Options { address: Some(route.from), ..Options::default() })
+        // Only messages of builders come here.
+        Self::open(&name, 0, &Options { address: Some(route.from), waiting: Some(512), ..Options::default() })
     }
 
     /// What the interface can, and does.
@@ -177,6 +178,8 @@ pub struct AfXdp {
     binding: Binding,
     options: Options,
     counters: Counters,
+    /// No queue had room for a frame when it was last looked for: their descriptors are to tell when one has.
+    lacks_room: bool,
     /// What sockets that were replaced had dropped.
     dropped_before: u64,
 }
@@ -204,6 +207,7 @@ impl AfXdp {
             binding,
             options: options.clone(),
             counters: Counters::default(),
+            lacks_room: false,
             dropped_before: 0,
         };
         opened.connect()?;
@@ -301,7 +305,8 @@ impl RawIo for AfXdp {
 
     fn has_room(&mut self) -> bool {
         let chunks = self.longest().div_ceil(CHUNK) + 1;
-        self.queues.iter_mut().any(|queue| queue.has_room(chunks, chunks + 1))
+        self.lacks_room = !self.queues.iter_mut().any(|queue| queue.has_room(chunks, chunks + 1));
+        !self.lacks_room
     }
 
     fn copies(&self) -> (u64, u64) {
@@ -309,7 +314,9 @@ impl RawIo for AfXdp {
         let by_kernel = u64::from(!zero_copy);
         // What fits behind a head is copied there, where the kernel copies anyway: see `Queue::place`.
         let here = !several || !zero_copy && self.longest() <= CHUNK;
-        (by_kernel + u64::from(here), by_kernel)
+        // A frame that lies in several chunks is put together in one place: see `Queue::receive`.
+        let joined = self.longest() > CHUNK - RECEIVE_HEADROOM;
+        (by_kernel + u64::from(here), by_kernel + u64::from(joined))
     }
 
     fn flush(&mut self) -> Result<bool, FramesError> {
@@ -355,15 +362,20 @@ impl RawIo for AfXdp {
     }
 
     fn prepare_wait(&mut self) -> bool {
-        let Self { queues, all, .. } = self;
+        let Self { queues, all, lacks_room, .. } = self;
         if queues.iter_mut().any(|queue| !queue.is_empty()) {
             return false;
         }
         // One descriptor for all sockets tells of what comes, and, where it is asked to, of room.
         queues.iter_mut().enumerate().all(|(at, queue)| {
-            let room = if queue.is_behind() { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
-            epoll::modify(all.as_fd(), queue.fd(), epoll::EventData::new_u64(at as u64), epoll::EventFlags::IN | room)
-                .is_ok()
+            let is_behind = *lacks_room || queue.is_behind();
+            if is_behind == queue.waits_for_room {
+                return true;
+            }
+            let room = if is_behind { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+            let data = epoll::EventData::new_u64(at as u64);
+            queue.waits_for_room = is_behind;
+            epoll::modify(all.as_fd(), queue.fd(), data, epoll::EventFlags::IN | room).is_ok()
         })
     }
 

@@ -71,6 +71,8 @@ pub struct EthernetPort<R> {
     now: Duration,
     /// When the kernel is asked again what it has heard.
     deaf_until: Duration,
+    /// For a datagram that came by the kernel.
+    room: Option<Box<[u8]>>,
     sent: u64,
     received: u64,
     foreign: u64,
@@ -123,6 +125,7 @@ impl<R: RawIo> EthernetPort<R> {
             began: Instant::now(),
             now: Duration::ZERO,
             deaf_until: Duration::ZERO,
+            room: None,
             sent: 0,
             received: 0,
             foreign: 0,
@@ -210,10 +213,10 @@ impl<R: RawIo> EthernetPort<R> {
         }
     }
 
-    /// Passes on what the kernel has heard of datagrams from here. It is asked now and then, since that is a system
-    /// call.
-    fn hear_complaints(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) {
-        let Network::Beside(kernel) = &self.network else { return };
+    /// Passes on what the kernel has heard of datagrams from here, and the datagrams that it got itself. It is asked now
+    /// and then, since that is a system call.
+    fn hear_kernel(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) {
+        let Network::Beside(kernel) = &mut self.network else { return };
         if self.now < self.deaf_until {
             return;
         }
@@ -222,8 +225,14 @@ impl<R: RawIo> EthernetPort<R> {
             match kernel.next_complaint() {
                 Some(Complaint::Nobody(to)) => each(to.into(), Arrival::Nobody),
                 Some(Complaint::TooLong(to)) => each(to.into(), Arrival::TooLong),
-                None => return,
+                None => break,
             }
+        }
+        let room = self.room.get_or_insert_with(|| vec![0; usize::from(u16::MAX)].into());
+        for _ in 0..REMARKS {
+            let Some((from, length)) = kernel.next_datagram(room) else { return };
+            self.received += 1;
+            each(from.into(), Arrival::Datagram(&room[..length]));
         }
     }
 
@@ -320,7 +329,7 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
         })?;
         self.received += received;
         self.foreign += foreign;
-        self.hear_complaints(each);
+        self.hear_kernel(each);
         for (answer, to) in &answers {
             self.raw.send(&answer.frame(self.own.mac, *to), None);
         }

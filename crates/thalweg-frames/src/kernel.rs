@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use std::ffi::c_int;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -229,8 +229,10 @@ impl Kernel {
 pub(crate) struct Beside {
     kernel: Kernel,
     interface: u32,
-    /// Has the port's address in the kernel: nobody else gets it, and what is sent there by mistake is not refused.
+    /// Has the port's address in the kernel: nobody else gets it, and what goes to the kernel nevertheless comes here.
     socket: UdpSocket,
+    /// A datagram has come by the kernel, and was warned of.
+    warned: bool,
 }
 
 impl Beside {
@@ -241,15 +243,13 @@ impl Beside {
             let socket = UdpSocket::bind(at)?;
             socket.set_nonblocking(true)?;
             keep_complaints(&socket)?;
-            // Nobody reads it. The kernel takes what is the least it can (SOCK_MIN_RCVBUF).
-            sockopt::set_socket_recv_buffer_size(&socket, 0)?;
             match socket.local_addr()? {
-                std::net::SocketAddr::V4(local) => Ok((socket, local)),
-                std::net::SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+                SocketAddr::V4(local) => Ok((socket, local)),
+                SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
             }
         };
         let (socket, local) = bound().map_err(FramesError::io(doing()))?;
-        Ok((Self { kernel, interface, socket }, local))
+        Ok((Self { kernel, interface, socket, warned: false }, local))
     }
 
     /// Whom packets to there are given to. None where they would leave by another interface, or not at all.
@@ -297,6 +297,28 @@ impl Beside {
                 libc::ECONNREFUSED if to.port() != DISCARD => return Some(Complaint::Nobody(to)),
                 libc::EMSGSIZE => return Some(Complaint::TooLong(to)),
                 _ => {}
+            }
+        }
+    }
+
+    /// The next datagram that came by the kernel, in `room`: where from, and how long it is. The program in the kernel
+    /// steers no fragments, and nothing with a VLAN's tag or IP options.
+    pub(crate) fn next_datagram(&mut self, room: &mut [u8]) -> Option<(SocketAddrV4, usize)> {
+        loop {
+            match self.socket.recv_from(room) {
+                Ok((length, SocketAddr::V4(from))) => {
+                    if !std::mem::replace(&mut self.warned, true) {
+                        tracing::warn!(
+                            "datagrams from {from} come by the kernel, which is slow: as fragments, with a VLAN's tag, \
+                             with IP options, or by a queue that has no socket"
+                        );
+                    }
+                    return Some((from, length));
+                }
+                Ok(_) => {}
+                // A complaint may be reported here, too: it stays in the error queue.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(_) => return None,
             }
         }
     }
@@ -380,6 +402,23 @@ mod tests {
         let error = kernel.interface("no-such").unwrap_err().to_string();
         assert!(error.starts_with("looking at interface no-such: "), "{error}");
         assert!(kernel.interface("lo").is_ok(), "it goes on after an error");
+    }
+
+    #[test]
+    fn what_comes_by_the_kernel_is_read() {
+        let lo = Kernel::open().unwrap().interface("lo").unwrap().index;
+        let (mut port, at) =
+            Beside::take(Kernel::open().unwrap(), lo, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut room = [0; 100];
+        assert_eq!(port.next_datagram(&mut room), None);
+        let other = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        for _ in 0..20 {
+            other.send_to(b"hello", at).unwrap();
+        }
+        for _ in 0..20 {
+            let (from, length) = port.next_datagram(&mut room).unwrap();
+            assert_eq!((SocketAddr::V4(from), &room[..length]), (other.local_addr().unwrap(), &b"hello"[..]));
+        }
     }
 
     #[test]

@@ -28,6 +28,8 @@ const BURST: usize = 512;
 const SEGMENTS: usize = 64;
 /// Messages in one call.
 const MESSAGES: usize = 32;
+/// Messages in a row that the kernel refuses to cut, until it is not asked to any more.
+const MOST_REFUSED: u32 = 16;
 /// Messages received in one call. Each may be a whole burst of a peer's.
 const ROOMS: usize = 8;
 /// Calls for which [`UdpPort::receive`] goes on before others have their turn.
@@ -50,6 +52,9 @@ pub struct UdpPort {
     gone: usize,
     /// Whether the kernel cuts a message into datagrams.
     segments: bool,
+    /// Up to there in the burst they go one by one, and how many messages in a row the kernel refused to cut.
+    singly: usize,
+    refused: u32,
     rooms: Box<[u8]>,
     counters: Counters,
     /// Those that the kernel has dropped before, modulo 2³².
@@ -103,6 +108,8 @@ impl UdpPort {
             burst: Vec::with_capacity(BURST),
             gone: 0,
             segments: true,
+            singly: 0,
+            refused: 0,
             rooms: vec![0; ROOMS * ROOM].into(),
             counters: Counters::default(),
             overflowed: 0,
@@ -183,6 +190,7 @@ impl UdpPort {
             let first = &self.burst[start];
             let (length, mut bytes, mut end) = (first.length(), first.length(), start + 1);
             while self.segments
+                && start >= self.singly
                 && end - start < SEGMENTS
                 && let Some(next) = self.burst.get(end)
                 && next.to == first.to
@@ -217,6 +225,7 @@ impl UdpPort {
         }
         self.gone += count;
         if self.gone == self.burst.len() {
+            self.singly = 0;
             self.burst.clear();
             self.heads.clear();
             self.gone = 0;
@@ -367,10 +376,23 @@ impl FrameIo for UdpPort {
         while self.gone < self.burst.len() {
             let (ends, count) = self.messages();
             match self.send_messages(&ends[..count]) {
-                Ok(sent) => self.forget(sent),
+                Ok(sent) => {
+                    if ends[0] - self.gone > 1 {
+                        self.refused = 0;
+                    }
+                    self.forget(sent);
+                }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::ENOBUFS) => return Ok(false),
                     Some(libc::EINTR) => {}
+                    // Segments that are longer than the MTU, which may have shrunk. Only of datagrams that go one by one is
+                    // that in the error queue. Older kernels say EINVAL, as they do for other reasons.
+                    Some(number @ (libc::EMSGSIZE | libc::EINVAL))
+                        if ends[0] - self.gone > 1 && self.refused < MOST_REFUSED =>
+                    {
+                        self.refused += u32::from(number == libc::EINVAL);
+                        self.singly = ends[0];
+                    }
                     // The adapter does not segment, and the kernel does not do it in its place (udp(7)).
                     Some(libc::EIO | libc::EINVAL) if self.segments => {
                         tracing::info!("datagrams go one by one: the kernel does not segment them here ({error})");
@@ -469,4 +491,29 @@ fn number(socket: &Socket, level: i32, option: i32) -> io::Result<i32> {
         libc::getsockopt(socket.as_raw_fd(), level, option, ptr::from_mut(&mut value).cast(), &raw mut length)
     };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_that_are_too_long_do_not_end_segmentation() {
+        if let Err(error) = thalweg_netns::separate() {
+            return thalweg_skip::skipped(error.to_string());
+        }
+        let done = std::process::Command::new("ip").args(["link", "set", "lo", "mtu", "1500"]).status().unwrap();
+        assert!(done.success());
+        let bind = || UdpPort::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let (mut port, sink) = (bind(), bind());
+        let mut send = |bytes: usize| {
+            (0..2).for_each(|_| port.send(sink.local(), &vec![0; bytes], None));
+            assert!(port.flush().unwrap());
+            let mut too_long = 0;
+            port.receive(&mut |_, arrival| too_long += u32::from(matches!(arrival, Arrival::TooLong))).unwrap();
+            (too_long > 0, port.segments, port.refused < 2)
+        };
+        assert_eq!(send(3000), (true, true, true));
+        assert_eq!(send(1000), (false, true, true));
+    }
 }

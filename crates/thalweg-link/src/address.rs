@@ -4,6 +4,8 @@ use crate::LinkKind;
 use crate::kind::Locator;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -71,6 +73,23 @@ impl Address {
     /// `HOST:PORT`, where it is on an IP network.
     pub fn host_port(&self) -> Option<&str> {
         (self.kind.locator == Locator::HostPort).then_some(&*self.place)
+    }
+
+    /// Returns the addresses that its host name stands for, in the resolver's order: those that its kind of link can use.
+    /// Takes as long as the resolver does.
+    ///
+    /// # Errors
+    /// The name has no such address.
+    pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        let mut found: Vec<SocketAddr> = self.place.to_socket_addrs()?.collect();
+        if self.kind.interface {
+            found.retain(SocketAddr::is_ipv4);
+        }
+        if found.is_empty() {
+            let version = if self.kind.interface { "IPv4 " } else { "" };
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("the name has no {version}address")));
+        }
+        Ok(found)
     }
 
     /// The path of a socket, where it is on this host.

@@ -1,5 +1,6 @@
 //! Endpoints: what a node speaks to its peers through.
 
+use crate::names::Names;
 use crate::{
     Adapter, Address, BuilderLink, Eager, LinkError, LinkKind, Peer, Poller, SourceGreeting, SourceLink, Watch,
 };
@@ -60,6 +61,11 @@ pub trait Endpoint: Debug + Send {
     /// Ends the link to a peer. What was to be sent is sent as far as that can be done at once.
     fn close(&mut self, peer: usize);
 
+    /// Returns what a port of frames has counted of the datagrams that came to it: zeros elsewhere.
+    fn arrivals(&self) -> Arrivals {
+        Arrivals::default()
+    }
+
     /// To be called when nothing more will be sent. From now on the last messages are repeated until they have arrived,
     /// where the medium loses some: go on with [`poll`](Self::poll) and [`flush`](Self::flush) until they
     /// [have](Self::has_left), or for as long as they are worth.
@@ -69,6 +75,20 @@ pub trait Endpoint: Debug + Send {
     fn has_left(&self) -> bool {
         true
     }
+}
+
+/// Datagrams that came to ports of this host. What is missing of those that were sent, and is not among these, was lost
+/// on the way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Taken by the port.
+    pub received: u64,
+    /// Dropped by this host or its adapter: no room was left for them.
+    pub dropped: u64,
+    /// Dropped since they were damaged on their way.
+    pub damaged: u64,
+    /// Dropped since they were no frames of this version, or packets for others.
+    pub foreign: u64,
 }
 
 /// A source's end: it connects to builders.
@@ -143,6 +163,8 @@ pub struct Endpoints<E: ?Sized> {
     /// What kinds of links lead through that drive one by themselves.
     adapter: Option<Adapter>,
     endpoints: Vec<Box<E>>,
+    /// A source's: the builders' names, by peer.
+    names: Vec<Names>,
     /// For each peer, which of them it is at.
     at: Vec<Option<usize>>,
     /// Kept to be used again.
@@ -173,7 +195,15 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
     const MOST: usize = 1 << 16;
 
     fn under(poller: Arc<Poller>, first: usize) -> Self {
-        Self { poller, first, adapter: None, endpoints: Vec::new(), at: Vec::new(), woken: Vec::new() }
+        Self {
+            poller,
+            first,
+            adapter: None,
+            endpoints: Vec::new(),
+            names: Vec::new(),
+            at: Vec::new(),
+            woken: Vec::new(),
+        }
     }
 
     /// What to wait on. Tokens from [`Watch::OTHERS`] on are free for other descriptors.
@@ -237,6 +267,19 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         }
     }
 
+    /// As [`Endpoint::arrivals`], of all together.
+    pub fn arrivals(&self) -> Arrivals {
+        self.endpoints.iter().fold(Arrivals::default(), |sum, endpoint| {
+            let Arrivals { received, dropped, damaged, foreign } = endpoint.arrivals();
+            Arrivals {
+                received: sum.received + received,
+                dropped: sum.dropped + dropped,
+                damaged: sum.damaged + damaged,
+                foreign: sum.foreign + foreign,
+            }
+        })
+    }
+
     /// As [`Endpoint::leave`], with each.
     pub fn leave(&mut self) {
         self.endpoints.iter_mut().for_each(|endpoint| endpoint.leave());
@@ -271,9 +314,10 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
 
 impl Endpoints<dyn SourceEndpoint> {
     /// With one for each kind of link that leads to these addresses. Peers are connected to by their place among them.
+    /// Names are looked up here: this takes as long as the resolver does.
     ///
     /// # Errors
-    /// A kind of link cannot be used here.
+    /// A kind of link cannot be used here, or a name has no address.
     pub fn towards(mut self, addresses: &[Address]) -> Result<Self, LinkError> {
         let mut kinds: Vec<LinkKind> = Vec::new();
         for (peer, address) in addresses.iter().enumerate() {
@@ -283,12 +327,13 @@ impl Endpoints<dyn SourceEndpoint> {
                 self.endpoints.push(address.kind().transport().source(address, self.adapter.as_ref(), self.watch())?);
                 kinds.push(address.kind());
             }
+            self.names.push(Names::look_up(address)?);
             self.put(peer, at);
         }
         Ok(self)
     }
 
-    /// As [`SourceEndpoint::connect`].
+    /// As [`SourceEndpoint::connect`], to the next of the addresses that the peer's name stands for.
     ///
     /// # Errors
     /// The address, or what was asked for with it, cannot be used here; or nobody is there.
@@ -299,7 +344,8 @@ impl Endpoints<dyn SourceEndpoint> {
         congestion: Option<&str>,
         greeting: &SourceGreeting,
     ) -> Result<(), LinkError> {
-        self.of_mut(peer).map_or(Ok(()), |endpoint| endpoint.connect(peer, to, congestion, greeting))
+        let to = self.names.get_mut(peer).map_or_else(|| to.clone(), Names::next);
+        self.of_mut(peer).map_or(Ok(()), |endpoint| endpoint.connect(peer, &to, congestion, greeting))
     }
 
     /// The link to a peer, while there is one.

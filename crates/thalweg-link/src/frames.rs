@@ -6,15 +6,17 @@
 //! and nothing is kept to be sent again but the slot itself, which is kept anyway. `docs/wire.md` has the bytes.
 //!
 //! A builder knows a connection by the number that the source has drawn for it (64 bits) and by where it comes from;
-//! what says it is of another is dropped.
+//! what says it is of another is dropped. A damaged frame is dropped as well, and so repeated as if it had
+//! been lost. The longest datagram that a path takes is found by probes (`path`).
 
 mod builder;
 mod channel;
+mod path;
 mod source;
 
 use crate::{
-    Address, BuilderEndpoint, BuilderLink, Endpoint, Interest, LinkError, Origin, Peer, SourceEndpoint, SourceGreeting,
-    SourceLink, Watch,
+    Address, Arrivals, BuilderEndpoint, BuilderLink, Endpoint, Interest, LinkError, Origin, Peer, SourceEndpoint,
+    SourceGreeting, SourceLink, Watch,
 };
 use builder::FrameBuilder;
 use channel::{Channel, Word};
@@ -28,11 +30,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
-use thalweg_frames::{Arrival, FrameIo, FramesError};
-use thalweg_wire::{Content, HEAD_LEN, Head, MESSAGE_LEN, Message};
+use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
+use thalweg_wire::{Content, FrameError, HEAD_LEN, Head, MESSAGE_LEN, Message};
 
-/// Bytes in the longest datagram of words: fits an Ethernet frame with room for what tunnels add.
-const WORDS: usize = 1400;
 /// Frames of one peer before others have their turn.
 const FAIR_SHARE: usize = 64;
 /// Bursts received before others have their turn.
@@ -48,6 +48,9 @@ const MOST_PAST: usize = 4096;
 /// How long what was said last is said again after a connection was closed, and after the port was.
 const LINGER: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// From one look at what the port has dropped to the next.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A port, and the connections that lead through it.
 #[derive(Debug)]
@@ -71,6 +74,14 @@ pub(crate) struct Frames<I: FrameIo, H: Half> {
     now: Duration,
     random: RandomState,
     drawn: u64,
+    /// Frames that were damaged on their way, and so are lost.
+    damaged: u64,
+    /// Datagrams that were no frames.
+    foreign: u64,
+    /// The arrivals that were warned of, and when they are looked at again.
+    warned: (Arrivals, Duration),
+    /// A frame of another version has come, and was warned of.
+    other_version: bool,
     room: Vec<u8>,
     /// The last messages were repeated already.
     left: bool,
@@ -87,6 +98,8 @@ struct Door {
 struct Connection<H: Half> {
     peer: Option<usize>,
     address: SocketAddr,
+    /// The other end has answered, from that address.
+    is_answered: bool,
     half: H,
     received: Vec<H::Received>,
     /// It is over, and why, until that was told.
@@ -137,6 +150,9 @@ pub(crate) trait Half: Debug + Send + Sized {
     /// Whoever is on the other end hears the last words, and nothing else.
     fn close(&mut self);
 
+    /// The other end answers from this address, and is sent to there.
+    fn moves_to(&mut self, address: SocketAddr);
+
     /// One for a connection that a source begins, at a builder's port that copies what comes so many times.
     fn begun(connection: u64, from: SocketAddr, copies: u64, now: Duration) -> Option<Self>;
 }
@@ -182,9 +198,32 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = Word> {
     })
 }
 
-/// Puts the next words into the burst, in a datagram of at least so many bytes.
+/// Puts the next words into the burst, in a datagram of at most so many bytes, and padded to at least so many.
 fn put_words(
     channel: &mut Channel,
+    served: u32,
+    to: SocketAddr,
+    (longest, padded): (usize, usize),
+    now: Duration,
+    io: &mut dyn FrameIo,
+    room: &mut Vec<u8>,
+) {
+    room.clear();
+    room.resize(HEAD_LEN, 0);
+    let most = (longest.saturating_sub(HEAD_LEN) / MESSAGE_LEN).max(1);
+    let first = channel.next_words(most, now, room);
+    let head = channel.head(channel.words(first), room.len() - HEAD_LEN, served, now);
+    let (front, words) = room.split_at_mut(HEAD_LEN);
+    front.copy_from_slice(&head.encode(words));
+    room.resize(room.len().max(padded), 0);
+    io.send(to, room, None);
+}
+
+/// Puts a frame without words or a piece into the burst, in a datagram of at least so many bytes.
+#[expect(clippy::too_many_arguments, reason = "as put_words")]
+fn put_bare(
+    channel: &mut Channel,
+    content: Content,
     served: u32,
     to: SocketAddr,
     padded: usize,
@@ -193,12 +232,8 @@ fn put_words(
     room: &mut Vec<u8>,
 ) {
     room.clear();
-    room.resize(HEAD_LEN, 0);
-    let first = channel.next_words((WORDS - HEAD_LEN) / MESSAGE_LEN, now, room);
-    let head = channel.head(Content::Words { first }, room.len() - HEAD_LEN, served, now);
-    let head = head.encode(&room[HEAD_LEN..]);
-    room[..HEAD_LEN].copy_from_slice(&head);
-    room.resize(room.len().max(padded), 0);
+    room.extend_from_slice(&channel.head(content, 0, served, now).encode(&[]));
+    room.resize(padded.max(HEAD_LEN), 0);
     io.send(to, room, None);
 }
 
@@ -222,6 +257,10 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             now,
             random: RandomState::new(),
             drawn: 0,
+            damaged: 0,
+            foreign: 0,
+            warned: (Arrivals::default(), Duration::ZERO),
+            other_version: false,
             room: Vec::new(),
             left: false,
         })
@@ -255,33 +294,53 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 
     /// Hears what has come: as many bursts as are fair. True where more may be waiting.
     fn hear(&mut self, now: Duration) -> Result<bool, FramesError> {
-        let Self { io, connections, door, past, gone, .. } = self;
-        let (mut strays, mut long, copies) = (Vec::new(), Vec::new(), io.copies().1);
+        let Self { io, connections, door, past, gone, random, damaged, foreign, other_version, .. } = self;
+        let (mut answers, mut long, copies) = (Vec::new(), Vec::new(), io.copies().1);
         let mut each = |from: SocketAddr, arrival: Arrival<'_>| match arrival {
             Arrival::Datagram(datagram) => {
-                let Ok((head, content)) = Head::decode(datagram) else { return };
+                let (head, content) = match Head::decode(datagram) {
+                    Ok(frame) => frame,
+                    Err(error) => {
+                        *(if error.is_damage() { &mut *damaged } else { &mut *foreign }) += 1;
+                        if let FrameError::Version(_) = error
+                            && !std::mem::replace(other_version, true)
+                        {
+                            tracing::warn!("frames from {from} are dropped: {error}");
+                        }
+                        return;
+                    }
+                };
                 let connection = head.connection;
                 if let Some(known) = connections.get_mut(&connection) {
-                    if known.address == from && !known.over {
+                    if !known.over && known.comes_from(from) {
                         let outcome = known.hear(&head, content, now);
                         known.ends(outcome);
                     }
                     return;
                 }
-                if let Some(door) = door
-                    && is_hello(&head, content)
-                    && door.waiting.len() < MOST_WAITING
+                let Some(door) = door.as_mut().filter(|_| is_hello(&head, content)) else {
+                    if head.content != Content::Over && head.heard > 0 {
+                        // Its sender has heard words of ours. Otherwise it may have overtaken the hello of a new
+                        // connection.
+                        answers.push((from, channel::over(connection)));
+                    }
+                    return;
+                };
+                let expected = random.hash_one((from, connection));
+                let Content::Words { token, .. } = head.content else { return };
+                if token != expected {
+                    // Whoever sends in another's name does not see this, and so takes no place here.
+                    answers.push((from, channel::bare(connection, Content::Challenge { token: expected })));
+                } else if door.waiting.len() < MOST_WAITING
                     && !past.contains(&connection)
                     && let Some(half) = H::begun(connection, from, copies, now)
                 {
                     let mut new = Connection::new(half, from, None);
+                    new.is_answered = true;
                     let outcome = new.hear(&head, content, now);
                     new.ends(outcome);
                     connections.insert(connection, new);
                     door.waiting.push_back(connection);
-                } else if head.content != Content::Over && head.heard > 0 {
-                    // Its sender has heard words of ours. Otherwise it may have overtaken the hello of a new connection.
-                    strays.push((from, connection));
                 }
             }
             Arrival::Nobody => gone.push(from),
@@ -300,9 +359,12 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             let there = connections.values_mut().filter(|known| known.address == address && !known.over);
             there.for_each(|known| known.ends(Err(LinkError::Closed)));
         }
-        for (to, connection) in strays {
-            // One answer for each, and no longer than what it answers.
-            io.send(to, &channel::over(connection).encode(&[]), None);
+        // One for each frame, and no longer than that.
+        for (to, head) in &answers {
+            io.send(*to, &head.encode(&[]), None);
+        }
+        if !answers.is_empty() {
+            io.flush()?;
         }
         for to in long {
             let Ok(longest) = io.longest(to) else { continue };
@@ -345,6 +407,26 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         }
     }
 
+    /// Warns of datagrams that this host has dropped: they look like the network's losses otherwise.
+    fn warn_of_drops(&mut self, now: Duration) {
+        let (before, at) = self.warned;
+        if now < at {
+            return;
+        }
+        let all = self.arrivals();
+        let [dropped, damaged] = [all.dropped - before.dropped, all.damaged - before.damaged];
+        if dropped > 0 {
+            tracing::warn!(
+                "{dropped} datagrams to {} were dropped by this host, which had no room for them: raise net.core.rmem_max",
+                self.io.local()
+            );
+        }
+        if damaged > 0 {
+            tracing::warn!("{damaged} datagrams to {} were damaged on their way: check the cables", self.io.local());
+        }
+        self.warned = (all, now + WARNING_INTERVAL);
+    }
+
     /// Forgets what was closed here, and has been heard to the end, or not in time.
     fn forget(&mut self, now: Duration) {
         let Self { io, connections, past, .. } = self;
@@ -364,7 +446,8 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 /// Whether a frame begins with a hello, as the first of a connection does.
 fn is_hello(head: &Head, content: &[u8]) -> bool {
     let first = content.first_chunk::<MESSAGE_LEN>();
-    head.content == Content::Words { first: 0 }
+    matches!(head.content, Content::Words { first: 0, .. })
+        && head.heard == 0
         && first.is_some_and(|word| matches!(Message::decode(word), Ok(Message::Hello(_))))
 }
 
@@ -373,6 +456,7 @@ impl<H: Half> Connection<H> {
         Self {
             peer,
             address,
+            is_answered: false,
             half,
             received: Vec::new(),
             over: false,
@@ -381,6 +465,20 @@ impl<H: Half> Connection<H> {
             stirred: false,
             closing: None,
         }
+    }
+
+    /// Whether the other end may be there. A builder with several addresses may answer from another than it was called
+    /// at: nobody else knows the number of the connection.
+    fn comes_from(&mut self, from: SocketAddr) -> bool {
+        if self.address != from && self.is_answered {
+            return false;
+        }
+        self.is_answered = true;
+        if self.address != from {
+            self.address = from;
+            self.half.moves_to(from);
+        }
+        true
     }
 
     /// It is over where something has failed.
@@ -446,6 +544,7 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
             ready.extend(connection.peer.filter(|_| connection.has_news()));
         }
         self.forget(now);
+        self.warn_of_drops(now);
     }
 
     fn receive(&mut self, peer: usize, received: &mut Vec<H::Received>) -> Result<bool, LinkError> {
@@ -504,6 +603,11 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
         });
         let look = self.is_polled().then(|| self.now + LOOK);
         deadlines.chain(now).chain(look).chain(self.io.next_arrival()).min()
+    }
+
+    fn arrivals(&self) -> Arrivals {
+        let Counters { received, dropped, foreign, .. } = self.io.counters();
+        Arrivals { received, dropped, damaged: self.damaged, foreign: foreign + self.foreign }
     }
 
     fn leave(&mut self) {
@@ -655,6 +759,9 @@ impl<I: FrameIo> BuilderEndpoint for Frames<I, FrameBuilder> {
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(None) };
         connection.peer = Some(peer);
         let address = connection.address;
+        if let Ok(longest) = self.io.longest(address) {
+            connection.half.too_long(longest);
+        }
         self.put(peer, number);
         // What it said before is to be received.
         self.more = true;

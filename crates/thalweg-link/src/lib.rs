@@ -44,7 +44,8 @@
 //! read or written. And it can hold up whoever rings its [`Doorbell`](thalweg_arena::Doorbell). A builder that does not
 //! trust the sources of its own host listens on tcp. Who may connect at all is decided by the permissions of the socket
 //! (shm) and by the network (the others): nothing here is encrypted. Over frames, who cannot see a connection's number
-//! cannot speak for it; who only greets takes one of 4096 places until it is let in or given up.
+//! cannot speak for it. A builder keeps nothing of a greeting before its sender has shown that it receives what is sent to
+//! its address; then it has one of 4096 places until it is let in or given up.
 //!
 //! # Files, in the order of the data's way
 //!
@@ -53,6 +54,7 @@
 //! | `kind` | The kinds of links: one table of what each can do, that the whole program asks |
 //! | `adapter` | A network adapter that an end drives by itself, past the kernel |
 //! | `address` | Where a builder listens: the name of a kind of link, and a place |
+//! | `names` | The addresses that a builder's name stands for: looked up before the run, and again on a thread of their own |
 //! | `endpoint` | Endpoints: what a node speaks to its peers through |
 //! | `sockets` | Endpoints of links that have a descriptor each: one socket for a peer |
 //! | `poller` | Waiting: one epoll for sockets, doorbells, timers and the recorder's ring |
@@ -64,7 +66,7 @@
 //! | `shm` | The three verbs over shared memory, between two processes of one host |
 //! | `frames` | Endpoints of links of frames: a port for all peers, and for each peer a connection that is reliable though the port is not |
 //! | `udp` | The three verbs over UDP: frames through a socket |
-//! | `memory` | A link inside one process, for tests: datagrams that get lost, come twice, late and out of order, under a clock that only moves when told to |
+//! | `memory` | A link inside one process, for tests: datagrams that get lost or damaged, come twice, late and out of order, over paths that shrink, under a clock that only moves when told to |
 //! | `buffer` | A TCP socket's buffers, for all that may be on its way from the beginning |
 //! | `copy` | Copies are counted where they are made |
 //! | `error` | What ends a link |
@@ -80,6 +82,7 @@ mod endpoint;
 mod error;
 mod frames;
 mod kind;
+mod names;
 
 pub mod memory;
 mod offered;
@@ -94,7 +97,7 @@ mod udp;
 
 pub use adapter::{Adapter, OwnAddress};
 pub use address::Address;
-pub use endpoint::{BuilderEndpoint, Endpoint, Endpoints, SourceEndpoint};
+pub use endpoint::{Arrivals, BuilderEndpoint, Endpoint, Endpoints, SourceEndpoint};
 pub use error::LinkError;
 pub use kind::{Abilities, LinkKind, Locator, Transport};
 pub use outstanding::Outstanding;

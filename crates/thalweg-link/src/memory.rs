@@ -1,5 +1,5 @@
-//! A link inside one process, for tests: datagrams that get lost, come twice, late and out of order, under a clock that
-//! only moves when told to. The same seed gives the same impairments.
+//! A link inside one process, for tests: datagrams that get lost or damaged, come twice, late and out of order, over paths
+//! that shrink, under a clock that only moves when told to. The same seed gives the same impairments.
 //!
 //! It stands for every medium of frames, under the same connections.
 
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thalweg_arena::Piece;
 use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
-use thalweg_wire::{GAMMA, HEAD_LEN, mix};
+use thalweg_wire::{Content, GAMMA, HEAD_LEN, Head, mix};
 
 /// Bytes in the longest datagram: fits an Ethernet frame with room for what tunnels add.
 const DATAGRAM: usize = 1408;
@@ -29,20 +29,27 @@ pub struct Impairments {
     pub lost: u32,
     /// Of a thousand datagrams, how many come twice.
     pub doubled: u32,
-    /// Of a thousand datagrams, how many come with one of their bits flipped.
-    pub damaged: u32,
     /// How long they take, at least.
     pub delay: Duration,
     /// How much longer they take at most, each for itself: those that take longer are overtaken.
     pub jitter: Duration,
+    /// Of a million datagrams, in how many a bit flips: in the head, or in words. The content of pieces stays as it is:
+    /// the checksums of the records in them guard it, not the link.
+    pub damaged_ppm: u32,
 }
 
 impl Impairments {
     /// Everything arrives at once, in order, once.
-    pub const PERFECT: Self = Self { lost: 0, doubled: 0, damaged: 0, delay: Duration::ZERO, jitter: Duration::ZERO };
+    pub const PERFECT: Self =
+        Self { lost: 0, doubled: 0, delay: Duration::ZERO, jitter: Duration::ZERO, damaged_ppm: 0 };
     /// One in ten is lost, one in twenty comes twice, and they overtake each other freely.
-    pub const FOUL: Self =
-        Self { lost: 100, doubled: 50, damaged: 0, delay: Duration::from_micros(50), jitter: Duration::from_millis(2) };
+    pub const FOUL: Self = Self {
+        lost: 100,
+        doubled: 50,
+        delay: Duration::from_micros(50),
+        jitter: Duration::from_millis(2),
+        damaged_ppm: 0,
+    };
 }
 
 /// A network with its own time, which is that of all endpoints on it. Clones are the same network.
@@ -57,6 +64,8 @@ struct Inner {
     random: u64,
     now: Duration,
     datagrams: u64,
+    /// Most bytes of a datagram that arrives.
+    mtu: usize,
     /// How many ports there have been: each has an address of its own.
     ports: u32,
     coming: BTreeMap<SocketAddr, Coming>,
@@ -77,6 +86,7 @@ impl Network {
             random: seed,
             now: Duration::ZERO,
             datagrams: 0,
+            mtu: DATAGRAM,
             ports: 0,
             coming: BTreeMap::new(),
             doors: BTreeMap::new(),
@@ -98,6 +108,21 @@ impl Network {
     /// From now on it does this to what is sent.
     pub fn impair(&self, impairments: Impairments) {
         self.lock().impairments = impairments;
+    }
+
+    /// From now on longer datagrams are lost, and the ports learn nothing of it.
+    pub fn set_mtu(&self, bytes: usize) {
+        self.lock().mtu = bytes;
+    }
+
+    /// Datagrams on their way so far: those that were lost do not count, those that were doubled count twice.
+    pub fn datagrams(&self) -> u64 {
+        self.lock().datagrams
+    }
+
+    /// Sends a datagram in the name of a port.
+    pub fn forge(&self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
+        self.lock().send(from, to, datagram);
     }
 
     /// The address of the port that was opened last.
@@ -189,8 +214,8 @@ impl Inner {
         if self.parted.get(&(from.min(to), from.max(to))).is_some_and(|until| self.now < *until) {
             return;
         }
-        let Impairments { lost, doubled, damaged, delay, jitter } = self.impairments;
-        if self.next_random() % 1000 < u64::from(lost) {
+        let Impairments { lost, doubled, delay, jitter, damaged_ppm } = self.impairments;
+        if self.next_random() % 1000 < u64::from(lost) || datagram.len() > self.mtu {
             return;
         }
         let copies = 1 + u32::from(self.next_random() % 1000 < u64::from(doubled));
@@ -200,10 +225,8 @@ impl Inner {
             let late = self.next_random() % (jitter.as_nanos() as u64 + 1);
             let at = (self.now + delay + Duration::from_nanos(late), self.datagrams);
             let mut datagram = datagram.to_vec();
-            if damaged > 0 && self.next_random() % 1000 < u64::from(damaged) {
-                let bit = self.next_random();
-                let at = usize::try_from(bit >> 3).unwrap_or(0) % datagram.len().max(1);
-                datagram.get_mut(at).into_iter().for_each(|byte| *byte ^= 1 << (bit & 7));
+            if damaged_ppm > 0 && self.next_random() % 1_000_000 < u64::from(damaged_ppm) {
+                self.damage(&mut datagram);
             }
             // Nobody there: a host says so (ICMP).
             let (to, coming) = match self.coming.contains_key(&to) {
@@ -211,6 +234,18 @@ impl Inner {
                 false => (from, (to, None)),
             };
             self.coming.entry(to).or_default().insert(at, coming);
+        }
+    }
+}
+
+impl Inner {
+    fn damage(&mut self, datagram: &mut [u8]) {
+        let is_piece = Head::decode(datagram).is_ok_and(|(head, _)| matches!(head.content, Content::Piece { .. }));
+        let bytes = if is_piece { HEAD_LEN } else { datagram.len() };
+        #[expect(clippy::cast_possible_truncation, reason = "less than the length of a datagram")]
+        let bit = (self.next_random() % (bytes as u64 * 8).max(1)) as usize;
+        if let Some(byte) = datagram.get_mut(bit / 8) {
+            *byte ^= 1 << (bit % 8);
         }
     }
 }

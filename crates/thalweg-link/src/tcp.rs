@@ -11,7 +11,8 @@ mod stash;
 
 use crate::buffer::Buffer;
 use crate::kind::{Abilities, Locator, Transport};
-use crate::peer::{accepted, advice};
+use crate::names::listen;
+use crate::peer::accepted;
 use crate::sockets::{Door, Sockets};
 use crate::{Adapter, Address, BuilderEndpoint, Eager, LinkError, Origin, Peer, SourceEndpoint, SourceGreeting, Watch};
 use builder::TcpBuilder;
@@ -71,16 +72,13 @@ impl Transport for Tcp {
         eager: Eager,
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
-        let failed = |advice| move |error| LinkError::Listening { address: at.clone(), error, advice };
-        let resolved = resolve(at.place()).map_err(failed("correct the name in `listen`, or write a number"))?;
-        let open = || -> io::Result<Socket> {
-            let socket = Socket::new(Domain::for_address(resolved), Type::STREAM.nonblocking().cloexec(), None)?;
+        let socket = listen(at, |address| {
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
             socket.set_reuse_address(true)?;
-            socket.bind(&SockAddr::from(resolved))?;
+            socket.bind(&SockAddr::from(address))?;
             socket.listen(BACKLOG)?;
             Ok(socket)
-        };
-        let socket = open().map_err(|error| failed(advice(error.kind()))(error))?;
+        })?;
         Ok(Box::new(Sockets::behind(TcpDoor { socket, eager }, watch)?))
     }
 }

@@ -3,10 +3,10 @@
 
 use crate::frames::{builder_over, source_over};
 use crate::kind::{Abilities, Locator, Transport};
-use crate::peer::advice;
+use crate::names::listen;
+#[cfg(feature = "af-xdp")]
+use crate::names::resolve;
 use crate::{Adapter, Address, BuilderEndpoint, Eager, LinkError, SourceEndpoint, Watch};
-use std::io::ErrorKind;
-use std::net::{SocketAddr, ToSocketAddrs};
 use thalweg_frames::UdpPort;
 #[cfg(feature = "af-xdp")]
 use thalweg_frames::{AfXdpPort, FramesError};
@@ -52,19 +52,9 @@ impl Transport for Udp {
         _eager: Eager,
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
-        let failed = |error: std::io::Error| {
-            let advice = advice(error.kind());
-            LinkError::Listening { address: at.clone(), error, advice }
-        };
-        let port = UdpPort::bind(resolve(at)?).map_err(failed)?;
+        let port = listen(at, UdpPort::bind)?;
         builder_over(port, watch)
     }
-}
-
-fn resolve(at: &Address) -> Result<SocketAddr, LinkError> {
-    let advice = "correct the name in `listen`, or write a number";
-    let failed = |error| LinkError::Listening { address: at.clone(), error, advice };
-    at.place().to_socket_addrs().map_err(failed)?.next().ok_or_else(|| failed(ErrorKind::NotFound.into()))
 }
 
 /// The same datagrams, past the kernel's network: AF_XDP. Either end may be of this kind and the other an ordinary
@@ -80,11 +70,9 @@ impl Transport for AfXdp {
     }
 
     fn source(&self, to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
-        let doing = || format!("resolving '{}'", to.place());
-        let found = to.place().to_socket_addrs().map_err(LinkError::unusable(doing()))?.next();
-        let found = found.ok_or_else(|| LinkError::unusable(doing())(ErrorKind::NotFound.into()))?;
-        let port =
-            AfXdpPort::towards(found).map_err(|FramesError { doing, error }| LinkError::Unusable { doing, error })?;
+        let found = to.resolve().map_err(LinkError::unusable(format!("resolving '{}'", to.place())))?;
+        let port = AfXdpPort::towards(found[0])
+            .map_err(|FramesError { doing, error }| LinkError::Unusable { doing, error })?;
         source_over(port, watch)
     }
 
@@ -96,7 +84,8 @@ impl Transport for AfXdp {
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let port = resolve(at)?;
-        let port = AfXdpPort::at(port).map_err(|FramesError { doing, error }| LinkError::Unusable { doing, error })?;
+        let port =
+            AfXdpPort::at(port[0]).map_err(|FramesError { doing, error }| LinkError::Unusable { doing, error })?;
         builder_over(port, watch)
     }
 }

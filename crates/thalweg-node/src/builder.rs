@@ -145,19 +145,13 @@ struct Connection {
     since: Duration,
     /// Something was asked for in this turn.
     asked: bool,
-    /// Fetches under way, when the source last got on with them, and how many bytes it had brought by then.
+    /// Fetches under way, when the source last got on with them, and how many bytes had come by then.
     fetching: usize,
     delivered: Duration,
     progress_at: u64,
     /// What it had brought, and what was known of losses, when we last looked.
     received: u64,
     losses: Losses,
-}
-
-impl Connection {
-    fn gets_on(&mut self, received: u64, now: Duration) {
-        (self.delivered, self.progress_at) = (now, received);
-    }
 }
 
 /// What is known of a source beside its final counters.

@@ -1,12 +1,14 @@
 //! The head of a frame: what stands in front of everything that a link of datagrams carries.
 //!
-//! A frame is *words*, a *piece* of a slot, or says that a connection is *over*. Whatever it is, its head says also what
-//! the sender has heard, so that nothing has to be said for that alone while both ends have something to say.
+//! A frame is *words*, a *piece* of a slot, a *probe* of the path or its answer, a *challenge* to a new peer, or the end
+//! of a connection (*over*). The head of each frame also acknowledges words, so that an acknowledgement needs no frame of
+//! its own while both ends have something to send.
 //!
 //! Words are [cells](crate::MESSAGE_LEN) of 64 bytes: a message, or a part of the text behind one. They are numbered,
-//! and sent again until they are heard. Pieces are not: who misses one asks for it again.
+//! covered by a checksum, and sent again until they are acknowledged. Pieces are not: the receiver asks again for one that
+//! is missing, and the records in them have checksums of their own.
 
-use crate::Crc32c;
+use crate::crc32c;
 use thiserror::Error;
 
 /// Bytes of a head.
@@ -46,6 +48,8 @@ pub enum Content {
     Words {
         /// Its number.
         first: u32,
+        /// The token of the builder's [`Challenge`](Self::Challenge), until the builder has acknowledged a word.
+        token: u64,
     },
     /// Bytes of a slot.
     Piece {
@@ -56,6 +60,21 @@ pub enum Content {
     },
     /// Nothing: the connection is over, or there is none.
     Over,
+    /// Padding only: shows whether a datagram of this length passes. Answered by [`Probed`](Self::Probed).
+    Probe {
+        /// The source's number for it.
+        number: u32,
+    },
+    /// The probe of this number has arrived.
+    Probed {
+        /// The probe's number.
+        number: u32,
+    },
+    /// A hello without this token has come from the address that this goes to: to be repeated with it.
+    Challenge {
+        /// What only a receiver at that address knows.
+        token: u64,
+    },
 }
 
 /// What is wrong with a head.
@@ -71,8 +90,16 @@ pub enum FrameError {
     #[error("version {0} of frames is not known here: this is version {FRAME_VERSION}")]
     Version(u8),
     /// Damaged on its way.
-    #[error("the CRC32C of its head and words is {found:#010x} and should be {computed:#010x}")]
+    #[error("the head's CRC32C is {found:#010x} and should be {computed:#010x}")]
     Crc {
+        /// As it says.
+        found: u32,
+        /// As it is.
+        computed: u32,
+    },
+    /// Words that were damaged on their way.
+    #[error("the CRC32C of the words is {found:#010x} and should be {computed:#010x}")]
+    WordsCrc {
         /// As it says.
         found: u32,
         /// As it is.
@@ -97,18 +124,32 @@ pub enum FrameError {
 const WORDS: u8 = 1;
 const PIECE: u8 = 2;
 const OVER: u8 = 3;
+const PROBE: u8 = 4;
+const PROBED: u8 = 5;
+const CHALLENGE: u8 = 6;
 
 const ANSWER: u8 = 1;
 const ECHO: u8 = 2;
 
+impl FrameError {
+    /// Whether it was damaged on its way, as against never having been a frame of this version.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Crc { .. } | Self::WordsCrc { .. } | Self::Length { .. })
+    }
+}
+
 impl Head {
-    /// As it is sent in front of `words`, which are none where the content is something else. Its checksum covers both.
+    /// The head in front of these words, or of a piece, whose bytes it does not depend on.
     pub fn encode(&self, words: &[u8]) -> [u8; HEAD_LEN] {
         let (kind, number, ticket) = match self.content {
-            Content::Words { first } => (WORDS, first, 0),
+            Content::Words { first, token } => (WORDS, first, token),
             Content::Piece { ticket, offset } => (PIECE, offset, ticket),
             Content::Over => (OVER, 0, 0),
+            Content::Probe { number } => (PROBE, number, 0),
+            Content::Probed { number } => (PROBED, number, 0),
+            Content::Challenge { token } => (CHALLENGE, 0, token),
         };
+        let words_crc = if kind == WORDS { crc32c(words) } else { 0 };
         let flags = if self.answer { ANSWER } else { 0 } | if self.echo.is_some() { ECHO } else { 0 };
         let mut bytes = [0; HEAD_LEN];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -123,7 +164,8 @@ impl Head {
         put(40, &self.also.to_le_bytes());
         put(48, &self.stamp.to_le_bytes());
         put(52, &self.echo.unwrap_or(0).to_le_bytes());
-        let crc = checksum(&bytes, words);
+        put(56, &words_crc.to_le_bytes());
+        let crc = crc32c(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -131,7 +173,7 @@ impl Head {
     /// Of a datagram: the head, and the content behind it.
     ///
     /// # Errors
-    /// It is no frame, or a damaged one. Such a datagram says nothing, not even that somebody is there.
+    /// It is no frame, or a damaged one. Such a datagram is as good as lost.
     pub fn decode(datagram: &[u8]) -> Result<(Self, &[u8]), FrameError> {
         let (bytes, content) = datagram.split_first_chunk::<HEAD_LEN>().ok_or(FrameError::Short(datagram.len()))?;
         let [magic, found] = [u32_at(bytes, 0), u32_at(bytes, 60)];
@@ -141,19 +183,28 @@ impl Head {
         if bytes[4] != FRAME_VERSION {
             return Err(FrameError::Version(bytes[4]));
         }
-        let length = u16::from_le_bytes([bytes[16], bytes[17]]);
-        let there = content.len();
-        let content = content.get(..usize::from(length)).ok_or(FrameError::Length { told: length, there })?;
-        let computed = checksum(bytes, if bytes[5] == WORDS { content } else { &[] });
+        let computed = crc32c(&bytes[..60]);
         if found != computed {
             return Err(FrameError::Crc { found, computed });
         }
+        let length = u16::from_le_bytes([bytes[16], bytes[17]]);
+        let there = content.len();
+        let content = content.get(..usize::from(length)).ok_or(FrameError::Length { told: length, there })?;
         let number = u32_at(bytes, 20);
         let kind = match bytes[5] {
             WORDS if !usize::from(length).is_multiple_of(crate::MESSAGE_LEN) => return Err(FrameError::Words(length)),
-            WORDS => Content::Words { first: number },
+            WORDS => {
+                let [found, computed] = [u32_at(bytes, 56), crc32c(content)];
+                if found != computed {
+                    return Err(FrameError::WordsCrc { found, computed });
+                }
+                Content::Words { first: number, token: u64_at(bytes, 24) }
+            }
             PIECE => Content::Piece { ticket: u64_at(bytes, 24), offset: number },
             OVER => Content::Over,
+            PROBE => Content::Probe { number },
+            PROBED => Content::Probed { number },
+            CHALLENGE => Content::Challenge { token: u64_at(bytes, 24) },
             other => return Err(FrameError::Kind(other)),
         };
         let head = Self {
@@ -171,14 +222,6 @@ impl Head {
     }
 }
 
-/// Of a head, and of the words behind it.
-fn checksum(head: &[u8; HEAD_LEN], words: &[u8]) -> u32 {
-    let mut crc = Crc32c::new();
-    crc.update(&head[..60]);
-    crc.update(words);
-    crc.value()
-}
-
 fn u32_at(bytes: &[u8; HEAD_LEN], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |field| u32::from_le_bytes(*field))
 }
@@ -194,9 +237,12 @@ mod tests {
 
     fn content() -> impl Strategy<Value = Content> {
         prop_oneof![
-            any::<u32>().prop_map(|first| Content::Words { first }),
+            any::<(u32, u64)>().prop_map(|(first, token)| Content::Words { first, token }),
             any::<(u64, u32)>().prop_map(|(ticket, offset)| Content::Piece { ticket, offset }),
             Just(Content::Over),
+            any::<u32>().prop_map(|number| Content::Probe { number }),
+            any::<u32>().prop_map(|number| Content::Probed { number }),
+            any::<u64>().prop_map(|token| Content::Challenge { token }),
         ]
     }
 
@@ -211,36 +257,63 @@ mod tests {
             padding in 0usize..100,
         ) {
             let head = Head { content, length: cells * 64, connection, answer, heard, also, served, stamp, echo };
-            let behind = vec![7; usize::from(head.length)];
-            let words = if matches!(content, Content::Words { .. }) { &behind[..] } else { &[] };
-            let mut datagram = [&head.encode(words), &behind[..]].concat();
+            let content = vec![3; usize::from(head.length)];
+            let mut datagram = [&head.encode(&content)[..], &content].concat();
             datagram.resize(datagram.len() + padding, 7);
             let (decoded, behind) = Head::decode(&datagram).unwrap();
             prop_assert_eq!((decoded, behind.len()), (head, usize::from(head.length)));
         }
 
         #[test]
-        fn what_is_damaged_is_no_frame(content in content(), at in 0..3 * HEAD_LEN, bit in 0u8..8) {
-            let words = if matches!(content, Content::Words { .. }) { &[3; 2 * HEAD_LEN][..] } else { &[] };
-            let length = words.len() as u16;
-            let head = Head { content, length, connection: 7, answer: false, heard: 1, also: 0, served: 0, stamp: 0, echo: None };
-            let mut bytes = [&head.encode(words), words].concat();
-            let at = at % bytes.len();
+        fn what_is_damaged_is_no_frame(content in content(), at in 0..HEAD_LEN, bit in 0u8..8) {
+            let head = Head { content, length: 0, connection: 7, answer: false, heard: 1, also: 0, served: 0, stamp: 0, echo: None };
+            let mut bytes = head.encode(&[]);
             bytes[at] ^= 1 << bit;
             prop_assert!(Head::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn a_bit_that_flips_in_words_damages_the_frame(cells in 1u16..20, at: prop::sample::Index, bit in 0u8..8) {
+            let content = Content::Words { first: 5, token: 0 };
+            let words = vec![3; usize::from(cells) * 64];
+            let head = Head { content, length: cells * 64, connection: 7, answer: false, heard: 1, also: 0, served: 0, stamp: 0, echo: None };
+            let mut datagram = [&head.encode(&words)[..], &words].concat();
+            datagram[HEAD_LEN + at.index(words.len())] ^= 1 << bit;
+            prop_assert!(matches!(Head::decode(&datagram), Err(error) if error.is_damage()));
         }
 
         #[test]
         fn any_bytes_are_decoded_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), mend: bool) {
             if mend && bytes.len() >= HEAD_LEN {
                 bytes[..5].copy_from_slice(&[b'T', b'W', b'F', b'R', FRAME_VERSION]);
-                bytes[5] = PIECE;
-                let crc = crate::crc32c(&bytes[..60]).to_le_bytes();
+                let crc = crc32c(&bytes[..60]).to_le_bytes();
                 bytes[60..64].copy_from_slice(&crc);
             }
             if let Ok((head, content)) = Head::decode(&bytes) {
                 prop_assert_eq!(usize::from(head.length), content.len());
             }
         }
+    }
+
+    /// `docs/wire.md` shows the same bytes.
+    #[test]
+    fn golden_bytes() {
+        let words = crate::Message::Pause.encode();
+        let content = Content::Words { first: 0x0102, token: 0x0304 };
+        let head = Head {
+            content,
+            length: 64,
+            connection: 0x1122_3344_5566_7788,
+            answer: true,
+            heard: 5,
+            also: 6,
+            served: 7,
+            stamp: 8,
+            echo: Some(9),
+        };
+        let hex: String = head.encode(&words).iter().map(|byte| format!("{byte:02x}")).collect();
+        let expected = "5457465202010300887766554433221140000000020100000403000000000000\
+                        050000000700000006000000000000000800000009000000c74b6748f096a088";
+        assert_eq!(hex, expected);
     }
 }

@@ -174,7 +174,7 @@ impl Plan {
             self.medium = Medium::Stream;
         }
         if self.medium == Medium::Frames && random.once_in(3) {
-            self.network.damaged = random.logarithmic(1..100) as u32;
+            self.network.damaged_ppm = random.logarithmic(1..50_000) as u32;
         }
         if random.once_in(6) {
             self.hostile = Some(random.of(0..self.sources.len() as u64) as usize);
@@ -233,10 +233,7 @@ impl Plan {
         let is_harmless =
             |source: &SourcePlan| source.policy == Policy::Block && source.events >= end && !source.acquires;
         let ends = |(_, fault): &(Duration, Fault)| matches!(fault, Fault::Command(_, Command::Abort));
-        self.is_orderly()
-            && self.network.damaged == 0
-            && !self.faults.iter().any(ends)
-            && self.sources.iter().all(is_harmless)
+        self.is_orderly() && !self.faults.iter().any(ends) && self.sources.iter().all(is_harmless)
     }
 
     /// Whether nothing in it keeps a source from ending with its final counters, at builders that are not told to end at
@@ -247,7 +244,7 @@ impl Plan {
         if self.hostile.is_some() || !self.sources.iter().filter_map(|source| source.rate).all(in_time) {
             return false;
         }
-        let is_bearable = |network: &Impairments| network.lost <= MOST_LOST;
+        let is_bearable = |network: &Impairments| network.lost + network.damaged_ppm / 1000 <= MOST_LOST;
         let is_orderly = |fault: &Fault| match fault {
             Fault::Network(network) => is_bearable(network),
             fault => fault.is_orderly(),
@@ -345,9 +342,9 @@ fn foul(random: &mut Random) -> Impairments {
     Impairments {
         lost: random.of(0..200) as u32,
         doubled: random.of(0..200) as u32,
-        damaged: 0,
         delay: Duration::from_micros(random.of(5000..15_000)),
         jitter: Duration::from_micros(random.of(0..40_000)),
+        damaged_ppm: 0,
     }
 }
 

@@ -74,6 +74,8 @@ pub(super) struct Queue {
     free: Vec<u32>,
     out: Vec<bool>,
     lent: Vec<bool>,
+    /// Whether its descriptor is waited on for room, too.
+    pub(super) waits_for_room: bool,
     /// Descriptors that the kernel has not said to be done with.
     under_way: u32,
     /// The beginning of a frame whose end is yet to come, and whether it is too long to be kept.
@@ -135,6 +137,7 @@ impl Queue {
             free: (first..first + SENDING).rev().collect(),
             out: vec![false; SENDING as usize],
             lent: vec![true; receiving as usize],
+            waits_for_room: false,
             under_way: 0,
             partial: Vec::new(),
             too_long: false,

@@ -6,6 +6,7 @@
 //! source is asked how far it is.
 
 use super::channel::{Channel, Word};
+use super::path::BASE_BYTES;
 use super::{Half, Texts};
 use crate::copy::copy_counted;
 use crate::error::refusal;
@@ -23,6 +24,8 @@ use thalweg_wire::{Announcement, Capabilities, Content, Head, Hello, IntervalMap
 pub(crate) struct FrameBuilder {
     channel: Channel,
     to: SocketAddr,
+    /// Most bytes of a datagram to there.
+    longest: usize,
     hello: Option<Hello>,
     texts: Texts,
     words: Vec<Word>,
@@ -72,6 +75,7 @@ impl FrameBuilder {
         Self {
             channel: Channel::new(connection, now),
             to,
+            longest: BASE_BYTES,
             hello: None,
             texts: Texts::default(),
             words: Vec::new(),
@@ -235,6 +239,9 @@ impl Half for FrameBuilder {
         now: Duration,
         said: &mut Vec<Received>,
     ) -> Result<(), LinkError> {
+        if let Content::Probed { .. } | Content::Challenge { .. } = head.content {
+            return Err(LinkError::Protocol("the source sent a builder's frame".into()));
+        }
         let mut words = std::mem::take(&mut self.words);
         self.channel.on_frame(head, content, now, &mut words);
         if let Content::Piece { ticket, offset } = head.content {
@@ -262,7 +269,9 @@ impl Half for FrameBuilder {
         Ok(())
     }
 
-    fn too_long(&mut self, _longest: usize) {}
+    fn too_long(&mut self, longest: usize) {
+        self.longest = self.longest.min(longest);
+    }
 
     fn deadline(&self) -> Duration {
         let probe = self.probe.map(|(at, _)| at);
@@ -272,10 +281,14 @@ impl Half for FrameBuilder {
 
     fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
         self.say_fetches(now);
+        if let Some(probed) = self.channel.next_probed() {
+            super::put_bare(&mut self.channel, probed, 0, self.to, 0, now, io, room);
+            return Ok(true);
+        }
         if !self.channel.has_words() {
             return Ok(false);
         }
-        super::put_words(&mut self.channel, 0, self.to, 0, now, io, room);
+        super::put_words(&mut self.channel, 0, self.to, (self.longest, 0), now, io, room);
         Ok(true)
     }
 
@@ -285,6 +298,10 @@ impl Half for FrameBuilder {
         self.asked.clear();
         self.late.clear();
         self.probe = None;
+    }
+
+    fn moves_to(&mut self, address: SocketAddr) {
+        self.to = address;
     }
 
     fn begun(connection: u64, from: SocketAddr, copies: u64, now: Duration) -> Option<Self> {

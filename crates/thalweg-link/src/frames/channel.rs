@@ -19,6 +19,8 @@ pub(super) type Word = [u8; MESSAGE_LEN];
 
 /// Words on their way at a time, and words kept here that came ahead of one that is missing.
 const AHEAD: u32 = 1024;
+/// Probes whose answers wait to be sent: more are lost.
+const MAX_PROBES: usize = 16;
 /// So many frames heard that were sent behind one: it is lost.
 const OVERTAKEN: u64 = 3;
 /// A round trip where none was measured, and the least and the most to wait for an answer.
@@ -51,6 +53,10 @@ pub(crate) struct Channel {
     owes: bool,
     /// It is to answer.
     asks: bool,
+    /// What the builder has sent to this address, to be shown to it.
+    token: u64,
+    /// Probes of the path that have arrived, and are to be answered.
+    probes: VecDeque<u32>,
     round_trip: Option<RoundTrip>,
     /// The latest stamp of the other end's, and when it came.
     stamp: Option<(u32, Duration)>,
@@ -94,6 +100,8 @@ impl Channel {
             early: BTreeMap::new(),
             owes: false,
             asks: false,
+            token: 0,
+            probes: VecDeque::new(),
             round_trip: None,
             stamp: None,
             retry: None,
@@ -135,12 +143,30 @@ impl Channel {
             self.stamp = Some((head.stamp, now));
         }
         self.on_heard(head, now);
-        if let Content::Words { first } = head.content {
-            let cells = content.as_chunks::<MESSAGE_LEN>().0;
-            self.owes |= !cells.is_empty();
-            for (number, word) in (0..).map(|at| first.wrapping_add(at)).zip(cells) {
-                self.on_word(number, word, words);
+        match head.content {
+            Content::Words { first, .. } => {
+                let cells = content.as_chunks::<MESSAGE_LEN>().0;
+                self.owes |= !cells.is_empty();
+                for (number, word) in (0..).map(|at| first.wrapping_add(at)).zip(cells) {
+                    self.on_word(number, word, words);
+                }
             }
+            Content::Probe { number } if self.probes.len() < MAX_PROBES => self.probes.push_back(number),
+            Content::Challenge { token } => self.on_challenge(token),
+            _ => {}
+        }
+    }
+
+    /// The builder knows of no connection before it has its token back: what was sent so far is sent again with it.
+    fn on_challenge(&mut self, token: u64) {
+        if self.is_heard() || token == self.token {
+            return;
+        }
+        self.token = token;
+        self.retry = None;
+        for out in self.out.iter_mut().take(self.sent) {
+            out.sent = None;
+            self.again = true;
         }
     }
 
@@ -266,15 +292,20 @@ impl Channel {
         Ok(())
     }
 
-    /// How often nothing was heard of what was said last.
-    pub(super) fn is_retrying(&self) -> bool {
-        self.retry.is_some_and(|retry| retry.wait > self.wait())
-    }
-
     /// When [`time`](Self::time) has something to do.
     pub(super) fn deadline(&self) -> Duration {
         let deadline = (self.heard_at + GONE).min(self.spoke_at + SILENCE);
         self.retry.map_or(deadline, |retry| retry.at.min(deadline))
+    }
+
+    /// A frame of words, the first of which has this number.
+    pub(super) fn words(&self, first: u32) -> Content {
+        Content::Words { first, token: if self.is_heard() { 0 } else { self.token } }
+    }
+
+    /// The next answer to a probe.
+    pub(super) fn next_probed(&mut self) -> Option<Content> {
+        self.probes.pop_front().map(|number| Content::Probed { number })
     }
 
     /// Whether there is something to be sent.
@@ -330,7 +361,11 @@ impl Channel {
 
 /// The head that tells a peer that there is no connection of that name.
 pub(super) fn over(connection: u64) -> Head {
-    let content = Content::Over;
+    bare(connection, Content::Over)
+}
+
+/// A head from an end that has no connection of that name.
+pub(super) fn bare(connection: u64, content: Content) -> Head {
     Head { content, length: 0, connection, answer: false, heard: 0, also: 0, served: 0, stamp: 0, echo: None }
 }
 
@@ -377,7 +412,7 @@ mod tests {
         while channel.has_words() {
             let mut content = Vec::new();
             let first = channel.next_words(20, now, &mut content);
-            let head = channel.head(Content::Words { first }, content.len(), 0, now);
+            let head = channel.head(Content::Words { first, token: 0 }, content.len(), 0, now);
             assert!(content.len() <= u16::MAX as usize - HEAD_LEN);
             way.carry(head, &content, now, lost, jitter);
         }
@@ -454,13 +489,13 @@ mod tests {
                 let mut frames = 0;
                 while channel.has_words() {
                     channel.next_words(20, Duration::ZERO, &mut Vec::new());
-                    channel.head(Content::Words { first: 0 }, 0, 0, Duration::ZERO);
+                    channel.head(Content::Words { first: 0, token: 0 }, 0, 0, Duration::ZERO);
                     frames += 1;
                     prop_assert!(frames <= 2 + channel.out.len(), "there is no end of what is to be said");
                 }
                 // Near what is so, and far from it.
                 for (heard, first) in [(heard, first), (heard % 64, first % 4096)] {
-                    let content = Content::Words { first };
+                    let content = Content::Words { first, token: 0 };
                     let head = Head { content, length: 0, connection: 7, answer: false, heard, also, served, stamp, echo };
                     channel.on_frame(&head, &vec![2; cells * MESSAGE_LEN], Duration::from_millis(1), &mut words);
                     prop_assert!(channel.early.len() <= AHEAD as usize);
@@ -478,12 +513,12 @@ mod tests {
             here.push(word(number));
             let mut content = Vec::new();
             let first = here.next_words(20, Duration::ZERO, &mut content);
-            frames.push((here.head(Content::Words { first }, content.len(), 0, Duration::ZERO), content));
+            frames.push((here.head(Content::Words { first, token: 0 }, content.len(), 0, Duration::ZERO), content));
         }
         let mut words = Vec::new();
         frames[1..].iter().for_each(|(head, content)| there.on_frame(head, content, Duration::ZERO, &mut words));
         assert!(words.is_empty());
-        let answer = there.head(Content::Words { first: 0 }, 0, 0, Duration::ZERO);
+        let answer = there.head(Content::Words { first: 0, token: 0 }, 0, 0, Duration::ZERO);
         here.on_frame(&answer, &[], Duration::from_micros(100), &mut Vec::new());
         let mut content = Vec::new();
         assert_eq!((here.next_words(20, Duration::from_micros(100), &mut content), &content[..]), (0, &word(0)[..]));

@@ -1,6 +1,7 @@
 //! The source's end: says words, and answers fetches with pieces.
 
 use super::channel::{Channel, Word};
+use super::path::{BASE_BYTES, Path};
 use super::{Half, Texts, words_of};
 use crate::offered::{Asked, Novelty, Offered};
 use crate::{LinkError, SourceGreeting, SourceLink};
@@ -12,12 +13,6 @@ use thalweg_arena::Arena;
 use thalweg_frames::FrameIo;
 use thalweg_wire::{Announcement, Content, Disposition, HEAD_LEN, Head, Message, RECORD_ALIGN, Sender};
 
-/// How often a hello of one length goes unanswered before a shorter one is tried.
-const TRIES: u32 = 3;
-/// Lengths of datagrams that get through where longer ones do not: an Ethernet's (RFC 894), and what IPv6 asks of every
-/// link (RFC 8200, section 5).
-const SHORTER: [usize; 2] = [1472, 1232];
-
 #[derive(Debug)]
 pub(crate) struct FrameSource {
     channel: Channel,
@@ -27,10 +22,13 @@ pub(crate) struct FrameSource {
     asked: VecDeque<Answer>,
     /// How many were.
     served: u32,
-    /// Where the builder is, and the longest datagram that gets there, as far as is known.
+    /// Where the builder is, and the datagrams that get there.
     to: SocketAddr,
-    longest: usize,
-    tries: u32,
+    path: Path,
+    /// The path is searched for longer datagrams: the builder has answered.
+    searches: bool,
+    /// The length of datagrams that was warned of.
+    warned_bytes: usize,
     texts: Texts,
     words: Vec<Word>,
     /// How often a byte is copied on its way out.
@@ -68,8 +66,9 @@ impl FrameSource {
             asked: VecDeque::new(),
             served: 0,
             to,
-            longest,
-            tries: 0,
+            path: Path::new(longest),
+            searches: false,
+            warned_bytes: 0,
             texts: Texts::default(),
             words: Vec::new(),
             copies,
@@ -80,10 +79,21 @@ impl FrameSource {
 
     /// Bytes of a slot that go into a datagram: whole cache lines.
     fn piece(&self) -> u32 {
-        let room = self.longest.saturating_sub(HEAD_LEN) / RECORD_ALIGN * RECORD_ALIGN;
+        let room = self.path.longest().saturating_sub(HEAD_LEN) / RECORD_ALIGN * RECORD_ALIGN;
         #[expect(clippy::cast_possible_truncation, reason = "a datagram has less than 64 KiB")]
         let piece = room.max(RECORD_ALIGN) as u32;
         piece
+    }
+
+    fn warn_of_narrow_path(&mut self) {
+        if let Some(bytes) = self.path.narrow().filter(|bytes| *bytes != self.warned_bytes) {
+            self.warned_bytes = bytes;
+            tracing::warn!(
+                "datagrams of more than {bytes} bytes do not get to {}, though the port sends longer ones: compare the MTU \
+                 of all adapters and switches on the way",
+                self.to
+            );
+        }
     }
 
     fn ask(&mut self, asked: Asked) -> Result<Answer, LinkError> {
@@ -132,6 +142,7 @@ impl FrameSource {
             .ok_or_else(|| LinkError::Protocol("the arena ends before what was offered of it".into()))?;
         let head = self.channel.head(content, length as usize, served, now);
         io.send(self.to, &head.encode(&[]), Some(piece));
+        self.path.on_piece(now, self.channel.wait());
         self.sent_bytes += u64::from(length);
         if let Some((asked, arena_offset)) = self.front()? {
             asked.offset += length;
@@ -182,11 +193,24 @@ impl Half for FrameSource {
         now: Duration,
         said: &mut Vec<Message>,
     ) -> Result<(), LinkError> {
-        if let Content::Piece { ticket, .. } = head.content {
-            return Err(LinkError::Protocol(format!("the builder sent bytes of ticket {ticket}")));
+        match head.content {
+            Content::Piece { ticket, .. } => {
+                return Err(LinkError::Protocol(format!("the builder sent bytes of ticket {ticket}")));
+            }
+            Content::Probe { .. } => return Err(LinkError::Protocol("the builder sent a probe of the path".into())),
+            _ => {}
         }
         let mut words = std::mem::take(&mut self.words);
         self.channel.on_frame(head, content, now, &mut words);
+        let wait = self.channel.wait();
+        if let Content::Probed { number } = head.content {
+            self.path.on_probed(number, now, self.channel.patience(), wait);
+            self.warn_of_narrow_path();
+        }
+        if !self.searches && self.channel.is_heard() {
+            self.searches = true;
+            self.path.start(now, wait);
+        }
         for word in words.drain(..) {
             if let Some((message, text)) = self.texts.on_word(&word)? {
                 if let Message::Refuse { reason, .. } = message {
@@ -201,45 +225,45 @@ impl Half for FrameSource {
 
     fn time(&mut self, now: Duration) -> Result<(), LinkError> {
         self.channel.time(now)?;
-        if !self.channel.is_heard() && self.channel.is_retrying() {
-            self.tries += 1;
-            if self.tries.is_multiple_of(TRIES)
-                && let Some(shorter) = SHORTER.into_iter().find(|shorter| *shorter < self.longest)
-            {
-                tracing::warn!(
-                    "datagrams of {} bytes do not get to {}: {shorter} are tried. Compare the MTU of all adapters and \
-                     switches on the way",
-                    self.longest,
-                    self.to
-                );
-                self.longest = shorter;
-            }
-        }
+        self.path.time(now, self.channel.wait());
+        self.warn_of_narrow_path();
         Ok(())
     }
 
     fn too_long(&mut self, longest: usize) {
-        self.longest = self.longest.min(longest);
+        self.path.limit_to(longest);
     }
 
     fn deadline(&self) -> Duration {
-        self.channel.deadline()
+        self.path.deadline().into_iter().fold(self.channel.deadline(), Duration::min)
     }
 
     /// Words first: they are few, and somebody waits for them.
     fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
         self.front()?;
-        if !self.channel.has_words() {
-            return self.put_piece(now, io);
+        let (to, longest) = (self.to, self.path.longest().min(BASE_BYTES));
+        if self.channel.has_words() {
+            // Until it is answered it is padded: nobody's answers are longer than what they answer.
+            let padded = if self.channel.is_heard() { 0 } else { longest };
+            super::put_words(&mut self.channel, self.served, to, (longest, padded), now, io, room);
+            return Ok(true);
         }
-        // Until it is answered, what is said has the length of what will be sent: so it is found out what gets through.
-        let padded = if self.channel.is_heard() { 0 } else { self.longest };
-        super::put_words(&mut self.channel, self.served, self.to, padded, now, io, room);
-        Ok(true)
+        if self.searches && self.path.may_raise(now) {
+            self.path.raise(io.longest(to).ok(), now, self.channel.wait());
+        }
+        if let Some((number, padded)) = self.path.next_probe() {
+            super::put_bare(&mut self.channel, Content::Probe { number }, self.served, to, padded, now, io, room);
+            return Ok(true);
+        }
+        self.put_piece(now, io)
     }
 
     fn close(&mut self) {
         self.asked.clear();
+    }
+
+    fn moves_to(&mut self, address: SocketAddr) {
+        self.to = address;
     }
 
     fn begun(_connection: u64, _from: SocketAddr, _copies: u64, _now: Duration) -> Option<Self> {

@@ -34,10 +34,19 @@ macro_rules! with_impairments {
     ($($story:ident)*) => {
         proptest::proptest! {
             #![proptest_config(proptest::test_runner::Config::with_cases(8))]
-            $(#[test] fn $story(seed: u64, lost in 0u32..250, doubled in 0u32..250, jitter in 0u64..30_000) {
+            $(#[test] fn $story(
+                seed: u64,
+                lost in 0u32..250,
+                doubled in 0u32..250,
+                jitter in 0u64..30_000,
+                damaged_ppm in 0u32..50_000,
+                mtu in 1232usize..1408,
+            ) {
                 let jitter = Duration::from_micros(jitter);
-                let impairments = Impairments { lost, doubled, jitter, ..Impairments::FOUL };
-                thalweg_link_conformance::$story(Memory(Network::new(impairments, seed)));
+                let network =
+                    Network::new(Impairments { lost, doubled, jitter, damaged_ppm, ..Impairments::FOUL }, seed);
+                network.set_mtu(mtu);
+                thalweg_link_conformance::$story(Memory(network));
             })*
         }
     };

@@ -7,6 +7,7 @@ use thalweg_arena::{Arena, BlockPool};
 use thalweg_link::{
     Address, BuilderEndpoint, Eager, Endpoints, LinkError, LinkKind, Received, SourceEndpoint, SourceGreeting,
 };
+use thalweg_link_conformance::SourceEnd;
 use thalweg_wire::{
     Announcement, Capabilities, Content, Disposition, EventId, HEAD_LEN, Head, Hello, MESSAGE_LEN, Message, Refusal,
     RunNumber, SourceId, Welcome,
@@ -62,11 +63,24 @@ impl Builder {
         self.all.accept(0, 0).unwrap().is_some()
     }
 
+    /// Greets, as a source that shows the token it is sent.
+    fn greet(&mut self, connection: u64) {
+        self.socket.send(&greeting(connection, 0)).unwrap();
+        self.hear().unwrap();
+        let token = loop {
+            // Others that greeted before are answered meanwhile.
+            if let Content::Challenge { token } = self.answer().content {
+                break token;
+            }
+        };
+        self.socket.send(&greeting(connection, token)).unwrap();
+        self.hear().unwrap();
+    }
+
     /// Lets in a source that greets as connection 7.
     fn greeted() -> Self {
         let mut builder = Self::new();
-        builder.socket.send(&greeting(7)).unwrap();
-        builder.hear().unwrap();
+        builder.greet(7);
         assert!(builder.accept());
         builder.turn(Duration::ZERO).unwrap();
         assert!(matches!(&builder.said[..], [Received::Hello(HELLO, text)] if text == "{}"), "{:?}", builder.said);
@@ -86,20 +100,19 @@ fn head(connection: u64, content: Content) -> Head {
 }
 
 fn frame(head: Head, content: &[u8]) -> Vec<u8> {
-    let words = if matches!(head.content, Content::Words { .. }) { content } else { &[] };
-    [&Head { length: content.len() as u16, ..head }.encode(words)[..], content].concat()
+    [&Head { length: content.len() as u16, ..head }.encode(content)[..], content].concat()
 }
 
 fn words(connection: u64, first: u32, messages: &[Message]) -> Vec<u8> {
     let content = messages.iter().flat_map(Message::encode).collect::<Vec<u8>>();
-    frame(head(connection, Content::Words { first }), &content)
+    frame(head(connection, Content::Words { first, token: 0 }), &content)
 }
 
-fn greeting(connection: u64) -> Vec<u8> {
+fn greeting(connection: u64, token: u64) -> Vec<u8> {
     let mut text = [0; MESSAGE_LEN];
     text[..2].copy_from_slice(b"{}");
     let content = [Message::Hello(HELLO).encode(), text].concat();
-    frame(head(connection, Content::Words { first: 0 }), &content)
+    frame(head(connection, Content::Words { first: 0, token }), &content)
 }
 
 fn held(ticket: u64) -> Announcement {
@@ -118,14 +131,14 @@ fn a_connection_begins_with_a_hello_and_nothing_else() {
     let mut builder = Builder::new();
     let no_hello = words(7, 0, &[Message::Pause]);
     let late = words(7, 3, &[Message::Hello(HELLO)]);
-    let damaged = greeting(7).iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 40)).collect::<Vec<u8>>();
+    let damaged = greeting(7, 0).iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 40)).collect::<Vec<u8>>();
     for nonsense in [b"".to_vec(), b"hello".to_vec(), vec![0; 1400], damaged, no_hello, late] {
         builder.socket.send(&nonsense).unwrap();
         builder.hear().unwrap();
         assert!(!builder.accept());
     }
     // Nobody was answered: these may have overtaken a hello. Who has heard something before is told, in as many bytes.
-    builder.socket.send(&frame(Head { heard: 1, ..head(7, Content::Words { first: 3 }) }, &[])).unwrap();
+    builder.socket.send(&frame(Head { heard: 1, ..head(7, Content::Words { first: 3, token: 0 }) }, &[])).unwrap();
     builder.hear().unwrap();
     assert_eq!((builder.answer(), builder.said.len()), (head(7, Content::Over), 0));
 }
@@ -149,14 +162,14 @@ fn a_connection_is_one_host_and_port() {
 fn what_was_closed_does_not_begin_again_with_what_comes_late() {
     let mut builder = Builder::greeted();
     builder.all.close(0);
+    // What it was sent last.
+    while builder.answer().content != Content::Over {}
     for _ in 0..3 {
-        builder.socket.send(&greeting(7)).unwrap();
-        builder.hear().unwrap();
+        builder.greet(7);
         assert!(!builder.accept());
     }
     // A new one does.
-    builder.socket.send(&greeting(8)).unwrap();
-    builder.hear().unwrap();
+    builder.greet(8);
     assert!(builder.accept());
 }
 
@@ -206,6 +219,82 @@ fn who_broke_a_rule_is_told_why_it_ends() {
 }
 
 #[test]
+fn whoever_sends_in_anothers_name_takes_no_place_and_is_answered_with_less_than_came() {
+    let mut builder = Builder::new();
+    let mut room = [0; 2000];
+    for connection in 0..100 {
+        let hello = greeting(connection, 5);
+        builder.socket.send(&hello).unwrap();
+        builder.hear().unwrap();
+        let length = builder.socket.recv(&mut room).unwrap();
+        assert!(length < hello.len(), "{length} bytes for {}", hello.len());
+        assert!(!builder.accept());
+    }
+    // Nothing more comes of it.
+    builder.all.poll(builder.begun.elapsed() + Duration::from_secs(5), &[], &mut Vec::new());
+    builder.all.flush(builder.begun.elapsed() + Duration::from_secs(5), &mut Vec::new());
+    builder.socket.set_nonblocking(true).unwrap();
+    assert!(builder.socket.recv(&mut room).is_err());
+}
+
+#[test]
+fn a_token_is_for_one_address_and_one_connection() {
+    let mut builder = Builder::new();
+    builder.socket.send(&greeting(7, 0)).unwrap();
+    builder.hear().unwrap();
+    let Content::Challenge { token } = builder.answer().content else { panic!("no challenge") };
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    other.connect(builder.socket.peer_addr().unwrap()).unwrap();
+    other.send(&greeting(7, token)).unwrap();
+    builder.hear().unwrap();
+    builder.socket.send(&greeting(8, token)).unwrap();
+    builder.hear().unwrap();
+    assert!(!builder.accept());
+}
+
+#[test]
+fn damaged_words_are_lost_words() {
+    let mut builder = Builder::greeted();
+    let offer = words(7, 2, &[Message::Offer(held(0))]);
+    for at in 64..offer.len() {
+        let mut damaged = offer.clone();
+        damaged[at] ^= 1;
+        builder.socket.send(&damaged).unwrap();
+        builder.hear().unwrap();
+    }
+    assert!(builder.said.is_empty());
+    builder.socket.send(&offer).unwrap();
+    builder.hear().unwrap();
+    assert!(matches!(builder.said[..], [Received::Message(Message::Offer(_))]));
+}
+
+#[test]
+fn what_came_and_was_not_taken_is_counted_by_its_cause() {
+    let mut builder = Builder::greeted();
+    let before = builder.all.arrivals();
+    let mut damaged = words(7, 2, &[Message::Offer(held(0))]);
+    damaged[80] ^= 1;
+    let mut old = words(7, 2, &[Message::Offer(held(0))]);
+    old[4] = 1;
+    for nonsense in [damaged, old, b"hello".to_vec()] {
+        builder.socket.send(&nonsense).unwrap();
+        builder.hear().unwrap();
+    }
+    let after = builder.all.arrivals();
+    assert_eq!((after.damaged - before.damaged, after.foreign - before.foreign, after.dropped), (1, 2, 0));
+    // More than the socket's buffer holds. The kernel reports drops with the next datagram that it takes.
+    for _ in 0..1000 {
+        builder.socket.send(&[0; 8000]).unwrap();
+    }
+    for _ in 0..100 {
+        builder.turn(Duration::ZERO).unwrap();
+    }
+    builder.socket.send(b"hello").unwrap();
+    builder.hear().unwrap();
+    assert!(builder.all.arrivals().dropped > 0, "{:?}", builder.all.arrivals());
+}
+
+#[test]
 fn an_over_ends_it_and_frames_of_no_connection_get_one() {
     let mut builder = Builder::greeted();
     builder.socket.send(&frame(head(7, Content::Over), &[])).unwrap();
@@ -216,12 +305,9 @@ fn an_over_ends_it_and_frames_of_no_connection_get_one() {
 fn strangers_who_only_greet_are_no_more_than_so_many() {
     let mut builder = Builder::new();
     for connection in 0..6000 {
-        builder.socket.send(&greeting(connection)).unwrap();
-        if connection % 64 == 0 {
-            builder.turn(Duration::ZERO).unwrap();
-        }
+        builder.greet(connection);
+        builder.turn(Duration::ZERO).unwrap();
     }
-    builder.turn(Duration::from_millis(100)).unwrap();
     let mut let_in = 0;
     while builder.all.accept(0, let_in).unwrap().is_some() {
         let_in += 1;
@@ -253,8 +339,8 @@ impl Source {
         let mut room = vec![0; 1 << 16];
         let (length, from) = socket.recv_from(&mut room).unwrap();
         let (head, content) = Head::decode(&room[..length]).unwrap();
-        // As long as a piece will be, so that it is found out whether that gets through.
-        assert_eq!((length, content.len()), (65_507, 2 * MESSAGE_LEN));
+        // As long as what the builder answers with may be.
+        assert_eq!((length, content.len()), (1232, 2 * MESSAGE_LEN));
         Self { all, begun: Instant::now(), socket, from, connection: head.connection, _memory: memory }
     }
 
@@ -302,6 +388,47 @@ fn a_builder_that_is_not_there_any_more_is_believed_once_it_was_there() {
     assert_eq!(heard, [welcome()]);
     source.say(&over);
     assert!(matches!(source.hear(&mut heard), Err(LinkError::Closed)));
+}
+
+#[test]
+fn a_builder_may_answer_from_another_address_than_it_was_called_at() {
+    let (mut source, mut heard) = (Source::new(), Vec::new());
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // Who does not know the number of the connection is nobody.
+    other.send_to(&words(source.connection + 1, 0, &[welcome()]), source.from).unwrap();
+    source.turn(&mut heard, Duration::from_secs(60)).unwrap();
+    other.send_to(&words(source.connection, 0, &[welcome()]), source.from).unwrap();
+    source.hear(&mut heard).unwrap();
+    assert_eq!(heard, [welcome()]);
+    // It is there, and nowhere else.
+    let mut room = [0; 2000];
+    other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    other.recv_from(&mut room).unwrap();
+    source.say(&words(source.connection, 1, &[Message::Pause]));
+    source.hear(&mut heard).unwrap();
+    assert_eq!(heard, [welcome()]);
+}
+
+#[test]
+fn a_builder_may_listen_at_any_address() {
+    let mut builder = Builder::new();
+    builder.all = Endpoints::<dyn BuilderEndpoint>::new().unwrap();
+    let address = builder.all.add(&"udp:0.0.0.0:0".parse().unwrap(), NOTHING).unwrap();
+    let memory = Arena::create("slots", 1 << 20).unwrap();
+    let greeting =
+        SourceGreeting { hello: HELLO, description: "{}".into(), arena: std::sync::Arc::clone(memory.arena()) };
+    let mut source = SourceEnd::connect(&address, &greeting).unwrap();
+    let (mut heard, begun) = (Vec::new(), Instant::now());
+    while heard.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no welcome comes");
+        builder.turn(Duration::from_millis(1)).unwrap();
+        if builder.accept() {
+            builder.all.link_mut(0).unwrap().send(&welcome());
+        }
+        source.receive(&mut heard).unwrap();
+        source.flush().unwrap();
+    }
+    assert_eq!(heard, [welcome()]);
 }
 
 #[test]
@@ -364,7 +491,7 @@ proptest! {
         source.all.link_mut(0).unwrap().offer(&held(0));
         for (kind, number, ticket, heard_below, (also, served), cells, answer) in frames {
             let content = match kind {
-                0 => Content::Words { first: number },
+                0 => Content::Words { first: number, token: 0 },
                 1 => Content::Piece { ticket, offset: number },
                 _ => Content::Over,
             };

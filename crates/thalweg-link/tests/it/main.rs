@@ -3,5 +3,6 @@
 mod conformance;
 mod frames;
 mod hostile;
+mod impaired;
 mod packets;
 mod ports;

@@ -104,8 +104,7 @@ impl BuilderNode {
         let Some(link) = self.endpoints.link(index) else { return };
         if let Some(source) = connection.source {
             let (received, losses) = (link.received(), link.losses());
-            if received >= connection.progress_at + LEAST_PROGRESS {
-                connection.gets_on(received, self.clock.now());
+            if connection.note_progress(received, link.copied(), &said, self.clock.now()) {
                 self.sources[source].cuts = 0;
             }
             if received != connection.received {
@@ -142,8 +141,6 @@ impl BuilderNode {
             Received::Hello(..) => return Err(LinkError::Protocol("a second hello on one connection".into())),
             Received::Arrived { ticket, bytes } => {
                 connection.fetching = connection.fetching.saturating_sub(1);
-                connection.gets_on(connection.received, self.clock.now());
-                self.sources[source].cuts = 0;
                 self.arrived(source, ticket, bytes)?;
             }
             Received::Message(Message::Offer(offer)) => {
@@ -392,4 +389,53 @@ impl BuilderNode {
 
 fn violation(violation: Violation) -> LinkError {
     LinkError::Protocol(violation.to_string())
+}
+
+impl Connection {
+    /// Notes what has come, however the link moves it. Returns whether the source gets on: it has answered a whole fetch,
+    /// or sent enough.
+    fn note_progress(&mut self, received: u64, copied: u64, said: &[Received], now: Duration) -> bool {
+        let has_answered = said.iter().any(|said| matches!(said, Received::Arrived { .. }));
+        // What comes unasked is copied, and not counted as received.
+        let come = received.max(copied);
+        let gets_on = has_answered || come >= self.progress_at + LEAST_PROGRESS;
+        if gets_on {
+            (self.delivered, self.progress_at) = (now, come);
+        }
+        gets_on
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use thalweg_arena::Arena;
+    use thalweg_link::{Bytes, Origin, Peer};
+
+    #[test]
+    fn a_source_gets_on_that_answers_or_sends_enough_however_its_link_moves_it() {
+        let mut connection = Connection {
+            peer: Peer::new("peer".into(), Origin::Host(None)),
+            maps: false,
+            source: None,
+            since: Duration::ZERO,
+            asked: false,
+            fetching: 1,
+            delivered: Duration::ZERO,
+            progress_at: 0,
+            received: 0,
+            losses: Losses::default(),
+        };
+        let at = Duration::from_secs;
+        for byte in 1..100 {
+            assert!(!connection.note_progress(byte, 0, &[], at(byte)), "a trickle");
+        }
+        assert!(connection.note_progress(LEAST_PROGRESS, 0, &[], at(200)), "written into its place by the adapter");
+        let bytes = Bytes::Place(Arena::create("place", 64).unwrap());
+        let answer = [Received::Arrived { ticket: 0, bytes }];
+        assert!(connection.note_progress(LEAST_PROGRESS, 0, &answer, at(300)), "read where it lies");
+        assert!(connection.note_progress(LEAST_PROGRESS, 2 * LEAST_PROGRESS, &[], at(400)), "sent unasked");
+        assert_eq!(connection.delivered, at(400));
+    }
 }

@@ -1,0 +1,300 @@
+//! The longest datagram that a path takes, found by asking (RFC 8899). No socket and no clock.
+//!
+//! A probe is a pair of datagrams that the other end answers: one of the length in question, and a short one. A length
+//! counts as failed only where the short one was answered and the long one was not, several times: silence says nothing
+//! about lengths. The length in use is probed again while pieces are sent, so that a path that shrinks is noticed; and
+//! where a shorter one is in use than the port allows, longer ones are tried again from time to time.
+
+use std::time::Duration;
+use thalweg_wire::HEAD_LEN;
+
+/// Bytes in a datagram that every path takes, until its first link or a router says otherwise: what is left of the 1280
+/// bytes that IPv6 asks of every link (RFC 8200, section 5).
+pub(super) const BASE_BYTES: usize = 1232;
+/// Pairs of which only the short datagram was answered, until a length has failed (`MAX_PROBES`; RFC 8899 has 3, for
+/// paths that lose less).
+const MAX_PROBES: u32 = 6;
+/// From one probe of the length in use to the next, while pieces are sent.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// From one search to the next, where a shorter length is in use than the port allows (`PMTU_RAISE_TIMER`; RFC 8899 has
+/// 10 minutes, for paths through other people's networks).
+const RAISE_INTERVAL: Duration = Duration::from_secs(10);
+/// The longest wait for an answer to a pair.
+const LONGEST_WAIT: Duration = Duration::from_millis(640);
+/// Lengths are looked for in steps of this: pieces have no others.
+const STEP: usize = HEAD_LEN;
+
+#[derive(Debug)]
+pub(super) struct Path {
+    /// Most bytes that the port sends there.
+    limit: usize,
+    /// The length in use.
+    longest: usize,
+    /// The shortest length that has failed, or one more than the limit.
+    failed: usize,
+    probe: Option<Probe>,
+    /// The number of the next datagram of a probe.
+    number: u32,
+    check_at: Duration,
+    raise_at: Duration,
+}
+
+#[derive(Debug)]
+struct Probe {
+    bytes: usize,
+    /// The number of its first datagram; those of a pair follow each other.
+    first: u32,
+    pairs: u32,
+    /// Datagrams of the last pair that are still to be sent.
+    unsent: u32,
+    misses: u32,
+    /// The short one of the last pair was answered.
+    is_alive: bool,
+    /// When the next pair is sent, and how long after the one before.
+    at: Duration,
+    wait: Duration,
+}
+
+impl Path {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            longest: limit.min(BASE_BYTES),
+            failed: limit + 1,
+            probe: None,
+            number: 0,
+            check_at: Duration::ZERO,
+            raise_at: Duration::ZERO,
+        }
+    }
+
+    /// Most bytes in a datagram.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Begins to search: the other end has answered. `wait` is how long an answer takes, at most.
+    pub(super) fn start(&mut self, now: Duration, wait: Duration) {
+        self.raise_at = now + RAISE_INTERVAL;
+        self.search(now, wait);
+    }
+
+    /// The port, or a router, takes no longer datagrams than this. The length in use is probed with the next piece.
+    pub(super) fn limit_to(&mut self, limit: usize) {
+        self.limit = self.limit.min(limit);
+        self.longest = self.longest.min(self.limit);
+        self.failed = self.failed.min(self.limit + 1);
+        self.probe = self.probe.take().filter(|probe| probe.bytes <= self.limit);
+        self.check_at = Duration::ZERO;
+    }
+
+    /// Whether longer datagrams are to be tried again, with [`raise`](Self::raise).
+    pub(super) fn may_raise(&self, now: Duration) -> bool {
+        self.probe.is_none() && now >= self.raise_at
+    }
+
+    /// Searches again, up to what the port allows now, where that is known.
+    pub(super) fn raise(&mut self, limit: Option<usize>, now: Duration, wait: Duration) {
+        self.raise_at = now + RAISE_INTERVAL;
+        self.limit = limit.unwrap_or(self.limit);
+        self.longest = self.longest.min(self.limit);
+        self.failed = self.limit + 1;
+        self.search(now, wait);
+    }
+
+    /// A piece is sent: the length in use is probed from time to time.
+    pub(super) fn on_piece(&mut self, now: Duration, wait: Duration) {
+        if self.probe.is_none() && self.longest > BASE_BYTES && now >= self.check_at {
+            self.begin(self.longest, now, wait);
+        }
+    }
+
+    /// The other end has answered a datagram of a probe. It may be `patience` later than another.
+    pub(super) fn on_probed(&mut self, number: u32, now: Duration, patience: Duration, wait: Duration) {
+        let Some(probe) = &mut self.probe else { return };
+        let at = number.wrapping_sub(probe.first);
+        if at >= 2 * probe.pairs {
+            return;
+        }
+        if at.is_multiple_of(2) {
+            self.longest = probe.bytes;
+            self.probe = None;
+            self.check_at = now + CHECK_INTERVAL;
+            self.search(now, wait);
+        } else if at + 1 == 2 * probe.pairs && !probe.is_alive {
+            probe.is_alive = true;
+            probe.at = now + patience;
+        }
+    }
+
+    /// Time passes.
+    pub(super) fn time(&mut self, now: Duration, wait: Duration) {
+        let Some(probe) = self.probe.as_mut().filter(|probe| probe.at <= now) else { return };
+        probe.misses += u32::from(probe.is_alive);
+        if probe.misses < MAX_PROBES {
+            probe.wait = if probe.is_alive { wait } else { (probe.wait * 2).min(LONGEST_WAIT) };
+            probe.at = now + probe.wait;
+            probe.is_alive = false;
+            probe.pairs += 1;
+            probe.unsent = 2;
+            return;
+        }
+        self.failed = probe.bytes;
+        self.probe = None;
+        if self.failed <= self.longest {
+            self.longest = self.limit.min(BASE_BYTES);
+        }
+        self.search(now, wait);
+    }
+
+    /// When [`time`](Self::time) has something to do.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.probe.as_ref().map(|probe| probe.at)
+    }
+
+    /// The length in use, where longer ones that the port allows were searched for in vain.
+    pub(super) fn narrow(&self) -> Option<usize> {
+        (self.probe.is_none() && self.failed <= self.limit).then_some(self.longest)
+    }
+
+    /// The next datagram to be sent for a probe: its number, and its length.
+    pub(super) fn next_probe(&mut self) -> Option<(u32, usize)> {
+        let probe = self.probe.as_mut().filter(|probe| probe.unsent > 0)?;
+        probe.unsent -= 1;
+        let number = self.number;
+        self.number = number.wrapping_add(1);
+        Some((number, if probe.unsent == 1 { probe.bytes } else { HEAD_LEN }))
+    }
+
+    /// Probes the next length between the one in use and the one that has failed: bisection, after the limit itself.
+    fn search(&mut self, now: Duration, wait: Duration) {
+        let (middle, above) = ((self.longest + self.failed) / 2 / STEP * STEP, (self.longest / STEP + 1) * STEP);
+        let next = if self.failed > self.limit { self.limit } else { middle.max(above) };
+        if next > self.longest && next < self.failed {
+            self.begin(next, now, wait);
+        }
+    }
+
+    fn begin(&mut self, bytes: usize, now: Duration, wait: Duration) {
+        let first = self.number;
+        self.probe =
+            Some(Probe { bytes, first, pairs: 1, unsent: 2, misses: 0, is_alive: false, at: now + wait, wait });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use thalweg_wire::{GAMMA, mix};
+
+    const WAIT: Duration = Duration::from_millis(5);
+    const PATIENCE: Duration = Duration::from_millis(1);
+
+    /// A path with a path of datagrams in front of it.
+    struct World {
+        path: Path,
+        now: Duration,
+        /// Bytes that pass; `None` where the other end does not answer at all.
+        takes: Option<usize>,
+        lost_percent: u64,
+        random: u64,
+        answers: BTreeMap<(Duration, u32), u32>,
+        sent: u32,
+    }
+
+    impl World {
+        fn new(limit: usize, takes: Option<usize>, lost_percent: u64, seed: u64) -> Self {
+            let (now, answers) = (Duration::ZERO, BTreeMap::new());
+            let mut path = Path::new(limit);
+            path.start(now, WAIT);
+            Self { path, now, takes, lost_percent, random: seed, answers, sent: 0 }
+        }
+
+        fn draw(&mut self) -> u64 {
+            self.random = self.random.wrapping_add(GAMMA);
+            mix(self.random)
+        }
+
+        /// Runs for as long, with pieces being sent every millisecond.
+        fn run(&mut self, how_long: Duration) {
+            let end = self.now + how_long;
+            while self.now < end {
+                self.path.on_piece(self.now, WAIT);
+                if self.path.may_raise(self.now) {
+                    self.path.raise(None, self.now, WAIT);
+                }
+                while let Some((number, bytes)) = self.path.next_probe() {
+                    self.sent += 1;
+                    let is_lost = self.draw() % 100 < self.lost_percent;
+                    if !is_lost && self.takes.is_some_and(|takes| bytes <= takes) {
+                        let late = Duration::from_micros(200 + self.draw() % 800);
+                        self.answers.insert((self.now + late, self.sent), number);
+                    }
+                }
+                self.now += Duration::from_millis(1);
+                while let Some(first) = self.answers.first_entry().filter(|first| first.key().0 <= self.now) {
+                    let number = first.remove();
+                    self.path.on_probed(number, self.now, PATIENCE, WAIT);
+                }
+                self.path.time(self.now, WAIT);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// What is found passes, and is the longest in steps of 64 bytes; also after the path has changed.
+        #[test]
+        fn the_longest_that_passes_is_found_and_found_again(
+            limit in 1232usize..65_507,
+            takes in 1232usize..65_507,
+            then in 1232usize..65_507,
+        ) {
+            let mut world = World::new(limit, Some(takes), 0, 0);
+            for takes in [takes, then, takes] {
+                world.takes = Some(takes);
+                world.run(Duration::from_secs(12));
+                let (found, most) = (world.path.longest(), takes.min(limit));
+                prop_assert!(found <= most && found + STEP > most, "{found} of {most}");
+            }
+        }
+
+        /// Loss that strikes all lengths alike shortens nothing for long.
+        #[test]
+        fn loss_is_no_narrow_path(seed: u64, lost_percent in 0u64..20) {
+            let mut world = World::new(8972, Some(9000), lost_percent, seed);
+            world.run(Duration::from_secs(1));
+            let mut whole = 0;
+            for _ in 0..300 {
+                world.run(Duration::from_millis(100));
+                whole += u32::from(world.path.longest() == 8972);
+            }
+            prop_assert!(whole > 150, "{whole} of 300");
+        }
+    }
+
+    #[test]
+    fn silence_is_no_narrow_path() {
+        let mut world = World::new(8972, Some(9000), 0, 0);
+        world.run(Duration::from_secs(1));
+        world.takes = None;
+        world.run(Duration::from_secs(60));
+        assert_eq!(world.path.longest(), 8972);
+        assert!(world.sent < 500, "{} probes", world.sent);
+    }
+
+    #[test]
+    fn a_complaint_is_believed_as_far_as_the_port_does_and_asks_for_a_probe() {
+        let mut world = World::new(8972, Some(9000), 0, 0);
+        world.run(Duration::from_secs(1));
+        world.takes = Some(1400);
+        world.path.limit_to(8972);
+        world.run(Duration::from_millis(300));
+        assert_eq!(world.path.longest(), 1344, "asked at once");
+        world.path.limit_to(1000);
+        assert_eq!(world.path.longest(), 1000);
+    }
+}

@@ -1,0 +1,152 @@
+//! The addresses that a builder's name stands for: looked up before the run, and again on a thread of their own, since a
+//! resolver may take seconds to answer.
+
+use crate::kind::Locator;
+use crate::peer::advice;
+use crate::{Address, LinkError};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
+/// A builder's address, and the addresses to try for it in turn.
+#[derive(Debug)]
+pub(crate) struct Names {
+    address: Address,
+    found: Vec<SocketAddr>,
+    next: usize,
+    /// A look-up that goes on.
+    lookup: Option<Receiver<Vec<SocketAddr>>>,
+}
+
+impl Names {
+    /// # Errors
+    /// The name has no address.
+    pub(crate) fn look_up(address: &Address) -> Result<Self, LinkError> {
+        let found = match address.kind().locator {
+            Locator::HostPort => {
+                address.resolve().map_err(LinkError::unusable(format!("resolving '{}'", address.place())))?
+            }
+            Locator::Path => Vec::new(),
+        };
+        Ok(Self { address: address.clone(), found, next: 0, lookup: None })
+    }
+
+    /// Returns the address to connect to next. After the last one the name is looked up again: the first ones are tried
+    /// anew meanwhile.
+    pub(crate) fn next(&mut self) -> Address {
+        if let Some(found) = self.lookup.as_ref().and_then(|lookup| lookup.try_recv().ok()) {
+            (self.found, self.next, self.lookup) = (found, 0, None);
+        }
+        if self.next >= self.found.len() {
+            self.next = 0;
+            if !self.found.is_empty() {
+                self.look_up_again();
+            }
+        }
+        let Some(found) = self.found.get(self.next) else { return self.address.clone() };
+        self.next += 1;
+        // To "any address" stands for this host, as connect(2) has it.
+        let ip = match found.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        let mut found = *found;
+        found.set_ip(ip);
+        Address::new(self.address.kind(), &found.to_string()).unwrap_or_else(|_| self.address.clone())
+    }
+
+    /// Where an earlier look-up still goes on, or failed, nothing changes.
+    fn look_up_again(&mut self) {
+        let is_busy =
+            self.lookup.as_ref().is_some_and(|lookup| lookup.try_recv() != Err(mpsc::TryRecvError::Disconnected));
+        if is_busy || self.address.place().parse::<SocketAddr>().is_ok() {
+            return;
+        }
+        let (sender, receiver) = mpsc::channel();
+        let address = self.address.clone();
+        let thread = thread::Builder::new().name("names".into()).spawn(move || {
+            // The receiver may be gone: the source has ended.
+            let _ = address.resolve().map(|found| sender.send(found));
+        });
+        self.lookup = thread.ok().map(|_| receiver);
+    }
+}
+
+/// The addresses that a builder may listen at.
+///
+/// # Errors
+/// The name has none.
+pub(crate) fn resolve(at: &Address) -> Result<Vec<SocketAddr>, LinkError> {
+    let advice = "correct the name in `listen`, or write a number";
+    at.resolve().map_err(|error| LinkError::Listening { address: at.clone(), error, advice })
+}
+
+/// Opens the first of the addresses that can be listened at.
+///
+/// # Errors
+/// None can: the error is that of the last one.
+pub(crate) fn listen<T>(at: &Address, open: impl Fn(SocketAddr) -> io::Result<T>) -> Result<T, LinkError> {
+    let (mut found, mut outcome) = (resolve(at)?.into_iter(), Err(io::ErrorKind::NotFound.into()));
+    while let (Err(_), Some(address)) = (&outcome, found.next()) {
+        outcome = open(address);
+    }
+    outcome.map_err(|error| LinkError::Listening { address: at.clone(), advice: advice(error.kind()), error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(address: &str, found: &[&str]) -> Names {
+        let found = found.iter().map(|found| found.parse().unwrap()).collect();
+        Names { address: address.parse().unwrap(), found, next: 0, lookup: None }
+    }
+
+    #[test]
+    fn all_addresses_of_a_name_are_tried_in_turn() {
+        let mut names = names("tcp:builder:7400", &["[2001:db8::1]:7400", "192.0.2.1:7400"]);
+        let tried: Vec<_> = (0..3).map(|_| names.next().to_string()).collect();
+        assert_eq!(tried, ["tcp:[2001:db8::1]:7400", "tcp:192.0.2.1:7400", "tcp:[2001:db8::1]:7400"]);
+    }
+
+    #[test]
+    fn a_name_is_looked_up_again_after_all_addresses_were_tried() {
+        let mut names = names("tcp:localhost:7400", &["192.0.2.1:7400"]);
+        names.next();
+        assert!(names.lookup.is_none());
+        names.next();
+        let found = names.lookup.take().unwrap().recv().unwrap();
+        assert!(found.iter().all(|found| found.ip().is_loopback()), "{found:?}");
+        let (sender, receiver) = mpsc::channel();
+        names.lookup = Some(receiver);
+        sender.send(vec!["192.0.2.7:7400".parse().unwrap()]).unwrap();
+        assert_eq!(names.next().place(), "192.0.2.7:7400");
+    }
+
+    #[test]
+    fn the_first_address_that_can_be_listened_at_is_opened() {
+        let at = "tcp:127.0.0.1:7400".parse().unwrap();
+        assert_eq!(listen(&at, Ok).unwrap(), "127.0.0.1:7400".parse().unwrap());
+        let error = listen(&at, |_| Err::<(), _>(io::ErrorKind::AddrInUse.into())).unwrap_err();
+        assert!(matches!(error, LinkError::Listening { .. }), "{error}");
+    }
+
+    #[test]
+    fn numbers_and_paths_are_never_looked_up() {
+        for address in ["tcp:192.0.2.1:7400", "shm:/tmp/builder"] {
+            let mut names = Names::look_up(&address.parse().unwrap()).unwrap();
+            for _ in 0..3 {
+                assert_eq!(names.next().to_string(), address);
+            }
+            assert!(names.lookup.is_none());
+        }
+    }
+
+    #[test]
+    fn any_address_is_this_host() {
+        let mut names = names("udp:0.0.0.0:7400", &["0.0.0.0:7400", "[::]:7400"]);
+        assert_eq!([names.next().place(), names.next().place()], ["127.0.0.1:7400", "[::1]:7400"]);
+    }
+}
