@@ -71,6 +71,8 @@ pub(crate) struct Frames<I: FrameIo, H: Half> {
     more: bool,
     /// The connection whose turn it is, where there was no room to send for all.
     turn: u64,
+    /// Kept to be used again: the connections in their turns.
+    order: Vec<u64>,
     now: Duration,
     random: RandomState,
     drawn: u64,
@@ -254,6 +256,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             gone: Vec::new(),
             more: false,
             turn: 0,
+            order: Vec::new(),
             now,
             random: RandomState::new(),
             drawn: 0,
@@ -376,12 +379,12 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 
     /// Sends as much as goes, in turn. False where there was no room for all of it.
     fn send(&mut self, now: Duration) -> Result<bool, FramesError> {
-        let Self { io, connections, turn, room, .. } = self;
+        let Self { io, connections, turn, order, room, .. } = self;
         loop {
             let mut any = false;
-            let order: Vec<u64> =
-                connections.range(*turn..).chain(connections.range(..*turn)).map(|(at, _)| *at).collect();
-            for number in order {
+            order.clear();
+            order.extend(connections.range(*turn..).chain(connections.range(..*turn)).map(|(at, _)| *at));
+            for &number in &*order {
                 let Some(connection) = connections.get_mut(&number) else { continue };
                 for _ in 0..FAIR_SHARE {
                     if !io.has_room() {
