@@ -332,7 +332,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
                 let expected = random.hash_one((from, connection));
                 let Content::Words { token, .. } = head.content else { return };
                 if token != expected {
-                    // Whoever sends in another's name does not see this, and so takes no place here.
+                    // A sender with a false address does not receive this, and so takes no place here.
                     answers.push((from, channel::bare(connection, Content::Challenge { token: expected })));
                 } else if door.waiting.len() < MOST_WAITING
                     && !past.contains(&connection)
@@ -471,7 +471,7 @@ impl<H: Half> Connection<H> {
     }
 
     /// Whether the other end may be there. A builder with several addresses may answer from another than it was called
-    /// at: nobody else knows the number of the connection.
+    /// at: no other end knows the number of the connection.
     fn comes_from(&mut self, from: SocketAddr) -> bool {
         if self.address != from && self.is_answered {
             return false;

@@ -252,7 +252,7 @@ impl Half for FrameSource {
         let has_pieces = self.front()?.is_some();
         let (to, longest) = (self.to, self.path.longest().min(BASE_BYTES));
         if self.channel.asks_or_has_words() || self.channel.has_words() && !has_pieces {
-            // Until it is answered it is padded: nobody's answers are longer than what they answer.
+            // Padded until it is answered: no answer is longer than the frame that it answers.
             let padded = if self.channel.is_heard() { 0 } else { longest };
             super::put_words(&mut self.channel, self.served, to, (longest, padded), now, io, room);
             return Ok(true);
