@@ -229,7 +229,7 @@ impl Kernel {
 pub(crate) struct Beside {
     kernel: Kernel,
     interface: u32,
-    /// Has the port's address in the kernel: nobody else gets it, and what goes to the kernel nevertheless comes here.
+    /// Reserves the port's address in the kernel, and receives the datagrams that go to the kernel nevertheless.
     socket: UdpSocket,
     /// A datagram has come by the kernel, and was warned of.
     warned: bool,

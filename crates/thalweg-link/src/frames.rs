@@ -71,6 +71,8 @@ pub(crate) struct Frames<I: FrameIo, H: Half> {
     more: bool,
     /// The connection whose turn it is, where there was no room to send for all.
     turn: u64,
+    /// Kept to be used again: the connections in their turns.
+    order: Vec<u64>,
     now: Duration,
     random: RandomState,
     drawn: u64,
@@ -254,6 +256,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             gone: Vec::new(),
             more: false,
             turn: 0,
+            order: Vec::new(),
             now,
             random: RandomState::new(),
             drawn: 0,
@@ -329,7 +332,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
                 let expected = random.hash_one((from, connection));
                 let Content::Words { token, .. } = head.content else { return };
                 if token != expected {
-                    // Whoever sends in another's name does not see this, and so takes no place here.
+                    // A sender with a false address does not receive this, and so takes no place here.
                     answers.push((from, channel::bare(connection, Content::Challenge { token: expected })));
                 } else if door.waiting.len() < MOST_WAITING
                     && !past.contains(&connection)
@@ -376,12 +379,12 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 
     /// Sends as much as goes, in turn. False where there was no room for all of it.
     fn send(&mut self, now: Duration) -> Result<bool, FramesError> {
-        let Self { io, connections, turn, room, .. } = self;
+        let Self { io, connections, turn, order, room, .. } = self;
         loop {
             let mut any = false;
-            let order: Vec<u64> =
-                connections.range(*turn..).chain(connections.range(..*turn)).map(|(at, _)| *at).collect();
-            for number in order {
+            order.clear();
+            order.extend(connections.range(*turn..).chain(connections.range(..*turn)).map(|(at, _)| *at));
+            for &number in &*order {
                 let Some(connection) = connections.get_mut(&number) else { continue };
                 for _ in 0..FAIR_SHARE {
                     if !io.has_room() {
@@ -468,7 +471,7 @@ impl<H: Half> Connection<H> {
     }
 
     /// Whether the other end may be there. A builder with several addresses may answer from another than it was called
-    /// at: nobody else knows the number of the connection.
+    /// at: no other end knows the number of the connection.
     fn comes_from(&mut self, from: SocketAddr) -> bool {
         if self.address != from && self.is_answered {
             return false;

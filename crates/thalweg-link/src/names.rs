@@ -46,7 +46,7 @@ impl Names {
         }
         let Some(found) = self.found.get(self.next) else { return self.address.clone() };
         self.next += 1;
-        // To "any address" stands for this host, as connect(2) has it.
+        // The unspecified address stands for this host, as in connect(2).
         let ip = match found.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

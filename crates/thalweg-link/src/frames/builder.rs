@@ -146,13 +146,12 @@ impl FrameBuilder {
         }
         self.copied += self.copies * piece.len() as u64 + copy_counted(&mut fetch.place[start..end], piece);
         self.received += new;
-        self.expect(now);
-        if let Some(fetch) = self.fetches.remove(&ticket) {
-            match fetch.is_complete() {
-                true => said.push(Received::Arrived { ticket, bytes: Bytes::Place(fetch.place) }),
-                false => drop(self.fetches.insert(ticket, fetch)),
-            }
+        if fetch.is_complete()
+            && let Some(fetch) = self.fetches.remove(&ticket)
+        {
+            said.push(Received::Arrived { ticket, bytes: Bytes::Place(fetch.place) });
         }
+        self.expect(now);
         Ok(())
     }
 

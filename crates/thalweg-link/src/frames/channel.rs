@@ -310,7 +310,12 @@ impl Channel {
 
     /// Whether there is something to be sent.
     pub(super) fn has_words(&self) -> bool {
-        self.owes || self.asks || self.again || self.sent < self.out.len().min(AHEAD as usize)
+        self.owes || self.asks_or_has_words()
+    }
+
+    /// Whether there is more to be sent than an acknowledgement, which any frame carries.
+    pub(super) fn asks_or_has_words(&self) -> bool {
+        self.asks || self.again || self.sent < self.out.len().min(AHEAD as usize)
     }
 
     /// Puts words into `content`, at most so many, and says which number the first has.

@@ -192,7 +192,7 @@ mod tests {
     const WAIT: Duration = Duration::from_millis(5);
     const PATIENCE: Duration = Duration::from_millis(1);
 
-    /// A path with a path of datagrams in front of it.
+    /// The far end of a path, and the datagrams on their way.
     struct World {
         path: Path,
         now: Duration,

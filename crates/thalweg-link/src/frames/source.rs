@@ -240,10 +240,10 @@ impl Half for FrameSource {
 
     /// Words first: they are few, and somebody waits for them.
     fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
-        self.front()?;
+        let has_pieces = self.front()?.is_some();
         let (to, longest) = (self.to, self.path.longest().min(BASE_BYTES));
-        if self.channel.has_words() {
-            // Until it is answered it is padded: nobody's answers are longer than what they answer.
+        if self.channel.asks_or_has_words() || self.channel.has_words() && !has_pieces {
+            // Padded until it is answered: no answer is longer than the frame that it answers.
             let padded = if self.channel.is_heard() { 0 } else { longest };
             super::put_words(&mut self.channel, self.served, to, (longest, padded), now, io, room);
             return Ok(true);

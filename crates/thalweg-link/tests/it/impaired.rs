@@ -122,6 +122,16 @@ fn a_builder_that_is_silent_for_two_seconds_does_not_make_datagrams_shorter() {
 }
 
 #[test]
+fn an_acknowledgement_needs_no_datagram_of_its_own_where_pieces_carry_it() {
+    let mut pair = Pair::new(Impairments::PERFECT, |_, _, _| {});
+    pair.run(Duration::from_secs(3), Pair::has_greeted);
+    pair.fetch(0);
+    // The fetch and its pieces; the length in use is probed now and then.
+    let pieces = u64::from(BYTES.div_ceil(1344));
+    assert_eq!(pair.fetch(1), 1 + pieces);
+}
+
+#[test]
 fn a_path_that_shrinks_and_grows_in_a_run_is_followed() {
     let delay = Duration::from_micros(50);
     let mut pair = Pair::new(Impairments { delay, ..Impairments::PERFECT }, |_, _, _| {});
