@@ -384,6 +384,42 @@ fn template(path: &Path, open: bool) -> Vec<u8> {
     bytes.clone()
 }
 
+#[test]
+fn a_count_of_events_that_have_no_records_is_not_gone_through() {
+    let directory = memory_directory();
+    let path = directory.path();
+    forge_a_count(path);
+    let run = Run::open(path).unwrap();
+    let report = verify(&run);
+    assert_eq!(report.events, run.len());
+    assert_eq!(report.problem_count, run.len() - 100, "each event without a record");
+}
+
+#[test]
+fn nor_is_it_in_a_run_without_sources() {
+    let directory = memory_directory();
+    let path = directory.path();
+    forge_a_count(path);
+    let file = path.join("run.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    json["sources"] = serde_json::json!([]);
+    std::fs::write(&file, json.to_string()).unwrap();
+    let run = Run::open(path).unwrap();
+    let report = verify(&run);
+    assert_eq!((report.events, report.problem_count), (run.len(), 100), "{report}");
+}
+
+/// Writes a run of 100 events to `path` whose last closing names as many more as its count can.
+fn forge_a_count(path: &Path) {
+    let mut bytes = template(path, true);
+    let at = (0..bytes.len()).step_by(4096).rfind(|at| BlockHeader::decode(&bytes[*at..]).is_ok()).unwrap();
+    let header = BlockHeader::decode(&bytes[at..]).unwrap();
+    let count = at + header.index_offset as usize + 16 * header.fragments as usize + 16;
+    bytes[count..count + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+    forge(&mut bytes[at..]);
+    std::fs::write(path.join(FIRST), &bytes).unwrap();
+}
+
 /// Gives the block at the front of `bytes` the checksums that belong to its content.
 fn forge(bytes: &mut [u8]) {
     let length = u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]) as usize;
