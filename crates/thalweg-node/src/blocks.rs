@@ -8,6 +8,9 @@ use thalweg_build::{Closed, Missing};
 use thalweg_store::{BlockWriter, EventStatus, Finished, Recorder};
 use thalweg_wire::{EventId, FragmentHeader, RunNumber, SourceId, TaiNanos};
 
+/// Bytes that are written and not brought to the disk itself, at most, before that is begun.
+const MOST_UNSYNCED: u64 = 256 << 20;
+
 /// All of a builder's blocks.
 #[derive(Debug)]
 pub(crate) struct Blocks {
@@ -15,6 +18,8 @@ pub(crate) struct Blocks {
     filling: VecDeque<BlockWriter>,
     /// Since when the youngest block has held something.
     since: Option<Duration>,
+    /// Since when something is written and not brought to the disk itself.
+    unsynced_since: Option<Duration>,
     recorder: Option<Recorder>,
     /// What each block closes, by its number in the pool.
     closes: Vec<Closes>,
@@ -64,6 +69,7 @@ impl Blocks {
             pool,
             filling: VecDeque::new(),
             since: None,
+            unsynced_since: None,
             recorder: None,
             failure: None,
             closed: VecDeque::new(),
@@ -201,6 +207,25 @@ impl Blocks {
             any = true;
         }
         any
+    }
+
+    /// Has what is written brought to the disk itself, at most every `every`, or whenever it is much.
+    pub(crate) fn keep(&mut self, now: Duration, every: Duration) {
+        let Some(recorder) = &mut self.recorder else { return };
+        let unsynced = recorder.unsynced();
+        if unsynced == 0 {
+            self.unsynced_since = None;
+            return;
+        }
+        if now >= *self.unsynced_since.get_or_insert(now) + every || unsynced >= MOST_UNSYNCED {
+            recorder.sync();
+            self.unsynced_since = None;
+        }
+    }
+
+    /// When that has something to do.
+    pub(crate) fn next_keep(&self, every: Duration) -> Option<Duration> {
+        self.unsynced_since.map(|since| since + every)
     }
 
     /// How many blocks the recorder has.

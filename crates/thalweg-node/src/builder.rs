@@ -284,6 +284,7 @@ impl BuilderNode {
             self.endpoints.next_timeout(),
             self.next_word(),
             self.answers.next_look(now),
+            self.blocks.next_keep(self.config.flush),
             self.trace.as_ref().map(Trace::next),
             self.trigger.as_ref().and_then(Trigger::next_look),
         ]

@@ -42,6 +42,13 @@ impl Disk {
         Ok(file)
     }
 
+    /// Of a directory that was opened: a simulated disk is to know which it is.
+    pub(crate) fn knows(&self, directory: &impl AsRawFd, path: &Path) {
+        if let Self::Simulated(disk) = self {
+            disk.opened(directory.as_raw_fd(), path);
+        }
+    }
+
     /// Sets space aside in a file, which grows over it.
     pub(crate) fn allocate(&self, file: &OwnedFd, length: u64) -> Result<(), Errno> {
         let make = || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length);

@@ -22,8 +22,12 @@ pub(crate) enum Job {
     Allocate { segment: u32 },
     /// Writes a segment's footer.
     Footer { segment: u32, memory: Block },
-    /// Brings a segment to the disk itself.
+    /// Brings a segment that is closed to the disk itself.
     Sync { segment: u32 },
+    /// Brings to the disk itself what is written of the segment that is being filled.
+    Keep { segment: u32 },
+    /// Brings the names in the run's directory to the disk itself.
+    Names,
     /// Makes the engine's file descriptor readable.
     Wake,
 }
@@ -35,7 +39,7 @@ unsafe impl Memory for Job {
         match self {
             Self::Block { block, .. } => block.memory(),
             Self::Footer { memory, .. } => memory.bytes_mut(),
-            Self::Allocate { .. } | Self::Sync { .. } | Self::Wake => &mut [],
+            Self::Allocate { .. } | Self::Sync { .. } | Self::Keep { .. } | Self::Names | Self::Wake => &mut [],
         }
     }
 

@@ -12,14 +12,14 @@ use crate::engine::{Done, Engine, Job};
 use crate::error::{StoreError, WriteError};
 use crate::format::{BLOCK_ALIGN, EventStatus};
 use crate::info::{RunFile, RunInfo, RunState};
-use crate::segment::Segment;
+use crate::segment::{Segment, segment_name};
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use thalweg_arena::Registration;
-use thalweg_uring::Operation;
+use thalweg_uring::{File, Operation};
 use thalweg_wire::{RunNumber, TaiNanos};
 
 /// A block that is not needed by the recorder any more. Blocks come back in the order in which they were submitted.
@@ -73,8 +73,12 @@ pub struct Recorder {
     failure: Option<Failure>,
     /// What went wrong beside blocks that could not be written.
     complaints: Vec<StoreError>,
-    /// Held (`flock`) as long as the run is being written.
-    _lock: File,
+    /// Bytes of the segment that is being filled that are written, and may be lost with the power.
+    unsynced: u64,
+    /// How many operations bring something to the disk itself, beside those that close a segment.
+    syncing: u32,
+    /// The run's directory. It is locked (`flock`) as long as the run is being written.
+    directory: Arc<OwnedFd>,
 }
 
 /// A block that was submitted.
@@ -176,7 +180,24 @@ impl Recorder {
 
     /// Whether nothing is under way any more, so that [`finish`](Self::finish) will not wait: behind [`end`](Self::end).
     pub fn is_ended(&self) -> bool {
-        self.ending && self.in_flight.is_empty() && self.segments.is_empty()
+        self.ending && self.in_flight.is_empty() && self.segments.is_empty() && self.syncing == 0
+    }
+
+    /// Bytes of the segment that is being filled that are written, and would be lost if the power failed. 0 while they
+    /// are being brought to the disk itself.
+    pub fn unsynced(&self) -> u64 {
+        if self.syncing > 0 { 0 } else { self.unsynced }
+    }
+
+    /// Begins to bring what is written to the disk itself; returns at once. The file descriptor is readable when that is
+    /// done. Each segment is also synced when it is closed.
+    pub fn sync(&mut self) {
+        if self.unsynced() == 0 {
+            return;
+        }
+        let Some(segment) = self.segments.back() else { return };
+        self.engine.start(Operation::sync(segment.file(), Job::Keep { segment: segment.number }));
+        (self.unsynced, self.syncing) = (0, self.syncing + 1);
     }
 
     /// Ends the run: waits for all writes, closes the last segment, and replaces `run.json`. Blocks that were not
@@ -193,7 +214,7 @@ impl Recorder {
         self.ending = true;
         loop {
             self.close_segments();
-            if self.segments.is_empty() {
+            if self.segments.is_empty() && self.syncing == 0 {
                 break;
             }
             match self.engine.finished() {
@@ -270,6 +291,10 @@ impl Recorder {
         }
         self.segments.push_back(next);
         self.info.totals.segments += 1;
+        // What is behind is synced when its segment is closed.
+        self.unsynced = 0;
+        self.engine.start(Operation::sync(File::Open(Arc::clone(&self.directory)), Job::Names));
+        self.syncing += 1;
         Ok(())
     }
 
@@ -329,6 +354,15 @@ impl Recorder {
                 None => Ok(()),
             },
             Job::Sync { segment } => self.segment_mut(segment).map_or(Ok(()), |segment| segment.synced(result)),
+            Job::Keep { segment } => {
+                self.syncing -= 1;
+                let path = self.path.join(segment_name(segment));
+                result.map(drop).map_err(StoreError::os("bringing to the disk", &path))
+            }
+            Job::Names => {
+                self.syncing -= 1;
+                result.map(drop).map_err(StoreError::os("bringing to the disk the names in", &self.path))
+            }
         };
         if let Err(error) = outcome {
             self.complain(error);
@@ -396,6 +430,9 @@ impl Recorder {
             return Some(Finished { block, result: Err(failure.error.clone()) });
         }
         segment.add(entry.offset, entry.number, entry.sealed, block.fragments(), block.closings());
+        if at + 1 == self.segments.len() {
+            self.unsynced += u64::from(entry.length);
+        }
         let totals = &mut self.info.totals;
         totals.bytes += u64::from(entry.length);
         totals.blocks += 1;

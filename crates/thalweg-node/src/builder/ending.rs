@@ -101,6 +101,7 @@ impl BuilderNode {
     /// it.
     pub(super) fn look_at_disk(&mut self, now: Duration) {
         let answered = self.blocks.reap();
+        self.blocks.keep(now, self.config.flush);
         if self.answers.look(self.blocks.in_flight(), answered, now) {
             let (blocks, time) = (self.blocks.in_flight(), humantime::format_duration(DISK_TIME));
             self.blocks.failure.get_or_insert_with(|| format!("the disk has not taken {blocks} blocks within {time}"));

@@ -195,6 +195,7 @@ impl Inner {
             _ => None,
         };
         self.changes.push(match file {
+            Some(path) if path.is_dir() => Change::SyncDirectory(path),
             Some(path) => Change::At(path, Box::new(change)),
             None => change,
         });

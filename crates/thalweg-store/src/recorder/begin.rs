@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Block, BlockPool, Registration};
 use thalweg_wire::RunNumber;
@@ -80,6 +81,7 @@ impl Recorder {
             ..open_run(begin)
         };
         info.write_first(&disk, &path)?;
+        disk.knows(&lock, &path);
         disk.sync_directory(&directory).map_err(StoreError::os("syncing", &directory))?;
         std::mem::forget(unfinished);
         tracing::info!(run = run.0, path = %path.display(), recorder = %method, "recording");
@@ -99,7 +101,9 @@ impl Recorder {
             submitted: 0,
             failure: None,
             complaints: Vec::new(),
-            _lock: lock,
+            unsynced: 0,
+            syncing: 0,
+            directory: Arc::new(lock.into()),
         })
     }
 }

@@ -6,4 +6,5 @@ mod common;
 mod damage;
 mod elsewhere;
 mod follow;
+mod power;
 mod write_and_read;

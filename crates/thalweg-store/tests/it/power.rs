@@ -1,0 +1,75 @@
+//! What is on the disk when the power fails in a run.
+
+use crate::common::{Builder, config, memory_directory, payload};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use thalweg_store::{Access, Disk, RecorderConfig, Run, SimulatedDisk};
+
+/// A recorder whose disk is made up, and what drives the time of that.
+struct World {
+    disk: SimulatedDisk,
+    builder: Builder,
+    now: Duration,
+}
+
+impl World {
+    /// All that is under way is over.
+    fn pass(&mut self) {
+        while let Some(at) = self.disk.next_time() {
+            self.now = self.now.max(at);
+            self.disk.advance_to(self.now);
+            while let Some(finished) = self.builder.recorder.reap() {
+                self.builder.pool.give_back(finished.block.into_block());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_synced_in_a_run_is_there_after_a_power_failure_in_later_segments_too() {
+    let access = Access {
+        latency: Duration::from_micros(100),
+        jitter: Duration::from_micros(300),
+        per_mebibyte: Duration::from_millis(1),
+    };
+    for seed in 0..40 {
+        let folder = memory_directory();
+        let disk = SimulatedDisk::new(access, seed);
+        let config = RecorderConfig {
+            disk: Disk::Simulated(disk.clone()),
+            segment_bytes: 64 << 10,
+            direct: false,
+            ..config(folder.path())
+        };
+        let mut world = World { disk, builder: Builder::new(config, 64, 32 << 10), now: Duration::ZERO };
+        let mut synced = 0;
+        for events in [0..10, 10..45, 45..46] {
+            events.clone().for_each(|event| world.builder.event(event, 1000));
+            world.builder.flush();
+            world.pass();
+            assert!(world.builder.recorder.unsynced() > 0);
+            if events.end == 45 {
+                world.builder.recorder.sync();
+                assert_eq!(world.builder.recorder.unsynced(), 0, "it is under way");
+                world.pass();
+                synced = events.end;
+            }
+        }
+        let left = folder.path().join("left");
+        world.disk.after_power_failure(&folder.path().join("runs"), &left, seed).unwrap();
+        let run = Run::open(left.join("run-000001")).unwrap();
+        assert!(run.segments() > 1);
+        let there: BTreeSet<u64> = run
+            .events()
+            .flatten()
+            .map(|event| {
+                for fragment in &event.fragments {
+                    assert_eq!(fragment.payload(), payload(event.id.0, fragment.header.source, 1000));
+                }
+                event.id.0
+            })
+            .collect();
+        let lost = (0..synced).find(|event| !there.contains(event));
+        assert_eq!(lost, None, "seed {seed}");
+    }
+}
