@@ -5,17 +5,19 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
+use thalweg_control::Command;
 use thalweg_link::{Address, Interest, LinkKind, Poller, SourceGreeting};
 use thalweg_link_conformance::SourceEnd;
-use thalweg_node::{BuilderNode, BuilderReport, Handle, NodeError, Topology};
+use thalweg_node::{BuilderNode, BuilderReport, Clock, Environment, Handle, Idle, Node, NodeError, Topology};
 use thalweg_store::{Run, verify};
 use thalweg_wire::{
     Accounts, Announcement, Assign, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Heard,
-    Hello, Left, MESSAGE_LEN, Message, Refusal, Room, RunNumber, SourceId, Status, crc32c,
+    Hello, Left, MESSAGE_LEN, Message, Refusal, Room, RunNumber, SourceId, Status, TaiNanos, crc32c,
 };
 
 /// A bound on waiting, for tests that would otherwise hang.
@@ -157,6 +159,73 @@ fn a_run_that_cannot_be_opened_ends_with_the_reason_at_its_sources_too() {
     assert!(text.contains("the run could not be opened") && text.contains("run-000007"), "{text}");
     let error = builder.report.recv_timeout(LONG).unwrap().unwrap_err();
     assert!(error.to_string().contains("run-000007"), "{error}");
+}
+
+/// Its time passes as the test has it.
+#[derive(Debug, Default)]
+struct MadeUpClock(AtomicU64);
+
+impl Clock for MadeUpClock {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    }
+
+    fn date(&self) -> TaiNanos {
+        TaiNanos(1_800_000_000_000_000_000 + self.0.load(Ordering::Relaxed) * 1_000_000)
+    }
+
+    fn tai_utc_offset(&self) -> i32 {
+        37
+    }
+
+    fn cpu(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+#[test]
+fn a_source_that_sends_a_byte_now_and_then_is_turned_out_and_the_run_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(MadeUpClock::default());
+    let topology = Builder::topology(folder.path(), "", TCP, "deadline = \"1s\"");
+    let environment = Environment { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..Environment::system() };
+    let mut node = BuilderNode::within(&topology, "b", false, environment).unwrap();
+    let (handle, address) = (Handle::new().unwrap(), node.addresses()[0].host_port().unwrap().to_owned());
+    node.begin(&handle).unwrap();
+    let mut ended = None;
+    let mut pass = |node: &mut BuilderNode, millis: u64| {
+        clock.0.fetch_add(millis, Ordering::Relaxed);
+        for _ in 0..20 {
+            let mut woken = Vec::new();
+            Idle::Ask(Some(Duration::from_millis(1))).take(node.poller(), &mut woken).unwrap();
+            ended = ended.take().or(node.turn(&woken, &handle).unwrap());
+            if ended.is_some() {
+                return true;
+            }
+        }
+        false
+    };
+    let mut over = false;
+    for _ in 0..3 {
+        let mut peer = Peer(TcpStream::connect(&address).unwrap());
+        peer.say(&[Message::Hello(hello())]);
+        peer.0.write_all(b"{}").unwrap();
+        assert!(!pass(&mut node, 1));
+        peer.say(&[Message::Offer(held(0))]);
+        assert!(!pass(&mut node, 1));
+        peer.0.write_all(&Message::Data { ticket: 0, offset: 0, length: RECORD as u32 }.encode()).unwrap();
+        for _ in 0..12 {
+            let _ = peer.0.write_all(&[0]);
+            over = over || pass(&mut node, 100);
+        }
+    }
+    handle.send(Command::Stop);
+    for _ in 0..200 {
+        over = over || pass(&mut node, 100);
+    }
+    assert!(over, "the run has ended");
+    let report = ended.unwrap();
+    assert!(report.reasons.iter().any(|reason| reason.contains("did not get on")), "{:?}", report.reasons);
 }
 
 #[test]
@@ -328,8 +397,8 @@ struct Builder {
 }
 
 impl Builder {
-    /// `run` and `builder` are further lines of the topology, of these two.
-    fn start(folder: &Path, run: &str, listen: &str, builder: &str) -> Self {
+    /// `run` and `builder` are further lines, of these two.
+    fn topology(folder: &Path, run: &str, listen: &str, builder: &str) -> Topology {
         let file = folder.join("topology.toml");
         let sources = if listen.contains("\", \"") { 2 } else { 1 };
         let sources: String = (0..sources).map(|n| format!("[[source]]\nname = \"s{n}\"\nid = \"1.{n}\"\n")).collect();
@@ -339,7 +408,11 @@ impl Builder {
             folder.display()
         );
         std::fs::write(&file, text).unwrap();
-        let node = BuilderNode::new(&Topology::load(&file).unwrap(), "b").unwrap();
+        Topology::load(&file).unwrap()
+    }
+
+    fn start(folder: &Path, run: &str, listen: &str, builder: &str) -> Self {
+        let node = BuilderNode::new(&Self::topology(folder, run, listen, builder), "b").unwrap();
         let addresses = node.addresses();
         let handle = Handle::new().unwrap();
         let (sender, report) = channel();
