@@ -47,8 +47,8 @@ pub struct LedgerEntry {
     /// Events that other sources delivered and about which this one said nothing, though it went on to later ones. Not
     /// a bucket: nothing was accepted.
     pub skipped: u64,
-    /// What its device was to give at its rate, and it did not take because all slots were full (policy `block`). Not a
-    /// bucket: nothing was accepted. Builder 0 counts it for the whole run.
+    /// What its device was to give at its rate, and it did not take because all slots were full (policy `block`): dead time.
+    /// Not a bucket, and no reason why a run is INCOMPLETE: no event has these. Builder 0 counts it for the whole run.
     #[serde(default)]
     pub not_taken: u64,
     /// For how long it could take nothing, in milliseconds.
@@ -159,11 +159,6 @@ impl Ledger {
                     let fragments = if count == 1 { "fragment" } else { "fragments" };
                     reasons.push(format!("{who}: {count} {fragments} {what}"));
                 }
-            }
-            if entry.not_taken > 0 {
-                let (count, seconds) = (entry.not_taken, entry.dead_time_ms as f64 / 1e3);
-                let fragments = if count == 1 { "fragment" } else { "fragments" };
-                reasons.push(format!("{who}: {count} {fragments} not taken: all slots were full for {seconds:.1} s"));
             }
             if entry.unaccounted != 0 {
                 reasons.push(format!("{who}: {} fragments UNACCOUNTED for", entry.unaccounted));

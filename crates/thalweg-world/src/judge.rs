@@ -5,7 +5,7 @@ use crate::plan::{Medium, Plan};
 use crate::world::Course;
 use std::collections::BTreeMap;
 use thalweg_filter::{Decide, Simulated};
-use thalweg_node::{BuilderReport, Policy};
+use thalweg_node::BuilderReport;
 use thalweg_store::{EventStatus, Run, StoreError, run_directory_name, salvage, verify};
 use thalweg_wire::{EventId, RunNumber, Status};
 
@@ -78,9 +78,9 @@ impl Judge<'_> {
             format!("{who}: {} for {:?}", report.state, report.reasons)
         });
         let harmless = self.plan.is_harmless();
-        // A device that waits for a slot misses what was due meanwhile, whether or not anything is wrong.
-        let wrong = report.reasons.iter().filter(|reason| !self.is_dead_time(reason, report)).collect::<Vec<_>>();
-        self.check(wrong.is_empty() || !harmless, || format!("{who} is INCOMPLETE, and nothing was wrong: {wrong:?}"));
+        self.check(complete || !harmless, || {
+            format!("{who} is INCOMPLETE, and nothing was wrong: {:?}", report.reasons)
+        });
         let found = if self.plan.record { self.run(builder, report) } else { None };
         for (source, entry) in report.ledger.sources.iter().enumerate() {
             let who = format!("{who}, source s{source}");
@@ -103,17 +103,6 @@ impl Judge<'_> {
             }
             self.truth(&who, builder, source, report, found.as_ref());
         }
-    }
-
-    /// Whether a reason is what a source's ledger has as not taken, and its device can have missed something.
-    fn is_dead_time(&self, reason: &str, report: &BuilderReport) -> bool {
-        reason.contains("not taken: all slots were full")
-            && report.ledger.sources.iter().zip(&self.plan.sources).any(|(entry, source)| {
-                entry.not_taken > 0
-                    && source.rate.is_some()
-                    && source.policy == Policy::Block
-                    && reason.contains(&entry.name)
-            })
     }
 
     /// What the source's device had, beside what the ledger says.
@@ -150,7 +139,7 @@ impl Judge<'_> {
         let complete = report.state == "COMPLETE";
         let incomplete =
             [entry.lost, entry.late, entry.dropped_newest, entry.dropped_oldest, entry.lost_in_device, entry.not_taken];
-        if complete && incomplete != [0; 6] {
+        if complete && incomplete != [0; 5] {
             wrong.push(format!("{who} is COMPLETE with {entry:?}"));
         }
         // Of each event that is on disk, and complete, all that the devices had is there.

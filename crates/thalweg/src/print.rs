@@ -137,6 +137,7 @@ fn run_text(report: &RunReport) -> String {
         number => format!("run {number}: {}\n", verdict(&report.state)),
     };
     out.push_str(&because(&report.reasons));
+    out.push_str(&dead_time(&report.ledger));
     let _ = writeln!(
         out,
         "  {} ({} incomplete), {}{} in {:.2} s",
@@ -279,7 +280,7 @@ pub(crate) fn fragments(came: u64, missing: u64) -> String {
 /// they accepted and what became of it; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
-    const COLUMNS: [(&str, Get); 16] = [
+    const COLUMNS: [(&str, Get); 15] = [
         ("accepted", |e| e.accepted.into()),
         ("recorded", |e| e.recorded.into()),
         ("discarded", |e| e.discarded.into()),
@@ -293,7 +294,6 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
         ("empty", |e| e.empty.into()),
         ("damaged", |e| e.damaged.into()),
         ("skipped", |e| e.skipped.into()),
-        ("not taken", |e| e.not_taken.into()),
         ("duplicates", |e| e.duplicates.into()),
         ("unaccounted", |e| e.unaccounted.into()),
     ];
@@ -332,13 +332,38 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
     table.folded(2)
 }
 
+/// What was not taken from devices that have a rate, where that is much.
+pub(crate) fn dead_time(ledger: &Ledger) -> String {
+    let much = ledger.sources.iter().filter(|entry| is_much(entry.not_taken, entry.accepted));
+    let sources: Vec<String> = much
+        .map(|entry| {
+            let LedgerEntry { source, not_taken, dead_time_ms, .. } = entry;
+            #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+            let seconds = *dead_time_ms as f64 / 1e3;
+            format!("{source} {} in {seconds:.1} s", count(*not_taken))
+        })
+        .collect();
+    match &sources[..] {
+        [] => String::new(),
+        shown => {
+            let sources = shown[..shown.len().min(SHOWN)].join(", ");
+            wrapped("  dead time: ", &format!("all slots were full, and fragments were not taken: {sources}"))
+        }
+    }
+}
+
+/// Whether one in a hundred or more was not taken.
+fn is_much(not_taken: u64, accepted: u64) -> bool {
+    not_taken > 0 && not_taken >= accepted.saturating_add(not_taken) / 100
+}
+
 /// Whether something became of its fragments that was not meant to, or is not known.
 fn is_remarkable(entry: &LedgerEntry) -> bool {
     let LedgerEntry { accepted, recorded, discarded, rejected, beyond_end, .. } = entry;
     let meant = [*recorded, *discarded, *rejected, *beyond_end].into_iter().fold(0, u64::saturating_add);
     meant != *accepted
         || entry.unaccounted != 0
-        || entry.skipped + entry.damaged + entry.duplicates + entry.not_taken > 0
+        || entry.skipped + entry.damaged + entry.duplicates > 0
         || !entry.final_counters
 }
 
@@ -353,13 +378,9 @@ fn source_text(report: &SourceReport) -> String {
         count(dropped_oldest),
         times(*blocked)
     );
-    if report.not_taken > 0 {
-        let _ = writeln!(
-            text,
-            "  dead time {:.2} s: {} not taken from the device, all slots were full",
-            report.dead_seconds,
-            many(report.not_taken, "fragment")
-        );
+    if is_much(report.not_taken, report.accepted) {
+        let fragments = many(report.not_taken, "fragment");
+        let _ = writeln!(text, "  dead time {:.2} s: {fragments} not taken, all slots were full", report.dead_seconds);
     }
     if !report.device.is_empty() {
         let said = counted(report.device.iter());

@@ -170,7 +170,7 @@ impl Sight {
         match ledger(info) {
             Ok(ledger) if ledger.sources.is_empty() => {}
             Ok(ledger) => {
-                let _ = write!(out, "\nledger, in fragments\n{}", print::ledger(&ledger));
+                let _ = write!(out, "\nledger, in fragments\n{}{}", print::ledger(&ledger), print::dead_time(&ledger));
             }
             Err(error) => {
                 let _ = write!(out, "\nledger: cannot be read: {}\n", plain(&error.to_string()));
@@ -221,6 +221,7 @@ impl Sum {
         let _ = writeln!(out, "  stored      {}", stored(self.bytes, self.blocks, self.segments));
         if !self.ledger.sources.is_empty() {
             let _ = write!(out, "\nledger, in fragments\n{}", print::ledger(&self.ledger));
+            out.push_str(&print::dead_time(&self.ledger));
         }
         out
     }
