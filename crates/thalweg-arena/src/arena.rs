@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use thiserror::Error;
 
 /// Bytes that are copied at a time out of memory that another process writes.
@@ -82,7 +82,8 @@ pub enum ArenaError {
 pub struct Arena {
     fd: OwnedFd,
     memory: MmapRaw,
-    backing: Backing,
+    /// Looked up when it is asked for: that takes the longer the more memory the process has.
+    backing: OnceLock<Backing>,
     /// Made here, as against imported.
     owned: bool,
     /// Who knows its pages.
@@ -150,7 +151,7 @@ impl Arena {
         let early = early(fd.as_fd())?;
         // FUTURE_WRITE: this mapping stays the only one that can be written; who gets the descriptor may read.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL).map_err(os("sealing"))?;
-        let backing = if reserved { Backing::Reserved } else { pages_of(&memory) };
+        let backing = if reserved { OnceLock::from(Backing::Reserved) } else { OnceLock::new() };
         let arena = Arc::new(Self { fd, memory, backing, owned: true, registrations: Mutex::default() });
         Ok((Span { lender: Lender::new(arena, None), range: 0..rounded }, early))
     }
@@ -178,7 +179,7 @@ impl Arena {
         let size = rustix::fs::fstat(&fd).map_err(os("fstat"))?.st_size;
         let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
         let memory = MmapOptions::new().len(len).map_raw_read_only(&fd).map_err(|error| os("mmap")(errno(&error)))?;
-        let backing = pages_of(&memory);
+        let backing = OnceLock::new();
         Ok(Arc::new(Self { fd, memory, backing, owned: false, registrations: Mutex::default() }))
     }
 
@@ -199,7 +200,7 @@ impl Arena {
 
     /// What it is made of.
     pub fn backing(&self) -> Backing {
-        self.backing
+        *self.backing.get_or_init(|| pages_of(&self.memory))
     }
 
     /// Whether both are the same memory, mapped twice.
@@ -303,7 +304,7 @@ impl fmt::Debug for Arena {
 /// What it is made of, and who knows its pages.
 impl fmt::Display for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.backing)?;
+        write!(f, "{}", self.backing())?;
         self.lock().iter().try_for_each(|with| write!(f, ", registered with {with}"))
     }
 }

@@ -219,8 +219,9 @@ impl Segment {
             self.begin_sync(engine);
             return Ok(());
         }
-        self.closing = Close::Closed;
+        // Its blocks are to be on the disk itself all the same.
         let _ = self.disk.truncate(&self.file, self.end);
+        self.begin_sync(engine);
         let errno = result.err().unwrap_or(Errno::NOSPC);
         Err(StoreError::os("writing the footer of", &self.path)(errno))
     }

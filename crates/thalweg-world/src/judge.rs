@@ -137,8 +137,7 @@ impl Judge<'_> {
             wrong.push(format!("{who}: {} dropped, and its device saw {dropped}", entry.dropped_newest));
         }
         let complete = report.state == "COMPLETE";
-        let incomplete =
-            [entry.lost, entry.late, entry.dropped_newest, entry.dropped_oldest, entry.lost_in_device, entry.not_taken];
+        let incomplete = [entry.lost, entry.late, entry.dropped_newest, entry.dropped_oldest, entry.lost_in_device];
         if complete && incomplete != [0; 5] {
             wrong.push(format!("{who} is COMPLETE with {entry:?}"));
         }

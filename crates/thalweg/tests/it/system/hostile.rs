@@ -394,7 +394,7 @@ fn a_source_that_owes_bytes_and_never_sends_them_is_given_up() {
     });
     check_books(&report);
     assert_eq!(entry(&report, "1.2")["lost"], 1);
-    assert!(log.contains("the source owes data and is silent"), "{log}");
+    assert!(log.contains("the source owes data and does not get on"), "{log}");
 }
 
 #[test]
