@@ -93,6 +93,17 @@ pub struct Assigner {
     looked: Duration,
     /// Something has changed with the sources since then.
     news: bool,
+    /// The builders that are to be looked at.
+    due: Vec<usize>,
+    /// A source is past all that is assigned.
+    is_passed: bool,
+    /// The sources that answered when it was last looked at all builders.
+    voters: Vec<usize>,
+    /// What they say of a builder. Kept to be used again.
+    votes: Vec<u64>,
+    /// Votes counted so far.
+    #[cfg(test)]
+    counted: u64,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -106,8 +117,8 @@ struct Builder {
     left: bool,
     /// It was not heard for a while: it gets nothing before it is.
     quiet: bool,
-    /// Something was heard of it since it was last looked at.
-    news: bool,
+    /// How often something was heard of it since it was last looked at.
+    news: usize,
 }
 
 impl Builder {
@@ -186,6 +197,12 @@ impl Assigner {
             left_out: Vec::new(),
             looked: Duration::ZERO,
             news: true,
+            due: Vec::new(),
+            is_passed: false,
+            voters: Vec::new(),
+            votes: Vec::new(),
+            #[cfg(test)]
+            counted: 0,
         }
     }
 
@@ -235,7 +252,12 @@ impl Assigner {
         if contact != Contact::Away && room.closed_below.0 <= until {
             (word.room, word.at) = (Some(room), now);
         }
-        self.builders[builder].news = true;
+        self.is_passed |= next.0 > until;
+        let news = &mut self.builders[builder].news;
+        *news += 1;
+        if *news == self.voters.len() / 2 + 1 {
+            self.due.push(builder);
+        }
         Ok(())
     }
 
@@ -267,23 +289,33 @@ impl Assigner {
         !self.answers(source) || others.all(|(word, builder)| word.contact == Contact::Done || builder.left)
     }
 
-    /// Time passes, or something has happened: assigns what can be assigned.
+    /// Time passes, or something has happened: assigns what can be assigned. A builder is looked at once as many words of it
+    /// have come as more than half of the sources that answer can have passed on, and otherwise ten times a second: so a
+    /// word costs a few steps, and not one for each source.
     pub fn time(&mut self, now: Duration) {
         self.pace.step(now);
-        let all = std::mem::take(&mut self.news) || self.pace.elapsed() - self.looked >= LOOK;
-        if all {
+        let changed = std::mem::take(&mut self.news);
+        if changed || self.pace.elapsed() - self.looked >= LOOK {
             self.looked = self.pace.elapsed();
+            self.look_at_all(changed);
+        } else if self.due.is_empty() && !self.is_passed {
+            return;
         }
-        let mut news = all;
-        for builder in 0..self.builders.len() {
-            if std::mem::take(&mut self.builders[builder].news) || all {
-                self.look_at(builder);
-                news = true;
-            }
+        for builder in std::mem::take(&mut self.due) {
+            self.look_at(builder, false);
         }
-        if news {
-            self.assign();
-        }
+        self.is_passed = false;
+        self.assign();
+    }
+
+    /// `changed`: other sources have a say than before.
+    fn look_at_all(&mut self, changed: bool) {
+        let voters: Vec<usize> =
+            (0..self.sources.len()).filter(|source| self.answers(&self.sources[*source])).collect();
+        let changed = changed || voters != self.voters;
+        self.voters = voters;
+        self.due.clear();
+        (0..self.builders.len()).for_each(|builder| self.look_at(builder, changed));
     }
 
     /// When [`time`](Self::time) is to be called again even if nothing happens.
@@ -312,45 +344,63 @@ impl Assigner {
     }
 
     /// What more than half of the sources that answer say at least of a builder.
-    fn most<T: Ord>(&self, builder: usize, say: impl Fn(&Word) -> Option<T>) -> Option<T> {
-        let voters = self.sources.iter().filter(|source| self.answers(source));
-        let needed = voters.clone().count() / 2;
-        let mut said: Vec<T> = voters.filter_map(|source| say(&source.heard[builder])).collect();
-        said.sort_unstable_by(|one, other| other.cmp(one));
-        said.into_iter().nth(needed)
+    fn most(&mut self, builder: usize, say: impl Fn(&Word) -> Option<u64>) -> Option<u64> {
+        let Self { voters, votes, sources, .. } = self;
+        votes.clear();
+        votes.extend(voters.iter().filter_map(|source| say(&sources[*source].heard[builder])));
+        #[cfg(test)]
+        {
+            self.counted += voters.len() as u64;
+        }
+        let needed = voters.len() / 2;
+        if needed >= votes.len() {
+            return None;
+        }
+        let (_, vote, _) = votes.select_nth_unstable_by(needed, |one, other| other.cmp(one));
+        Some(*vote)
     }
 
-    /// Believes what most sources have heard of a builder, and leaves it out where they hear nothing any more.
-    fn look_at(&mut self, builder: usize) {
+    /// Whether more than half of the sources that answer say so of a builder.
+    fn is_agreed(&self, builder: usize, say: impl Fn(&Word) -> bool) -> bool {
+        2 * self.voters.iter().filter(|source| say(&self.sources[**source].heard[builder])).count() > self.voters.len()
+    }
+
+    /// Believes what most sources have heard of a builder, and leaves it out where they hear nothing any more. `changed`:
+    /// though nothing more was heard of it.
+    fn look_at(&mut self, builder: usize, changed: bool) {
+        let has_news = changed || self.builders[builder].news > 0;
+        self.builders[builder].news = 0;
         if self.builders[builder].left {
             return;
         }
-        let closed_below = self.most(builder, |word| Some(word.room?.closed_below));
-        let room = self.most(builder, |word| Some(word.room?.room));
-        let closed = self.most(builder, |word| Some(word.room?.closed));
-        if let (Some(closed_below), Some(room), Some(closed)) = (closed_below, room, closed) {
-            let number = u32::try_from(builder).unwrap_or(u32::MAX);
-            let entry = &mut self.builders[builder];
-            entry.close(closed_below.0);
-            entry.said = Some(Room { builder: number, closed_below, room, closed });
+        if has_news {
+            let closed_below = self.most(builder, |word| Some(word.room?.closed_below.0));
+            let room = self.most(builder, |word| Some(word.room?.room));
+            let closed = self.most(builder, |word| Some(word.room?.closed));
+            if let (Some(closed_below), Some(room), Some(closed)) = (closed_below, room, closed) {
+                let number = u32::try_from(builder).unwrap_or(u32::MAX);
+                let entry = &mut self.builders[builder];
+                entry.close(closed_below);
+                entry.said = Some(Room { builder: number, closed_below: EventId(closed_below), room, closed });
+            }
         }
         // The builder that assigns is there; one that was never heard has not begun, and the sources wait for it.
         if builder == 0 || self.builders[builder].said.is_none() {
             return;
         }
-        let done = self.most(builder, |word| (word.contact == Contact::Done).then_some(()));
-        let away = self.most(builder, |word| (word.contact == Contact::Away).then_some(()));
-        let Some(quiet) = self.quiet(builder).filter(|_| done.is_none()) else { return };
+        let done = self.is_agreed(builder, |word| word.contact == Contact::Done);
+        let Some(quiet) = self.quiet(builder).filter(|_| !done) else { return };
         self.builders[builder].quiet = quiet >= QUIET;
-        if quiet >= self.silence || away.is_some() && quiet >= QUIET {
+        if quiet >= self.silence || quiet >= QUIET && self.is_agreed(builder, |word| word.contact == Contact::Away) {
             self.leave_out(builder);
         }
     }
 
     /// For how long most sources have not heard a builder; nothing where no source answers.
-    fn quiet(&self, builder: usize) -> Option<Duration> {
-        let heard = self.most(builder, |word| Some(word.room.map_or(Duration::ZERO, |_| word.at)))?;
-        Some(self.pace.elapsed().saturating_sub(heard))
+    fn quiet(&mut self, builder: usize) -> Option<Duration> {
+        let nanos = |at: Duration| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        let heard = self.most(builder, |word| Some(word.room.map_or(0, |_| nanos(word.at))))?;
+        Some(self.pace.elapsed().saturating_sub(Duration::from_nanos(heard)))
     }
 
     fn leave_out(&mut self, builder: usize) {
@@ -424,5 +474,44 @@ impl Assigner {
         }
         self.ranges.push_back(range);
         range
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_heard_costs_a_few_steps_for_each_message_however_many_pass_it_on() {
+        const MANY: u32 = 400;
+        let mut assigner = Assigner::new(&AssignConfig {
+            sources: MANY as usize,
+            builders: MANY,
+            first: EventId(0),
+            end: None,
+            silence: Duration::from_secs(2),
+        });
+        let mut now = Duration::ZERO;
+        for source in 0..MANY as usize {
+            assigner.greeted(source, 1600, 64, true);
+        }
+        let mut messages = 0;
+        // Three heartbeats, in which each message comes by itself.
+        for beat in 0..3u64 {
+            for builder in 0..MANY {
+                for source in 0..MANY as usize {
+                    let room = Room { builder, closed_below: EventId(0), room: 64 + beat, closed: 0 };
+                    let contact = Contact::Connected;
+                    let (next, assigned) = (EventId(0), EventId(0));
+                    assigner.heard(source, &Heard { room, contact, next, assigned }).unwrap();
+                    messages += 1;
+                    now += HEARTBEAT / (MANY * MANY);
+                    assigner.time(now);
+                }
+            }
+        }
+        assert_eq!(messages, 480_000);
+        assert!(assigner.counted < 12 * messages, "{} votes", assigner.counted);
+        assert!(assigner.until().0 > u64::from(MANY), "every builder has events");
     }
 }
