@@ -42,7 +42,7 @@ const LONGEST_PROBE: Duration = Duration::from_millis(640);
 /// From one look at a port that wakes nobody to the next, while its node sleeps.
 const LOOK: Duration = Duration::from_micros(50);
 /// Connections that nobody has let in yet.
-const MOST_WAITING: usize = 4096;
+const MOST_WAITING: usize = 1024;
 /// Connections that are over, and of which frames may still be on their way.
 const MOST_PAST: usize = 4096;
 /// How long what was said last is said again after a connection was closed, and after the port was.
