@@ -114,6 +114,8 @@ pub enum Fault {
 
 /// Whatever happened, the builder that leads is told to stop then.
 pub(crate) const LAST_WORD: Duration = Duration::from_secs(8);
+/// By then a run has begun at all builders, where nothing is wrong.
+const BEGUN: Duration = Duration::from_secs(2);
 /// Seeds below this one draw what worlds had at first, so that those that are kept keep their meaning.
 const FIRST_SEEDS: u64 = 1 << 20;
 /// `deadline` of builders.
@@ -262,12 +264,12 @@ impl Plan {
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Unplugged(at, _) if *at == source))
     }
 
-    /// Whether no builder is told to stop before the run has begun there, or twice.
+    /// Whether no builder is told to end before the run has begun there, or to stop twice.
     fn is_stopped_gently(&self) -> bool {
-        let stops = self.faults.iter().filter(|(_, fault)| matches!(fault, Fault::Command(_, Command::Stop)));
         let mut stopped = BTreeSet::new();
-        stops.into_iter().all(|(at, fault)| match fault {
-            Fault::Command(builder, _) => *at >= Duration::from_secs(2) && stopped.insert(*builder),
+        self.faults.iter().all(|(at, fault)| match fault {
+            Fault::Command(builder, Command::Stop) => *at >= BEGUN && stopped.insert(*builder),
+            Fault::Command(_, Command::Abort) => *at >= BEGUN,
             _ => true,
         })
     }
