@@ -120,6 +120,8 @@ pub struct SourceNode {
     ready: Vec<usize>,
     clock: Arc<dyn Clock>,
     phase: Phase,
+    /// The builder that leads has asked it to accept nothing, and others have not begun.
+    begins_paused: bool,
     run: RunNumber,
     /// When it began, as builder 0 says.
     run_began: TaiNanos,
@@ -266,6 +268,7 @@ impl SourceNode {
             traces: Traces::new(settings.slots),
             clock,
             phase: Phase::Waiting,
+            begins_paused: false,
             run: RunNumber(0),
             run_began: TaiNanos(0),
             next_event: 0,

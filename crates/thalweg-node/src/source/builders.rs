@@ -223,7 +223,7 @@ impl SourceNode {
     /// Begins when all builders have said so that take part.
     pub(super) fn start_if_all_have(&mut self) {
         if self.phase == Phase::Waiting && self.builders.iter().all(|builder| builder.started || builder.left) {
-            self.phase = Phase::Running;
+            self.phase = if self.begins_paused { Phase::Paused } else { Phase::Running };
             self.due = self.settings.rate.map(|_| self.clock.now());
         }
     }
@@ -231,6 +231,7 @@ impl SourceNode {
     /// Accepts fragments again. What the device would have had meanwhile does not come in a burst.
     fn resume(&mut self) {
         self.blocked = false;
+        self.begins_paused = false;
         if self.phase == Phase::Paused {
             self.phase = Phase::Running;
             self.due = self.due.map(|due| due.max(self.clock.now()));
@@ -258,6 +259,7 @@ impl SourceNode {
             self.dead.since = None;
             self.phase = Phase::Paused;
         }
+        self.begins_paused |= index == 0 && self.phase == Phase::Waiting;
         // What was accepted is offered first: it is what the builders can believe.
         for builder in 0..self.builders.len() {
             self.offer(builder);
