@@ -120,11 +120,6 @@ impl Network {
         self.lock().datagrams
     }
 
-    /// Sends a datagram in the name of a port.
-    pub fn forge(&self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
-        self.lock().send(from, to, datagram);
-    }
-
     /// The address of the port that was opened last.
     ///
     /// # Panics
