@@ -97,10 +97,10 @@ pub struct Assigner {
     due: Vec<usize>,
     /// A source is past all that is assigned.
     is_passed: bool,
-    /// The sources that answered when it was last looked at all builders.
+    /// The sources that have a vote.
     voters: Vec<usize>,
     /// What they say of a builder. Kept to be used again.
-    votes: Vec<u64>,
+    votes: Vec<Option<u64>>,
     /// Votes counted so far.
     #[cfg(test)]
     counted: u64,
@@ -117,8 +117,37 @@ struct Builder {
     left: bool,
     /// It was not heard for a while: it gets nothing before it is.
     quiet: bool,
-    /// How often something was heard of it since it was last looked at.
-    news: usize,
+    /// How the sources that answer stand to what it is believed to have said: its `closed_below`, `room` and `closed`.
+    beliefs: [Belief; 3],
+}
+
+/// A number that more than half of the sources that answer report at least; nothing where fewer report any.
+#[derive(Debug, Clone, Copy, Default)]
+struct Belief {
+    value: Option<u64>,
+    /// The sources that report more, and those that report less.
+    above: usize,
+    below: usize,
+}
+
+impl Belief {
+    /// A source answers again, with this number.
+    fn add(&mut self, number: Option<u64>) {
+        self.above += usize::from(number > self.value);
+        self.below += usize::from(number < self.value);
+    }
+
+    /// A source reports another number than before.
+    fn change(&mut self, from: Option<u64>, to: Option<u64>) {
+        self.above -= usize::from(from > self.value);
+        self.below -= usize::from(from < self.value);
+        self.add(to);
+    }
+
+    /// Whether it is another number by now, with so many sources that answer.
+    fn is_due(&self, voters: usize) -> bool {
+        self.above > voters / 2 || 2 * self.below >= voters.max(1)
+    }
 }
 
 impl Builder {
@@ -152,6 +181,8 @@ struct Source {
     records: u64,
     /// When anything was last heard of it.
     spoke: Option<Duration>,
+    /// Its reports are counted in what is believed of the builders.
+    has_vote: bool,
     /// What it has passed on of each builder.
     heard: Vec<Word>,
     /// The first event that it has not accepted.
@@ -169,6 +200,13 @@ struct Word {
     contact: Contact,
 }
 
+impl Word {
+    /// Its `closed_below`, `room` and `closed`.
+    fn numbers(&self) -> [Option<u64>; 3] {
+        [self.room.map(|room| room.closed_below.0), self.room.map(|room| room.room), self.room.map(|room| room.closed)]
+    }
+}
+
 impl Assigner {
     /// Nothing is assigned.
     pub fn new(config: &AssignConfig) -> Self {
@@ -180,6 +218,7 @@ impl Assigner {
             slots: 1,
             records: 1,
             spoke: None,
+            has_vote: false,
             heard: vec![Word::default(); builders.len()],
             next: first.0,
             told: None,
@@ -235,11 +274,11 @@ impl Assigner {
     ///
     /// # Errors
     /// There is no such builder.
-    pub fn heard(&mut self, source: usize, heard: &Heard) -> Result<(), NoSuchBuilder> {
+    pub fn heard(&mut self, index: usize, heard: &Heard) -> Result<(), NoSuchBuilder> {
         let builders = self.builders.len();
         let Heard { room, contact, next, assigned } = *heard;
         let (now, until) = (self.pace.elapsed(), self.until);
-        let source = &mut self.sources[source];
+        let source = &mut self.sources[index];
         let builder = usize::try_from(room.builder).unwrap_or(usize::MAX);
         let Some(word) = source.heard.get_mut(builder) else {
             return Err(NoSuchBuilder { builder: room.builder, builders });
@@ -249,16 +288,37 @@ impl Assigner {
         source.told.get_or_insert(assigned.0.min(until));
         word.contact = contact;
         // Who says to have closed what it was never given says nothing.
+        let before = word.numbers();
         if contact != Contact::Away && room.closed_below.0 <= until {
             (word.room, word.at) = (Some(room), now);
         }
+        let numbers = word.numbers();
         self.is_passed |= next.0 > until;
-        let news = &mut self.builders[builder].news;
-        *news += 1;
-        if *news == self.voters.len() / 2 + 1 {
-            self.due.push(builder);
+        if !source.has_vote {
+            self.give_vote(index);
+        } else if numbers != before {
+            let beliefs = &mut self.builders[builder].beliefs;
+            for (belief, (from, to)) in beliefs.iter_mut().zip(before.into_iter().zip(numbers)) {
+                belief.change(from, to);
+            }
+            if beliefs.iter().any(|belief| belief.is_due(self.voters.len())) {
+                self.due.push(builder);
+            }
         }
         Ok(())
+    }
+
+    /// A source answers that did not.
+    fn give_vote(&mut self, source: usize) {
+        self.sources[source].has_vote = true;
+        self.voters.push(source);
+        for (builder, word) in self.sources[source].heard.iter().enumerate() {
+            let beliefs = &mut self.builders[builder].beliefs;
+            beliefs.iter_mut().zip(word.numbers()).for_each(|(belief, number)| belief.add(number));
+            if beliefs.iter().any(|belief| belief.is_due(self.voters.len())) {
+                self.due.push(builder);
+            }
+        }
     }
 
     /// The run ends in front of this event.
@@ -289,33 +349,38 @@ impl Assigner {
         !self.answers(source) || others.all(|(word, builder)| word.contact == Contact::Done || builder.left)
     }
 
-    /// Time passes, or something has happened: assigns what can be assigned. A builder is looked at once as many words of it
-    /// have come as more than half of the sources that answer can have passed on, and otherwise ten times a second: so a
-    /// word costs a few steps, and not one for each source.
+    /// Time passes, or something has happened: assigns what can be assigned. A builder is looked at when what most sources
+    /// say of it has changed, and all are ten times a second: so a word costs a few steps, and not one for each source.
     pub fn time(&mut self, now: Duration) {
         self.pace.step(now);
-        let changed = std::mem::take(&mut self.news);
-        if changed || self.pace.elapsed() - self.looked >= LOOK {
+        if std::mem::take(&mut self.news) || self.pace.elapsed() - self.looked >= LOOK {
             self.looked = self.pace.elapsed();
-            self.look_at_all(changed);
+            self.look_at_all();
         } else if self.due.is_empty() && !self.is_passed {
             return;
         }
-        for builder in std::mem::take(&mut self.due) {
-            self.look_at(builder, false);
+        while let Some(builder) = self.due.pop() {
+            self.believe(builder);
         }
         self.is_passed = false;
         self.assign();
     }
 
-    /// `changed`: other sources have a say than before.
-    fn look_at_all(&mut self, changed: bool) {
-        let voters: Vec<usize> =
-            (0..self.sources.len()).filter(|source| self.answers(&self.sources[*source])).collect();
-        let changed = changed || voters != self.voters;
-        self.voters = voters;
-        self.due.clear();
-        (0..self.builders.len()).for_each(|builder| self.look_at(builder, changed));
+    fn look_at_all(&mut self) {
+        let mut is_changed = false;
+        for source in 0..self.sources.len() {
+            let answers = self.answers(&self.sources[source]);
+            is_changed |= std::mem::replace(&mut self.sources[source].has_vote, answers) != answers;
+        }
+        if is_changed {
+            self.voters.clear();
+            self.voters.extend((0..self.sources.len()).filter(|source| self.sources[*source].has_vote));
+            self.due = (0..self.builders.len()).collect();
+        }
+        while let Some(builder) = self.due.pop() {
+            self.believe(builder);
+        }
+        (0..self.builders.len()).for_each(|builder| self.look_at(builder));
     }
 
     /// When [`time`](Self::time) is to be called again even if nothing happens.
@@ -344,20 +409,21 @@ impl Assigner {
     }
 
     /// What more than half of the sources that answer say at least of a builder.
-    fn most(&mut self, builder: usize, say: impl Fn(&Word) -> Option<u64>) -> Option<u64> {
+    fn most(&mut self, builder: usize, say: impl Fn(&Word) -> Option<u64>) -> Belief {
         let Self { voters, votes, sources, .. } = self;
         votes.clear();
-        votes.extend(voters.iter().filter_map(|source| say(&sources[*source].heard[builder])));
+        votes.extend(voters.iter().map(|source| say(&sources[*source].heard[builder])));
         #[cfg(test)]
         {
             self.counted += voters.len() as u64;
         }
-        let needed = voters.len() / 2;
-        if needed >= votes.len() {
-            return None;
-        }
-        let (_, vote, _) = votes.select_nth_unstable_by(needed, |one, other| other.cmp(one));
-        Some(*vote)
+        let value = if votes.is_empty() {
+            None
+        } else {
+            *votes.select_nth_unstable_by(voters.len() / 2, |one, other| other.cmp(one)).1
+        };
+        let count = |is: fn(&Option<u64>, &Option<u64>) -> bool| votes.iter().filter(|vote| is(vote, &value)).count();
+        Belief { value, above: count(Option::gt), below: count(Option::lt) }
     }
 
     /// Whether more than half of the sources that answer say so of a builder.
@@ -365,27 +431,24 @@ impl Assigner {
         2 * self.voters.iter().filter(|source| say(&self.sources[**source].heard[builder])).count() > self.voters.len()
     }
 
-    /// Believes what most sources have heard of a builder, and leaves it out where they hear nothing any more. `changed`:
-    /// though nothing more was heard of it.
-    fn look_at(&mut self, builder: usize, changed: bool) {
-        let has_news = changed || self.builders[builder].news > 0;
-        self.builders[builder].news = 0;
-        if self.builders[builder].left {
-            return;
+    /// Believes what most sources have heard of a builder.
+    fn believe(&mut self, builder: usize) {
+        let beliefs = std::array::from_fn(|number| self.most(builder, |word| word.numbers()[number]));
+        let entry = &mut self.builders[builder];
+        entry.beliefs = beliefs;
+        let [Some(closed_below), Some(room), Some(closed)] = beliefs.map(|belief: Belief| belief.value) else { return };
+        if !entry.left {
+            entry.close(closed_below);
+            let builder = u32::try_from(builder).unwrap_or(u32::MAX);
+            entry.said = Some(Room { builder, closed_below: EventId(closed_below), room, closed });
         }
-        if has_news {
-            let closed_below = self.most(builder, |word| Some(word.room?.closed_below.0));
-            let room = self.most(builder, |word| Some(word.room?.room));
-            let closed = self.most(builder, |word| Some(word.room?.closed));
-            if let (Some(closed_below), Some(room), Some(closed)) = (closed_below, room, closed) {
-                let number = u32::try_from(builder).unwrap_or(u32::MAX);
-                let entry = &mut self.builders[builder];
-                entry.close(closed_below);
-                entry.said = Some(Room { builder: number, closed_below: EventId(closed_below), room, closed });
-            }
-        }
+    }
+
+    /// Leaves a builder out that most sources hear nothing of any more.
+    fn look_at(&mut self, builder: usize) {
         // The builder that assigns is there; one that was never heard has not begun, and the sources wait for it.
-        if builder == 0 || self.builders[builder].said.is_none() {
+        let entry = &self.builders[builder];
+        if builder == 0 || entry.left || entry.said.is_none() {
             return;
         }
         let done = self.is_agreed(builder, |word| word.contact == Contact::Done);
@@ -399,7 +462,7 @@ impl Assigner {
     /// For how long most sources have not heard a builder; nothing where no source answers.
     fn quiet(&mut self, builder: usize) -> Option<Duration> {
         let nanos = |at: Duration| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
-        let heard = self.most(builder, |word| Some(word.room.map_or(0, |_| nanos(word.at))))?;
+        let heard = self.most(builder, |word| Some(word.room.map_or(0, |_| nanos(word.at)))).value?;
         Some(self.pace.elapsed().saturating_sub(Duration::from_nanos(heard)))
     }
 
@@ -480,6 +543,7 @@ impl Assigner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::{collection::vec, prelude::*};
 
     #[test]
     fn what_is_heard_costs_a_few_steps_for_each_message_however_many_pass_it_on() {
@@ -513,5 +577,44 @@ mod tests {
         assert_eq!(messages, 480_000);
         assert!(assigner.counted < 12 * messages, "{} votes", assigner.counted);
         assert!(assigner.until().0 > u64::from(MANY), "every builder has events");
+    }
+    proptest! {
+        /// Whoever reports what when, and in whichever order.
+        #[test]
+        fn what_is_believed_is_what_more_than_half_report(
+            words in vec((0..5usize, 0..3u32, 0..8u64, 0..8u64, 0..60u64, any::<bool>()), 1..200),
+        ) {
+            const SOURCES: usize = 5;
+            let config =
+                AssignConfig { sources: SOURCES, builders: 3, first: EventId(0), end: None, silence: QUIET };
+            let mut assigner = Assigner::new(&config);
+            (0..SOURCES).for_each(|source| assigner.greeted(source, 64, 1, true));
+            assigner.time(Duration::ZERO);
+            let mut now = Duration::ZERO;
+            for (source, builder, room, closed, later_ms, has_ended) in words {
+                if assigner.sources[source].present {
+                    let room = Room { builder, closed_below: EventId(0), room, closed };
+                    let position = EventId(0);
+                    let contact = Contact::Connected;
+                    assigner.heard(source, &Heard { room, contact, next: position, assigned: position }).unwrap();
+                }
+                if has_ended && later_ms == 0 {
+                    assigner.left(source);
+                }
+                now += Duration::from_millis(later_ms);
+                assigner.time(now);
+                for builder in 0..3 {
+                    let voters: Vec<usize> = (0..SOURCES).filter(|source| assigner.sources[*source].has_vote).collect();
+                    let beliefs = assigner.builders[builder].beliefs.map(|belief| belief.value);
+                    for (number, belief) in beliefs.into_iter().enumerate() {
+                        let mut votes: Vec<_> =
+                            voters.iter().map(|source| assigner.sources[*source].heard[builder].numbers()[number]).collect();
+                        votes.sort_unstable();
+                        votes.reverse();
+                        prop_assert_eq!(belief, votes.get(votes.len() / 2).copied().flatten());
+                    }
+                }
+            }
+        }
     }
 }
