@@ -176,8 +176,23 @@ def is_gap(line: str) -> bool:
     return line.strip() == "…"
 
 
+def without_dead_time(printed: list[str]) -> list[str]:
+    """Without the lines, each with those that it goes on in, that only a machine with other work to do prints."""
+    kept, indent = [], None
+    for line in printed:
+        depth = len(line) - len(line.lstrip())
+        if indent is not None and line.strip() and depth > indent:
+            continue
+        indent = depth if line.lstrip().startswith("dead time") else None
+        if indent is None:
+            kept.append(line)
+    return kept
+
+
 def matches(shown: list[str], printed: list[str]) -> bool:
     """Whether lines are what the page shows. `reached` has the lengths of `printed` that `shown` so far can explain."""
+    if not any("dead time" in line for line in shown):
+        printed = without_dead_time(printed)
     reached = {0}
     for line in shown:
         if is_gap(line):

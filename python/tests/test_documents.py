@@ -74,6 +74,18 @@ def test_a_gap_stands_for_lines_and_only_there() -> None:
     assert not documents.matches(["a"], ["a", "b"])
 
 
+def test_dead_time_is_of_the_machine_and_not_of_the_page() -> None:
+    printed = [
+        "run 1: COMPLETE",
+        "  dead time: all slots were full: 1.0 20 in 0.0 s,",
+        "             1.1 13 in 0.0 s",
+        "  6 events",
+    ]
+    assert documents.matches(["run 1: COMPLETE", "  6 events"], printed)
+    assert not documents.matches(["run 1: COMPLETE", "  7 events"], printed)
+    assert not documents.matches(["run 1: COMPLETE", "  dead time: none", "  6 events"], printed)
+
+
 def test_what_is_written_keeps_the_gaps() -> None:
     written = documents.rewritten(["a 7", "…", "d … f", "g"], ["a 8", "b", "c", "d e f", "h"])
     assert written == ["a 8", "b", "c", "d … f", "h"] or written == ["…", "d … f", "h"]

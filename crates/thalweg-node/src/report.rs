@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thalweg_build::{Ledger, Triggered};
 use thalweg_filter::Undecided;
+use thalweg_store::reasons_together;
 
 /// What a source did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -55,6 +56,10 @@ pub struct BuilderReport {
     pub name: String,
     /// The run; 0 where nothing was recorded and no number was given.
     pub run: u32,
+    /// Its number among the builders of the run, from 0 on.
+    pub builder: u32,
+    /// How many builders the run has.
+    pub builders: u32,
     /// `COMPLETE` or `INCOMPLETE`.
     pub state: String,
     /// Why it is incomplete.
@@ -262,6 +267,11 @@ pub struct Calibration {
 pub struct RunReport {
     /// The run.
     pub run: u32,
+    /// Where it tells of one builder of several: its number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub builder: Option<u32>,
+    /// How many builders the run has.
+    pub builders: u32,
     /// `COMPLETE` or `INCOMPLETE`.
     pub state: String,
     /// Why it is incomplete.
@@ -363,8 +373,10 @@ impl RunReport {
         let copied = |get: fn(&BuilderReport) -> u64| per(sum(get) as f64, bytes_f);
         Self {
             run: builders.first().map_or(0, |b| b.run),
+            builder: if let [one] = builders { Some(one.builder).filter(|_| one.builders > 1) } else { None },
+            builders: builders.first().map_or(1, |b| b.builders.max(1)),
             state: if complete { "COMPLETE" } else { "INCOMPLETE" }.into(),
-            reasons: builders.iter().flat_map(|b| b.reasons.clone()).collect(),
+            reasons: reasons_together(builders.iter().map(|b| (b.builder, &b.reasons[..]))),
             directory: directories.first().cloned(),
             directories,
             seconds,

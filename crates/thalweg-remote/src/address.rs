@@ -89,6 +89,13 @@ impl Address {
         Self { base: format!("{}/", self.url(path.into()).trim_end_matches('/')), ..self.clone() }
     }
 
+    /// What lies in the same directory under another name.
+    pub(crate) fn beside(&self, name: &str) -> Self {
+        let base = self.base.trim_end_matches('/');
+        let parent = base.rsplit_once('/').map_or(base, |(parent, _)| parent);
+        Self { base: format!("{parent}/"), ..self.clone() }.beneath(name)
+    }
+
     /// The URL of something beneath it.
     pub(crate) fn url(&self, Resource { path, query }: Resource<'_>) -> String {
         let mut url = if path.is_empty() {

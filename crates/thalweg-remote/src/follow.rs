@@ -4,6 +4,7 @@ use crate::listing::Kind;
 use crate::moved::Moved;
 use crate::part::settle;
 use crate::pull::{Book, Here, Place, Pull, RUN_JSON, create, fill, none_missing};
+use crate::run::parts;
 use crate::{Progress, RemoteError, Server};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -11,7 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use thalweg_store::{Extent, RunState};
+use thalweg_store::{Extent, RunState, WriterLife};
 
 /// Fetches the run that the server's URL names into the directory `into`, and goes on as it is recorded, until it has
 /// ended and everything is here.
@@ -19,19 +20,40 @@ use thalweg_store::{Extent, RunState};
 /// Segments grow here block by block under their own names, each block compared with its checksum, and the directory
 /// is locked as the recorder locks it: readers here see a run that is being written. When it has ended each segment's
 /// checksum is compared with the server's, and the last `run.json` is written. Interrupted at any point, it goes on
-/// from there.
+/// from there. Where the recorder died, as the server tells, the run stays OPEN here too; [`Moved::abandoned`] has it.
 ///
 /// # Errors
 /// As [`pull`](crate::pull()), and where another process writes the same copy. What has come stays: another call goes
 /// on from there.
 pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let pull = Pull::new(streams, progress);
-    let book = Book::read(server)?;
+    let parts = match Book::read(server) {
+        Err(error @ RemoteError::NotARun(_)) => match parts(server)? {
+            parts if parts.is_empty() => return Err(error),
+            parts => parts,
+        },
+        book => {
+            let to = follow(&pull, server, book?, into)?;
+            return Ok(pull.moved(to.display().to_string(), vec![to]));
+        }
+    };
+    // All builders write at once.
+    let runs = std::thread::scope(|scope| {
+        let follow_part = |part| follow(&pull, part, Book::read(part)?, into);
+        let threads: Vec<_> = parts.iter().map(|part| scope.spawn(move || follow_part(part))).collect();
+        let ended =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        ended.collect::<Result<Vec<_>, _>>()
+    })?;
+    Ok(pull.moved(into.display().to_string(), runs))
+}
+
+/// Fetches what one builder writes. Returns where it is.
+fn follow(pull: &Pull, server: &Server, book: Book, into: &Path) -> Result<PathBuf, RemoteError> {
     let to = book.directory(Place::In(into));
     let here = book.is_here(&to)?;
     if book.info.state != RunState::Open && here != Here::Open {
-        let to = pull.run(server, Place::In(into))?;
-        return Ok(pull.moved(to.display().to_string(), vec![to]));
+        return pull.run(server, Place::In(into));
     }
     create(&to)?;
     let _lock = lock(&to)?;
@@ -47,12 +69,14 @@ pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &P
     let absent = still.iter().filter(|entry| !to.join(&entry.name).exists());
     let jobs: Vec<_> = absent.map(|entry| pull.job(server, entry, &to, true, false)).collect();
     pull.files(&jobs)?;
-
-    let mut replica = Replica { server, pull: &pull, to: &to, segments: Vec::new(), book };
+    let mut replica = Replica { server, pull, to: &to, segments: Vec::new(), book };
     replica.resume()?;
-    replica.keep_up()?;
-    replica.finish()?;
-    Ok(pull.moved(to.display().to_string(), vec![to.clone()]))
+    if replica.keep_up()? {
+        replica.finish()?;
+    } else {
+        pull.abandoned(&to);
+    }
+    Ok(to)
 }
 
 /// A run here that becomes the one there.
@@ -86,9 +110,10 @@ impl Replica<'_> {
         Ok(())
     }
 
-    /// Fetches what comes, until the run has ended and nothing more came.
-    fn keep_up(&mut self) -> Result<(), RemoteError> {
+    /// Fetches what comes, until the run has ended and nothing more came; false where its recorder died.
+    fn keep_up(&mut self) -> Result<bool, RemoteError> {
         let mut pause = SHORTEST;
+        let mut is_gone = false;
         loop {
             // The state before the segments: what had ended by then is all there is.
             let ended = self.book.info.state != RunState::Open;
@@ -96,11 +121,16 @@ impl Replica<'_> {
                 pause = SHORTEST;
                 continue;
             }
-            if ended {
-                return Ok(());
+            if ended || is_gone {
+                return Ok(ended);
             }
             if self.has_new_book()? {
                 continue;
+            }
+            if pause == LONGEST {
+                // Before the book is looked at once more: a recorder that ends in between is not taken for one that died.
+                is_gone = self.server.list("")?.writer == Some(WriterLife::Gone);
+                self.has_new_book()?;
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST);

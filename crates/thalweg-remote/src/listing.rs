@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, de::Error};
 use std::borrow::Cow;
 use std::collections::HashSet;
-use thalweg_store::{RunInfo, RunState};
+use thalweg_store::{RunInfo, RunState, WriterLife};
 
 /// A directory or a run, as the server lists it.
 #[derive(Debug, Clone, Deserialize)]
@@ -16,6 +16,12 @@ pub struct Listing {
     /// The content of `run.json`, of a run.
     #[serde(default)]
     pub info: Option<RunInfo>,
+    /// Of a run that is open, whether anybody still writes it.
+    #[serde(default)]
+    pub writer: Option<WriterLife>,
+    /// Of a run of several builders, what each of them wrote: the names of runs that lie beside it.
+    #[serde(default, deserialize_with = "names")]
+    pub parts: Vec<String>,
 }
 
 /// Something in a directory.
@@ -68,6 +74,12 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
         return Ok(name.into_owned());
     }
     Err(D::Error::custom(format_args!("{name:?} is no name of a file: it would lead somewhere else, or be hidden")))
+}
+
+fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    struct Name(#[serde(deserialize_with = "name")] String);
+    Ok(Vec::<Name>::deserialize(deserializer)?.into_iter().map(|Name(name)| name).collect())
 }
 
 /// Entries that can lie in one directory here.

@@ -14,6 +14,8 @@ pub struct Moved {
     pub runs: Vec<PathBuf>,
     /// Those of them that had not ended: more of them may be on the server by now.
     pub unended: Vec<PathBuf>,
+    /// Those whose recorder died before they had ended: this is all there is of them.
+    pub abandoned: Vec<PathBuf>,
     /// Files that were fetched or sent.
     pub files: u64,
     /// Files that were there already and are the same.
@@ -32,6 +34,7 @@ pub(crate) struct Tally {
     bytes: AtomicU64,
     resumed_bytes: AtomicU64,
     unended: Mutex<Vec<PathBuf>>,
+    abandoned: Mutex<Vec<PathBuf>>,
 }
 
 impl Tally {
@@ -56,12 +59,17 @@ impl Tally {
         self.unended.lock().unwrap_or_else(PoisonError::into_inner).push(run.to_owned());
     }
 
+    pub(crate) fn abandoned(&self, run: &Path) {
+        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(run.to_owned());
+    }
+
     /// What it has come to.
     pub(crate) fn moved(&self, to: String, runs: Vec<PathBuf>) -> Moved {
         Moved {
             to,
             runs,
             unended: self.unended.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            abandoned: self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             files: self.files.load(Relaxed),
             same_files: self.same_files.load(Relaxed),
             bytes: self.bytes.load(Relaxed),

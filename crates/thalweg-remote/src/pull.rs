@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use thalweg_store::{Run, RunInfo, RunState, run_directory_name};
+use thalweg_store::{RunInfo, RunState, run_directory_name};
 use thalweg_wire::RunNumber;
 
 /// Fetches what the server's URL names into the directory `into`, with so many streams: a file under its name, a run
@@ -105,6 +105,11 @@ impl<'a> Pull<'a> {
             });
         }
         let listing = server.list("")?;
+        if let (false, Place::In(into), Some(info)) = (listing.parts.is_empty(), place, &listing.info) {
+            let runs = listing.parts.iter().map(|name| self.run(&server.beside(name), place));
+            let runs = runs.collect::<Result<_, _>>()?;
+            return Ok((into.join(run_directory_name(RunNumber(info.run), 0, 1)), runs));
+        }
         if listing.info.is_some() {
             let to = self.run(server, place)?;
             return Ok((to.clone(), vec![to]));
@@ -182,6 +187,11 @@ impl<'a> Pull<'a> {
         }
         none_missing(server.url(""), &to, &book.info)?;
         Ok(to)
+    }
+
+    /// A run whose recorder died.
+    pub(crate) fn abandoned(&self, run: &Path) {
+        self.tally.abandoned(run);
     }
 
     pub(crate) fn job(&self, server: &Server, entry: &Entry, to: &Path, grows: bool, replace: bool) -> Job {
@@ -492,7 +502,7 @@ pub(crate) fn none_missing(name: String, directory: &Path, info: &RunInfo) -> Re
     if info.state == RunState::Open || info.version != RunInfo::VERSION {
         return Ok(());
     }
-    let run = Run::open(directory)?;
+    let run = thalweg_store::Part::open(directory)?;
     if run.is_whole() {
         return Ok(());
     }

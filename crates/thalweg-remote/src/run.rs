@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use thalweg_store::{Run, RunFiles, RunInfo, RunState};
+use thalweg_store::{Part, Run, RunFiles, RunInfo, RunState, StoreError, WriterLife};
 
 /// Opens the run that a URL names, `http://host:port/runs/42`: what [`Run::open`] does with a directory.
 ///
@@ -14,8 +14,26 @@ use thalweg_store::{Run, RunFiles, RunInfo, RunState};
 /// As [`Server::new`] and [`Run::open_at`].
 pub fn open_run(url: &str, options: &Options) -> Result<Run, RemoteError> {
     let server = Server::new(url, options)?;
-    let served = Served { server, url: url.trim_end_matches('/').into(), known: Mutex::default() };
-    Ok(Run::open_at(Arc::new(served))?)
+    match Run::open_at(Served::new(server.clone())) {
+        Err(error @ StoreError::NotARun(_)) => {
+            let parts = parts(&server)?;
+            if parts.is_empty() {
+                return Err(error.into());
+            }
+            let parts = parts.into_iter().map(|part| Part::open_at(Served::new(part)).map(Arc::new));
+            Ok(Run::of(server.url("").into(), parts.collect::<Result<_, _>>()?)?)
+        }
+        run => Ok(run?),
+    }
+}
+
+/// What each builder wrote of the run that a URL names; nothing where that is no run of several builders.
+pub(crate) fn parts(server: &Server) -> Result<Vec<Server>, RemoteError> {
+    match server.list("") {
+        Ok(listing) => Ok(listing.parts.iter().map(|name| server.beside(name)).collect()),
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether something that names a run names one on a server.
@@ -50,6 +68,11 @@ struct Segment {
 }
 
 impl Served {
+    fn new(server: Server) -> Arc<Self> {
+        let url = server.url("").into();
+        Arc::new(Self { server, url, known: Mutex::default() })
+    }
+
     /// Takes in what its `run.json` says; an error where that is another run's.
     fn is(&self, info: &RunInfo) -> Result<(), RemoteError> {
         let mut known = self.known();
@@ -118,6 +141,10 @@ impl RunFiles for Served {
             self.is(info).map_err(|error| self.error("", error))?;
         }
         Ok(listing.entries.into_iter().map(|entry| (entry.name, entry.bytes)).collect())
+    }
+
+    fn writer(&self) -> WriterLife {
+        self.server.list("").ok().and_then(|listing| listing.writer).unwrap_or(WriterLife::Unknown)
     }
 
     fn read_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {

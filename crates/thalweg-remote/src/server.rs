@@ -100,6 +100,11 @@ impl Server {
         Self { address: self.address.beneath(path), shared: Arc::clone(&self.shared) }
     }
 
+    /// The same server, at what lies beside its URL under another name.
+    pub(crate) fn beside(&self, name: &str) -> Self {
+        Self { address: self.address.beside(name), shared: Arc::clone(&self.shared) }
+    }
+
     /// The same server, over the same connections, tried again for another time. How long it may say nothing stays.
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
         let Shared { agent, authorization, .. } = &*self.shared;

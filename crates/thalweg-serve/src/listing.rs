@@ -5,7 +5,7 @@ use http::header::ACCEPT;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thalweg_page::html::{escaped, page};
 use thalweg_store::{Listed, RunInfo, RunState, WriterLife, writer_life};
@@ -26,6 +26,9 @@ pub(crate) struct Listing {
     /// Of a run that is open, whether anybody still writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) writer: Option<WriterLife>,
+    /// Of a run of several builders, what each of them wrote: the names of runs that lie beside it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parts: Vec<String>,
 }
 
 /// What stands in a directory.
@@ -116,7 +119,7 @@ impl Listing {
         let here = tree.path().join(path);
         let info = is_run(tree, path).then(|| RunInfo::read(&here).ok()).flatten();
         let writer = info.as_ref().filter(|info| info.state == RunState::Open).map(|_| writer_life(&here));
-        Ok(Self { path: shown, entries, info, writer })
+        Ok(Self { path: shown, entries, info, writer, parts: Vec::new() })
     }
 
     /// The runs in a directory of the tree, by their numbers.
@@ -127,7 +130,20 @@ impl Listing {
             let several = run.path.file_name().is_some_and(|name| name.to_string_lossy().contains("-b"));
             of_run(run, if several { format!("{}-b{}", run.run, run.builder) } else { run.run.to_string() })
         });
-        Ok(Self { path: shown, entries: entries.collect(), info: None, writer: None })
+        Ok(Self { path: shown, entries: entries.collect(), info: None, writer: None, parts: Vec::new() })
+    }
+
+    /// What the builders of a run wrote whose directories are in the tree, and it itself is not; nothing where there are
+    /// none.
+    pub(crate) fn of_parts(tree: &Tree, path: &Path, shown: String) -> Option<Self> {
+        let parts = parts_of(tree, path);
+        let infos: Vec<RunInfo> = parts.iter().filter_map(|part| RunInfo::read(&tree.path().join(part)).ok()).collect();
+        let info = RunInfo::whole(&infos.iter().collect::<Vec<_>>())?;
+        // As it was asked for: `42` or `run-000042`.
+        let asked = shown.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        let builder = |part: &PathBuf| Some(format!("{asked}-b{}", part.file_name()?.to_str()?.rsplit_once("-b")?.1));
+        let parts = parts.iter().filter_map(builder).collect();
+        Some(Self { path: shown, entries: Vec::new(), info: Some(info), writer: None, parts })
     }
 
     /// As JSON, in one line.
@@ -154,6 +170,18 @@ impl Listing {
             let told =
                 format!("{}{events} from {}", thalweg_store::state_word(info.state, self.writer), sources.join(", "));
             body.push_str(&thalweg_page::html::paragraph("quiet", &told));
+            for reason in &info.reasons {
+                body.push_str(&thalweg_page::html::paragraph("quiet", &format!("because: {reason}")));
+            }
+        }
+        if !self.parts.is_empty() {
+            body.push_str("<p>Each builder has a directory of its own:</p>\n<ul>\n");
+            for part in &self.parts {
+                let link = utf8_percent_encode(part, IN_PATH);
+                body.push_str(&format!("<li><a href=\"../{link}/\">{}/</a></li>\n", escaped(part)));
+            }
+            body.push_str("</ul>\n");
+            return page(&self.path, "", &body).into_bytes();
         }
         let of_runs = if runs { "<th>state</th><th class=\"figure\">events</th>" } else { "" };
         body.push_str(&format!(
@@ -196,6 +224,13 @@ fn runs(tree: &Tree, path: &Path) -> Vec<Listed> {
     let mut runs = thalweg_store::list(&tree.path().join(path)).unwrap_or_default();
     runs.retain(|run| run.path.file_name().is_some_and(|name| is_run(tree, &path.join(name))));
     runs
+}
+
+/// The directories of all builders of a run, as far as they lie in the tree; none where it has one of its own.
+pub(crate) fn parts_of(tree: &Tree, path: &Path) -> Vec<PathBuf> {
+    let parts = thalweg_store::parts_of(&tree.path().join(path));
+    let here = parts.iter().filter_map(|part| Some(path.with_file_name(part.file_name()?)));
+    here.filter(|part| is_run(tree, part)).collect()
 }
 
 /// Whether the `run.json` in this directory lies in the tree.

@@ -6,7 +6,7 @@ use crate::condition::Validators;
 use crate::events::{EventsError, Selection};
 use crate::fields::{DIGEST, REPR_DIGEST};
 use crate::head::{Body, Head};
-use crate::listing::{Format, Kind, Listing, parameter};
+use crate::listing::{Format, Kind, Listing, parameter, parts_of};
 use crate::token::{Tokens, Verdict};
 use crate::tree::{Name, NoName, Tree};
 use http::header::{
@@ -170,7 +170,13 @@ impl Site {
     }
 
     fn entry(&self, head: &Head, path: &Path, slash: bool, wait: bool) -> Result<Option<Answer>, Answer> {
-        let file = self.tree.file(path).map_err(refused)?;
+        let file = match self.tree.file(path) {
+            Err(Errno::NOENT) => {
+                let listing = Listing::of_parts(&self.tree, path, head.path.clone()).ok_or_else(not_found)?;
+                return Ok(Some(if slash { listed(&listing, head) } else { with_slash(head) }));
+            }
+            file => file.map_err(refused)?,
+        };
         let stat = rustix::fs::fstat(&file).map_err(refused)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory if !slash => Ok(Some(with_slash(head))),
@@ -304,9 +310,7 @@ impl Site {
     }
 
     fn events(&self, head: &Head, path: &Path, range: EventRange) -> Result<Answer, Answer> {
-        // Whatever is asked for lies beneath the root, and so does the run, whatever links there are.
-        self.tree.file(&path.join("run.json")).map_err(refused)?;
-        let run = self.run(path)?;
+        let run = self.run_or_parts(path)?;
         let sources: Vec<String> = parameter(&head.query, "source").collect();
         let selection = Selection::new(&run, range.first, range.last, &sources).map_err(no_events)?;
         if let Some(format) = parameter(&head.query, "format").find(|format| format != "json") {
@@ -330,8 +334,21 @@ impl Site {
         Ok(self.stored(head, Validators::new(format!("{state:016x}")), whole))
     }
 
-    /// A run, opened, and kept open for the next request.
+    /// A run, of one builder or of several.
+    fn run_or_parts(&self, path: &Path) -> Result<Arc<Run>, Answer> {
+        let parts = parts_of(&self.tree, path);
+        if parts.is_empty() {
+            return self.run(path);
+        }
+        let runs = parts.iter().map(|part| self.run(part)).collect::<Result<Vec<_>, _>>()?;
+        let parts = runs.iter().flat_map(|run| run.parts()).map(Arc::clone).collect();
+        Run::of(self.tree.path().join(path), parts).map(Arc::new).map_err(broken)
+    }
+
+    /// A run of one builder, or what one builder wrote of it, opened, and kept open for the next request.
     fn run(&self, path: &Path) -> Result<Arc<Run>, Answer> {
+        // Whatever is asked for lies beneath the root, and so does the run, whatever links there are.
+        self.tree.file(&path.join("run.json")).map_err(refused)?;
         let directory = self.tree.path().join(path);
         let changed = || std::fs::metadata(directory.join("run.json")).and_then(|data| data.modified()).ok();
         let Some(changed) = changed() else { return Err(not_found()) };

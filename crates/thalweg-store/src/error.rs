@@ -29,6 +29,14 @@ pub enum StoreError {
     /// There is no run here.
     #[error("{} is not a run: it has no run.json", .0.display())]
     NotARun(PathBuf),
+    /// The directories of several builders that are not those of one run.
+    #[error("{}: its directories are not of one run: {difference}", .path.display())]
+    Parts {
+        /// The run.
+        path: PathBuf,
+        /// How they differ.
+        difference: String,
+    },
     /// `run.json` is not what it should be.
     #[error("{}: {error}", .path.display())]
     Json {

@@ -3,6 +3,7 @@
 use crate::format::{BLOCK_HEADER_LEN, BlockHeader, Closing, EventStatus, FormatError, FragmentEntry};
 use crate::{Mapping, Run, StoreError};
 use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
@@ -110,6 +111,43 @@ impl Iterator for Events<'_> {
 /// The numbers of a run's closed events, in ascending order, and how they were closed. Borrows nothing.
 #[derive(Debug, Clone)]
 pub struct EventIds {
+    parts: Vec<PartIds>,
+    /// The next event of each part that has one, with the part's place.
+    next: BinaryHeap<Reverse<(EventId, usize, EventStatus)>>,
+    last: Option<EventId>,
+}
+
+impl EventIds {
+    pub(crate) fn new(mut parts: Vec<PartIds>) -> Self {
+        let first = |(place, part): (usize, &mut PartIds)| part.next().map(|(id, status)| Reverse((id, place, status)));
+        let next = parts.iter_mut().enumerate().filter_map(first).collect();
+        Self { parts, next, last: None }
+    }
+}
+
+impl Iterator for EventIds {
+    type Item = (EventId, EventStatus);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let mut next = self.next.peek_mut()?;
+            let Reverse((event, place, status)) = *next;
+            match self.parts[place].next() {
+                Some((id, status)) => *next = Reverse((id, place, status)),
+                None => drop(PeekMut::pop(next)),
+            }
+            // An event that two builders closed, which only a damaged run has, is given out once.
+            if self.last != Some(event) {
+                self.last = Some(event);
+                return Some((event, status));
+            }
+        }
+    }
+}
+
+/// The numbers of the closed events that one builder wrote, in ascending order, and how they were closed.
+#[derive(Debug, Clone)]
+pub(crate) struct PartIds {
     /// In ascending order of their first events.
     closings: Arc<[Closing]>,
     /// Events in front of this one are left out.
@@ -121,13 +159,13 @@ pub struct EventIds {
     last: Option<EventId>,
 }
 
-impl EventIds {
+impl PartIds {
     pub(crate) fn new(closings: Arc<[Closing]>, from: EventId) -> Self {
         Self { closings, from, ahead: 0, begun: BinaryHeap::new(), last: None }
     }
 }
 
-impl Iterator for EventIds {
+impl Iterator for PartIds {
     type Item = (EventId, EventStatus);
 
     fn next(&mut self) -> Option<Self::Item> {

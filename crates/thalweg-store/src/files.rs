@@ -35,6 +35,11 @@ pub trait RunFiles: fmt::Debug + Send + Sync {
     /// Where nobody can say which there are.
     fn files(&self) -> io::Result<Vec<(String, u64)>>;
 
+    /// Whether a run that is open is still being written; unknown where that cannot be told.
+    fn writer(&self) -> WriterLife {
+        WriterLife::Unknown
+    }
+
     /// Reads a file into `into`, from byte `offset` of it on, and says how many bytes that were: fewer than asked for
     /// only where the file ends.
     ///
@@ -80,7 +85,7 @@ impl Files {
     pub(crate) fn writer(&self) -> WriterLife {
         match self {
             Self::Here(directory) => writer_life(directory),
-            Self::Elsewhere(_) => WriterLife::Unknown,
+            Self::Elsewhere(files) => files.writer(),
         }
     }
 

@@ -7,6 +7,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -165,7 +166,7 @@ pub struct Totals {
 }
 
 /// Whether anybody still writes a run that is [`RunState::Open`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WriterLife {
     /// A process holds the run's lock.
@@ -174,6 +175,17 @@ pub enum WriterLife {
     Gone,
     /// The file system cannot tell.
     Unknown,
+}
+
+impl WriterLife {
+    /// Whether anybody still writes a run of several builders; nothing where all of them have ended.
+    pub(crate) fn of_several(lives: impl Iterator<Item = Self>) -> Option<Self> {
+        lives.min_by_key(|life| match life {
+            Self::Writing => 0,
+            Self::Unknown => 1,
+            Self::Gone => 2,
+        })
+    }
 }
 
 /// What [`RunInfo::assignment`] says where it says nothing else.
@@ -277,11 +289,12 @@ impl RunInfo {
             }
         }
         let ledger = self.ledger.as_array().map(Vec::as_slice).unwrap_or_default();
-        let named: Vec<&str> = ledger.iter().filter_map(|line| line["source"].as_str()).collect();
-        for (at, name) in named.iter().enumerate() {
-            if !self.sources.iter().any(|source| source.id.to_string() == **name) {
+        let known: HashSet<String> = self.sources.iter().map(|source| source.id.to_string()).collect();
+        let mut named = HashSet::new();
+        for name in ledger.iter().filter_map(|line| line["source"].as_str()) {
+            if !known.contains(name) {
                 found.push(format!("the ledger has a line for source {name:?}, which is not among 'sources'"));
-            } else if named[..at].contains(name) {
+            } else if !named.insert(name) {
                 found.push(format!("the ledger has two lines for source {name}"));
             }
         }

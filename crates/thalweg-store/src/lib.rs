@@ -19,7 +19,8 @@
 //! | `info` | `run.json`: what a run is, who wrote it, and how it ended |
 //! | `digest` | How much of a segment is written, and the checksum of all of it, without reading it |
 //! | `list` | What runs there are |
-//! | `run` | Reads a run: finds its blocks, and the events in them |
+//! | `part` | Reads what one builder wrote of a run: finds its blocks, and the events in them |
+//! | `run` | Reads a run: the events of all its builders, in order |
 //! | `stored` | A data block of a run, until it is used and then: mapped, or fetched |
 //! | `files` | Where a run's files are: in a directory of this machine, or elsewhere, behind whatever reads ranges of them |
 //! | `mapping` | A segment file in memory, for reading without copying |
@@ -43,6 +44,7 @@ pub mod format;
 mod info;
 mod list;
 mod mapping;
+mod part;
 mod places;
 mod recorder;
 mod run;
@@ -64,12 +66,13 @@ pub use info::{
     EventCounts, RecorderInfo, RunInfo, RunState, SourceInfo, Totals, WriterInfo, WriterLife, run_directory_name,
     writer_life,
 };
-pub use list::{Listed, list, state_word};
+pub use list::{Listed, list, parts_of, state_word, whole_runs};
 pub use mapping::Mapping;
+pub use part::{Part, Recovery};
 pub use recorder::{
     EngineChoice, EngineKind, Finished, FinishedRun, Recorder, RecorderConfig, RecorderMethod, RunBegin, RunEnd,
 };
-pub use run::{Recovery, Run};
+pub use run::{Run, reasons_together};
 pub use salvage::{SalvageError, Salvaged, salvage};
 pub use stored::StoredBlock;
 pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify, verify_watched};

@@ -1,8 +1,8 @@
 //! What runs there are.
 
-use crate::info::writer_life;
+use crate::info::{FILE_NAME, writer_life};
 use crate::segment::segment_number;
-use crate::{RunInfo, RunState, StoreError, WriterLife};
+use crate::{RunInfo, RunState, StoreError, WriterLife, run_directory_name};
 use serde::Serialize;
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -78,6 +78,36 @@ pub fn list(directory: &Path) -> Result<Vec<Listed>, StoreError> {
     Ok(runs)
 }
 
+/// The same runs, with one entry for all directories of a run of several builders. One of them whose `run.json` cannot be
+/// read keeps an entry of its own.
+pub fn whole_runs(listed: Vec<Listed>) -> Vec<Listed> {
+    let mut runs: Vec<Vec<Listed>> = Vec::new();
+    for one in listed {
+        let builders = |one: &Listed| one.info.as_ref().map(|info| info.builders).filter(|builders| *builders > 1);
+        let is_same =
+            |last: &Listed| builders(last).is_some() && (last.run, builders(last)) == (one.run, builders(&one));
+        match runs.last_mut().filter(|run| run.last().is_some_and(is_same)) {
+            Some(run) => run.push(one),
+            None => runs.push(vec![one]),
+        }
+    }
+    runs.into_iter().filter_map(together).collect()
+}
+
+/// One entry for what several builders wrote of a run.
+fn together(parts: Vec<Listed>) -> Option<Listed> {
+    let infos: Vec<&RunInfo> = parts.iter().filter_map(|part| part.info.as_ref()).collect();
+    let several = infos.first().is_some_and(|info| info.builders > 1);
+    let info = if several { RunInfo::whole(&infos) } else { infos.first().map(|info| (*info).clone()) };
+    let writer = WriterLife::of_several(parts.iter().filter_map(|part| part.writer));
+    let bytes = parts.iter().map(|part| part.bytes).sum();
+    let damage = parts.iter().find_map(|part| part.damage.clone());
+    let first = parts.into_iter().next()?;
+    let path =
+        if several { first.path.with_file_name(run_directory_name(RunNumber(first.run), 0, 1)) } else { first.path };
+    Some(Listed { path, bytes, writer, info, damage, ..first })
+}
+
 /// The run and builder in the name of a run's directory, `run-000042` or `run-000042-b1`.
 pub(crate) fn parse_directory_name(name: &str) -> Option<(RunNumber, u32)> {
     let rest = name.strip_prefix("run-")?;
@@ -87,6 +117,30 @@ pub(crate) fn parse_directory_name(name: &str) -> Option<(RunNumber, u32)> {
     };
     let digits = run.len() >= 6 && run.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| run.parse().ok()).flatten().map(|run| (RunNumber(run), builder))
+}
+
+/// The directories of all builders of the run `run-000042`, in ascending order of builders; none where this path is there
+/// itself.
+pub fn parts_of(run: &Path) -> Vec<PathBuf> {
+    if run.symlink_metadata().is_ok() {
+        return Vec::new();
+    }
+    let Some(name) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let parent = run.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut parts: Vec<(u32, PathBuf)> = Vec::new();
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let file_name = entry.file_name();
+        let Some(part) = file_name.to_str().filter(|part| part.strip_prefix(name).is_some_and(|b| b.starts_with("-b")))
+        else {
+            continue;
+        };
+        // As it was named, not as it was searched for.
+        let path = run.with_file_name(part);
+        let builder = parse_directory_name(part).map(|(_, builder)| builder);
+        parts.extend(builder.filter(|_| path.join(FILE_NAME).exists()).map(|builder| (builder, path)));
+    }
+    parts.sort();
+    parts.into_iter().map(|(_, path)| path).collect()
 }
 
 /// How many segment files there are, and how many bytes in them.
@@ -115,7 +169,6 @@ fn damage(info: &RunInfo, segments: u32, bytes: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_directory_name;
 
     #[test]
     fn directory_names_are_read_as_they_are_written() {

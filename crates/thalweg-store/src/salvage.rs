@@ -3,10 +3,11 @@
 use crate::event::{Assembler, Located};
 use crate::format::{Closing, MAX_BLOCK_LEN};
 use crate::info::is_possible_shape;
-use crate::run::{Reach, others_event};
+use crate::part::{Reach, others_event};
+use crate::verify::verify_part;
 use crate::{
-    BlockWriter, EventCounts, EventStatus, Finished, Fragment, Problem, Recorder, RecorderConfig, Run, RunBegin,
-    RunEnd, RunInfo, RunState, StoreError, VerifyReport, WriterLife, verify,
+    BlockWriter, EventCounts, EventStatus, Finished, Fragment, Part, Problem, Recorder, RecorderConfig, RunBegin,
+    RunEnd, RunInfo, RunState, StoreError, VerifyReport, WriterLife,
 };
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
@@ -73,7 +74,7 @@ pub enum SalvageError {
 ///
 /// Every record that is whole is kept. Where an event lacks records of some sources, records with status `missing`
 /// stand for them; an event of which no record is whole is left behind. The new run is INCOMPLETE, says in its reasons
-/// what was left behind, and has been [verified](verify) before it gets its name.
+/// what was left behind, and has been [verified](crate::verify()) before it gets its name.
 ///
 /// # Errors
 /// Where something is at `to` already, `from` is being written or cannot be read, the new run cannot be written, or
@@ -82,11 +83,11 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Option<Salvaged>, SalvageError>
     if to.symlink_metadata().is_ok() {
         return Err(SalvageError::Exists(to.to_owned()));
     }
-    let run = Run::open_in_pieces(from)?;
+    let run = Part::open_in_pieces(from)?;
     if run.writer() == Some(WriterLife::Writing) {
         return Err(SalvageError::BeingWritten(run.path().to_owned()));
     }
-    let report = verify(&run);
+    let report = verify_part(&run, &mut |_| {});
     if report.consistent && run.info().state != RunState::Open {
         return Ok(None);
     }
@@ -95,7 +96,7 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Option<Salvaged>, SalvageError>
     new.blocks()?;
     new.leftovers()?;
     let (path, mut salvaged) = new.end(report)?;
-    let made = verify(&Run::open(&path)?);
+    let made = verify_part(&Part::open(&path)?, &mut |_| {});
     if let Some(problem) = made.problems.first() {
         return Err(SalvageError::Unsound { path: run.path().to_owned(), problem: problem.to_string() });
     }
@@ -139,7 +140,7 @@ impl Drop for Place {
 
 /// A new run that is filled from a damaged one.
 struct NewRun<'a> {
-    run: &'a Run,
+    run: &'a Part,
     recorder: Recorder,
     pool: BlockPool,
     block: Option<BlockWriter>,
@@ -155,7 +156,7 @@ struct NewRun<'a> {
 }
 
 impl<'a> NewRun<'a> {
-    fn begin(run: &'a Run, directory: &Path) -> Result<Self, StoreError> {
+    fn begin(run: &'a Part, directory: &Path) -> Result<Self, StoreError> {
         let info = mended(run);
         // Whatever a block held fits one that is as long, with room for the tables.
         let longest = run.blocks().iter().filter_map(|block| block.read(run.info()).ok());
@@ -372,7 +373,7 @@ fn whole(located: &[Located], source: SourceId) -> Option<Fragment> {
 }
 
 /// What `run.json` says, without that which cannot be.
-fn mended(run: &Run) -> RunInfo {
+fn mended(run: &Part) -> RunInfo {
     let mut info = run.info().clone();
     info.builders = info.builders.max(info.builder.saturating_add(1));
     if info.builder == 0 && others_event(run.closings(), &info).is_some() {

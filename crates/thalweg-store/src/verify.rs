@@ -3,8 +3,9 @@
 use crate::event::ReadBlock;
 use crate::event::{Assembler, Fragment, Located, is_whole};
 use crate::format::{BLOCK_HEADER_LEN, BlockHeader, Closing, EventStatus, FormatError, FragmentEntry};
-use crate::run::{Recovery, Run};
-use crate::{RunInfo, RunState, StoreError, StoredBlock, WriterLife};
+use crate::info::FILE_NAME;
+use crate::part::{Part, Recovery};
+use crate::{Run, RunInfo, RunState, StoreError, StoredBlock, WriterLife};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +19,7 @@ use thiserror::Error;
 pub struct VerifyReport {
     /// The run.
     pub run: u32,
-    /// The builder whose directory it is.
+    /// The builder whose directory it is; of several, the first.
     pub builder: u32,
     /// What state the run is in.
     pub verdict: Verdict,
@@ -257,6 +258,11 @@ impl Problem {
         matches!(self.kind, ProblemKind::File { .. })
     }
 
+    /// The same, where its file is named from outside of the directory `name`.
+    pub(crate) fn beneath(&self, name: &str) -> Self {
+        Self { file: format!("{name}/{}", self.file), ..self.clone() }
+    }
+
     pub(crate) fn new(file: String, offset: Option<u64>, kind: ProblemKind) -> Self {
         let text = kind.to_string();
         Self { file, offset, kind, text }
@@ -270,9 +276,35 @@ pub fn verify(run: &Run) -> VerifyReport {
 
 /// As [`verify`]; `watch` is told of each block that was read, in bytes.
 pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
-    let mut check = Check::new(run);
-    for (place, block) in run.blocks().iter().enumerate() {
-        run.prefetch(place, true);
+    // A run has one part at least.
+    let mut sum = verify_part(&run.parts()[0], &mut watch);
+    if run.path() == run.parts()[0].path() {
+        return sum;
+    }
+    sum.problems = sum.problems.iter().map(|problem| problem.beneath(&run.parts()[0].name())).collect();
+    for part in &run.parts()[1..] {
+        let mut report = verify_part(part, &mut watch);
+        report.problems = report.problems.iter().map(|problem| problem.beneath(&part.name())).collect();
+        sum.add(report);
+    }
+    // What no part knows of: that another is not here.
+    let of_run = run.problems().iter().filter(|problem| problem.file == FILE_NAME);
+    sum.problem_count += of_run.clone().count() as u64;
+    sum.problems.extend(of_run.cloned());
+    sum.consistent = sum.problem_count == 0;
+    if let (Verdict::Complete | Verdict::Incomplete { .. }, RunInfo { state: RunState::Incomplete, reasons, .. }) =
+        (&sum.verdict, run.info())
+    {
+        sum.verdict = Verdict::Incomplete { reasons: reasons.clone() };
+    }
+    sum
+}
+
+/// As [`verify`], of what one builder wrote.
+pub(crate) fn verify_part(part: &Part, watch: &mut impl FnMut(u64)) -> VerifyReport {
+    let mut check = Check::new(part);
+    for (place, block) in part.blocks().iter().enumerate() {
+        part.prefetch(place, true);
         let before = check.report.bytes;
         check.block(block);
         watch(check.report.bytes - before);
@@ -281,6 +313,46 @@ pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
 }
 
 impl VerifyReport {
+    /// Adds what was found in another builder's part.
+    fn add(&mut self, part: Self) {
+        self.problems.extend(part.problems);
+        self.problems.truncate(usize::try_from(ENOUGH).unwrap_or(usize::MAX));
+        let rank = |verdict: &Verdict| match verdict {
+            Verdict::Complete => 0,
+            Verdict::Incomplete { .. } => 1,
+            Verdict::Recovered => 2,
+            Verdict::Open { .. } => 3,
+        };
+        if rank(&part.verdict) > rank(&self.verdict) {
+            self.verdict = part.verdict;
+        }
+        self.segments = self.segments.saturating_add(part.segments);
+        for (ours, theirs) in [
+            (&mut self.blocks, part.blocks),
+            (&mut self.bytes, part.bytes),
+            (&mut self.fragments, part.fragments),
+            (&mut self.missing, part.missing),
+            (&mut self.events, part.events),
+            (&mut self.incomplete_events, part.incomplete_events),
+            (&mut self.unfinished_events, part.unfinished_events),
+            (&mut self.lost_blocks, part.lost_blocks),
+            (&mut self.lost_events, part.lost_events),
+            (&mut self.problem_count, part.problem_count),
+        ] {
+            *ours = ours.saturating_add(theirs);
+        }
+        self.lost_ranges.extend(part.lost_ranges);
+        let lost = self.lost_fragments.into_iter().chain(part.lost_fragments);
+        self.lost_fragments = lost.reduce(u64::saturating_add);
+        self.recovery = self.recovery.take().or(part.recovery);
+        // The parts of a run have the same sources, in the same order.
+        for (ours, theirs) in self.sources.iter_mut().zip(part.sources) {
+            ours.recorded = ours.recorded.saturating_add(theirs.recorded);
+            ours.missing = ours.missing.saturating_add(theirs.missing);
+            ours.bytes = ours.bytes.saturating_add(theirs.bytes);
+        }
+    }
+
     /// The state in one sentence.
     pub fn summary(&self) -> String {
         self.to_string().lines().next().unwrap_or_default().to_owned()
@@ -329,7 +401,7 @@ impl fmt::Display for Problem {
 }
 
 struct Check<'a> {
-    run: &'a Run,
+    run: &'a Part,
     report: VerifyReport,
     counts: BTreeMap<SourceId, SourceCount>,
     expected: Vec<SourceId>,
@@ -341,7 +413,7 @@ struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    fn new(run: &'a Run) -> Self {
+    fn new(run: &'a Part) -> Self {
         let info = run.info();
         let counts: BTreeMap<_, _> =
             info.sources.iter().map(|source| (source.id, SourceCount::new(source.id, &source.name))).collect();
@@ -653,7 +725,7 @@ impl<'a> Check<'a> {
     }
 }
 
-fn verdict(run: &Run) -> Verdict {
+fn verdict(run: &Part) -> Verdict {
     match (run.info().state, run.writer()) {
         (RunState::Complete, _) => Verdict::Complete,
         (RunState::Incomplete, _) => Verdict::Incomplete { reasons: run.info().reasons.clone() },

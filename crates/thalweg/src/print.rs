@@ -132,10 +132,9 @@ fn run_text(report: &RunReport) -> String {
     if !report.calibration.is_empty() {
         return calibration_text(report);
     }
-    let mut out = match report.run {
-        0 => format!("run: {}\n", verdict(&report.state)),
-        number => format!("run {number}: {}\n", verdict(&report.state)),
-    };
+    let run = if report.run == 0 { "run".to_owned() } else { format!("run {}", report.run) };
+    let part = report.builder.map_or(String::new(), |builder| format!(", builder {builder} of {}", report.builders));
+    let mut out = format!("{run}{part}: {}\n", verdict(&report.state));
     out.push_str(&because(&report.reasons));
     out.push_str(&dead_time(&report.ledger));
     let _ = writeln!(

@@ -278,6 +278,8 @@ impl BuilderNode {
             name: self.config.name.clone(),
             calibrated: self.calibrated.clone(),
             run: self.run.0,
+            builder: self.index,
+            builders: self.count,
             seconds,
             bytes,
             fragments,

@@ -9,7 +9,7 @@ use crate::info::{
     EventCounts, FILE_NAME, FIRST_NAME, LAST_NAME, RecorderInfo, RunFile, RunInfo, RunState, Totals, WriterInfo,
     run_directory_name,
 };
-use crate::list::parse_directory_name;
+use crate::list::{parse_directory_name, parts_of};
 use crate::segment::{Segment, segment_name};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -168,6 +168,9 @@ fn make_directory(
     };
     loop {
         let path = parent.join(run_directory_name(number, builder, builders));
+        if let Some(other) = other_run(parent, number, builders).filter(|_| run.is_some()) {
+            return Err(StoreError::Exists(other));
+        }
         match disk.create_directory(&path) {
             Ok(()) => return Ok((path, number)),
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -181,6 +184,16 @@ fn make_directory(
             }
         }
     }
+}
+
+/// A directory of a run of this number that has another count of builders: its parts and ours would be taken for one run.
+fn other_run(parent: &Path, number: RunNumber, builders: u32) -> Option<PathBuf> {
+    let alone = parent.join(run_directory_name(number, 0, 1));
+    if builders > 1 && alone.symlink_metadata().is_ok() {
+        return Some(alone);
+    }
+    let is_other = |part: &PathBuf| RunInfo::read(part).is_ok_and(|info| info.builders != builders);
+    parts_of(&alone).into_iter().find(is_other)
 }
 
 /// Takes the lock that tells readers that the run is being written. A reader that looks for it holds it for an instant,

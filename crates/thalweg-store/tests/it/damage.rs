@@ -199,7 +199,7 @@ fn a_lost_segment_is_found() {
     assert!(run.blocks().len() < whole.blocks().len());
     let report = verify(&run);
     assert_eq!((report.problem_count, report.problems[0].file.as_str()), (1, "00002.seg"), "{report}");
-    assert_eq!(run.blocks().len() as u64 + run.lost_blocks(), whole.blocks().len() as u64);
+    assert_eq!(run.blocks().len() as u64 + run.parts()[0].lost_blocks(), whole.blocks().len() as u64);
     for number in 3..whole.segments() {
         std::fs::remove_file(path.join(format!("{number:05}.seg"))).unwrap();
     }

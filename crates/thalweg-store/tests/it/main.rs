@@ -2,6 +2,7 @@
 
 mod agree;
 mod bounded;
+mod builders;
 mod common;
 mod damage;
 mod elsewhere;

@@ -29,7 +29,7 @@ Examples:
 Exit code: 0, also when the reader of a pipe has enough; 1 where something cannot be \
 read; 2 where there is no such run, event or source.")]
 pub(crate) struct Options {
-    /// A run's directory, such as runs/run-000042; of several builders' runs, that of one builder
+    /// A run's directory, such as runs/run-000042; runs/run-000042-b1 is what one of several builders wrote
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// Only this event, or those from A on and before B; A or B may be left out
@@ -254,17 +254,16 @@ impl Cat<'_> {
     /// That there is no event in the range.
     fn nothing(&self, run: &Run) -> Failure {
         let path = self.options.run.display();
-        let last = run.closings().iter().map(|closing| closing.last()).max();
-        let Some((first, last)) = run.event_ids().next().map(|(id, _)| id.0).zip(last) else {
+        let Some((first, last)) = run.event_ids().next().map(|(id, _)| id.0).zip(run.last_event()) else {
             return Failure::Usage(format!("{path} has no events"));
         };
         let which = match self.options.event {
             Some(range) if range.is_one() => format!("event {range}"),
             _ => "events in this range".to_owned(),
         };
-        let missing = match run.info().builders {
-            0 | 1 => String::new(),
-            builders => format!(" of builder {} of {builders}", run.info().builder),
+        let missing = match (run.info().builders, run.parts()) {
+            (builders @ 2.., [_]) => format!(" of builder {} of {builders}", run.info().builder),
+            _ => String::new(),
         };
         let known = many(run.len(), "event");
         let text = format!("{path} has no {which}; it has {known}{missing}, {first} to {}", last.0);

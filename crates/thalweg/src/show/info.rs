@@ -1,6 +1,6 @@
 //! `thalweg info`: what a run is.
 
-use super::place::{Named, Together, directories, ledger, open, worst};
+use super::place::{Named, Together, directories, explain, ledger, worst};
 use crate::Failure;
 use crate::live::Busy;
 use crate::print::{self, Output};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
 use thalweg_store::{
-    EventCounts, EventStatus, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
+    EventCounts, EventStatus, Part, Problem, RecorderInfo, Recovery, RunInfo, RunState, SourceInfo, WriterLife,
     state_word,
 };
 use thalweg_text::{count, many, plain, seconds, size, utc, volume, wrapped};
@@ -69,7 +69,7 @@ pub(super) fn info(options: &Options, json: bool, out: &mut Output) -> Result<Ex
     let mut sights = Vec::new();
     for named in directories(&options.runs)? {
         let busy = Busy::new(format!("reading {}", named.path.display()));
-        let run = open(&named.path)?;
+        let run = Part::open(&named.path).map_err(|error| explain(&named.path, &error))?;
         drop(busy);
         sights.push(Sight::new(named, &run));
     }
@@ -89,7 +89,7 @@ pub(super) fn info(options: &Options, json: bool, out: &mut Output) -> Result<Ex
 }
 
 impl Sight {
-    fn new(named: Named, run: &Run) -> Self {
+    fn new(named: Named, run: &Part) -> Self {
         let incomplete = run.closings().iter().filter(|closing| closing.status == EventStatus::Incomplete);
         let incomplete = incomplete.fold(0, |sum: u64, closing| sum.saturating_add(closing.count.into()));
         Self {

@@ -16,7 +16,7 @@ use thalweg_text::{Align, Table, count, plain, seconds, utc, volume, wrapped};
 An OPEN run is being written (live), or its writer died: the state says which, where \
 the file system can tell. What its run.json does not know yet is shown as '-', and its \
 bytes include space that is set aside for what comes. Behind the number of events stands in brackets how many of \
-them are incomplete. A run that cannot be read is listed as BROKEN, and one whose \
+them are incomplete. What several builders wrote is one run. A run that cannot be read is listed as BROKEN, and one whose \
 files are not what its run.json says as DAMAGED, with the reason below; `thalweg verify` \
 reads them.
 
@@ -31,7 +31,7 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct Entry<'a> {
     run: u32,
-    builder: u32,
+    builders: Option<u32>,
     path: &'a Path,
     state: Option<RunState>,
     writer: Option<WriterLife>,
@@ -66,7 +66,7 @@ pub(super) fn ls(options: &Options, json: bool, out: &mut Output) -> Result<Exit
             "{shown}: no such directory; name the one that holds the runs: thalweg ls DIR"
         )));
     }
-    let listed = thalweg_store::list(directory).map_err(Failure::broken)?;
+    let listed = thalweg_store::whole_runs(thalweg_store::list(directory).map_err(Failure::broken)?);
     if listed.is_empty() && directory.join("run.json").exists() {
         return Err(Failure::Usage(format!("{shown} is a run itself: `thalweg info {shown}` shows it")));
     }
@@ -99,7 +99,7 @@ fn entry(listed: &Listed, now: u64) -> Entry<'_> {
     };
     Entry {
         run: listed.run,
-        builder: listed.builder,
+        builders: info.map(|info| info.builders),
         path: &listed.path,
         state: info.map(|info| info.state),
         writer: listed.writer,

@@ -2,10 +2,9 @@
 
 use crate::Failure;
 use serde::Serialize;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use thalweg_build::Ledger;
-use thalweg_store::{Run, RunInfo, RunState, StoreError};
+use thalweg_store::{Run, RunInfo, RunState, StoreError, parts_of};
 
 /// A run's directory, as it was named.
 #[derive(Debug, Serialize)]
@@ -21,7 +20,7 @@ pub(super) struct Named {
 pub(super) fn directories(runs: &[PathBuf]) -> Result<Vec<Named>, Failure> {
     let mut found: Vec<Named> = Vec::new();
     for run in runs {
-        let several = if run.exists() { Vec::new() } else { builders_of(run) };
+        let several = parts_of(run);
         let as_whole = !several.is_empty();
         for path in if as_whole { several } else { vec![inside(run)] } {
             match RunInfo::read(&path) {
@@ -52,14 +51,7 @@ pub(super) fn explain(path: &Path, error: &StoreError) -> Failure {
             "{shown} is on a server: `thalweg pull {shown}` fetches it, and `thalweg mount` shows what a server has as files"
         )),
         StoreError::NotARun(_) if !path.exists() => {
-            let builders = builders_of(path);
-            match builders.first() {
-                Some(first) => Failure::Usage(format!(
-                    "{shown}: this run has a directory for each of its builders: name one, such as {}",
-                    first.display()
-                )),
-                None => Failure::Usage(format!("{shown}: no such directory; `thalweg ls DIR` lists the runs in DIR")),
-            }
+            Failure::Usage(format!("{shown}: no such directory; `thalweg ls DIR` lists the runs in DIR"))
         }
         StoreError::NotARun(_) if path.is_file() => Failure::Usage(format!(
             "{shown} is a file in a directory that is not a run: it has no run.json; name a run's directory"
@@ -151,22 +143,6 @@ pub(super) fn ledger(info: &RunInfo) -> Result<Ledger, serde_json::Error> {
         ledger.merge(&Ledger { sources, ..Ledger::default() });
     }
     Ok(ledger)
-}
-
-/// The directories of all builders of the run `run-000042`, which itself is not there.
-fn builders_of(run: &Path) -> Vec<PathBuf> {
-    let Some(name) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
-    let parent = match run.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let listed = thalweg_store::list(parent).unwrap_or_default();
-    let prefix = format!("{name}-b");
-    let ours =
-        |path: &PathBuf| path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix));
-    let paths = listed.into_iter().map(|listed| listed.path).filter(ours);
-    // As it was named, not as it was searched for.
-    paths.filter_map(|path| Some(run.with_file_name(path.file_name().map(OsString::from)?))).collect()
 }
 
 /// The directory that holds `path` where that is a file, as for [`Run::open`].

@@ -6,7 +6,7 @@ use crate::live::Busy;
 use crate::print::Output;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use thalweg_store::{RunInfo, SalvageError, Salvaged, StoreError};
+use thalweg_store::{RunInfo, SalvageError, Salvaged, StoreError, parts_of};
 use thalweg_text::{count, many, plain, wrapped};
 
 #[derive(Debug, clap::Args)]
@@ -15,7 +15,8 @@ Kept is every record that is whole: of runs with bad blocks, cut segments, lost 
 footers or missing segment files, and of runs whose writer died. An event that lacks \
 fragments it had is kept as INCOMPLETE, with what is there of it. The new run is \
 INCOMPLETE, its reasons say what was left behind, and `thalweg verify` finds nothing \
-wrong with it. RUN itself is only read.
+wrong with it. RUN itself is only read. Of a run of several builders, run-000042, what \
+each of them wrote is salvaged by itself.
 
 Exit code: 0, also where RUN is intact and nothing was written; 1 where it cannot be \
 read, or the new run cannot be written; 2 where there is no such run, where it is \
@@ -31,30 +32,47 @@ pub(crate) struct Options {
 
 pub(super) fn salvage(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     let Options { run, to } = options;
-    let run = &inside(run);
+    let whole = &inside(run);
+    let to = match to {
+        Some(to) => to.clone(),
+        None => beside(whole)?,
+    };
+    let parts = parts_of(whole);
+    if parts.is_empty() {
+        one(options, whole, &to, json, out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Of several builders, what each of them wrote: `run-000042-b1` to `DIR-b1`.
+    let named = whole.file_name().unwrap_or_default().as_encoded_bytes().len();
+    for part in &parts {
+        let name = part.file_name().unwrap_or_default().to_string_lossy();
+        let mut to_part = to.clone().into_os_string();
+        to_part.push(name.get(named..).unwrap_or_default());
+        one(options, part, Path::new(&to_part), json, out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Salvages the run, or what one builder wrote of it, in this directory.
+fn one(options: &Options, run: &Path, to: &Path, json: bool, out: &mut Output) -> Result<(), Failure> {
     if let Err(error @ StoreError::NotARun(_)) = RunInfo::read(run) {
         return Err(explain(&options.run, &error));
     }
-    let to = match to {
-        Some(to) => to.clone(),
-        None => beside(run)?,
-    };
     let busy = Busy::new(format!("salvaging {}", run.display()));
-    let salvaged = thalweg_store::salvage(run, &to).map_err(|error| match error {
+    let salvaged = thalweg_store::salvage(run, to).map_err(|error| match error {
         SalvageError::Store(error) => explain(run, &error),
         SalvageError::Exists(_) | SalvageError::BeingWritten(_) => Failure::usage(error),
         SalvageError::Unsound { .. } => Failure::broken(error),
     })?;
     drop(busy);
     match (&salvaged, json) {
-        (_, true) => out.json(&serde_json::json!({ "run": run, "salvaged": salvaged }))?,
-        (Some(salvaged), false) => out.text(&text(run, salvaged))?,
+        (_, true) => out.json(&serde_json::json!({ "run": run, "salvaged": salvaged })),
+        (Some(salvaged), false) => out.text(&text(run, salvaged)),
         (None, false) => {
             let run = plain(&run.display().to_string()).into_owned();
-            out.text(&format!("{run}: intact, and needs no salvage; nothing was written\n"))?;
+            out.text(&format!("{run}: intact, and needs no salvage; nothing was written\n"))
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Where a run goes that is not told where: under its own name, so that `thalweg ls` shows it there.

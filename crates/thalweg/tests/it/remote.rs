@@ -12,9 +12,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Instant;
-use thalweg_remote::{Options, is_url, open_run};
+use thalweg_remote::{Options, Resource, Server, is_url, open_run};
 use thalweg_skip::skipped;
-use thalweg_store::Run;
+use thalweg_store::{End, Followed, Run};
 
 /// A stretch of network that stands still when so many bytes have passed in one direction.
 struct Gate {
@@ -442,4 +442,93 @@ fn a_run_is_fetched_and_sent_on_while_it_is_being_recorded() {
     assert_same(&system.run_directory(), &second);
     check_intact(&copy);
     check_intact(&second);
+}
+
+#[test]
+fn a_run_of_two_builders_is_one_here_and_there() {
+    let system = System::new(&Plan { builders: 2, run: "number = 1", source: "rate = 500.0", ..PLAN });
+    let mut recording = system.run();
+    recording.wait_for("recording");
+    let machines = Machines::new();
+    let (run_path, copy) = (system.path("runs/run-000001"), machines.here.join("run-000001"));
+    let deadline = Instant::now() + TIMEOUT;
+    while thalweg_store::parts_of(&run_path).len() < 2 {
+        assert!(Instant::now() < deadline);
+        thread::yield_now();
+    }
+    let served = Served::start(&system.path("runs"), &[]);
+    let url = served.url("runs/1");
+    let fetching = start(&["pull", "--follow", &url], &[&machines.here]);
+    await_events(&run_path, 300);
+    recording.interrupt();
+    let report = recording.finish().report(0);
+    let built = number(&report, "/events/built");
+    let fetched = fetching.finish().report(0);
+    assert_eq!(fetched["runs"].as_array().map(Vec::len), Some(2), "{fetched:#}");
+    for part in ["run-000001-b0", "run-000001-b1"] {
+        assert_same(&system.path("runs").join(part), &machines.here.join(part));
+    }
+
+    let (here, there) = (Run::open(&copy).unwrap(), open_run(&url, &Options::default()).unwrap());
+    assert_eq!((here.len(), there.len(), here.info()), (built, built, there.info()));
+    assert_eq!(there.path(), Path::new(&url));
+    for (number, (one, other)) in (0..).zip(here.events().zip(there.events())) {
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert_eq!((one.id.0, other.id.0), (number, number));
+        assert!(one.fragments.iter().zip(&other.fragments).all(|(one, other)| one.payload() == other.payload()));
+    }
+    let again = run(&["pull", "--verify", &url], &[&machines.here]).report(0);
+    assert_eq!((number(&again, "/files"), number(&again, "/same_files")), (0, 4), "{again:#}");
+    assert_eq!(again["to"], machines.here.join("run-000001").display().to_string());
+
+    // Events of both parts in one answer, and a page that leads to each of them.
+    let server = |path: &str| Server::new(&served.url(path), &Options::default()).unwrap();
+    let get = |path: &str, query: (&str, &str)| {
+        let bytes = server("").read(Resource { path, query: &[query] }, .., None).unwrap();
+        String::from_utf8(bytes).unwrap()
+    };
+    let json = ("format", "json");
+    let events: serde_json::Value = serde_json::from_str(&get("runs/1/events/10..14", json)).unwrap();
+    let ids: Vec<u64> = events["events"].as_array().unwrap().iter().map(|event| number(event, "/event")).collect();
+    assert_eq!(ids, [10, 11, 12, 13]);
+    let html = ("format", "html");
+    let page = get("runs/1/", html);
+    assert!(page.contains("COMPLETE") && page.contains("href=\"../1-b1/\""), "{page}");
+    assert!(get("runs/1-b1/", html).contains("00000.seg"));
+    assert_eq!(server("run-000001").list("").unwrap().parts, ["run-000001-b0", "run-000001-b1"]);
+}
+
+#[test]
+fn who_follows_a_run_whose_recorder_dies_comes_to_an_end() {
+    let system = System::new(&Plan { source: "rate = 500.0", builder: QUICK, ..PLAN });
+    let builder = system.builder();
+    let sources = system.sources(0..3);
+    let directory = system.run_directory();
+    let deadline = Instant::now() + TIMEOUT;
+    while !directory.join("run.json").exists() {
+        assert!(Instant::now() < deadline);
+        thread::yield_now();
+    }
+    let machines = Machines::new();
+    let served = Served::start(&system.path("runs"), &[]);
+    let fetching = start(&["pull", "--follow", &served.url("runs/1")], &[&machines.here]);
+    let reading = start(&["cat", "--follow", directory.to_str().unwrap()], &[]);
+    let mut elsewhere = open_run(&served.url("runs/1"), &Options::default()).unwrap().follow().unwrap();
+    await_events(&directory, 100);
+    builder.kill();
+    let fetched = fetching.finish().report(0);
+    let copy = machines.here.join("run-000001");
+    assert_eq!(fetched["abandoned"], serde_json::json!([copy]));
+    let read = reading.finish();
+    assert!(read.succeeded().stderr.contains("its writer died"), "{read:?}");
+    let end = loop {
+        if let Followed::End(end) = elsewhere.next(TIMEOUT).unwrap() {
+            break end;
+        }
+    };
+    assert_eq!(end, End::WriterGone);
+    assert_eq!(Run::open(&copy).unwrap().len(), Run::open(&directory).unwrap().len());
+    for source in sources {
+        source.kill();
+    }
 }

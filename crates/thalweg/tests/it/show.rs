@@ -280,8 +280,13 @@ fn builders_of_one_run_are_judged_together() {
     assert!(said.out.starts_with("run 1, builder 1 of 2: COMPLETE\n"), "{said:?}");
     let said = thalweg(&directory, "cat runs/run-000001-b1 --event 2");
     assert!(said.refused().contains("of builder 1 of 2"), "{said:?}");
-    let said = thalweg(&directory, "cat runs/run-000001");
-    assert!(said.refused().contains("name one, such as runs/run-000001-b0"), "{said:?}");
+    let said = thalweg(&directory, "cat runs/run-000001 --event 4..8");
+    let events: Vec<&str> = said.out.lines().filter(|line| line.starts_with("event ")).collect();
+    assert_eq!(events, ["event 4", "event 5", "event 6", "event 7"], "{said:?}");
+    let said = thalweg(&directory, "ls runs --json").json();
+    assert_eq!((said["runs"].as_array().unwrap().len(), &said["runs"][0]["events"]), (1, &built), "{said}");
+    assert_eq!((&said["runs"][0]["path"], &said["runs"][0]["builders"]), (&json!("runs/run-000001"), &json!(2)));
+    assert!(thalweg(&directory, "salvage runs/run-000001").out.contains("run-000001-b1: intact, and needs no salvage"));
 
     // A builder whose directory is lost is missed as soon as the whole run is meant.
     std::fs::remove_dir_all(directory.path().join("runs/run-000001-b1")).unwrap();
@@ -289,6 +294,15 @@ fn builders_of_one_run_are_judged_together() {
     let said = thalweg(&directory, "verify runs/run-000001");
     assert!(said.out.contains("\nrun 1, only builder 0 of 2: INCOMPLETE, intact\n"), "{said:?}");
     assert_eq!(said.code, 1);
+    let said = thalweg(&directory, "cat runs/run-000001 --json");
+    assert!(said.err.contains("what builder 1 of 2 wrote is not here"), "{said:?}");
+    let said = thalweg(&directory, "ls runs --json").json();
+    assert_eq!(said["runs"][0]["state"], "INCOMPLETE");
+    // Its number is not free for a run of another count of builders.
+    topology["builder"].as_array_mut().unwrap().pop();
+    std::fs::write(directory.path().join("one.toml"), topology.to_string()).unwrap();
+    let said = thalweg(&directory, "run one.toml");
+    assert!(said.err.contains("runs/run-000001-b0 exists already"), "{said:?}");
 }
 
 #[test]
@@ -403,9 +417,10 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
     An OPEN run is being written (live), or its writer died: the state says which,
     where the file system can tell. What its run.json does not know yet is shown as
     '-', and its bytes include space that is set aside for what comes. Behind the
-    number of events stands in brackets how many of them are incomplete. A run that
-    cannot be read is listed as BROKEN, and one whose files are not what its
-    run.json says as DAMAGED, with the reason below; `thalweg verify` reads them.
+    number of events stands in brackets how many of them are incomplete. What
+    several builders wrote is one run. A run that cannot be read is listed as
+    BROKEN, and one whose files are not what its run.json says as DAMAGED, with the
+    reason below; `thalweg verify` reads them.
 
     Exit code: 0; 2 where there is no such directory.
     ");
@@ -489,7 +504,8 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
     footers or missing segment files, and of runs whose writer died. An event that
     lacks fragments it had is kept as INCOMPLETE, with what is there of it. The new
     run is INCOMPLETE, its reasons say what was left behind, and `thalweg verify`
-    finds nothing wrong with it. RUN itself is only read.
+    finds nothing wrong with it. RUN itself is only read. Of a run of several
+    builders, run-000042, what each of them wrote is salvaged by itself.
 
     Exit code: 0, also where RUN is intact and nothing was written; 1 where it
     cannot be read, or the new run cannot be written; 2 where there is no such run,
@@ -501,8 +517,8 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
     Usage: thalweg cat [OPTIONS] <RUN>
 
     Arguments:
-      <RUN>  A run's directory, such as runs/run-000042; of several builders' runs,
-             that of one builder
+      <RUN>  A run's directory, such as runs/run-000042; runs/run-000042-b1 is what
+             one of several builders wrote
 
     Options:
           --event <E|A..B>   Only this event, or those from A on and before B; A or

@@ -1,0 +1,257 @@
+//! Reads what one builder writes of a run, while it is being written.
+
+use super::{End, Followed};
+use crate::event::{Assembler, Event, Fragment, Located};
+use crate::files::Files;
+use crate::format::{Closing, EventStatus, FormatError};
+use crate::part::{one_of_each, trusted_footer};
+use crate::segment::segment_name;
+use crate::walk::{Depth, Expected, Step, Walk};
+use crate::{RunInfo, RunState, StoreError, WriterLife};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use thalweg_wire::EventId;
+
+/// The events that one builder closes, in that order.
+#[derive(Debug)]
+pub(super) struct FollowPart {
+    files: Files,
+    info: RunInfo,
+    segment: u32,
+    walk: Option<Walk>,
+    /// The next block's number.
+    block: u64,
+    assembler: Assembler,
+    closed: VecDeque<Closing>,
+    /// Set once nobody writes any more: what is there is all there will be.
+    over: Option<End>,
+    /// Set once the end was told, or an error that nothing can follow.
+    done: bool,
+}
+
+impl FollowPart {
+    pub(super) fn read(files: Files) -> Result<Self, StoreError> {
+        let info = files.info()?;
+        Ok(Self {
+            files,
+            info,
+            segment: 0,
+            walk: None,
+            block: 0,
+            assembler: Assembler::default(),
+            closed: VecDeque::new(),
+            over: None,
+            done: false,
+        })
+    }
+
+    /// What `run.json` said when it was last read.
+    pub(super) fn info(&self) -> &RunInfo {
+        &self.info
+    }
+
+    /// The next event, if there is one by now.
+    ///
+    /// # Errors
+    /// As [`Follow::next`](super::Follow::next).
+    pub(super) fn look(&mut self) -> Result<Followed, StoreError> {
+        loop {
+            if let Some((event, status)) = self.take_closed() {
+                return self.assemble(event, status).map(Followed::Event);
+            }
+            if self.done {
+                return Ok(Followed::End(self.over.unwrap_or(End::Finished)));
+            }
+            if self.advance()? {
+                continue;
+            }
+            if let Some(end) = self.over {
+                self.done = true;
+                let blocks = self.info.totals.blocks.saturating_sub(self.block);
+                if end == End::Finished && blocks > 0 {
+                    return Err(StoreError::Missing { path: self.files.path().to_owned(), blocks });
+                }
+                return Ok(Followed::End(end));
+            }
+            // Once it is over, what came meanwhile is read; then there is nothing more.
+            self.over = self.look_for_end()?;
+            if self.over.is_none() {
+                return Ok(Followed::Quiet);
+            }
+        }
+    }
+
+    /// Whether it has the next event without looking at the files.
+    pub(super) fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
+    /// Its files, wherever they are.
+    pub(super) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Skips the events that are closed already, without reading them.
+    pub(super) fn skip_to_now(&mut self) -> Result<(), StoreError> {
+        loop {
+            // Also those of a block that was taken in before.
+            while let Some((event, _)) = self.take_closed() {
+                self.assembler.close(event);
+            }
+            if !self.advance()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes in the next block; false where there is none yet.
+    fn advance(&mut self) -> Result<bool, StoreError> {
+        let walk = match &mut self.walk {
+            Some(walk) => walk,
+            None => {
+                let file = match self.files.segment(self.segment, 0) {
+                    Err(error) if is_not_there(&error) => return self.skip_segment(),
+                    Err(StoreError::NotAFile(_)) if self.over.is_none() => return Ok(false),
+                    Err(error @ StoreError::NotAFile(_)) => {
+                        self.segment = self.segment.saturating_add(1);
+                        return Err(error);
+                    }
+                    file => Arc::new(file?),
+                };
+                self.walk.insert(Walk::open(file, &self.info, Depth::Whole)?)
+            }
+        };
+        let expected = Expected { run: self.info.run, builder: self.info.builder, block: self.block };
+        let at = walk.at();
+        let step = match walk.step(expected) {
+            // Elsewhere, the first read tells that a segment is not there yet.
+            Err(error) if is_not_there(&error) => return self.skip_segment(),
+            step => step?,
+        };
+        match step {
+            Step::Block(place) => {
+                self.block += 1;
+                let place = Arc::new(place);
+                self.assembler.add(&place);
+                for closing in place.closings() {
+                    self.closed.push_back(closing.map_err(|error| place.error(error))?);
+                }
+                Ok(true)
+            }
+            Step::Footer(footer) => {
+                // What was closed by a block that is missing, it knows; all else was given out already.
+                for closing in footer.closings {
+                    let left = self.assembler.of(&closing).into_iter();
+                    self.closed.extend(left.map(|first| Closing { first, count: 1, ..closing }));
+                }
+                self.walk = None;
+                self.segment += 1;
+                Ok(true)
+            }
+            // Of a block that is being written any part may be there.
+            Step::Stop(error) => match self.over {
+                None => Ok(false),
+                Some(End::WriterGone) => self.pass(at, error),
+                Some(End::Finished) => self.pass_by(at, error),
+            },
+        }
+    }
+
+    /// Goes on behind a segment of a finished run that is not there, if there are others; false where none is to be
+    /// expected.
+    fn skip_segment(&mut self) -> Result<bool, StoreError> {
+        let is_over = self.over == Some(End::Finished);
+        let next = if is_over { self.segments()?.find(|number| *number > self.segment) } else { None };
+        self.walk = None;
+        self.segment = next.unwrap_or(self.segment);
+        Ok(next.is_some())
+    }
+
+    /// Goes on where the writer died: behind a damaged block of a segment that was closed, and to the next segment if
+    /// no block is missing in between.
+    fn pass(&mut self, offset: u64, error: FormatError) -> Result<bool, StoreError> {
+        let file = self.files.segment(self.segment, 0)?;
+        let footer = trusted_footer(&file, &self.info).map_err(StoreError::io("reading", file.path()))?;
+        if footer.is_some_and(|(first, footer)| (first..footer.next_block).contains(&self.block)) {
+            return self.pass_by(offset, error);
+        }
+        let Some(next) = self.segments()?.find(|number| *number == self.segment + 1) else { return Ok(false) };
+        let is_end = matches!(error, FormatError::Blank | FormatError::Short(0));
+        let goes_on = is_end || {
+            let file = self.files.segment(next, 0)?;
+            file.begins_with(self.expected()).map_err(StoreError::io("reading", file.path()))?
+        };
+        if goes_on {
+            self.walk = None;
+            self.segment = next;
+        }
+        Ok(goes_on)
+    }
+
+    /// Goes on behind a place in a finished run where no block is, as [`Part`](crate::Part) does. That blocks are missing
+    /// is an error, once.
+    fn pass_by(&mut self, offset: u64, error: FormatError) -> Result<bool, StoreError> {
+        let is_end = matches!(error, FormatError::Blank | FormatError::Short(0));
+        let path = self.files.path().join(segment_name(self.segment));
+        let expected = self.expected();
+        if let Some(number) = self.walk.as_mut().map_or(Ok(None), |walk| walk.skip(expected))? {
+            self.block = number;
+            return Err(StoreError::Format { path, offset, error });
+        }
+        self.walk = None;
+        let next = self.segments()?.find(|number| *number > self.segment);
+        self.segment = next.unwrap_or(self.segment.saturating_add(1));
+        // What is missing at the end is told there. A footer that the writer could not write is not missed.
+        let told_later = next.is_none() && self.info.totals.blocks > self.block;
+        match told_later || is_end && self.info.state == RunState::Incomplete {
+            true => Ok(true),
+            false => Err(StoreError::Format { path, offset, error }),
+        }
+    }
+
+    fn expected(&self) -> Expected {
+        Expected { run: self.info.run, builder: self.info.builder, block: self.block }
+    }
+
+    /// The numbers of the segments, in ascending order.
+    fn segments(&self) -> Result<impl Iterator<Item = u32> + use<>, StoreError> {
+        Ok(self.files.segments()?.into_iter().map(|(number, _)| number))
+    }
+
+    fn take_closed(&mut self) -> Option<(EventId, EventStatus)> {
+        let closing = self.closed.front_mut()?;
+        let taken = (closing.first, closing.status);
+        if closing.count <= 1 {
+            self.closed.pop_front();
+        } else {
+            closing.first = EventId(closing.first.0 + closing.stride);
+            closing.count -= 1;
+        }
+        Some(taken)
+    }
+
+    fn assemble(&mut self, id: EventId, status: EventStatus) -> Result<Event, StoreError> {
+        let located = self.assembler.close(id);
+        let find = |located: &Located| Fragment::find(&located.block, &located.entry);
+        let fragments = located.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        one_of_each(&fragments, &self.info.source_ids(), id, self.files.path())?;
+        Ok(Event { id, status, fragments })
+    }
+
+    /// Whether the run has ended, in which case everything has to be looked at once more.
+    fn look_for_end(&mut self) -> Result<Option<End>, StoreError> {
+        // The lock before the state: a writer that finishes in between is not taken for one that died.
+        let life = self.files.writer();
+        self.info = self.files.info()?;
+        Ok(match (self.info.state, life) {
+            (RunState::Open, WriterLife::Gone) => Some(End::WriterGone),
+            (RunState::Open, _) => None,
+            _ => Some(End::Finished),
+        })
+    }
+}
+
+fn is_not_there(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
+}

@@ -1,0 +1,734 @@
+//! Reads what one builder wrote of a run: finds its blocks, and the events in them.
+
+use crate::event::{Fragment, PartIds, ReadBlock, is_whole};
+use crate::files::{Files, RunFiles, SegmentFile};
+use crate::format::{
+    Closing, EventStatus, Footer, FooterEntry, FormatError, FragmentEntry, MAX_BLOCK_LEN, TRAILER_LEN, Trailer,
+};
+use crate::info::FILE_NAME;
+use crate::places::Places;
+use crate::segment::segment_name;
+use crate::stored::StoredBlock;
+use crate::walk::{Depth, Expected, Step, Walk};
+use crate::{Event, Mapping, Problem, ProblemKind, RunInfo, RunState, StoreError, WriterLife};
+use serde::Serialize;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use thalweg_wire::{EventId, SourceId};
+
+/// What one builder wrote of a run, open for reading: all of it where there is one builder. It shows what was there when
+/// it was opened.
+#[derive(Debug)]
+pub struct Part {
+    files: Files,
+    writer: Option<WriterLife>,
+    opened: Arc<Opened>,
+    sources: Vec<SourceId>,
+    by_event: Reach,
+    closings: Arc<[Closing]>,
+    by_closing: Reach,
+    places: OnceLock<Places>,
+    segments: u32,
+    bytes: u64,
+    recovery: Option<Recovery>,
+    problems: Vec<Problem>,
+    lost_blocks: u64,
+}
+
+/// A run's blocks, shared with the threads that read ahead.
+#[derive(Debug)]
+struct Opened {
+    info: RunInfo,
+    blocks: Vec<StoredBlock>,
+    tables: Mutex<Tables>,
+}
+
+/// Where reading had to stop, in a run that was not ended.
+#[derive(Debug, Clone, Serialize)]
+pub struct Recovery {
+    /// Data blocks in front of that place; all of them can be read.
+    pub blocks: u64,
+    /// The segment, by its file name.
+    pub segment: String,
+    /// Bytes of it that can be read.
+    pub offset: u64,
+    /// What is there instead of a block.
+    pub found: String,
+    /// Whether there is simply no more, as after a writer that died: not a trace of damage.
+    pub is_end: bool,
+}
+
+impl Part {
+    /// Opens it by its directory, or by any path inside it. Each segment that was closed is opened by its footer;
+    /// one that was not is read and checked block by block. Of a run that was ended, what is damaged or missing costs
+    /// itself only, and [`problems`](Self::problems) names it; one that is open counts up to the first block that is
+    /// not whole.
+    ///
+    /// # Errors
+    /// Where there is no run, or its `run.json` or a segment cannot be read. Damage in a segment is no error.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Self::read(Files::here(path.as_ref()))
+    }
+
+    /// Opens one whose files are elsewhere. Of a segment that was closed only the footer is fetched, of one that was
+    /// not the blocks' headers and tables; a block is fetched, and checked, when it is used, and the one behind it
+    /// meanwhile where events are read in order. The last 128 MiB of blocks are kept.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_at(files: Arc<dyn RunFiles>) -> Result<Self, StoreError> {
+        Self::read(Files::Elsewhere(files))
+    }
+
+    /// Opens it with all that is whole of it, also of one that was not ended: what lies behind a place where no
+    /// block is, which nobody else may count on.
+    pub(crate) fn open_in_pieces(path: &Path) -> Result<Self, StoreError> {
+        Self::read_as(Files::here(path), RunState::Incomplete)
+    }
+
+    fn read(files: Files) -> Result<Self, StoreError> {
+        Self::read_as(files, RunState::Open)
+    }
+
+    /// Reads a run; one that is open as if it was in state `open`.
+    fn read_as(files: Files, open: RunState) -> Result<Self, StoreError> {
+        // The state first: a run that ends while its segments are read is read as one that is open.
+        let info = files.info()?;
+        let writer = (info.state == RunState::Open).then(|| files.writer());
+        let state = if info.state == RunState::Open { open } else { info.state };
+        let segments = files.segments()?;
+        let mut found = Found::new(&info, state);
+        let mut opened = segments.iter().map(|(number, length)| (*number, files.segment(*number, *length))).peekable();
+        while let Some((number, file)) = opened.next() {
+            let next = opened.peek().and_then(|(_, file)| file.as_ref().ok());
+            let goes_on = match file {
+                Ok(file) => found.read_segment(&Arc::new(file), number, next)?,
+                Err(StoreError::NotAFile(_)) => found.no_file(number, "this is not a file"),
+                Err(error) => return Err(error),
+            };
+            if !goes_on {
+                break;
+            }
+        }
+        let Found { blocks, mut closings, bytes, recovery, problems, lost_blocks, .. } = found.end();
+        closings.sort_by_key(|closing| closing.first);
+        let by_event = Reach::new(blocks.iter().map(StoredBlock::range));
+        let by_closing = Reach::new(closings.iter().map(|closing| (closing.first, closing.last())));
+        let segments = u32::try_from(segments.len()).unwrap_or(u32::MAX);
+        let closings = closings.into();
+        let sources = info.source_ids();
+        let opened = Arc::new(Opened { info, blocks, tables: Mutex::default() });
+        Ok(Self {
+            files,
+            writer,
+            opened,
+            sources,
+            by_event,
+            closings,
+            by_closing,
+            places: OnceLock::new(),
+            segments,
+            bytes,
+            recovery,
+            problems,
+            lost_blocks,
+        })
+    }
+
+    /// The run's directory; what messages call it, where that is elsewhere.
+    pub fn path(&self) -> &Path {
+        self.files.path()
+    }
+
+    /// The name of its directory, in which messages of a whole run name its files.
+    pub(crate) fn name(&self) -> String {
+        self.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// What its `run.json` says.
+    pub fn info(&self) -> &RunInfo {
+        &self.opened.info
+    }
+
+    /// Whether it was being written when it was opened; nothing for a run that had ended.
+    pub fn writer(&self) -> Option<WriterLife> {
+        self.writer
+    }
+
+    /// Of a run that was not ended, where reading had to stop; nothing where the last segment ends with its footer.
+    pub fn recovery(&self) -> Option<&Recovery> {
+        self.recovery.as_ref()
+    }
+
+    /// What is wrong with it as far as opening it tells: blocks and segments that are missing, footers that are, and
+    /// what its `run.json` cannot say. What is wrong inside a block, reading it tells, and [`verify`](crate::verify).
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// How many blocks are known to be missing.
+    pub fn lost_blocks(&self) -> u64 {
+        self.lost_blocks
+    }
+
+    /// The sources that each event has a record of, in ascending order.
+    pub(crate) fn sources(&self) -> &[SourceId] {
+        &self.sources
+    }
+
+    /// How many events it has, complete or not.
+    pub fn len(&self) -> u64 {
+        self.closings.iter().fold(0, |sum, closing| sum.saturating_add(closing.count.into()))
+    }
+
+    /// Whether the events and blocks are here that `run.json` says were written, where it says so: of a run that has
+    /// ended.
+    pub fn is_whole(&self) -> bool {
+        let RunInfo { state, totals, .. } = self.info();
+        let is_here = totals.events <= self.len() && totals.blocks <= self.blocks().len() as u64;
+        *state == RunState::Open || is_here
+    }
+
+    /// Whether it has no event.
+    pub fn is_empty(&self) -> bool {
+        self.closings.is_empty()
+    }
+
+    /// How many segment files it has.
+    pub fn segments(&self) -> u32 {
+        self.segments
+    }
+
+    /// Bytes in its data blocks.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Its data blocks, in the order of the files.
+    pub fn blocks(&self) -> &[StoredBlock] {
+        &self.opened.blocks
+    }
+
+    /// Its closings, in ascending order of their first events.
+    pub fn closings(&self) -> &[Closing] {
+        &self.closings
+    }
+
+    /// The numbers of its events, in ascending order, from event `first` on, whether there is one of this number or not.
+    pub(crate) fn event_ids_from(&self, first: EventId) -> PartIds {
+        PartIds::new(Arc::clone(&self.closings), first)
+    }
+
+    /// The number of the event that has so many in front of it, in ascending order; nothing where there are no more.
+    pub fn nth_event(&self, place: u64) -> Option<EventId> {
+        self.places().nth(&self.closings, place)
+    }
+
+    /// How many of its events come before number `id`, whether there is an event of this number or not.
+    pub fn events_before(&self, id: EventId) -> u64 {
+        id.0.checked_sub(1).map_or(0, |last| self.places().through(&self.closings, EventId(last)))
+    }
+
+    fn places(&self) -> &Places {
+        self.places.get_or_init(|| Places::new(&self.closings))
+    }
+
+    /// How an event was closed; nothing where it was not.
+    pub fn status(&self, id: EventId) -> Option<EventStatus> {
+        let mut candidates = self.by_closing.around(id).map(|place| &self.closings[place]);
+        candidates.find(|closing| closing.contains(id)).map(|closing| closing.status)
+    }
+
+    /// The fragments of an event that is known to be closed. The first time that a block is touched, its CRC is
+    /// checked.
+    ///
+    /// # Errors
+    /// Where it has not exactly one record of each source in the blocks that can be read.
+    pub fn read_event(&self, id: EventId, status: EventStatus) -> Result<Event, StoreError> {
+        let mut fragments = Vec::with_capacity(self.info().sources.len());
+        let mut damaged = None;
+        for place in self.by_event.around(id) {
+            if self.blocks()[place].range().1 < id {
+                continue;
+            }
+            let Table { block, entries } = match self.opened.table(place) {
+                Ok(table) => table,
+                // It may have nothing of the event: that its range reaches the event says no more.
+                Err(error @ StoreError::Format { .. }) => {
+                    damaged = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let from = entries.partition_point(|entry| entry.event < id);
+            for entry in entries[from..].iter().take_while(|entry| entry.event == id) {
+                fragments.push(Fragment::find(&block, entry)?);
+            }
+        }
+        fragments.sort_by_key(|fragment| fragment.header.source);
+        one_of_each(&fragments, &self.sources, id, self.path()).map_err(|error| damaged.unwrap_or(error))?;
+        Ok(Event { id, status, fragments })
+    }
+
+    /// Its files, wherever they are.
+    pub(crate) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Has the disk begin to read a block that was not read yet, and those behind it where the whole run is gone
+    /// through.
+    pub(crate) fn prefetch(&self, place: usize, in_order: bool) {
+        self.opened.prefetch(place, in_order);
+    }
+}
+
+/// An error where an event has not exactly one record of each source. `fragments` are in ascending order of sources,
+/// and so are `sources`.
+pub(crate) fn one_of_each(
+    fragments: &[Fragment],
+    sources: &[SourceId],
+    event: EventId,
+    path: &Path,
+) -> Result<(), StoreError> {
+    if is_whole(fragments.iter().map(|fragment| fragment.header.source), sources) {
+        return Ok(());
+    }
+    let (found, expected) = (fragments.len(), sources.len());
+    Err(StoreError::Event { path: path.to_owned(), event: event.0, found, expected })
+}
+
+impl Opened {
+    /// A block, and its fragment table in ascending order of events.
+    fn table(self: &Arc<Self>, place: usize) -> Result<Table, StoreError> {
+        let mut tables = self.tables();
+        let is_first_touch = tables.last.replace(place) != Some(place);
+        let known = tables.known.get(&place).cloned();
+        if let (Some(table), false) = (&known, is_first_touch) {
+            return Ok(table.clone());
+        }
+        let in_order = place == 0 || tables.known.contains_key(&(place - 1));
+        let is_next_known = tables.known.contains_key(&(place + 1));
+        drop(tables);
+        if in_order && !is_next_known {
+            self.fetch_ahead(place + 1);
+        }
+        if let Some(table) = known {
+            return Ok(table);
+        }
+        self.prefetch(place, in_order);
+        self.read_table(place)
+    }
+
+    fn read_table(&self, place: usize) -> Result<Table, StoreError> {
+        let block = self.blocks[place].read(&self.info)?;
+        let mut entries: Vec<FragmentEntry> = block.header.fragment_entries(block.bytes()).collect();
+        entries.sort_unstable();
+        let table = Table { block: Arc::new(block), entries: entries.into() };
+        self.tables().insert(place, &table);
+        Ok(table)
+    }
+
+    /// Has the disk begin to read a block that is here.
+    fn prefetch(&self, place: usize, in_order: bool) {
+        let ahead = if in_order { PREFETCH } else { 0 };
+        let end = (place + ahead).min(self.blocks.len() - 1);
+        for block in &self.blocks[place..=end] {
+            block.prefetch(self.info.recorder.block_size);
+        }
+    }
+
+    /// Begins to fetch a block that is elsewhere. When it is asked for meanwhile, that waits for what is under way.
+    fn fetch_ahead(self: &Arc<Self>, place: usize) {
+        if self.blocks.get(place).is_some_and(StoredBlock::to_fetch_ahead) {
+            let opened = Arc::clone(self);
+            let fetch = move || {
+                // Where it fails it is fetched again when it is asked for: that tells the error.
+                let _ = opened.read_table(place);
+                opened.blocks[place].fetched_ahead();
+            };
+            let _ = thread::Builder::new().name("read ahead".to_owned()).spawn(fetch);
+        }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What was found in the segments so far.
+#[derive(Debug)]
+struct Found<'a> {
+    info: &'a RunInfo,
+    /// Of a run that was ended, what is behind a place without a block counts.
+    state: RunState,
+    /// The number of the block that comes next.
+    due: u64,
+    /// The segment that comes next.
+    next_segment: u32,
+    blocks: Vec<StoredBlock>,
+    closings: Vec<Closing>,
+    bytes: u64,
+    recovery: Option<Recovery>,
+    problems: Vec<Problem>,
+    lost_blocks: u64,
+    /// What was met since the last block; the number of the next tells what is missing there.
+    trouble: Option<Trouble>,
+}
+
+/// Something else than the block that was due.
+#[derive(Debug)]
+struct Trouble {
+    file: String,
+    /// Where in the file; nothing where the file itself cannot be read.
+    offset: Option<u64>,
+    found: String,
+    /// Whether there is simply no more.
+    is_end: bool,
+}
+
+impl<'a> Found<'a> {
+    fn new(info: &'a RunInfo, state: RunState) -> Self {
+        let mut found = Self {
+            info,
+            state,
+            due: 0,
+            next_segment: 0,
+            blocks: Vec::new(),
+            closings: Vec::new(),
+            bytes: 0,
+            recovery: None,
+            problems: Vec::new(),
+            lost_blocks: 0,
+            trouble: None,
+        };
+        for text in info.contradictions() {
+            found.contradiction(text);
+        }
+        found
+    }
+
+    fn expected(&self) -> Expected {
+        Expected { run: self.info.run, builder: self.info.builder, block: self.due }
+    }
+
+    /// Adds a segment; false where those behind it do not count.
+    fn read_segment(
+        &mut self,
+        file: &Arc<SegmentFile>,
+        number: u32,
+        next: Option<&SegmentFile>,
+    ) -> Result<bool, StoreError> {
+        let info = self.info;
+        self.begin(number);
+        // Of a file elsewhere that is being written, only reading tells where it ends; and it has no footer yet.
+        let is_growing = next.is_none() && info.state == RunState::Open && file.here().is_none();
+        if !is_growing && self.read_by_footer(file).map_err(StoreError::io("reading", file.path()))? {
+            return Ok(true);
+        }
+        let (first, first_closing) = (self.blocks.len(), self.closings.len());
+        let mut walk = Walk::open(Arc::clone(file), info, Depth::Tables)?;
+        loop {
+            let at = walk.at();
+            match walk.step(self.expected())? {
+                Step::Block(place) => {
+                    self.arrived(self.due);
+                    // A closing that makes no sense passed the block's CRC: the writer's fault, which `verify` reports.
+                    self.closings.extend(place.closings().flatten());
+                    let entry = FooterEntry::new(place.offset, self.due, place.header.fragment_entries(place.bytes()));
+                    self.blocks.push(match file.here() {
+                        Some(_) => StoredBlock::checked(place.mapping, &entry),
+                        None => StoredBlock::elsewhere(file, &entry, walk.at()),
+                    });
+                    self.bytes += u64::from(place.header.length);
+                    self.due += 1;
+                }
+                Step::Footer(footer) => {
+                    self.arrived(self.due);
+                    // What the blocks said that are missing, it knows.
+                    if footer.blocks.len() > self.blocks.len() - first {
+                        self.closings.truncate(first_closing);
+                        self.closings.extend_from_slice(&footer.closings);
+                    }
+                    let left = file.length().map_err(StoreError::io("reading", file.path()))?.saturating_sub(walk.at());
+                    let found = match left {
+                        0 if self.agrees(&footer, first) => return Ok(true),
+                        0 => "its tables name other blocks than the segment has".to_owned(),
+                        left => format!("{left} bytes follow on it that do not belong there"),
+                    };
+                    self.in_trouble(segment_name(number), Some(at), format!("a footer, and {found}"), false);
+                    return Ok(true);
+                }
+                Step::Stop(error) => {
+                    let is_end = matches!(error, FormatError::Blank | FormatError::Short(0));
+                    let name = segment_name(number);
+                    if self.state == RunState::Open {
+                        let begins = |next: &SegmentFile| next.begins_with(self.expected());
+                        // A writer that began the next segment before it could close this one left no gap: the numbers
+                        // go on there, whatever is here.
+                        let reading = StoreError::io("reading", file.path());
+                        let goes_on = is_end && next.is_some() || next.map_or(Ok(false), begins).map_err(reading)?;
+                        if !goes_on {
+                            self.stopped(name, at, error.to_string(), is_end);
+                        }
+                        return Ok(goes_on);
+                    }
+                    self.in_trouble(name, Some(at), error.to_string(), is_end);
+                    match walk.skip(self.expected())? {
+                        Some(number) => self.arrived(number),
+                        None => return Ok(true),
+                    }
+                }
+            }
+        }
+    }
+
+    /// That the name of a segment belongs to something else; false where those behind it do not count.
+    fn no_file(&mut self, number: u32, found: &str) -> bool {
+        self.begin(number);
+        if self.state == RunState::Open {
+            self.stopped(segment_name(number), 0, found.to_owned(), false);
+            return false;
+        }
+        self.in_trouble(segment_name(number), None, found.to_owned(), false);
+        true
+    }
+
+    /// Begins a segment: those in front of it that were not there are missing.
+    fn begin(&mut self, number: u32) {
+        if number > self.next_segment {
+            self.absent(number);
+        }
+        self.next_segment = number.saturating_add(1);
+    }
+
+    /// That the segments that should come next, up to `end`, are not there.
+    fn absent(&mut self, end: u32) {
+        if self.state == RunState::Open {
+            return;
+        }
+        let (first, last) = (self.next_segment, end - 1);
+        let found = match first == last {
+            true => "there is no such file".to_owned(),
+            false => format!("it is not there, and none up to {}", segment_name(last)),
+        };
+        self.in_trouble(segment_name(first), None, found, false);
+    }
+
+    /// Notes where an open run ends.
+    fn stopped(&mut self, segment: String, offset: u64, found: String, is_end: bool) {
+        self.recovery = Some(Recovery { blocks: self.blocks.len() as u64, segment, offset, found, is_end });
+    }
+
+    /// Notes something that is not the block that was due.
+    fn in_trouble(&mut self, file: String, offset: Option<u64>, found: String, is_end: bool) {
+        self.arrived(self.due);
+        self.trouble = Some(Trouble { file, offset, found, is_end });
+    }
+
+    /// Notes that block `number` comes next: those that were due before it are missing, where something else was met.
+    fn arrived(&mut self, number: u64) {
+        let (first, blocks) = (self.due, number.saturating_sub(self.due));
+        self.due = number.max(self.due);
+        let Some(Trouble { file, offset, found, is_end }) = self.trouble.take() else { return };
+        let kind = match (blocks, offset) {
+            // Nothing is lost with it. A footer is not there where its writer died, or could not write it.
+            (0, Some(_)) if self.state == RunState::Open || is_end && self.state != RunState::Complete => return,
+            (0, Some(_)) => ProblemKind::Segment { found },
+            (0, None) => ProblemKind::File { found },
+            (blocks, _) => ProblemKind::Missing { first, blocks, found },
+        };
+        self.lost_blocks = self.lost_blocks.saturating_add(blocks);
+        self.problems.push(Problem::new(file, offset, kind));
+    }
+
+    fn contradiction(&mut self, found: String) {
+        let kind = ProblemKind::RunJson { found };
+        self.problems.push(Problem::new(FILE_NAME.to_owned(), None, kind));
+    }
+
+    /// What is still missing at the end.
+    fn end(mut self) -> Self {
+        let RunInfo { state, totals, builder, builders, .. } = self.info;
+        if *state != RunState::Open {
+            if totals.segments > self.next_segment {
+                self.absent(totals.segments);
+            }
+            if totals.blocks > self.due && self.trouble.is_none() {
+                let found = "the segment ends in front of them, closed".to_owned();
+                let last = segment_name(self.next_segment.saturating_sub(1));
+                self.in_trouble(last, None, found, false);
+            }
+            self.arrived(totals.blocks);
+        } else {
+            self.arrived(self.due);
+            if self.state == RunState::Open && self.recovery.is_none() && self.next_segment == 0 {
+                self.stopped(segment_name(0), 0, "there is no segment file".to_owned(), true);
+            }
+        }
+        if let Some(event) = others_event(&self.closings, self.info) {
+            let number = event % u64::from(*builders);
+            self.contradiction(format!(
+                "'builder' is {builder} of 'builders' {builders}, and event {event} here belongs to builder {number}"
+            ));
+        }
+        self
+    }
+
+    /// Whether a footer names the blocks that were found behind the first so many.
+    fn agrees(&self, footer: &Footer, first: usize) -> bool {
+        let found = self.blocks[first..].iter().map(|block| (block.number(), block.offset(), block.range()));
+        footer.blocks.iter().map(|entry| (entry.block, entry.offset, (entry.first, entry.last))).eq(found)
+    }
+
+    /// Adds a segment by its footer; false where it has none that can be trusted.
+    fn read_by_footer(&mut self, file: &Arc<SegmentFile>) -> io::Result<bool> {
+        let Some((first, footer)) = trusted_footer(file, self.info)? else { return Ok(false) };
+        let is_due = first == self.due || first > self.due && self.state != RunState::Open;
+        if !is_due {
+            return Ok(false);
+        }
+        if first > self.due && self.trouble.is_none() {
+            let name = file.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let found = format!("the segment begins with block {first}");
+            self.in_trouble(name, Some(0), found, false);
+        }
+        self.arrived(first);
+        self.due = footer.next_block;
+        match file.here() {
+            Some(here) => {
+                let mapping = Mapping::new(here, Arc::clone(file.path()), footer.offset, 0)?;
+                self.blocks.extend(footer.blocks.iter().map(|entry| StoredBlock::new(Arc::clone(&mapping), entry)));
+            }
+            None => {
+                let ends = footer.blocks.iter().skip(1).map(|next| next.offset).chain([footer.offset]);
+                let blocks =
+                    footer.blocks.iter().zip(ends).map(|(entry, end)| StoredBlock::elsewhere(file, entry, end));
+                self.blocks.extend(blocks);
+            }
+        }
+        self.closings.extend(footer.closings);
+        self.bytes += footer.offset;
+        Ok(true)
+    }
+}
+
+/// The footer that a segment of this run ends with, and the number of the segment's first block; nothing where it has
+/// none that can be trusted.
+pub(crate) fn trusted_footer(file: &SegmentFile, info: &RunInfo) -> io::Result<Option<(u64, Footer)>> {
+    let size = file.length()?;
+    // As a rule the footer is in it: one request where the file is elsewhere.
+    let tail_begins = size.saturating_sub(TAIL);
+    let mut tail = vec![0; usize::try_from(size - tail_begins).unwrap_or(0)];
+    let there = file.read_up_to(&mut tail, tail_begins)?;
+    let Some((_, trailer)) = tail.split_last_chunk::<TRAILER_LEN>().filter(|_| there == tail.len()) else {
+        return Ok(None);
+    };
+    let Ok(Trailer { offset, length }) = Trailer::decode(trailer) else { return Ok(None) };
+    if offset.checked_add(length.into()) != Some(size) || length as usize > MAX_BLOCK_LEN {
+        return Ok(None);
+    }
+    let block = match tail.len().checked_sub(length as usize) {
+        Some(begins) => tail.split_off(begins),
+        None => {
+            let mut block = vec![0; length as usize];
+            let there = file.read_up_to(&mut block, offset)?;
+            block.truncate(there);
+            block
+        }
+    };
+    let Ok(footer) = Footer::decode(offset, &block) else { return Ok(None) };
+    let Some(first) = footer.next_block.checked_sub(footer.blocks.len() as u64) else { return Ok(None) };
+    let ours = (footer.run.0, footer.builder) == (info.run, info.builder);
+    let in_sequence = footer.blocks.iter().zip(first..).all(|(entry, number)| entry.block == number);
+    let apart = footer.blocks.is_sorted_by(|a, b| a.offset < b.offset);
+    let inside = footer.blocks.iter().all(|entry| entry.offset < offset);
+    Ok((ours && in_sequence && apart && inside).then_some((first, footer)))
+}
+
+/// An event that another builder builds: event `e` belongs to number `e` modulo their count, unless they were assigned.
+pub(crate) fn others_event(closings: &[Closing], info: &RunInfo) -> Option<u64> {
+    let RunInfo { builder, builders, .. } = *info;
+    let is_ours = |event: &u64| event % u64::from(builders) == u64::from(builder);
+    // What makes no sense by itself says nothing about the events. Where they were assigned, any may be ours.
+    let closings = closings.iter().filter(|_| builder < builders && info.stride() == builders);
+    let two = |closing: &Closing| closing.events().take(2).map(|event| event.0).find(|event| !is_ours(event));
+    closings.filter_map(two).next()
+}
+
+/// Finds those of many ranges of events that may hold one event.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    /// First event and place of each range, in ascending order.
+    first: Vec<(EventId, u32)>,
+    /// The highest last event of all ranges up to here.
+    highest: Vec<EventId>,
+}
+
+impl Reach {
+    pub(crate) fn new(ranges: impl Iterator<Item = (EventId, EventId)>) -> Self {
+        let mut sorted: Vec<(EventId, EventId, u32)> =
+            ranges.zip(0..).filter(|((first, last), _)| first <= last).map(|((a, b), place)| (a, b, place)).collect();
+        sorted.sort_unstable();
+        let highest = sorted.iter().scan(EventId(0), |highest, (_, last, _)| {
+            *highest = (*highest).max(*last);
+            Some(*highest)
+        });
+        let highest = highest.collect();
+        Self { first: sorted.into_iter().map(|(first, _, place)| (first, place)).collect(), highest }
+    }
+
+    /// Places of the ranges that begin at or before `id` and may reach it.
+    pub(crate) fn around(&self, id: EventId) -> impl Iterator<Item = usize> + '_ {
+        let end = self.first.partition_point(|(first, _)| *first <= id);
+        (0..end).rev().take_while(move |at| self.highest[*at] >= id).map(|at| self.first[at].1 as usize)
+    }
+}
+
+/// A block that was touched, and its fragment table in ascending order of events.
+#[derive(Debug, Clone)]
+struct Table {
+    block: Arc<ReadBlock>,
+    entries: Arc<[FragmentEntry]>,
+}
+
+/// Blocks that were touched lately: their tables, and those of their bytes that were fetched.
+#[derive(Debug, Default)]
+struct Tables {
+    known: HashMap<usize, Table>,
+    order: VecDeque<usize>,
+    entries: usize,
+    fetched: usize,
+    /// The block that was touched last.
+    last: Option<usize>,
+}
+
+impl Tables {
+    fn insert(&mut self, place: usize, table: &Table) {
+        // Somebody else may have read it at the same time.
+        if self.known.contains_key(&place) {
+            return;
+        }
+        let fetched = table.block.mapping.own_bytes();
+        while self.entries > MAX_TABLE_ENTRIES || self.fetched + fetched > MAX_FETCHED {
+            let Some(removed) = self.order.pop_front().and_then(|oldest| self.known.remove(&oldest)) else { break };
+            self.entries -= removed.entries.len() + 1;
+            self.fetched -= removed.block.mapping.own_bytes();
+        }
+        self.entries += table.entries.len() + 1;
+        self.fetched += fetched;
+        self.order.push_back(place);
+        self.known.insert(place, table.clone());
+    }
+}
+
+/// Blocks that are read ahead of the one in use when a run is gone through in order.
+const PREFETCH: usize = 8;
+/// Entries of fragment tables kept in memory: 64 MiB of them.
+const MAX_TABLE_ENTRIES: usize = 4 << 20;
+/// Bytes of fetched blocks kept in memory.
+const MAX_FETCHED: usize = 128 << 20;
+/// Bytes at the end of a segment that are read at once: the footer of 2000 blocks, 8 GB of them.
+const TAIL: u64 = 64 << 10;
