@@ -17,7 +17,8 @@ use thalweg_remote::{Options, RemoteError, is_url, open_run};
 use thalweg_store::{RunState, StoreError, WriterLife};
 
 /// Opens a run, also one that is still being written or whose writer died: its directory, or its URL on a server
-/// (`thalweg serve`), such as "http://daq-0:8042/runs/42".
+/// (`thalweg serve`), such as "http://daq-0:8042/runs/42". Where several builders wrote it, "runs/run-000042" is what all
+/// of them wrote, in "runs/run-000042-b0", "runs/run-000042-b1", …
 ///
 /// >>> run = thalweg.open("demo/run-000001")
 /// >>> run.state, run.sources
@@ -185,7 +186,7 @@ impl Run {
     }
 
     /// Whether the run was being written when it was opened: False where it was ended or its writer died, None where
-    /// that cannot be told, as on a server.
+    /// that cannot be told.
     #[getter]
     fn writing(&self) -> PyResult<Option<bool>> {
         Ok(match self.store()?.writer() {
@@ -272,8 +273,8 @@ impl Run {
     }
 
     /// All events in the order in which they were closed, waiting for more until the writer has closed the run or died,
-    /// of which a DamageWarning tells. Other threads run while this one waits, and Ctrl-C ends the wait. A server is asked twice a second, and does not
-    /// say that a writer died: that wait does not end by itself. `errors` is as for `events`.
+    /// of which a DamageWarning tells. Other threads run while this one waits, and Ctrl-C ends the wait. A server is asked
+    /// twice a second. `errors` is as for `events`.
     #[pyo3(signature = (*, errors = "warn"))]
     fn follow(&self, py: Python<'_>, errors: &str) -> PyResult<Follow> {
         let (errors, store) = (Errors::named(errors)?, self.store()?);
