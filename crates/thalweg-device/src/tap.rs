@@ -5,6 +5,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, read, write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration;
 use thalweg_arena::Arena;
@@ -16,13 +17,21 @@ struct Tap {
     copies: Option<SyncSender<Passed>>,
     /// What whoever looks is done with.
     back: Receiver<Vec<u8>>,
-    bell: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    bell: OwnedFd,
+    /// The number behind the highest that the device has come to.
+    next: AtomicU64,
 }
 
 #[derive(Debug)]
 enum Passed {
     Copied(Copied),
     Missed { first: u64, count: u64 },
+    Lost { first: u64, count: u64 },
 }
 
 /// A payload.
@@ -41,7 +50,7 @@ pub struct Copied {
 pub struct Copies {
     copies: Receiver<Passed>,
     back: SyncSender<Vec<u8>>,
-    bell: Arc<OwnedFd>,
+    shared: Arc<Shared>,
 }
 
 /// What [`Copies::take`] finds.
@@ -56,24 +65,37 @@ pub enum Next {
         /// How many.
         count: u64,
     },
+    /// The device lost so many, or they came while all copies waited.
+    Lost {
+        /// The number of the first.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
     /// Nothing yet.
     NotYet,
     /// There will be nothing more.
-    Over,
+    Over {
+        /// The number behind the highest that the device has come to.
+        next: u64,
+    },
 }
 
 fn pair(longest: usize, depth: usize) -> Result<(Tap, Copies), DeviceError> {
     let told = |error: Errno| DeviceError::Hardware { device: "a fit".into(), problem: format!("eventfd: {error}") };
-    let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(told)?);
+    let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(told)?;
+    let shared = Arc::new(Shared { bell, next: AtomicU64::new(0) });
     // Beside copies there may be word of what the device has nothing for.
     let (copies, taken) = sync_channel(2 * depth);
     let (give_back, back) = sync_channel(depth);
     (0..depth).for_each(|_| drop(give_back.try_send(Vec::with_capacity(longest))));
-    Ok((Tap { copies: Some(copies), back, bell: Arc::clone(&bell) }, Copies { copies: taken, back: give_back, bell }))
+    let tap = Tap { copies: Some(copies), back, shared: Arc::clone(&shared) };
+    Ok((tap, Copies { copies: taken, back: give_back, shared }))
 }
 
 /// A device that works by itself, and copies of its payloads. At most `depth` of them wait: while they do, what else
-/// comes is not copied, and its number is left out.
+/// comes is not copied, and is told as lost. Where there is no room even for that, its number is left out, as a later one or
+/// [`Next::Over`] shows.
 ///
 /// # Errors
 /// The system gives no descriptor.
@@ -96,27 +118,39 @@ pub fn tap_device(device: Box<dyn Device>, depth: usize) -> Result<(Box<dyn Devi
 
 impl Tap {
     fn copy(&self, number: u64, payload: &[u8], filled: Filled) {
-        let (Some(copies), Ok(mut bytes)) = (&self.copies, self.back.try_recv()) else { return };
+        let Ok(mut bytes) = self.back.try_recv() else {
+            return self.lost(number, 1);
+        };
         bytes.clear();
         bytes.extend_from_slice(payload);
-        if copies.try_send(Passed::Copied(Copied { number, bytes, filled })).is_ok() {
-            ring(&self.bell);
+        self.pass(number.saturating_add(1), Passed::Copied(Copied { number, bytes, filled }));
+    }
+
+    fn missed(&self, first: u64, count: u64) {
+        self.pass(first.saturating_add(count), Passed::Missed { first, count });
+    }
+
+    fn lost(&self, first: u64, count: u64) {
+        self.pass(first.saturating_add(count), Passed::Lost { first, count });
+    }
+
+    fn pass(&self, next: u64, passed: Passed) {
+        self.shared.next.fetch_max(next, Ordering::Relaxed);
+        if self.copies.as_ref().is_some_and(|copies| copies.try_send(passed).is_ok()) {
+            ring(&self.shared.bell);
         }
     }
 
-    /// Where there is no room to say so, they are left out, too.
-    fn missed(&self, first: u64, count: u64) {
-        if self.copies.as_ref().is_some_and(|copies| copies.try_send(Passed::Missed { first, count }).is_ok()) {
-            ring(&self.bell);
-        }
+    /// Whoever waits sees that there will be nothing more.
+    fn end(&mut self) {
+        self.copies = None;
+        ring(&self.shared.bell);
     }
 }
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        // Whoever waits hears that this is over.
-        self.copies = None;
-        ring(&self.bell);
+        self.end();
     }
 }
 
@@ -129,18 +163,20 @@ impl Copies {
     /// The oldest copy. Where there is none, the descriptor is silent until there is.
     pub fn take(&mut self) -> Next {
         // First the bell: what is copied after this rings it again.
-        let _ = read(&*self.bell, &mut [0u8; 8]);
+        let _ = read(&self.shared.bell, &mut [0u8; 8]);
         match self.copies.try_recv() {
             Ok(passed) => {
                 // There may be more.
-                ring(&self.bell);
+                ring(&self.shared.bell);
                 match passed {
                     Passed::Copied(copied) => Next::Copied(copied),
                     Passed::Missed { first, count } => Next::Missed { first, count },
+                    Passed::Lost { first, count } => Next::Lost { first, count },
                 }
             }
             Err(TryRecvError::Empty) => Next::NotYet,
-            Err(TryRecvError::Disconnected) => Next::Over,
+            // What the device did before it let go of its end is seen here.
+            Err(TryRecvError::Disconnected) => Next::Over { next: self.shared.next.load(Ordering::Relaxed) },
         }
     }
 
@@ -151,7 +187,7 @@ impl Copies {
 
     /// Readable while there may be a copy.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.shared.bell.as_fd()
     }
 }
 
@@ -202,7 +238,9 @@ impl Acquisition for TappedAcquisition {
                 self.tap.copy(frame.number, &payload[..frame.len.min(payload.len())], frame.filled);
             }
             Acquired::Missed { first, count } => self.tap.missed(*first, *count),
-            Acquired::Lost { .. } | Acquired::NotYet | Acquired::Over => {}
+            Acquired::Lost { first, count } => self.tap.lost(*first, *count),
+            Acquired::Over => self.tap.end(),
+            Acquired::NotYet => {}
         }
         Ok(acquired)
     }
@@ -265,7 +303,8 @@ impl Device for TappedDevice {
     }
 
     fn skip(&mut self, event: EventId) -> Filled {
-        self.first.get_or_insert(event.0);
+        let first = *self.first.get_or_insert(event.0);
+        self.tap.lost(event.0.saturating_sub(first), 1);
         self.device.skip(event)
     }
 }
@@ -282,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_slow_misses_payloads_and_nobody_waits() {
+    fn who_is_slow_is_told_what_it_misses_and_nobody_waits() {
         let config: DeviceConfig = toml::from_str("kind = \"model-adc\"\nsize = \"1KiB\"").unwrap();
         let (mut device, mut copies) = tap_device(open(&config).unwrap(), 2).unwrap();
         assert!(!is_readable(&copies) && matches!(copies.take(), Next::NotYet));
@@ -291,24 +330,33 @@ mod tests {
             device.fill(EventId(event), &mut payload).unwrap();
             payload.clone()
         };
-        let filled: Vec<Vec<u8>> = (7..11).map(&mut fill).collect();
-        let mut seen = Vec::new();
+        // Of events 9 and 10 there is word; of 11 and 12 not even that.
+        let filled: Vec<Vec<u8>> = (7..13).map(&mut fill).collect();
+        let (mut seen, mut lost) = (Vec::new(), Vec::new());
         let mut look = |copies: &mut Copies| {
-            while is_readable(copies)
-                && let Next::Copied(copied) = copies.take()
-            {
-                assert!(
-                    copied.bytes == filled.get(copied.number as usize).map_or(&copied.bytes[..], |bytes| &bytes[..])
-                );
-                seen.push(copied.number);
-                copies.give_back(copied);
+            while is_readable(copies) {
+                match copies.take() {
+                    Next::Copied(copied) => {
+                        let expected = filled.get(copied.number as usize);
+                        assert!(expected.is_none_or(|bytes| *bytes == copied.bytes));
+                        seen.push(copied.number);
+                        copies.give_back(copied);
+                    }
+                    Next::Lost { first, count } => lost.push((first, count)),
+                    Next::NotYet => {}
+                    other => return Some(other),
+                }
             }
+            None
         };
         look(&mut copies);
-        fill(11);
+        fill(13);
         look(&mut copies);
+        fill(14);
+        fill(15);
+        device.skip(EventId(16));
         drop(device);
-        assert!(is_readable(&copies) && matches!(copies.take(), Next::Over));
-        assert_eq!(seen, [0, 1, 4], "those of events 9 and 10 came while two waited");
+        assert!(matches!(look(&mut copies), Some(Next::Over { next: 10 })));
+        assert_eq!((seen, lost), (vec![0, 1, 6, 7, 8], vec![(2, 1), (3, 1), (9, 1)]));
     }
 }

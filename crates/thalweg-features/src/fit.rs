@@ -26,6 +26,10 @@ pub struct Fit {
     size: usize,
     reorders: u32,
     waiting: VecDeque<Buffer>,
+    /// A copy that came when no buffer waited.
+    held: Option<Copied>,
+    /// The number behind the highest of which the camera has told.
+    next: u64,
     fitted: u64,
     failed: u64,
     /// Kept to be used again.
@@ -107,6 +111,8 @@ impl Fit {
             pixel,
             reorders,
             waiting: VecDeque::new(),
+            held: None,
+            next: 0,
             fitted: 0,
             failed: 0,
             numbers: Numbers::default(),
@@ -163,18 +169,30 @@ impl Acquisition for Fit {
     }
 
     fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
-        let Some(mut buffer) = self.waiting.pop_front() else { return Ok(Acquired::NotYet) };
-        let copied = match self.copies.take() {
+        // What the camera lost is told whether a buffer waits or not.
+        let copied = match self.held.take().map_or_else(|| self.copies.take(), Next::Copied) {
             Next::Copied(copied) => copied,
-            other => {
-                self.waiting.push_front(buffer);
-                return Ok(match other {
-                    Next::Missed { first, count } => Acquired::Missed { first, count },
-                    Next::Over => Acquired::Over,
-                    Next::Copied(_) | Next::NotYet => Acquired::NotYet,
-                });
+            Next::Missed { first, count } => {
+                self.next = self.next.max(first.saturating_add(count));
+                return Ok(Acquired::Missed { first, count });
             }
+            Next::Lost { first, count } => {
+                self.next = self.next.max(first.saturating_add(count));
+                return Ok(Acquired::Lost { first, count });
+            }
+            Next::Over { next } if next > self.next => {
+                let (first, count) = (self.next, next - self.next);
+                self.next = next;
+                return Ok(Acquired::Lost { first, count });
+            }
+            Next::Over { .. } => return Ok(Acquired::Over),
+            Next::NotYet => return Ok(Acquired::NotYet),
         };
+        let Some(mut buffer) = self.waiting.pop_front() else {
+            self.held = Some(copied);
+            return Ok(Acquired::NotYet);
+        };
+        self.next = self.next.max(copied.number.saturating_add(1));
         let row = self.row(&copied);
         let failed = row.values[0] != 0.0;
         self.failed += u64::from(failed);
@@ -195,7 +213,7 @@ impl Acquisition for Fit {
     }
 
     fn has_room(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || self.held.is_none()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
