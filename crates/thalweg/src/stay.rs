@@ -2,7 +2,7 @@
 
 use crate::node::{self, Done, Kind};
 use crate::{Failure, outlet, print};
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +12,8 @@ use thalweg_node::{Command, Handle, RunReport, State, Topology};
 
 /// How long after a run that failed the next is prepared.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Bytes of a line of standard input.
+const LONGEST_LINE: u64 = 4096;
 /// How often the state is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -64,12 +66,16 @@ pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<Exi
     heed_signals(present.clone())?;
     thread::spawn({
         let present = present.clone();
-        move || std::io::stdin().lock().lines().map_while(Result::ok).for_each(|line| obey(&present, line.trim()))
+        move || commands(std::io::stdin().lock(), |line| obey(&present, line))
     });
     tell_states(present.clone(), name.to_owned(), json);
+    // A topology that a run was prepared with is right: what fails later is the machine, as a device that is unplugged.
+    let mut was_prepared = false;
+    let mut last_failure = String::new();
     while let Some(handle) = present.next()? {
         let mut listens = None;
         let done = node::run(&topology, name, &handle, Kind::Waiting, |addresses| {
+            was_prepared = true;
             node::say_listening(name, addresses);
             listens = Some(addresses.to_vec());
         });
@@ -82,11 +88,21 @@ pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<Exi
             Ok(Done::Builder(report)) => {
                 print::run(&RunReport::new(&[*report]), json);
                 topology.run.number = topology.run.number.map(|number| number.saturating_add(1));
+                last_failure.clear();
             }
-            Ok(Done::Source(report)) => print::source(&report, json),
-            Err(failure @ Failure::Usage(_)) => return Err(failure),
+            Ok(Done::Source(report)) => {
+                print::source(&report, json);
+                was_prepared = true;
+                last_failure.clear();
+            }
+            Err(failure @ Failure::Usage(_)) if !was_prepared => return Err(failure),
             Err(failure) => {
-                tracing::info!("{name}: {failure}");
+                // Once, and not once a second for as long as a device is away.
+                let text = failure.to_string();
+                if text != last_failure {
+                    tracing::warn!("{name}: {text}; it is tried again until it works");
+                    last_failure = text;
+                }
                 if leaving.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
                     break;
                 }
@@ -94,6 +110,22 @@ pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<Exi
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives each line of `input` to `obey`, until it ends. Bytes that are no text, and lines without end, cost themselves only.
+fn commands(mut input: impl BufRead, obey: impl Fn(&str)) {
+    let mut line = Vec::new();
+    loop {
+        match (&mut input).take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            Ok(0) => break,
+            Ok(_) => {
+                obey(String::from_utf8_lossy(&line).trim());
+                line.clear();
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
 }
 
 /// One line of standard input.
@@ -148,4 +180,22 @@ fn tell_states(present: Present, name: String, json: bool) {
             thread::sleep(LOOK);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn what_is_no_text_costs_no_other_command() {
+        let heard = RefCell::new(Vec::new());
+        let long = "x".repeat(5000);
+        let input = [b"start\n\xff\xfe\n pause \r\n", long.as_bytes(), b"\nstop"].concat();
+        commands(&input[..], |line| heard.borrow_mut().push(line.to_owned()));
+        let lines = heard.into_inner();
+        assert_eq!(lines.iter().map(String::len).max(), Some(4096));
+        let short: Vec<&str> = lines.iter().map(String::as_str).filter(|line| line.len() < 100).collect();
+        assert_eq!(short, ["start", "\u{fffd}\u{fffd}", "pause", "stop"]);
+    }
 }

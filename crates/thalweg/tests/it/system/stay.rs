@@ -90,3 +90,35 @@ fn a_run_that_is_aborted_is_closed_as_far_as_it_is_and_the_next_one_is_whole() {
     check_intact(&system.path("runs").join("run-000001"));
     check_intact(&system.path("runs").join("run-000002"));
 }
+
+/// Its source prepares each run by opening its device. When that is away for a while, as a cable that is pulled out, the
+/// node stays and takes part in the next run.
+#[test]
+fn a_device_that_is_away_between_two_runs_is_waited_for() {
+    let system = System::new(&Plan { sources: 1, run: "timeout = \"20s\"", ..PLAN });
+    let image = system.file("image.pgm", b"P5\n2 2\n255\nabcd");
+    let path = system.path("topology.toml");
+    let mut topology: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+    let source = topology["source"][0].as_table_mut().unwrap();
+    let device = format!("device = {{ kind = \"pgm\", files = [{image:?}], loop = true }}\nrate = 500.0");
+    source.extend(device.parse::<toml::Table>().unwrap());
+    std::fs::write(&path, topology.to_string()).unwrap();
+    let (mut builder, mut source) = (system.staying("builder0"), system.staying("source0"));
+    for run in 1..=2 {
+        state(&mut builder, "armed");
+        builder.tell("start");
+        state(&mut builder, "running");
+        let away = image.with_extension("away");
+        std::fs::rename(&image, &away).unwrap();
+        builder.tell("stop");
+        let report = report(&mut builder);
+        assert_eq!((&report["run"], &report["state"]), (&run.into(), &"COMPLETE".into()), "{report:#}");
+        source.wait_for("it is tried again until it works");
+        std::fs::rename(&away, &image).unwrap();
+    }
+    state(&mut builder, "armed");
+    builder.tell("quit");
+    builder.finish().succeeded();
+    source.interrupt();
+    source.finish().succeeded();
+}
