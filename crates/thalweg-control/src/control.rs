@@ -43,6 +43,8 @@ pub struct RunControl {
     pub(crate) cause: Option<Cause>,
     /// It was asked to stop: asked again, it ends at once.
     pub(crate) asked_to_stop: bool,
+    /// What was asked for while the run was being opened.
+    pub(crate) when_begun: Vec<Command>,
     pub(crate) orders: VecDeque<Order>,
 }
 
@@ -110,6 +112,9 @@ impl Source {
     }
 }
 
+/// Commands that are kept until the run is open.
+const MAX_WHEN_BEGUN: usize = 8;
+
 impl RunControl {
     /// Nothing is prepared.
     pub fn new(config: Config) -> Self {
@@ -121,6 +126,7 @@ impl RunControl {
             began: Duration::ZERO,
             cause: None,
             asked_to_stop: false,
+            when_begun: Vec::new(),
             orders: VecDeque::new(),
             config,
         }
@@ -195,8 +201,12 @@ impl RunControl {
                 self.sources.iter_mut().for_each(|source| source.next = None);
                 self.tell_live(|_| Tell::Resume);
             }
-            (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed | Phase::Starting) => {
-                self.leave(Cause::Command);
+            (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed) => self.leave(Cause::Command),
+            // The run is being opened: what is asked for meanwhile is done when it is.
+            (Command::Pause | Command::Resume | Command::Stop | Command::Abort, Phase::Starting)
+                if self.when_begun.len() < MAX_WHEN_BEGUN =>
+            {
+                self.when_begun.push(command);
             }
             (Command::Stop, Phase::Running | Phase::Pausing { .. } | Phase::Paused) => {
                 self.asked_to_stop = true;
@@ -299,6 +309,10 @@ impl RunControl {
         for source in 0..self.sources.len() {
             let told = self.told(source).into_iter().map(|tell| Order::Tell(source, tell));
             self.orders.extend(told.collect::<Vec<_>>());
+        }
+        for command in std::mem::take(&mut self.when_begun) {
+            // What means nothing by then, such as to resume a run that is not paused, changes nothing.
+            let _ = self.command(command);
         }
     }
 

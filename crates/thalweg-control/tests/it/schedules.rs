@@ -555,7 +555,7 @@ fn follows(from: State, to: State) -> bool {
         Idle => to == Configured,
         Configured => matches!(to, Armed | Starting | Running | Idle),
         Armed => matches!(to, Configured | Starting | Running | Idle),
-        Starting => matches!(to, Running | Idle),
+        Starting => matches!(to, Running | Pausing | Stopping | Closing | Idle),
         Running => matches!(to, Pausing | Paused | Stopping | Closing | Idle),
         Pausing => matches!(to, Running | Paused | Stopping | Closing | Idle),
         Paused => matches!(to, Running | Pausing | Stopping | Closing | Idle),

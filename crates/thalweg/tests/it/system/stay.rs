@@ -122,3 +122,27 @@ fn a_device_that_is_away_between_two_runs_is_waited_for() {
     source.interrupt();
     source.finish().succeeded();
 }
+
+/// Whatever is asked for before the run is open is done when it is.
+#[test]
+fn a_run_that_is_started_and_stopped_in_one_breath_is_a_run_of_few_events() {
+    let (system, mut builder, sources) = system(Link::Tcp);
+    for run in 1..=2 {
+        state(&mut builder, "armed");
+        builder.tell(if run == 1 { "start\nstop" } else { "start\npause\nstop" });
+        let report = report(&mut builder);
+        assert_eq!((&report["run"], &report["state"]), (&run.into(), &"COMPLETE".into()), "{report:#}");
+        check_books(&report);
+        check_intact(&system.path(&format!("runs/run-00000{run}")));
+    }
+    state(&mut builder, "armed");
+    builder.tell("start\nabort");
+    assert_eq!(report(&mut builder)["state"], "INCOMPLETE");
+    assert_eq!(thalweg_store::Run::open(system.path("runs/run-000003")).unwrap().info().state, RunState::Incomplete);
+    builder.tell("quit");
+    builder.finish().succeeded();
+    for source in sources {
+        source.interrupt();
+        source.finish().succeeded();
+    }
+}
