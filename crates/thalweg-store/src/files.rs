@@ -29,7 +29,8 @@ pub trait RunFiles: fmt::Debug + Send + Sync {
     /// `NotFound` where there is no run; others where it cannot be read.
     fn info(&self) -> io::Result<Vec<u8>>;
 
-    /// The names of the files that there are now, and their lengths in bytes; of a segment that is being written, any.
+    /// The names of the files that there are now, and their lengths in bytes. A segment that is being written is read no
+    /// further than to the length it has here, however much comes meanwhile.
     ///
     /// # Errors
     /// Where nobody can say which there are.

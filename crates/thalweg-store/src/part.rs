@@ -430,9 +430,13 @@ impl<'a> Found<'a> {
         }
         let (first, first_closing) = (self.blocks.len(), self.closings.len());
         let mut walk = Walk::open(Arc::clone(file), info, Depth::Tables)?;
+        // A writer may be faster than whoever reads: what it adds meanwhile is not waited for.
+        let length = file.length().map_err(StoreError::io("reading", file.path()))?;
+        let end = if self.state == RunState::Open { length } else { u64::MAX };
         loop {
             let at = walk.at();
-            match walk.step(self.expected())? {
+            let step = if at < end { walk.step(self.expected())? } else { Step::Stop(FormatError::Blank) };
+            match step {
                 Step::Block(place) => {
                     self.arrived(self.due);
                     // A closing that makes no sense passed the block's CRC: the writer's fault, which `verify` reports.

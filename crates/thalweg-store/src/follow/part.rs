@@ -94,12 +94,21 @@ impl FollowPart {
 
     /// Skips the events that are closed already, without reading them.
     pub(super) fn skip_to_now(&mut self) -> Result<(), StoreError> {
+        // A writer may be faster than whoever reads: what it adds meanwhile is not skipped.
+        let end = match self.files.segments()?.last() {
+            Some((last, length)) => {
+                let file = self.files.segment(*last, *length)?;
+                (*last, file.length().map_err(StoreError::io("reading", file.path()))?)
+            }
+            None => (0, 0),
+        };
         loop {
             // Also those of a block that was taken in before.
             while let Some((event, _)) = self.take_closed() {
                 self.assembler.close(event);
             }
-            if !self.advance()? {
+            let is_passed = (self.segment, self.walk.as_ref().map_or(0, Walk::at)) >= end;
+            if is_passed || !self.advance()? {
                 return Ok(());
             }
         }

@@ -19,11 +19,18 @@ struct Memory {
     files: Mutex<BTreeMap<String, Vec<u8>>>,
     /// File, offset and length of each read.
     asked: Mutex<Vec<(String, u64, usize)>>,
+    /// How long the first segment is in the list of files, where it is longer by the time it is read.
+    listed: Mutex<Option<u64>>,
 }
 
 impl Memory {
     fn copy_of(directory: &Path) -> Arc<Self> {
-        let memory = Self { path: "http://daq-0/runs/1".into(), files: Mutex::default(), asked: Mutex::default() };
+        let memory = Self {
+            path: "http://daq-0/runs/1".into(),
+            files: Mutex::default(),
+            asked: Mutex::default(),
+            listed: Mutex::default(),
+        };
         memory.copy_again(directory);
         Arc::new(memory)
     }
@@ -56,7 +63,9 @@ impl RunFiles for Memory {
 
     fn files(&self) -> io::Result<Vec<(String, u64)>> {
         let files = self.files.lock().unwrap();
-        Ok(files.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64)).collect())
+        let listed = self.listed.lock().unwrap();
+        let length = |name: &str, bytes: &[u8]| listed.filter(|_| name == "00000.seg").unwrap_or(bytes.len() as u64);
+        Ok(files.iter().map(|(name, bytes)| (name.clone(), length(name, bytes))).collect())
     }
 
     fn read_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {
@@ -289,4 +298,20 @@ fn a_run_elsewhere_is_followed_to_its_end() {
     }
     assert!(matches!(next(timeout), Followed::End(End::Finished)));
     assert_eq!(follow.info().state, RunState::Incomplete);
+}
+
+/// Whoever opens a run that is written faster than it is read comes to an end.
+#[test]
+fn what_is_written_while_a_run_is_opened_is_not_waited_for() {
+    let directory = memory_directory();
+    let path = record(directory.path(), &[700; 200], 64 << 10, 1 << 20).die();
+    let whole = Run::open(&path).unwrap();
+    assert!(whole.blocks().len() > 3);
+    let memory = Memory::copy_of(&path);
+    for blocks in 0..3 {
+        *memory.listed.lock().unwrap() = Some(whole.blocks()[blocks].offset());
+        let run = Run::open_at(memory.clone()).unwrap();
+        assert_eq!(run.blocks().len(), blocks);
+        assert!(run.recovery().unwrap().is_end);
+    }
 }
