@@ -10,6 +10,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_store::{Extent, RunState, WriterLife};
@@ -27,25 +28,33 @@ use thalweg_store::{Extent, RunState, WriterLife};
 /// on from there.
 pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let pull = Pull::new(streams, progress);
-    let parts = match Book::read(server) {
-        Err(error @ RemoteError::NotARun(_)) => match parts(server)? {
-            parts if parts.is_empty() => return Err(error),
-            parts => parts,
-        },
+    match Book::read(server) {
+        Err(RemoteError::NotARun(_)) => {}
         book => {
             let to = follow(&pull, server, book?, into)?;
             return Ok(pull.moved(to.display().to_string(), vec![to]));
         }
-    };
-    // All builders write at once.
-    let runs = std::thread::scope(|scope| {
-        let follow_part = |part| follow(&pull, part, Book::read(part)?, into);
-        let threads: Vec<_> = parts.iter().map(|part| scope.spawn(move || follow_part(part))).collect();
-        let ended =
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        ended.collect::<Result<Vec<_>, _>>()
-    })?;
-    Ok(pull.moved(into.display().to_string(), runs))
+    }
+    // All builders write at once. Of one that begins later, its part is there when the others have ended.
+    let (mut known, mut runs) = (Vec::new(), Vec::new());
+    loop {
+        let mut new = parts(server)?;
+        new.retain(|part| !known.contains(&part.url("")));
+        if new.is_empty() {
+            break;
+        }
+        known.extend(new.iter().map(|part| part.url("")));
+        runs.extend(std::thread::scope(|scope| {
+            let follow_part = |part| follow(&pull, part, Book::read(part)?, into);
+            let threads: Vec<_> = new.iter().map(|part| scope.spawn(move || follow_part(part))).collect();
+            let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            ended.collect::<Result<Vec<_>, RemoteError>>()
+        })?);
+    }
+    match runs.is_empty() {
+        true => Err(RemoteError::NotARun(server.url(""))),
+        false => Ok(pull.moved(into.display().to_string(), runs)),
+    }
 }
 
 /// Fetches what one builder writes. Returns where it is.

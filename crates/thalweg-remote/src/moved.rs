@@ -26,6 +26,21 @@ pub struct Moved {
     pub resumed_bytes: u64,
 }
 
+impl Moved {
+    /// With what else was moved to the same place.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.runs.extend(other.runs);
+        self.unended.extend(other.unended);
+        self.abandoned.extend(other.abandoned);
+        self.files += other.files;
+        self.same_files += other.same_files;
+        self.bytes += other.bytes;
+        self.resumed_bytes += other.resumed_bytes;
+        self
+    }
+}
+
 /// How much it is so far. All streams count in one.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {

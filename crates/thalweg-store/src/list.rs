@@ -122,10 +122,9 @@ pub(crate) fn parse_directory_name(name: &str) -> Option<(RunNumber, u32)> {
 /// The directories of all builders of the run `run-000042`, in ascending order of builders; none where this path is there
 /// itself.
 pub fn parts_of(run: &Path) -> Vec<PathBuf> {
-    if run.symlink_metadata().is_ok() {
-        return Vec::new();
-    }
-    let Some(name) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let name = run.file_name().and_then(|name| name.to_str());
+    let is_run = |name: &&str| !name.contains("-b") && parse_directory_name(name).is_some();
+    let Some(name) = name.filter(is_run).filter(|_| run.symlink_metadata().is_err()) else { return Vec::new() };
     let parent = run.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut parts: Vec<(u32, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {

@@ -130,7 +130,7 @@ pub(crate) fn say(moved: &Moved, seconds: f64, done: &str, json: bool) -> Result
 }
 
 fn text(moved: &Moved, seconds: f64, done: &str) -> String {
-    let Moved { to, unended, files, same_files, bytes, resumed_bytes, .. } = moved;
+    let Moved { to, unended, abandoned, files, same_files, bytes, resumed_bytes, .. } = moved;
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -147,6 +147,9 @@ fn text(moved: &Moved, seconds: f64, done: &str) -> String {
         let _ = write!(out, "; {} there already", many(*same_files, "file"));
     }
     out.push('\n');
+    for run in abandoned {
+        let _ = writeln!(out, "  {}: its recorder died; this is all there is", plain(&run.display().to_string()));
+    }
     for run in unended {
         let _ = writeln!(
             out,

@@ -2,8 +2,11 @@
 
 use crate::Failure;
 use crate::pull::{Remote, say, watched};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use thalweg_remote::Moved;
+use thalweg_store::parts_of;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -15,7 +18,7 @@ another is not overwritten.
 Exit code: 0 where everything is there; 1 where something is not; 2 where there is \
 nothing to send; 130 where it was interrupted.")]
 pub(crate) struct Options {
-    /// A run's directory, such as runs/run-000042, or a file
+    /// A run's directory, such as runs/run-000042, which is also what all of its builders wrote, or a file
     #[arg(value_name = "RUN_OR_FILE")]
     path: PathBuf,
     /// The directory on the server that it is put into: http://host:8042/ or http://host:8042/2026. It is made where it
@@ -30,16 +33,24 @@ pub(crate) struct Options {
 
 pub(crate) fn push(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let Options { path, url, follow, remote } = options;
-    if !path.exists() {
+    let parts = parts_of(path);
+    if parts.is_empty() && !path.exists() {
         return Err(Failure::Usage(format!("{} does not exist", path.display())));
     }
+    let paths = if parts.is_empty() { std::slice::from_ref(path) } else { &parts };
     let server = remote.server(url)?;
     let (moved, seconds) = watched("sending", json, |progress| {
-        if *follow {
-            thalweg_remote::push_following(&server, path, remote.streams(), progress)
-        } else {
-            thalweg_remote::push(&server, path, remote.streams(), progress)
-        }
+        let push = if *follow { thalweg_remote::push_following } else { thalweg_remote::push };
+        // While they are recorded, all builders write at once.
+        let moved = std::thread::scope(|scope| {
+            let server = &server;
+            let send = |path| scope.spawn(move || push(server, path, remote.streams(), progress));
+            let threads: Vec<_> = paths.iter().map(PathBuf::as_path).map(send).collect();
+            let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            ended.collect::<Result<Vec<_>, _>>()
+        })?;
+        let to = if let [one] = &moved[..] { one.to.clone() } else { server.url("") };
+        Ok(moved.into_iter().fold(Moved { to, ..Moved::default() }, Moved::and))
     })?;
     say(&moved, seconds, "sent", json)?;
     Ok(ExitCode::SUCCESS)

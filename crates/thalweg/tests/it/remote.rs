@@ -481,6 +481,12 @@ fn a_run_of_two_builders_is_one_here_and_there() {
     assert_eq!((number(&again, "/files"), number(&again, "/same_files")), (0, 4), "{again:#}");
     assert_eq!(again["to"], machines.here.join("run-000001").display().to_string());
 
+    // Sent on, it is there as a whole, too.
+    let other = Served::start(&machines.there, &["--write"]);
+    let sent = run(&["push", copy.to_str().unwrap(), &other.url("")], &[]).report(0);
+    assert_eq!((number(&sent, "/files"), sent["runs"].as_array().map(Vec::len)), (4, Some(2)), "{sent:#}");
+    assert_eq!(Run::open(machines.there.join("run-000001")).unwrap().info(), here.info());
+
     // Events of both parts in one answer, and a page that leads to each of them.
     let server = |path: &str| Server::new(&served.url(path), &Options::default()).unwrap();
     let get = |path: &str, query: (&str, &str)| {
