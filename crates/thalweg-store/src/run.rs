@@ -240,7 +240,7 @@ fn difference(one: &RunInfo, other: &RunInfo) -> Option<String> {
 
 impl RunInfo {
     /// What several builders' `run.json` say together, in ascending order of builders; nothing where there are none. Counts
-    /// are added up, the state is the worst of them, and a reason that not all of them have names its builder.
+    /// are added up, the state is the worst of them, and a reason names its builder.
     pub fn whole(parts: &[&Self]) -> Option<Self> {
         let (first, others) = parts.split_first()?;
         let mut sum = (*first).clone();
@@ -277,13 +277,18 @@ impl RunInfo {
     }
 }
 
-/// Why a run is incomplete, as its builders say, each with its number: a reason that not all of them have names its builder.
+/// Why a run is incomplete, as its builders report, each with its number. Of several builders a reason begins with the one
+/// that has it, or with `each builder`: a count in it is that of one builder.
 pub fn reasons_together<'a>(parts: impl Iterator<Item = (u32, &'a [String])> + Clone) -> Vec<String> {
     let named: Vec<HashSet<&String>> = parts.clone().map(|(_, reasons)| reasons.iter().collect()).collect();
     let is_of_all = |reason: &String| named.iter().all(|reasons| reasons.contains(reason));
     let mut together: Vec<String> = Vec::new();
     for (place, (builder, reasons)) in parts.enumerate() {
-        together.extend(reasons.iter().filter(|reason| place == 0 && is_of_all(reason)).cloned());
+        if named.len() == 1 {
+            return reasons.to_vec();
+        }
+        let of_all = reasons.iter().filter(|reason| place == 0 && is_of_all(reason));
+        together.extend(of_all.map(|reason| format!("each builder: {reason}")));
         let own = reasons.iter().filter(|reason| !is_of_all(reason));
         together.extend(own.map(|reason| format!("builder {builder}: {reason}")));
     }

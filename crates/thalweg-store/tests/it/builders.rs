@@ -68,6 +68,13 @@ proptest! {
         let info = run.info();
         prop_assert_eq!((info.state, info.totals.events, info.events.built), (state, count, count));
         prop_assert_eq!(info.ledger[0]["recorded"].as_u64(), Some(count));
+        let lacks = |builder: &u32| (0..).zip(&assigned).any(|(event, to)| to == builder && event % 5 == 4);
+        let lacking: Vec<u32> = (0..builders).filter(lacks).collect();
+        let reasons: Vec<String> = match lacking.len() == builders as usize {
+            true => vec!["each builder: a source was missing".to_owned()],
+            false => lacking.iter().map(|builder| format!("builder {builder}: a source was missing")).collect(),
+        };
+        prop_assert_eq!(&info.reasons, &reasons);
         let recorded = report.sources.iter().map(|source| source.recorded).sum::<u64>();
         prop_assert_eq!(recorded, info.totals.fragments);
     }
