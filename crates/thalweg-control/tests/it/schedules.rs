@@ -553,8 +553,9 @@ fn follows(from: State, to: State) -> bool {
     use State::{Armed, Closing, Configured, Idle, Paused, Pausing, Running, Starting, Stopping};
     match from {
         Idle => to == Configured,
-        Configured => matches!(to, Armed | Starting | Running | Idle),
-        Armed => matches!(to, Configured | Starting | Running | Idle),
+        // Whatever is asked for while the run is being opened is done at once when it is.
+        Configured => matches!(to, Armed | Starting | Running | Pausing | Stopping | Closing | Idle),
+        Armed => matches!(to, Configured | Starting | Running | Pausing | Stopping | Closing | Idle),
         Starting => matches!(to, Running | Pausing | Stopping | Closing | Idle),
         Running => matches!(to, Pausing | Paused | Stopping | Closing | Idle),
         Pausing => matches!(to, Running | Paused | Stopping | Closing | Idle),
