@@ -271,8 +271,10 @@ impl FrameOrder {
                 return Some(self.skip_to(end, missed));
             }
         }
-        let (number, _) = self.early.first_key_value()?;
-        let number = *number;
+        // What is in front of a gap may still come, unless it is over.
+        let early = self.early.first_key_value().map(|(number, _)| *number);
+        let gap = self.gaps.first_key_value().map(|(first, _)| *first).filter(|_| over);
+        let number = early.into_iter().chain(gap).min()?;
         (over || self.early.len() > self.reorders).then(|| self.skip_to(number, false))
     }
 
@@ -360,6 +362,14 @@ mod tests {
         }
         assert_eq!(out(&mut order, false), [Ok(0), Ok(1), Err(2), Ok(4)]);
         assert_eq!(order.came(frame(&mut pool, 3)).unwrap().number, 3, "it was taken for lost");
+    }
+
+    #[test]
+    fn what_is_missing_in_front_of_a_gap_is_lost_where_nothing_comes_any_more() {
+        let mut order = FrameOrder::new(0);
+        order.lost(5, 3);
+        assert_eq!(out(&mut order, false), [], "frames 0 to 4 may still come");
+        assert_eq!(out(&mut order, true), [Err(5), Err(3)]);
     }
 
     #[test]
