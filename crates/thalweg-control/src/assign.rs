@@ -578,6 +578,7 @@ mod tests {
         assert!(assigner.counted < 12 * messages, "{} votes", assigner.counted);
         assert!(assigner.until().0 > u64::from(MANY), "every builder has events");
     }
+
     proptest! {
         /// Whoever reports what when, and in whichever order.
         #[test]

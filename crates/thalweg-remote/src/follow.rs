@@ -13,7 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use thalweg_store::{Extent, RunState, WriterLife};
+use thalweg_store::{Extent, RunInfo, RunState, WriterLife, run_directory_name};
+use thalweg_wire::RunNumber;
 
 /// Fetches the run that the server's URL names into the directory `into`, and goes on as it is recorded, until it has
 /// ended and everything is here.
@@ -51,10 +52,10 @@ pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &P
             ended.collect::<Result<Vec<_>, RemoteError>>()
         })?);
     }
-    match runs.is_empty() {
-        true => Err(RemoteError::NotARun(server.url(""))),
-        false => Ok(pull.moved(into.display().to_string(), runs)),
-    }
+    let Some(first) = runs.first() else { return Err(RemoteError::NotARun(server.url(""))) };
+    let run = RunInfo::read(first)?.run;
+    let to = into.join(run_directory_name(RunNumber(run), 0, 1));
+    Ok(pull.moved(to.display().to_string(), runs))
 }
 
 /// Fetches what one builder writes. Returns where it is.

@@ -67,7 +67,11 @@ impl Follow {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
         let parts: Vec<Files> = parts_of(path).iter().map(|part| Files::here(part)).collect();
-        Self::of(path, if parts.is_empty() { vec![Files::here(path)] } else { parts })
+        if parts.is_empty() {
+            let files = Files::here(path);
+            return Self::of(files.path(), vec![files.clone()]);
+        }
+        Self::of(path, parts)
     }
 
     /// Follows a run whose files are elsewhere.

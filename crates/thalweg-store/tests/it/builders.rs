@@ -178,6 +178,7 @@ fn a_follower_gets_what_each_builder_closes_until_all_have_ended() {
     parts[0].event(3, 100);
     parts.pop().unwrap().finish();
     assert_eq!(next(TIMEOUT), Some(3));
+    // One that was left open keeps the run open, whatever the others are.
     assert!(matches!(follow.next(TIMEOUT), Ok(Followed::End(End::WriterGone))));
     assert_eq!(follow.info().state, RunState::Open);
 }

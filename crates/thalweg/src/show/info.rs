@@ -1,6 +1,6 @@
 //! `thalweg info`: what a run is.
 
-use super::place::{Named, Together, directories, explain, ledger, worst};
+use super::place::{Named, Together, directories, explain, ledger};
 use crate::Failure;
 use crate::live::Busy;
 use crate::print::{self, Output};
@@ -182,18 +182,22 @@ impl Sight {
 
 impl Sum {
     fn new(run: &Together, sights: &[Sight]) -> Self {
+        let infos: Vec<&RunInfo> = run.members.iter().map(|at| &sights[*at].info).collect();
+        let whole = RunInfo::whole(&infos);
+        // That a ledger cannot be read was said of its directory.
+        let ledger = whole.as_ref().and_then(|whole| ledger(whole).ok()).unwrap_or_default();
         let mut sum = Self {
             run: run.run,
             builders: run.builders,
             present: run.present.clone(),
-            state: worst(run.members.iter().map(|at| sights[*at].info.state)),
+            state: whole.map_or(RunState::Open, |whole| whole.state),
             events: EventCounts::default(),
             blocks: 0,
             segments: 0,
             bytes: 0,
             fragments: 0,
             missing: 0,
-            ledger: Ledger::default(),
+            ledger,
         };
         for sight in run.members.iter().map(|at| &sights[*at]) {
             sum.events.built = sum.events.built.saturating_add(sight.events.built);
@@ -203,12 +207,6 @@ impl Sum {
             sum.bytes = sum.bytes.saturating_add(sight.bytes);
             sum.fragments = sum.fragments.saturating_add(sight.info.totals.fragments);
             sum.missing = sum.missing.saturating_add(sight.info.totals.missing);
-            // That a ledger cannot be read was said of its directory.
-            sum.ledger.merge(&ledger(&sight.info).unwrap_or_default());
-        }
-        // What a builder that is not here has is not known to be complete.
-        if !run.is_whole() && sum.state == RunState::Complete {
-            sum.state = RunState::Incomplete;
         }
         sum
     }

@@ -4,7 +4,7 @@ use crate::Failure;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use thalweg_build::Ledger;
-use thalweg_store::{Run, RunInfo, RunState, StoreError, parts_of};
+use thalweg_store::{Run, RunInfo, StoreError, parts_of};
 
 /// A run's directory, as it was named.
 #[derive(Debug, Serialize)]
@@ -124,16 +124,6 @@ impl Together {
     }
 }
 
-/// A run of several builders is in the state of the worst of them.
-pub(super) fn worst(states: impl Iterator<Item = RunState>) -> RunState {
-    let rank = |state: &RunState| match state {
-        RunState::Complete => 0,
-        RunState::Incomplete => 1,
-        RunState::Open => 2,
-    };
-    states.max_by_key(rank).unwrap_or(RunState::Open)
-}
-
 /// The final counters in `run.json`. A run that is open has none.
 pub(super) fn ledger(info: &RunInfo) -> Result<Ledger, serde_json::Error> {
     let mut ledger = Ledger::default();
@@ -188,12 +178,5 @@ mod tests {
             ("run 44, only builder 0 of 2".to_owned(), &[5][..]),
         ];
         assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn one_open_builder_keeps_the_run_open() {
-        use RunState::{Complete, Incomplete, Open};
-        assert_eq!(worst([Complete, Incomplete].into_iter()), Incomplete);
-        assert_eq!(worst([Open, Incomplete, Complete].into_iter()), Open);
     }
 }

@@ -1,7 +1,7 @@
 //! `thalweg verify`: everything in a run is read, and what does not agree is said.
 
 use super::info::stored;
-use super::place::{Named, Together, directories, explain, ledger, worst};
+use super::place::{Named, Together, directories, explain, ledger};
 use crate::Failure;
 use crate::live::{self, Busy};
 use crate::print::{self, Output};
@@ -220,12 +220,15 @@ fn damaged(path: &str, report: &VerifyReport) -> String {
 impl Sum {
     fn new(run: &Together, readable: &[(&Named, &(RunInfo, VerifyReport))]) -> Self {
         let members = || run.members.iter().map(|at| readable[*at].1);
+        let whole = RunInfo::whole(&members().map(|(info, _)| info).collect::<Vec<_>>());
+        // A ledger that cannot be read does not agree with the records, which was said of its directory.
+        let ledger = whole.as_ref().and_then(|whole| ledger(whole).ok()).unwrap_or_default();
         let mut sum = Self {
             run: run.run,
             builders: run.builders,
             present: run.present.clone(),
             ok: false,
-            state: worst(members().map(|(info, _)| info.state)),
+            state: whole.map_or(RunState::Open, |whole| whole.state),
             consistent: members().all(|(_, report)| report.consistent),
             events: EventCounts::default(),
             fragments: 0,
@@ -233,9 +236,9 @@ impl Sum {
             blocks: 0,
             segments: 0,
             bytes: 0,
-            ledger: Ledger::default(),
+            ledger,
         };
-        for (info, report) in members() {
+        for (_, report) in members() {
             sum.events.built = sum.events.built.saturating_add(report.events);
             sum.events.incomplete = sum.events.incomplete.saturating_add(report.incomplete_events);
             sum.fragments = sum.fragments.saturating_add(report.fragments);
@@ -243,11 +246,6 @@ impl Sum {
             sum.blocks = sum.blocks.saturating_add(report.blocks);
             sum.segments = sum.segments.saturating_add(report.segments);
             sum.bytes = sum.bytes.saturating_add(report.bytes);
-            // A ledger that cannot be read does not agree with the records, which was said of its directory.
-            sum.ledger.merge(&ledger(info).unwrap_or_default());
-        }
-        if !run.is_whole() && sum.state == RunState::Complete {
-            sum.state = RunState::Incomplete;
         }
         sum.ok = sum.consistent && sum.state == RunState::Complete;
         sum

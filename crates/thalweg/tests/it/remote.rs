@@ -465,6 +465,7 @@ fn a_run_of_two_builders_is_one_here_and_there() {
     let built = number(&report, "/events/built");
     let fetched = fetching.finish().report(0);
     assert_eq!(fetched["runs"].as_array().map(Vec::len), Some(2), "{fetched:#}");
+    assert_eq!(fetched["to"], copy.display().to_string());
     for part in ["run-000001-b0", "run-000001-b1"] {
         assert_same(&system.path("runs").join(part), &machines.here.join(part));
     }
