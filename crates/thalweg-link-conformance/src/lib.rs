@@ -280,7 +280,8 @@ fn connect(medium: &mut impl Medium, greeting: &SourceGreeting, eager: Eager) ->
     (source, builder, address)
 }
 
-/// The builder lets the source in. What it says for that may have to be said several times.
+/// The builder lets the source in. What it says for that may have to be said several times; and the builder may have to
+/// end a connection of before.
 fn let_in(medium: &mut impl Medium, source: &mut SourceEnd, builder: &mut BuilderEnd) {
     loop {
         source.receive(&mut Vec::new()).unwrap();
@@ -288,6 +289,7 @@ fn let_in(medium: &mut impl Medium, source: &mut SourceEnd, builder: &mut Builde
         if builder.lets_in() {
             return;
         }
+        builder.flush().unwrap();
         medium.wait(Some(source), Some(builder));
     }
 }
