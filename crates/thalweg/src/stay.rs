@@ -24,6 +24,8 @@ struct Present(Arc<Mutex<Inner>>);
 #[derive(Debug)]
 struct Inner {
     handle: Handle,
+    /// Runs taken part in so far, with the present one.
+    runs: u64,
     /// There is to be no further run.
     leaves: bool,
     left: Sender<()>,
@@ -33,7 +35,7 @@ impl Present {
     fn new() -> Result<(Self, Receiver<()>), Failure> {
         let handle = Handle::new().map_err(Failure::broken)?;
         let (left, leaving) = channel();
-        Ok((Self(Arc::new(Mutex::new(Inner { handle, leaves: false, left }))), leaving))
+        Ok((Self(Arc::new(Mutex::new(Inner { handle, runs: 0, leaves: false, left }))), leaving))
     }
 
     /// A handle for the next run; nothing where there is to be none.
@@ -41,6 +43,7 @@ impl Present {
         let handle = Handle::new().map_err(Failure::broken)?;
         Ok(self.with(|inner| {
             inner.handle = handle.clone();
+            inner.runs += 1;
             (!inner.leaves).then_some(handle)
         }))
     }
@@ -162,19 +165,21 @@ fn heed_signals(present: Present) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says whenever the state of the run has changed.
+/// Prints the state of the run whenever it has changed since it was looked at last. That another run has begun is a
+/// change, too: one may be over between two looks.
 fn tell_states(present: Present, name: String, json: bool) {
     thread::spawn(move || {
-        let mut told = State::Idle;
+        let (mut printed, mut printed_run) = (State::Idle, 0);
         loop {
-            let snapshot = present.with(|inner| inner.handle.snapshot());
-            if snapshot.state != told {
-                told = snapshot.state;
+            let (snapshot, run) = present.with(|inner| (inner.handle.snapshot(), inner.runs));
+            let state = snapshot.state;
+            if state != printed || run != printed_run && state != State::Idle {
+                (printed, printed_run) = (state, run);
                 if json {
-                    let line = print::json_line(&serde_json::json!({ "node": name, "state": told }));
+                    let line = print::json_line(&serde_json::json!({ "node": name, "state": state }));
                     outlet::stdout().put(line.unwrap_or_default());
                 } else {
-                    outlet::stderr().put(format!("{name}: {told}\n"));
+                    outlet::stderr().put(format!("{name}: {state}\n"));
                 }
             }
             thread::sleep(LOOK);
