@@ -164,6 +164,11 @@ impl<E: Endpoint + ?Sized> End<E> {
         self.all.prepare_wait()
     }
 
+    /// Ends the link.
+    pub fn close(&mut self) {
+        self.all.close(0);
+    }
+
     /// How long until it is to be polled again, though nothing comes.
     fn left(&self) -> Option<Duration> {
         self.all.next_timeout().map(|at| at.saturating_sub(self.begun.elapsed()))
@@ -376,8 +381,8 @@ impl<M: Medium> Link<M> {
 
     /// The connection breaks, and the source connects anew.
     fn reconnect(&mut self, released_below: u64) {
-        self.source.all.close(0);
-        self.builder.all.close(0);
+        self.source.close();
+        self.builder.close();
         self.source.all.connect(0, &self.address, None, &self.greeting).unwrap();
         let_in(&mut self.medium, &mut self.source, &mut self.builder);
         self.hello = None;

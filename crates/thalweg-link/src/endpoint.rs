@@ -58,7 +58,8 @@ pub trait Endpoint: Debug + Send {
     /// When to be polled again, though nothing comes. An endpoint without a descriptor says so here.
     fn next_timeout(&self) -> Option<Duration>;
 
-    /// Ends the link to a peer. What was to be sent is sent as far as that can be done at once.
+    /// Ends the link to a peer. What was to be sent is sent as far as that can be done at once, but for the bytes of
+    /// slots: those may be others' by then.
     fn close(&mut self, peer: usize);
 
     /// Returns what a port of frames has counted of the datagrams that came to it: zeros elsewhere.

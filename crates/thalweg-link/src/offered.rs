@@ -75,6 +75,11 @@ impl Offered {
         self.book.as_ref().and_then(|book| book.get(ticket)).is_none_or(|(_, asked)| !asked)
     }
 
+    /// Whether the bytes of an offer may still be on their way: it was asked for, and is not released.
+    pub fn is_read(&self) -> bool {
+        self.book.as_ref().is_some_and(|book| book.iter().any(|(_, asked)| *asked))
+    }
+
     /// Forgets the offers below `below`.
     pub fn release(&mut self, below: u64) {
         if let Some(book) = &mut self.book {

@@ -44,6 +44,12 @@ pub trait SocketLink: Debug + Send {
     /// # Errors
     /// The link is over, and why.
     fn receive(&mut self, received: &mut Vec<Self::Received>) -> Result<bool, LinkError>;
+
+    /// As [`Endpoint::close`]: the link is dropped after that.
+    fn close(&mut self) {
+        // Nobody may listen any more: it is worth trying.
+        let _ = self.flush();
+    }
 }
 
 /// A source's link that can be made.
@@ -226,8 +232,7 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
     fn close(&mut self, peer: usize) {
         if let Some(mut socket) = self.peers.get_mut(peer).and_then(Option::take) {
             if !socket.broken {
-                // Nobody may listen any more: it is worth trying.
-                let _ = socket.link.flush();
+                socket.link.close();
             }
             self.watch.remove(socket.link.fd());
         }

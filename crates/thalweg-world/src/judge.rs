@@ -92,8 +92,8 @@ impl Judge<'_> {
                 continue;
             }
             self.check(entry.unaccounted == 0, || format!("{who}: {} unaccounted for, {entry:?}", entry.unaccounted));
-            // A builder that is left out by its source, and comes to itself again, looks at slots that are others' by now, or
-            // gets the rest of a reply out of them.
+            // A builder that is left out by its source, and comes to itself again, looks at slots that are others' by now:
+            // over shared memory, and in what its socket has received, which on one host are the source's pages.
             let left_out = self.plan.by_room && !harmless;
             self.check(entry.corrupt == 0 || left_out, || format!("{who}: {} corrupt", entry.corrupt));
             if let Some(found) = &found {

@@ -10,6 +10,7 @@ use socket2::Socket;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 use thalweg_arena::Arena;
 use thalweg_tcp::sent_again;
 use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Sender};
@@ -253,6 +254,16 @@ impl SocketLink for TcpSource {
         }
         // Not flushed: what the caller has to say next rides in the last packet of the answers.
         Ok(true)
+    }
+
+    fn close(&mut self) {
+        if self.offered.is_read() {
+            // What the kernel has not sent yet it would send from the slots as they are then: so it sends nothing more,
+            // and the connection is reset.
+            let _ = self.socket.set_linger(Some(Duration::ZERO));
+        } else {
+            let _ = self.flush();
+        }
     }
 }
 
