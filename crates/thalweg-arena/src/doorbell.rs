@@ -1,34 +1,30 @@
-//! Waking a thread in another process: an eventfd that goes into its `epoll`.
+//! Waking a thread: of one's own process by an eventfd, of another by a byte over the socket that connects the two.
+//! Both go into its `epoll`.
 
 use rustix::event::EventfdFlags;
-use rustix::fs::OFlags;
-use rustix::io::{Errno, FdFlags, ReadWriteFlags};
-use std::io::IoSliceMut;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use thiserror::Error;
 
-/// Why a doorbell could not be made, taken over or used.
+/// Why a doorbell could not be made or used.
 #[derive(Debug, Error)]
 pub enum DoorbellError {
     /// The kernel refused.
-    #[error("{doing} a doorbell (eventfd): {error}")]
+    #[error("{doing} a doorbell: {error}")]
     Os {
         /// What was being done.
         doing: &'static str,
         /// The kernel's answer.
         error: Errno,
     },
-    /// Another kind of file, or an eventfd that counts down one by one.
-    #[error("what was handed over is not a doorbell (an eventfd without EFD_SEMAPHORE)")]
-    NotADoorbell,
 }
 
-/// One direction of wake-ups. Ringing is remembered until it is cleared, and ringing twice is ringing once.
+/// Wake-ups between threads of one process. Ringing is remembered until it is cleared, and ringing twice is ringing once.
 ///
-/// The file description is shared with the peer, and with it the flag `O_NONBLOCK`. [`Doorbell::clear`] does not depend
-/// on it. [`Doorbell::ring`] does, for lack of a flag of its own in `write`: a peer that takes the flag away and fills
-/// the counter can hold up the thread that rings. Who cannot live with that keeps such a peer out (the socket's
-/// permissions, `SO_PEERCRED`).
+/// Two processes that do not trust each other share none: a descriptor's flags are shared with it, and a peer that takes
+/// `O_NONBLOCK` away and fills the counter would hold up the thread that rings. They [`wake_over`] a socket.
 #[derive(Debug)]
 pub struct Doorbell {
     fd: OwnedFd,
@@ -41,26 +37,6 @@ impl Doorbell {
     /// Where the kernel makes none: for lack of descriptors, most likely.
     pub fn new() -> Result<Self, DoorbellError> {
         let fd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(os("making"))?;
-        Ok(Self { fd })
-    }
-
-    /// Takes over a doorbell that another process made.
-    ///
-    /// # Errors
-    /// [`DoorbellError::NotADoorbell`] where `fd` is another kind of file; others where the kernel does not tell, or
-    /// refuses. The descriptor is closed then.
-    pub fn import(fd: OwnedFd) -> Result<Self, DoorbellError> {
-        // A peer may send any file. Writing 8 bytes to one that is not an eventfd could block, or do harm.
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))
-            .map_err(|error| os("reading /proc/self/fdinfo for")(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-        let field = |name| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        // Kernels before 6.5 do not print the second field.
-        if field("eventfd-count:").is_none() || field("eventfd-semaphore:").is_some_and(|mode| mode != "0") {
-            return Err(DoorbellError::NotADoorbell);
-        }
-        let flags = rustix::fs::fcntl_getfl(&fd).map_err(os("taking over"))?;
-        rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(os("taking over"))?;
-        rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(os("taking over"))?;
         Ok(Self { fd })
     }
 
@@ -82,11 +58,7 @@ impl Doorbell {
     /// # Errors
     /// Where the kernel refuses. That it has not been rung is no error.
     pub fn clear(&self) -> Result<bool, DoorbellError> {
-        let mut count = [0; 8];
-        // Not `read`: RWF_NOWAIT is ours, O_NONBLOCK is shared with the peer. Offset -1 means "as read does", see
-        // preadv2(2).
-        let mut into = [IoSliceMut::new(&mut count)];
-        match rustix::io::preadv2(&self.fd, &mut into, u64::MAX, ReadWriteFlags::NOWAIT) {
+        match rustix::io::read(&self.fd, &mut [0; 8]) {
             Ok(_) => Ok(true),
             Err(Errno::AGAIN) => Ok(false),
             Err(error) => Err(os("clearing")(error)),
@@ -100,6 +72,22 @@ impl AsFd for Doorbell {
     }
 }
 
+/// The byte that wakes the process at the other end of a socket.
+pub const WAKE: u8 = 0;
+
+/// Wakes the process at the other end of a connection by one byte, [`WAKE`], which it reads before it looks for what
+/// there is. Never waits, whatever the peer does to its end: where it does not read, earlier bytes wake it. Never raises
+/// SIGPIPE: a peer that is gone has nothing to be woken for, and the socket's end tells of it.
+///
+/// # Errors
+/// Where the kernel refuses: the peer was not woken then.
+pub fn wake_over(socket: &UnixStream) -> Result<(), DoorbellError> {
+    match send(socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Ok(_) | Err(Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) => Ok(()),
+        Err(error) => Err(os("ringing")(error)),
+    }
+}
+
 fn os(doing: &'static str) -> impl Fn(Errno) -> DoorbellError {
     move |error| DoorbellError::Os { doing, error }
 }
@@ -107,16 +95,16 @@ fn os(doing: &'static str) -> impl Fn(Errno) -> DoorbellError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
 
     #[test]
-    fn both_ends_hear_the_same_bell() {
-        let ours = Doorbell::new().unwrap();
-        let theirs = Doorbell::import(ours.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        assert!(!ours.clear().unwrap());
-        theirs.ring().unwrap();
-        theirs.ring().unwrap();
-        assert!(ours.clear().unwrap());
-        assert!(!ours.clear().unwrap() && !theirs.clear().unwrap());
+    fn a_bell_rings_until_it_is_cleared() {
+        let bell = Doorbell::new().unwrap();
+        assert!(!bell.clear().unwrap());
+        bell.ring().unwrap();
+        bell.ring().unwrap();
+        assert!(bell.clear().unwrap());
+        assert!(!bell.clear().unwrap());
     }
 
     #[test]
@@ -127,20 +115,15 @@ mod tests {
         assert!(bell.clear().unwrap());
     }
 
+    /// Both sockets block: it is the call that does not wait.
     #[test]
-    fn clearing_never_blocks_whatever_the_peer_does_to_the_flags() {
-        let bell = Doorbell::new().unwrap();
-        rustix::fs::fcntl_setfl(&bell.fd, OFlags::empty()).unwrap();
-        assert!(!bell.clear().unwrap());
-        let theirs = Doorbell::import(bell.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        assert!(rustix::fs::fcntl_getfl(&theirs).unwrap().contains(OFlags::NONBLOCK));
-    }
-
-    #[test]
-    fn other_files_are_not_doorbells() {
-        let file = tempfile::tempfile().unwrap();
-        assert!(matches!(Doorbell::import(file.into()), Err(DoorbellError::NotADoorbell)));
-        let (pipe, _) = rustix::pipe::pipe().unwrap();
-        assert!(matches!(Doorbell::import(pipe), Err(DoorbellError::NotADoorbell)));
+    fn a_peer_that_never_reads_is_woken_and_holds_nobody_up() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        (0..100_000).for_each(|_| wake_over(&ours).unwrap());
+        let mut bytes = vec![1; 200_000];
+        let read = theirs.read(&mut bytes).unwrap();
+        assert!((1..100_000).contains(&read) && bytes[..read].iter().all(|byte| *byte == WAKE));
+        drop(theirs);
+        wake_over(&ours).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Handing memory and doorbells to another process: file descriptors over a Unix socket (`SCM_RIGHTS`, unix(7)).
+//! Handing memory to another process: file descriptors over a Unix socket (`SCM_RIGHTS`, unix(7)).
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -100,28 +100,27 @@ pub fn recv_fds(socket: &UnixStream, buf: &mut [u8], max: usize) -> Result<(usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arena, Doorbell};
+    use crate::{Arena, Ring};
     use rustix::io::FdFlags;
     use std::io::Write;
     use std::os::fd::AsFd;
 
     #[test]
-    fn an_arena_and_a_doorbell_change_hands() {
+    fn an_arena_and_a_ring_change_hands() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut span = Arena::create("handover", 1).unwrap();
         span[7] = 42;
-        let bell = Doorbell::new().unwrap();
-        assert_eq!(send_fds(&ours, b"hello", &[span.arena().fd(), bell.as_fd()]).unwrap(), 5);
+        let ring = Ring::create("handover", 8).unwrap();
+        assert_eq!(send_fds(&ours, b"hello", &[span.arena().fd(), ring.fd()]).unwrap(), 5);
         let mut buf = [0; 100];
         let (n, fds) = recv_fds(&theirs, &mut buf, 2).unwrap();
         assert_eq!(&buf[..n], b"hello");
         assert!(fds.iter().all(|fd| rustix::io::fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC)));
-        let [memory, their_bell] = <[OwnedFd; 2]>::try_from(fds).unwrap();
+        let [memory, their_ring] = <[OwnedFd; 2]>::try_from(fds).unwrap();
         let mut byte = [0];
         Arena::import(memory).unwrap().view(7, 1).unwrap().copy_to(0, &mut byte);
         assert_eq!(byte, [42]);
-        Doorbell::import(their_bell).unwrap().ring().unwrap();
-        assert!(bell.clear().unwrap());
+        assert_eq!(Ring::import(their_ring).unwrap().cells(), 8);
     }
 
     #[test]

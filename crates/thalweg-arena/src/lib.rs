@@ -23,8 +23,8 @@
 //! | `places` | Places: equal buffers for what is received and soon let go of again |
 //! | `page_list` | Physical addresses of memory, for a device that writes to it by itself |
 //! | `pin` | Keeping memory from being swapped out or taken away, so that the data path never waits for a page |
-//! | `handover` | Handing memory and doorbells to another process: file descriptors over a Unix socket (`SCM_RIGHTS`, unix(7)) |
-//! | `doorbell` | Waking a thread in another process: an eventfd that goes into its `epoll` |
+//! | `handover` | Handing memory to another process: file descriptors over a Unix socket (`SCM_RIGHTS`, unix(7)) |
+//! | `doorbell` | Waking a thread: of one's own process by an eventfd, of another by a byte over the socket that connects the two. Both go into its `epoll` |
 //! | `ring` | Messages between two processes through shared memory: a ring of 64-byte cells, one sender, one receiver, no lock and no system call while both are busy |
 
 mod arena;
@@ -41,7 +41,7 @@ mod slots;
 pub use arena::{Arena, ArenaError, Backing, KeptPiece, Piece, Registration, Span, View};
 pub use block::{Block, BlockPool};
 pub use dma_buf::DmaBuf;
-pub use doorbell::{Doorbell, DoorbellError};
+pub use doorbell::{Doorbell, DoorbellError, WAKE, wake_over};
 pub use handover::{HandoverError, MAX_FDS, recv_fds, send_fds};
 pub use page_list::{Extent, PageList, PageListError, page_list};
 pub use pin::{PinError, Pinned, pin, pin_arena};

@@ -17,7 +17,7 @@
 //! Who wants to sleep first says so (`prepare_wait`), and then looks once more; who published something looks whether
 //! the other has said so. With a full fence between the two steps on both sides, at least one of them sees the other
 //! (Dekker's argument; the same one as in io_uring's `IORING_SQ_NEED_WAKEUP`, io_uring(7)). The wake-up itself is the
-//! caller's: a [`crate::Doorbell`] for each direction.
+//! caller's: a [`crate::Doorbell`] for each direction, or between processes a byte [over their socket](crate::wake_over).
 //!
 //! ```text
 //! receiver                                   sender

@@ -40,9 +40,8 @@
 //! credit, four fetches for each slot and one for each 4 KiB of it, and 16 MiB (or 256 bytes for each slot) of messages
 //! that it was told and does not take.
 //!
-//! Over shm it can do two things more. It can change bytes while they are read: what they say, not where anything is
-//! read or written. And it can hold up whoever rings its [`Doorbell`](thalweg_arena::Doorbell). A builder that does not
-//! trust the sources of its own host listens on tcp. Who may connect at all is decided by the permissions of the socket
+//! Over shm it can do one thing more: change bytes while they are read, that is what they say, not where anything is read
+//! or written. Who may connect at all is decided by the permissions of the socket
 //! (shm) and by the network (the others): nothing here is encrypted. Over frames, who cannot see a connection's number
 //! cannot speak for it. A builder keeps nothing of a greeting before its sender has shown that it receives what is sent to
 //! its address; then it has one of 4096 places until it is let in or given up.

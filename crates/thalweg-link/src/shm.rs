@@ -1,8 +1,8 @@
 //! The three verbs over shared memory, between two processes of one host.
 //!
-//! The source hands its arena over by file descriptor, with two rings of 64-byte cells for the messages and a doorbell
-//! (eventfd) for each side. The builder reads fragments where the device wrote them. The Unix socket stays open: when a
-//! process dies the other sees it closed.
+//! The source hands its arena over by file descriptor, with two rings of 64-byte cells for the messages. The builder
+//! reads fragments where the device wrote them. The Unix socket stays open: a byte over it wakes a peer that sleeps, and
+//! when a process dies the other sees it closed.
 //!
 //! A source that may withdraw what it offered (policy `drop-oldest`) must be asked before its bytes are read: then a
 //! fetch is a message and the grant comes back as `Data`, as on any other link. From other sources an offer is enough.
@@ -13,7 +13,7 @@ use crate::offered::{Asked, Novelty, Offered};
 use crate::rules::{check_hello, check_offer, check_order};
 use crate::sockets::{Connects, Door, SocketLink, Sockets};
 use crate::{
-    Adapter, Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Poller, Received,
+    Adapter, Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Received,
     SourceEndpoint, SourceGreeting, SourceLink, Watch, peer,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -26,52 +26,41 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_arena::{
-    Arena, Doorbell, HandoverError, MAX_CELLS, PAGE, PushError, Ring, RingReceiver, RingSender, Span, recv_fds,
-    send_fds,
+    Arena, HandoverError, MAX_CELLS, PAGE, PushError, Ring, RingReceiver, RingSender, Span, WAKE, recv_fds, send_fds,
+    wake_over,
 };
 use thalweg_wire::{Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, Message, Refusal, Sender};
 
 /// Arenas are made of whole huge pages.
 const ARENA_ROUNDING: u64 = 2 << 20;
-/// Arena, ring to the builder, ring to the source, the builder's doorbell, the source's doorbell.
-const HANDED_OVER: usize = 5;
+/// Arena, ring to the builder, ring to the source.
+const HANDED_OVER: usize = 3;
 /// Messages taken from one link before others have their turn.
 const FAIR_SHARE: usize = 1024;
 /// How often nothing comes, while nobody waits, before a peer's socket is looked at: a system call, which takes as long
 /// as some ten looks into a ring, so that of a thousand messages few see one.
 const QUIET: u32 = 1 << 14;
 
-const SOCKET: u64 = 0;
-const DOORBELL: u64 = 1;
+/// Bytes that wake, read at once: about as many as a socket's buffer holds of them.
+const MOST_WAKES: usize = 1024;
 
 /// Messages in both directions.
 #[derive(Debug)]
 struct Wires {
     sender: RingSender,
     receiver: RingReceiver,
-    mine: Doorbell,
-    theirs: Doorbell,
     /// Messages for which the ring had no room.
     backlog: VecDeque<Message>,
     unpublished: bool,
-    /// The peer was told that we wait, and rings.
+    /// The peer was told that we wait, and wakes us.
     waits: bool,
     /// How often nothing has come since the socket was looked at.
     quiet: u32,
 }
 
 impl Wires {
-    fn new(sender: RingSender, receiver: RingReceiver, mine: Doorbell, theirs: Doorbell) -> Self {
-        Self {
-            sender,
-            receiver,
-            mine,
-            theirs,
-            backlog: VecDeque::new(),
-            unpublished: false,
-            waits: false,
-            quiet: QUIET,
-        }
+    fn new(sender: RingSender, receiver: RingReceiver) -> Self {
+        Self { sender, receiver, backlog: VecDeque::new(), unpublished: false, waits: false, quiet: QUIET }
     }
 
     fn send(&mut self, message: &Message) {
@@ -84,7 +73,7 @@ impl Wires {
     }
 
     /// Sends what there is room for. Says how many bytes of messages wait.
-    fn flush(&mut self) -> Result<usize, LinkError> {
+    fn flush(&mut self, socket: &UnixStream) -> Result<usize, LinkError> {
         loop {
             while let Some(message) = self.backlog.front() {
                 match self.sender.push(&message.encode()) {
@@ -97,7 +86,7 @@ impl Wires {
                 }
             }
             if std::mem::take(&mut self.unpublished) && self.sender.publish() {
-                self.wake()?;
+                wake(socket)?;
             }
             // Another thread may be waiting already, and has to be told of room from now on.
             if self.backlog.is_empty() || !self.waits || self.sender.prepare_wait() {
@@ -106,27 +95,31 @@ impl Wires {
         }
     }
 
-    /// Has the peer ring for what comes, and for room where we have more to say. False where there is something or some
-    /// already.
+    /// Has the peer wake us for what comes, and for room where we have more to say. False where there is something or
+    /// some already.
     fn prepare_wait(&mut self) -> bool {
-        let rings_for_room = |wires: &mut Self| wires.backlog.is_empty() || wires.sender.prepare_wait();
-        // Who waits already is rung for already.
-        self.waits = self.waits || self.receiver.prepare_wait() && rings_for_room(self);
+        let wakes_for_room = |wires: &mut Self| wires.backlog.is_empty() || wires.sender.prepare_wait();
+        // Who waits already is woken already.
+        self.waits = self.waits || self.receiver.prepare_wait() && wakes_for_room(self);
         self.waits
     }
 
-    fn wake(&self) -> Result<(), LinkError> {
-        self.theirs.ring().map_err(own("waking the peer"))
+    /// Whether this end has waited, and does not any more.
+    fn wakes_up(&mut self) -> bool {
+        if !std::mem::take(&mut self.waits) {
+            return false;
+        }
+        self.receiver.cancel_wait();
+        self.sender.cancel_wait();
+        true
     }
 
     /// Takes what has come, up to a fair share. True where there is more.
-    fn receive(&mut self, mut take: impl FnMut(Message) -> Result<(), LinkError>) -> Result<bool, LinkError> {
-        if std::mem::take(&mut self.waits) {
-            self.mine.clear().map_err(own("going to listen"))?;
-            self.receiver.cancel_wait();
-            self.sender.cancel_wait();
-            self.quiet = QUIET;
-        }
+    fn receive(
+        &mut self,
+        socket: &UnixStream,
+        mut take: impl FnMut(Message) -> Result<(), LinkError>,
+    ) -> Result<bool, LinkError> {
         let mut left = FAIR_SHARE;
         while left > 0
             && let Some(cell) = self.receiver.pop().map_err(theirs)?
@@ -135,13 +128,12 @@ impl Wires {
             left -= 1;
         }
         if left < FAIR_SHARE && self.receiver.sender_waits() {
-            self.wake()?;
+            wake(socket)?;
         }
         Ok(left == 0)
     }
 
-    /// Nothing has come. Whether it is time to see if the peer is still there: once after each wait, and now and then
-    /// while nobody waits.
+    /// Nothing has come. Whether it is time to see if the peer is still there: now and then while nobody waits.
     fn is_quiet(&mut self) -> bool {
         self.quiet += 1;
         self.quiet > QUIET && std::mem::take(&mut self.quiet) > 0
@@ -158,49 +150,54 @@ fn theirs<E: std::error::Error>(error: E) -> LinkError {
     LinkError::Protocol(error.to_string())
 }
 
-/// Whether the peer is still there. It says nothing over the socket but, at most, why it leaves.
-fn peer_is_there(mut socket: &UnixStream) -> Result<(), LinkError> {
-    let mut bytes = [0; MESSAGE_LEN + Message::MAX_REFUSAL_TEXT as usize];
-    match socket.read(&mut bytes) {
-        Ok(0) => Err(LinkError::Closed),
-        Ok(n) => match bytes[..n].split_first_chunk::<MESSAGE_LEN>() {
-            Some((cell, text)) => match Message::decode(cell)? {
-                Message::Refuse { reason, .. } => {
-                    Err(LinkError::Refused { reason, text: String::from_utf8_lossy(text).into_owned() })
-                }
-                other => Err(LinkError::Protocol(format!("unexpected over the socket: {other:?}"))),
-            },
-            None => Err(LinkError::Protocol(format!("{n} bytes over the socket that are no message"))),
+fn wake(peer: &UnixStream) -> Result<(), LinkError> {
+    wake_over(peer).map_err(own("waking the peer"))
+}
+
+/// Reads the socket: an error where the peer is gone. Over it come bytes that wake and, at most, why the peer leaves.
+fn read_wakes(mut socket: &UnixStream) -> Result<(), LinkError> {
+    let mut bytes = [0; MOST_WAKES + MESSAGE_LEN + Message::MAX_REFUSAL_TEXT as usize];
+    let read = match socket.read(&mut bytes) {
+        Ok(0) => return Err(LinkError::Closed),
+        Ok(read) => &bytes[..read],
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(LinkError::Closed),
+        Err(error) => return Err(LinkError::io("reading the hand-over socket")(error)),
+    };
+    let wakes = read.iter().take_while(|byte| **byte == WAKE).count();
+    match read[wakes..].split_first_chunk::<MESSAGE_LEN>() {
+        Some((cell, text)) => match Message::decode(cell)? {
+            Message::Refuse { reason, .. } => {
+                Err(LinkError::Refused { reason, text: String::from_utf8_lossy(text).into_owned() })
+            }
+            other => Err(LinkError::Protocol(format!("unexpected over the socket: {other:?}"))),
         },
-        Err(error) if error.kind() == ErrorKind::WouldBlock || error.kind() == ErrorKind::Interrupted => Ok(()),
-        Err(error) if error.kind() == ErrorKind::ConnectionReset => Err(LinkError::Closed),
-        Err(error) => Err(LinkError::io("reading the hand-over socket")(error)),
+        None if wakes == read.len() => Ok(()),
+        None => Err(LinkError::Protocol(format!("{} bytes over the socket that are no message", read.len() - wakes))),
     }
 }
 
-/// Takes what has come. Where nothing has, the peer may be gone: `left` then says so, and what it said before it left
-/// is heard too. While it speaks it is there, and its socket need not be read.
+/// Takes what has come. The socket is read after each wait, before the ring is looked at, and now and then while nothing
+/// comes. Where the peer is gone, `left` then says so, and what it said before it left is heard too.
 fn receive_all(
     socket: &UnixStream,
     wires: &mut Wires,
     left: &mut Option<LinkError>,
     mut take: impl FnMut(Message) -> Result<(), LinkError>,
 ) -> Result<bool, LinkError> {
+    if wires.wakes_up() && left.is_none() {
+        *left = read_wakes(socket).err();
+    }
     let mut heard = false;
-    let more = wires.receive(|message| {
+    let more = wires.receive(socket, |message| {
         heard = true;
         take(message)
     })?;
     if heard || left.is_some() || !wires.is_quiet() {
         return Ok(more);
     }
-    match peer_is_there(socket) {
-        Ok(()) => Ok(more),
-        Err(error) => {
-            *left = Some(error);
-            wires.receive(take)
-        }
-    }
+    *left = read_wakes(socket).err();
+    if left.is_some() { wires.receive(socket, take) } else { Ok(more) }
 }
 
 /// What ended the link, once all that was said has been heard.
@@ -221,12 +218,6 @@ fn handing_over(error: HandoverError) -> LinkError {
     }
 }
 
-fn waiting_on(socket: &UnixStream) -> Result<Poller, LinkError> {
-    let poller = Poller::new()?;
-    poller.add(socket.as_fd(), SOCKET, Interest::READ)?;
-    Ok(poller)
-}
-
 /// Shared memory on one host.
 #[derive(Debug)]
 pub(crate) struct Shm;
@@ -245,8 +236,8 @@ impl Transport for Shm {
             frames: false,
             headers: 0,
             congestion: false,
-            // A socket, an arena, two rings and two doorbells.
-            files: 6,
+            // A socket, an arena and two rings.
+            files: 4,
             interface: false,
             adapter: false,
         }
@@ -343,24 +334,20 @@ fn connect(path: &Path, greeting: &SourceGreeting) -> Result<ShmSource, LinkErro
     // Room for every ticket that can be open, and for the few messages beside them. More waits in the backlog.
     let cells = greeting.hello.slots.saturating_mul(4).saturating_add(64).min(MAX_CELLS).next_power_of_two();
     let ring = |name| Ring::create(name, cells).map_err(own("setting up a link"));
-    let bell = || Doorbell::new().map_err(own("setting up a link"));
-    let (to_builder, to_source, builders, mine) = (ring("to-builder")?, ring("to-source")?, bell()?, bell()?);
+    let (to_builder, to_source) = (ring("to-builder")?, ring("to-source")?);
 
     let mut bytes = Message::Hello(greeting.hello).encode().to_vec();
     bytes.extend_from_slice(greeting.description.as_bytes());
-    let fds = [greeting.arena.fd(), to_builder.fd(), to_source.fd(), builders.as_fd(), mine.as_fd()];
+    let fds = [greeting.arena.fd(), to_builder.fd(), to_source.fd()];
     let sent = send_fds(&socket, &bytes, &fds).map_err(handing_over)?;
     // A fresh socket has room for all of it: at most 16 KiB.
     (&socket).write_all(&bytes[sent..]).map_err(LinkError::io(doing()))?;
-    let poller = waiting_on(&socket)?;
-    poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
-    let wires = Wires::new(to_builder.into_sender(), to_source.into_receiver(), mine, builders);
-    Ok(ShmSource { poller, socket, wires, offered: Offered::new(greeting.hello.slots, 0), left: None })
+    let wires = Wires::new(to_builder.into_sender(), to_source.into_receiver());
+    Ok(ShmSource { socket, wires, offered: Offered::new(greeting.hello.slots, 0), left: None })
 }
 
 #[derive(Debug)]
 struct ShmSource {
-    poller: Poller,
     socket: UnixStream,
     wires: Wires,
     offered: Offered,
@@ -389,7 +376,7 @@ impl SocketLink for ShmSource {
     type Received = Message;
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.poller.as_fd()
+        self.socket.as_fd()
     }
 
     fn interest(&self) -> Interest {
@@ -408,7 +395,7 @@ impl SocketLink for ShmSource {
         for asked in self.offered.early() {
             self.grant(asked)?;
         }
-        self.offered.check_unheard(self.wires.flush()?)
+        self.offered.check_unheard(self.wires.flush(&self.socket)?)
     }
 
     fn receive(&mut self, said: &mut Vec<Message>) -> Result<bool, LinkError> {
@@ -464,14 +451,12 @@ impl SourceLink for ShmSource {
 /// Takes over a connection that a source made over the Unix socket.
 fn accepted(socket: UnixStream) -> Result<ShmBuilder, LinkError> {
     socket.set_nonblocking(true).map_err(LinkError::io("setting up a connection"))?;
-    let poller = waiting_on(&socket)?;
     let state = State::Greeting { bytes: Vec::new(), fds: Vec::new() };
-    Ok(ShmBuilder { poller, socket, state, left: None })
+    Ok(ShmBuilder { socket, state, left: None })
 }
 
 #[derive(Debug)]
 struct ShmBuilder {
-    poller: Poller,
     socket: UnixStream,
     state: State,
     /// Why the source is gone, while there is something left to hear of it.
@@ -576,15 +561,15 @@ impl ShmBuilder {
         let text = String::from_utf8(text.to_vec())
             .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
         check_hello(&hello)?;
-        let open = open(&self.poller, std::mem::take(fds), hello)?;
+        let open = open(std::mem::take(fds), hello)?;
         self.state = State::Open(Box::new(open));
         said.push(Received::Hello(hello, text));
         Ok(())
     }
 }
 
-fn open(poller: &Poller, fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
-    let [arena, to_builder, to_source, mine, sources] = <[OwnedFd; HANDED_OVER]>::try_from(fds)
+fn open(fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
+    let [arena, to_builder, to_source] = <[OwnedFd; HANDED_OVER]>::try_from(fds)
         .map_err(|fds| LinkError::Protocol(format!("{} descriptors were handed over, not {HANDED_OVER}", fds.len())))?;
     let arena = Arena::import(arena).map_err(theirs)?;
     // A larger one would let the source make us touch, and the kernel allocate, memory that holds no slot.
@@ -596,11 +581,9 @@ fn open(poller: &Poller, fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkEr
     }
     let receiver = Ring::import(to_builder).map_err(theirs)?.into_receiver();
     let sender = Ring::import(to_source).map_err(theirs)?.into_sender();
-    let (mine, sources) = (Doorbell::import(mine).map_err(theirs)?, Doorbell::import(sources).map_err(theirs)?);
-    poller.add(mine.as_fd(), DOORBELL, Interest::READ)?;
     let fetches = Fetches { arena, pending: VecDeque::new(), copied: 0 };
     Ok(Open {
-        wires: Wires::new(sender, receiver, mine, sources),
+        wires: Wires::new(sender, receiver),
         withdraws: hello.capabilities.contains(Capabilities::WITHDRAWS),
         fetches,
     })
@@ -610,7 +593,7 @@ impl SocketLink for ShmBuilder {
     type Received = Received;
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.poller.as_fd()
+        self.socket.as_fd()
     }
 
     fn interest(&self) -> Interest {
@@ -631,7 +614,7 @@ impl SocketLink for ShmBuilder {
     fn flush(&mut self) -> Result<(), LinkError> {
         match &mut self.state {
             State::Greeting { .. } => Ok(()),
-            State::Open(open) => check_unheard(open.wires.flush()?, MOST_UNHEARD),
+            State::Open(open) => check_unheard(open.wires.flush(&self.socket)?, MOST_UNHEARD),
         }
     }
 

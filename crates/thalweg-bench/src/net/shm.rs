@@ -1,5 +1,5 @@
 //! Messages through shared memory, as Thalweg's shm link carries them: bytes in an arena, told of by 64-byte cells in a
-//! ring.
+//! ring. An end that sleeps is woken by a byte over a pair of sockets.
 //!
 //! Each end has an arena that it writes and the other reads, and a ring in each direction. *copy* puts a message into
 //! the arena and takes it out at the other end, as a message-passing library would; one of up to 48 bytes goes inside
@@ -11,9 +11,11 @@ use super::control::{Control, Job, Watchdog, Work, gone};
 use super::exchange::Messages;
 use super::{Exchange, Method, Phase, TIMEOUT, Tally, Wait};
 use crate::BenchError;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use thalweg_arena::{Arena, CELL, Doorbell, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds};
+use thalweg_arena::{Arena, CELL, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds, wake_over};
 
 /// What fits a cell beside its head.
 const INSIDE: usize = CELL - HEAD;
@@ -32,10 +34,8 @@ pub(super) struct Shared {
     from: RingReceiver,
     /// A cell that was seen waiting.
     ahead: Option<[u8; CELL]>,
-    /// Rung when the other end sleeps.
-    theirs: Doorbell,
-    /// Rung for us.
-    ours: Doorbell,
+    /// Over it each end wakes the other.
+    peer: UnixStream,
     arena: Span,
     their_arena: Arc<Arena>,
     /// The whole of it.
@@ -61,31 +61,23 @@ pub(super) fn ask(control: &Control, job: &Job) -> Result<Shared, BenchError> {
     let (arena, stride, places) = arena(job)?;
     let ring = |name| Ring::create(name, CELLS).map_err(|error| control.error(error));
     let (there, back) = (ring("bench-there")?, ring("bench-back")?);
-    let bell = || Doorbell::new().map_err(|error| control.error(error));
-    let (theirs, ours) = (bell()?, bell()?);
-    let fds = [there.fd(), back.fd(), theirs.as_fd(), ours.as_fd(), arena.arena().fd()];
+    let (peer, theirs) = UnixStream::pair().map_err(|error| control.error(error))?;
+    let fds = [there.fd(), back.fd(), theirs.as_fd(), arena.arena().fd()];
     send_fds(control.unix()?, b"m", &fds).map_err(|error| control.error(error))?;
     let [their_arena] = receive::<1>(control)?;
-    let shared = Shared::new(
-        job,
-        there.into_sender(),
-        back.into_receiver(),
-        (theirs, ours),
-        (arena, stride, places),
-        their_arena,
-    );
+    let shared =
+        Shared::new(job, there.into_sender(), back.into_receiver(), peer, (arena, stride, places), their_arena);
     shared.map_err(|error| control.error(error))
 }
 
 /// The serving end's half.
 pub(super) fn serve(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
-    let [there, back, ours, theirs, their_arena] = receive::<5>(control)?;
+    let [there, back, peer, their_arena] = receive::<4>(control)?;
     let (arena, stride, places) = arena(job)?;
     send_fds(control.unix()?, b"m", &[arena.arena().fd()]).map_err(|error| control.error(error))?;
     let ring = |fd| Ring::import(fd).map_err(|error| control.error(error));
-    let bell = |fd| Doorbell::import(fd).map_err(|error| control.error(error));
-    let (to, from, bells) = (ring(back)?.into_sender(), ring(there)?.into_receiver(), (bell(theirs)?, bell(ours)?));
-    let shared = Shared::new(job, to, from, bells, (arena, stride, places), their_arena);
+    let (to, from) = (ring(back)?.into_sender(), ring(there)?.into_receiver());
+    let shared = Shared::new(job, to, from, peer.into(), (arena, stride, places), their_arena);
     Ok(Box::new(shared.map_err(|error| control.error(error))?))
 }
 
@@ -116,7 +108,7 @@ impl Shared {
         job: &Job,
         to: RingSender,
         from: RingReceiver,
-        (theirs, ours): (Doorbell, Doorbell),
+        peer: UnixStream,
         (arena, stride, places): (Span, usize, usize),
         their_arena: OwnedFd,
     ) -> Result<Self, thalweg_arena::ArenaError> {
@@ -127,8 +119,7 @@ impl Shared {
             to,
             from,
             ahead: None,
-            theirs,
-            ours,
+            peer,
             arena,
             their_arena,
             view,
@@ -172,7 +163,7 @@ impl Shared {
         self.to.push(cell).map_err(|error| gone(&error.to_string()))?;
         if self.to.publish() {
             self.tally.calls += 1;
-            self.theirs.ring().map_err(|error| gone(&error.to_string()))?;
+            wake_over(&self.peer).map_err(|error| gone(&error.to_string()))?;
         }
         Ok(())
     }
@@ -201,13 +192,17 @@ impl Shared {
         use rustix::event::{PollFd, PollFlags, poll};
         let timeout = rustix::time::Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         self.tally.calls += 2;
-        match poll(&mut [PollFd::new(&self.ours, PollFlags::IN)], Some(&timeout)) {
+        match poll(&mut [PollFd::new(&self.peer, PollFlags::IN)], Some(&timeout)) {
             Ok(0) => {
                 Err(BenchError::Silent { doing: "waiting for a message in shared memory".into(), timeout: TIMEOUT })
             }
-            Ok(_) => self.ours.clear().map(drop).map_err(|error| gone(&error.to_string())),
+            Ok(_) => match self.peer.read(&mut [0; 64]) {
+                Ok(0) => Err(gone("it has left")),
+                Ok(_) => Ok(()),
+                Err(error) => Err(gone(&error.to_string())),
+            },
             Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(BenchError::os("waiting for a doorbell")(error)),
+            Err(error) => Err(BenchError::os("waiting to be woken")(error)),
         }
     }
 }
