@@ -18,8 +18,14 @@ use thalweg_uring::{Memory, Operation, Ring};
 pub(crate) enum Job {
     /// Writes a block; from registered memory, where that was allowed.
     Block { number: u64, block: BlockWriter, registered: bool },
+    /// Makes a segment's file.
+    Create { segment: u32, file: Option<OwnedFd> },
     /// Sets space aside in a segment.
     Allocate { segment: u32 },
+    /// Gives back what a segment does not need of it.
+    Truncate { segment: u32 },
+    /// Removes the file of a segment that no reader can reach.
+    Remove { segment: u32 },
     /// Writes a segment's footer.
     Footer { segment: u32, memory: Block },
     /// Brings a segment that is closed to the disk itself.
@@ -39,7 +45,7 @@ unsafe impl Memory for Job {
         match self {
             Self::Block { block, .. } => block.memory(),
             Self::Footer { memory, .. } => memory.bytes_mut(),
-            Self::Allocate { .. } | Self::Sync { .. } | Self::Keep { .. } | Self::Names | Self::Wake => &mut [],
+            _ => &mut [],
         }
     }
 
@@ -47,6 +53,12 @@ unsafe impl Memory for Job {
         match self {
             Self::Block { block, registered: true, .. } => u16::try_from(block.index()).ok(),
             _ => None,
+        }
+    }
+
+    fn opened(&mut self, made: OwnedFd) {
+        if let Self::Create { file, .. } = self {
+            *file = Some(made);
         }
     }
 }

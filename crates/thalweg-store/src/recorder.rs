@@ -15,6 +15,7 @@ use crate::info::{RunFile, RunInfo, RunState};
 use crate::segment::{Segment, segment_name};
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -96,6 +97,8 @@ struct InFlight {
 
 #[derive(Debug)]
 enum WriteState {
+    /// Its segment is being made.
+    Waiting(BlockWriter),
     /// The engine has the block.
     UnderWay,
     Written(BlockWriter),
@@ -123,16 +126,7 @@ impl Recorder {
         }
         let number = self.submitted;
         let length = block.seal(RunNumber(self.info.run), self.info.builder, number, now);
-        if let Err(error) = self.make_room(length) {
-            let errno = match &error {
-                StoreError::Io { error, .. } => Errno::from_io_error(error).unwrap_or(Errno::IO),
-                _ => Errno::IO,
-            };
-            self.complain(error);
-            self.push(length, now, WriteState::Failed(block, errno));
-            self.wake();
-            return;
-        }
+        self.make_room(length);
         self.push(length, now, WriteState::UnderWay);
         self.start_write(self.in_flight.len() - 1, block);
         if let Some(segment) = self.segments.back_mut()
@@ -195,7 +189,7 @@ impl Recorder {
         if self.unsynced() == 0 {
             return;
         }
-        let Some(segment) = self.segments.back() else { return };
+        let Some(segment) = self.segments.back().filter(|segment| segment.is_ready()) else { return };
         self.engine.start(Operation::sync(segment.file(), Job::Keep { segment: segment.number }));
         (self.unsynced, self.syncing) = (0, self.syncing + 1);
     }
@@ -279,23 +273,49 @@ impl Recorder {
         self.failure.as_ref().map(|failure| &failure.error)
     }
 
-    /// Sees to it that the last segment can take `length` more bytes.
-    fn make_room(&mut self, length: u32) -> Result<(), StoreError> {
-        let Some(last) = self.segments.back() else { return Ok(()) };
+    /// Sees to it that the last segment can take `length` more bytes: where it is another, its file is begun to be made,
+    /// and its blocks wait for that.
+    fn make_room(&mut self, length: u32) {
+        let Some(last) = self.segments.back() else { return };
         if last.end == 0 || last.end + u64::from(length) <= self.segment_bytes {
-            return Ok(());
+            return;
         }
-        let mut next = Segment::create(&self.disk, &self.path, last.number + 1, self.submitted, self.method.direct)?;
-        if self.method.allocated_ahead && next.allocate_first(self.segment_space).is_err() {
-            self.method.allocated_ahead = false;
-        }
-        self.segments.push_back(next);
-        self.info.totals.segments += 1;
+        let segment = last.number + 1;
+        self.segments.push_back(Segment::announced(&self.disk, &self.path, segment, self.submitted));
         // What is behind is synced when its segment is closed.
         self.unsynced = 0;
-        self.engine.start(Operation::sync(File::Open(Arc::clone(&self.directory)), Job::Names));
-        self.syncing += 1;
-        Ok(())
+        let job = Job::Create { segment, file: None };
+        self.engine.start(Operation::create(self.directory(), job, name_of(segment), self.method.direct));
+    }
+
+    /// The file of a segment was made, or not.
+    fn note_made(&mut self, number: u32, made: Result<Option<OwnedFd>, Errno>) -> Result<(), StoreError> {
+        let space = self.method.allocated_ahead.then_some(self.segment_space);
+        let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == number) else { return Ok(()) };
+        let outcome = segment.made(made, self.method.direct, space, &mut self.engine);
+        if outcome.is_ok() {
+            self.info.totals.segments = self.info.totals.segments.max(number + 1);
+            self.engine.start(Operation::sync(self.directory(), Job::Names));
+            self.syncing += 1;
+        }
+        outcome
+    }
+
+    /// Begins the writes that have waited for a segment; where it could not be made, they have failed.
+    fn begin_waiting(&mut self, number: u32) {
+        for place in 0..self.in_flight.len() {
+            let entry = &mut self.in_flight[place];
+            if entry.segment != number || !matches!(entry.state, WriteState::Waiting(_)) {
+                continue;
+            }
+            if let WriteState::Waiting(block) = std::mem::replace(&mut entry.state, WriteState::UnderWay) {
+                self.start_write(place, block);
+            }
+        }
+    }
+
+    fn directory(&self) -> File {
+        File::Open(Arc::clone(&self.directory))
     }
 
     fn push(&mut self, length: u32, sealed: TaiNanos, state: WriteState) {
@@ -325,10 +345,17 @@ impl Recorder {
         self.engine.start(Operation::nothing(Job::Wake));
     }
 
-    /// Begins to write what is not written yet of the block at `place` in the queue.
+    /// Begins to write what is not written yet of the block at `place` in the queue, or has it wait for its segment.
     fn start_write(&mut self, place: usize, block: BlockWriter) {
         let entry = &mut self.in_flight[place];
         let Some(segment) = self.segments.iter().find(|segment| segment.number == entry.segment) else { return };
+        if !segment.is_ready() {
+            entry.state = match segment.failure() {
+                Some(error) => WriteState::Failed(block, error),
+                None => WriteState::Waiting(block),
+            };
+            return;
+        }
         let job = Job::Block { number: entry.number, block, registered: self.method.registered };
         let (range, offset) = (entry.done as usize..entry.length as usize, entry.offset + u64::from(entry.done));
         self.engine.start(Operation::write(segment.file(), job, range, offset));
@@ -343,9 +370,33 @@ impl Recorder {
                 self.note_block(number, block, result);
                 Ok(())
             }
+            Job::Create { segment, file } => {
+                let outcome = self.note_made(segment, result.map(|_| file));
+                self.begin_waiting(segment);
+                outcome
+            }
             Job::Allocate { segment } => {
-                if let Some(segment) = self.segment_mut(segment) {
+                if let Some(segment) = self.segments.iter_mut().find(|other| other.number == segment) {
                     segment.allocated(result, limit);
+                    if result.is_err_and(|error| error != Errno::NOSPC) && !segment.is_ready() {
+                        self.method.allocated_ahead = false;
+                    }
+                    segment.prepared(&mut self.engine);
+                }
+                self.begin_waiting(segment);
+                Ok(())
+            }
+            Job::Truncate { segment } => {
+                let found = self.segments.iter_mut().find(|other| other.number == segment);
+                let outcome = found.map_or(Ok(()), |segment| segment.truncated(result, &mut self.engine));
+                self.begin_waiting(segment);
+                outcome
+            }
+            Job::Remove { segment } => {
+                self.syncing -= 1;
+                if result == Err(Errno::INVAL) {
+                    // A kernel that does not remove files by io_uring.
+                    let _ = self.disk.remove_file(&self.path.join(segment_name(segment)));
                 }
                 Ok(())
             }
@@ -402,10 +453,11 @@ impl Recorder {
 
     /// Hands back the oldest block where it is finished.
     fn take_finished(&mut self) -> Option<Finished> {
-        self.in_flight.front().filter(|entry| !matches!(entry.state, WriteState::UnderWay))?;
+        let is_over = |entry: &&InFlight| matches!(entry.state, WriteState::Written(_) | WriteState::Failed(..));
+        self.in_flight.front().filter(is_over)?;
         let entry = self.in_flight.pop_front()?;
         let (block, errno) = match entry.state {
-            WriteState::UnderWay => return None,
+            WriteState::UnderWay | WriteState::Waiting(_) => return None,
             WriteState::Written(block) => (block, None),
             WriteState::Failed(block, errno) => (block, Some(errno)),
         };
@@ -450,6 +502,7 @@ impl Recorder {
     /// Moves segments that get no more blocks towards being closed, and lets go of those that are.
     fn close_segments(&mut self) {
         loop {
+            let directory = self.directory();
             let is_current = self.segments.len() == 1 && !self.ending && self.failure.is_none();
             let Some(front) = self.segments.front_mut().filter(|front| !is_current && front.is_idle()) else { return };
             if front.is_closed() {
@@ -457,10 +510,16 @@ impl Recorder {
                 continue;
             }
             if let Some(failure) = &self.failure {
-                if front.number > failure.segment {
+                if front.number > failure.segment || front.failure().is_some() {
                     // Nothing in it can be reached by a reader.
-                    let _ = self.disk.remove_file(&front.path);
-                    self.info.totals.segments = failure.segment + 1;
+                    let segment = front.number;
+                    if front.failure().is_none() {
+                        let job = Job::Remove { segment };
+                        self.engine.start(Operation::remove(directory, job, name_of(segment)));
+                        self.syncing += 1;
+                    }
+                    let totals = &mut self.info.totals;
+                    totals.segments = totals.segments.min(segment);
                     self.segments.pop_front();
                     continue;
                 }
@@ -469,12 +528,14 @@ impl Recorder {
                 }
             }
             let (run, builder) = (RunNumber(self.info.run), self.info.builder);
-            if let Err(error) = front.begin_close(run, builder, &mut self.engine) {
-                front.abandon();
-                self.complain(error);
-            }
+            front.begin_close(run, builder, &mut self.engine);
         }
     }
+}
+
+/// The name of a segment's file, for the kernel.
+fn name_of(segment: u32) -> CString {
+    CString::new(segment_name(segment)).unwrap_or_else(|_| unreachable!("digits and letters"))
 }
 
 impl AsFd for Recorder {

@@ -16,6 +16,7 @@
 //!   waited for.
 //! - A ring that is dropped waits for what the kernel has. Where that takes too long, the memory is leaked rather than
 //!   freed.
+//! - The name of a file to be made or removed is part of its operation, and stays where it is while that is moved.
 //! - An operation keeps its file open until there is a result: the kernel looks the number of an `fsync` or a
 //!   `fallocate` up only when a worker gets to it (`REQ_F_FORCE_ASYNC`, `io_assign_file` in Linux
 //!   `io_uring/io_uring.c`).
@@ -33,7 +34,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// A submission and a completion queue, and the operations under way.
@@ -314,8 +315,16 @@ impl<M: Memory> Ring<M> {
     }
 
     fn hand_back(&mut self, key: usize, result: Result<u32, Errno>, copied: bool) -> Option<Done<M>> {
-        let held = self.held.get_mut(key)?.take()?;
+        let mut held = self.held.get_mut(key)?.take()?;
         self.free.push(u32::try_from(key).ok()?);
+        let result = match result {
+            Ok(number) if held.operation.opens() => {
+                // SAFETY: the kernel has just opened the descriptor of that number for this operation.
+                held.operation.memory.opened(unsafe { OwnedFd::from_raw_fd(number.cast_signed()) });
+                Ok(0)
+            }
+            other => other,
+        };
         Some(Done { memory: held.operation.memory, result, copied })
     }
 

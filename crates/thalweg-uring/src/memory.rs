@@ -3,6 +3,7 @@
 use memmap2::MmapMut;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -18,6 +19,11 @@ pub unsafe trait Memory: 'static {
     /// Its number among what was registered with the ring ([`Ring::register_memory`](crate::Ring::register_memory)).
     fn registered(&self) -> Option<u16> {
         None
+    }
+
+    /// Takes the file that its operation has made ([`Operation::create`](crate::Operation::create)).
+    fn opened(&mut self, file: OwnedFd) {
+        drop(file);
     }
 }
 

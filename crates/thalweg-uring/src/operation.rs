@@ -3,8 +3,9 @@
 use crate::{Memory, Slot};
 use io_uring::{opcode, squeue, types};
 use memmap2::MmapMut;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::ffi::{CStr, CString};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -34,6 +35,9 @@ enum Action {
     Write { range: Range<usize>, offset: u64 },
     Send { range: Range<usize>, more: bool },
     Allocate { offset: u64, length: u64 },
+    Truncate { length: u64 },
+    Create { name: Arc<CStr>, direct: bool },
+    Remove { name: Arc<CStr> },
     Sync,
     Nothing,
 }
@@ -55,6 +59,21 @@ pub enum Effect<'a> {
         /// How much.
         length: u64,
     },
+    /// So many bytes.
+    Truncate {
+        /// How many.
+        length: u64,
+    },
+    /// In this directory, a new file.
+    Create {
+        /// Its name.
+        name: &'a CStr,
+    },
+    /// In this directory, a file less.
+    Remove {
+        /// Its name.
+        name: &'a CStr,
+    },
     /// All that was written before is on the disk itself.
     Sync,
     /// None.
@@ -70,6 +89,9 @@ impl<M: Memory> Operation<M> {
                 Effect::Write { offset, bytes: &self.memory.bytes()[range] }
             }
             Action::Allocate { offset, length } => Effect::Allocate { offset: *offset, length: *length },
+            Action::Truncate { length } => Effect::Truncate { length: *length },
+            Action::Create { name, .. } => Effect::Create { name },
+            Action::Remove { name } => Effect::Remove { name },
             Action::Sync => Effect::Sync,
             Action::Read { .. } | Action::Send { .. } | Action::Nothing => Effect::Nothing,
         }
@@ -108,6 +130,22 @@ impl<M: Memory> Operation<M> {
         Self { action: Action::Allocate { offset, length }, file, memory }
     }
 
+    /// Cuts a file, or lets it grow (Linux 6.9; `EINVAL` before).
+    pub fn truncate(file: File, memory: M, length: u64) -> Self {
+        Self { action: Action::Truncate { length }, file, memory }
+    }
+
+    /// Makes a file of that name in a directory, to be written to; `direct`: past the page cache. The memory
+    /// [gets it](Memory::opened).
+    pub fn create(directory: File, memory: M, name: CString, direct: bool) -> Self {
+        Self { action: Action::Create { name: name.into(), direct }, file: directory, memory }
+    }
+
+    /// Removes a file of that name from a directory (Linux 5.11; `EINVAL` before).
+    pub fn remove(directory: File, memory: M, name: CString) -> Self {
+        Self { action: Action::Remove { name: name.into() }, file: directory, memory }
+    }
+
     /// Has everything written so far on the disk itself (`fsync`).
     pub fn sync(file: File, memory: M) -> Self {
         Self { action: Action::Sync, file, memory }
@@ -142,6 +180,13 @@ impl<M: Memory> Operation<M> {
             Action::Allocate { offset, length } => {
                 rustix::fs::fallocate(file, FallocateFlags::empty(), offset, length).map(|()| 0)
             }
+            Action::Truncate { length } => rustix::fs::ftruncate(file, length).map(|()| 0),
+            Action::Create { name, direct } => {
+                let created = rustix::fs::openat(file, &*name, creating(direct), Mode::from_bits_retain(NEW_MODE))?;
+                memory.opened(created);
+                Ok(0)
+            }
+            Action::Remove { name } => rustix::fs::unlinkat(file, &*name, AtFlags::empty()).map(|()| 0),
             Action::Sync => rustix::fs::fsync(file).map(|()| 0),
             Action::Send { .. } => Err(Errno::OPNOTSUPP),
             Action::Nothing => Ok(0),
@@ -178,10 +223,21 @@ impl<M: Memory> Operation<M> {
                 send.zc_flags(REPORT_USAGE).build()
             }
             Action::Allocate { offset, length } => opcode::Fallocate::new(file, length).offset(offset).build(),
+            Action::Truncate { length } => opcode::Ftruncate::new(file, length).build(),
+            Action::Create { name, direct } => {
+                let flags = creating(direct).bits().cast_signed();
+                opcode::OpenAt::new(file, name.as_ptr()).flags(flags).mode(NEW_MODE).build()
+            }
+            Action::Remove { name } => opcode::UnlinkAt::new(file, name.as_ptr()).build(),
             Action::Sync => opcode::Fsync::new(file).build(),
             Action::Nothing => opcode::Nop::new().build(),
         };
         if registered { entry.flags(squeue::Flags::FIXED_FILE) } else { entry }
+    }
+
+    /// Whether its result is a file.
+    pub(crate) fn opens(&self) -> bool {
+        matches!(self.action, Action::Create { .. })
     }
 
     /// Whether nobody wants it any more once its ring is dropped, and it may never end by itself.
@@ -216,6 +272,15 @@ fn part<M: Memory>(memory: &mut M, range: Range<usize>) -> (*mut u8, u32) {
     (bytes.as_mut_ptr(), u32::try_from(bytes.len()).unwrap_or(LONGEST))
 }
 
+/// How a file is made.
+fn creating(direct: bool) -> OFlags {
+    let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    flags.set(OFlags::DIRECT, direct);
+    flags
+}
+
+/// Who may do what with a file that was made.
+const NEW_MODE: u32 = 0o644;
 /// Bytes that one call moves at most (`MAX_RW_COUNT`).
 const LONGEST: u32 = 0x7fff_f000;
 /// `IORING_SEND_ZC_REPORT_USAGE` (Linux 6.2).

@@ -8,6 +8,7 @@ use crate::engine::{Done, Job};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -245,9 +246,13 @@ impl SimulatedEngine {
             File::Open(file) => file.as_raw_fd(),
             _ => -1,
         };
+        let inside = |name: &CStr| Some(inner.open.get(&file)?.join(name.to_str().ok()?));
         let change = match operation.effect() {
             Effect::Write { offset, bytes } => Some(Change::Write { file, offset, bytes: bytes.to_vec() }),
             Effect::Allocate { offset, length } => Some(Change::Allocate { file, offset, length }),
+            Effect::Truncate { length } => Some(Change::Truncate { file, length }),
+            Effect::Create { name } => inside(name).map(Change::File),
+            Effect::Remove { name } => inside(name).map(Change::Remove),
             Effect::Sync => Some(Change::Sync { file }),
             Effect::Nothing => None,
         };
@@ -255,6 +260,9 @@ impl SimulatedEngine {
             return Some(Done { job: operation.into_memory(), result: Err(error) });
         }
         let (job, result) = operation.carry_out();
+        if let (Job::Create { file: Some(made), .. }, Some(Change::File(path))) = (&job, &change) {
+            inner.open.insert(made.as_raw_fd(), path.clone());
+        }
         if result.is_ok() {
             change.into_iter().for_each(|change| inner.enter(change));
         }

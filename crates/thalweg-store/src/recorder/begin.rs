@@ -241,19 +241,18 @@ fn first_segment(
     notes: &mut Vec<String>,
 ) -> Result<(Segment, bool, bool), StoreError> {
     let mut uses_direct = direct;
-    let mut segment = match Segment::create(disk, path, 0, 0, direct) {
+    let (segment, error) = match Segment::create(disk, path, 0, direct, space) {
         Err(StoreError::Io { error, .. }) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
             notes.push("the file system refuses O_DIRECT: blocks go through the page cache".into());
             uses_direct = false;
-            Segment::create(disk, path, 0, 0, false)?
+            Segment::create(disk, path, 0, false, space)?
         }
         other => other?,
     };
-    let allocated = segment.allocate_first(space);
-    if let Err(error) = allocated {
+    if let Some(error) = error {
         notes.push(format!("the file system cannot set space aside ({error}): files grow with each block"));
     }
-    Ok((segment, uses_direct, allocated.is_ok()))
+    Ok((segment, uses_direct, error.is_none()))
 }
 
 /// Bytes that the footer of a segment full of full blocks takes, and as much again.
