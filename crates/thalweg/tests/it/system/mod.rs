@@ -14,6 +14,7 @@ mod faults;
 mod fits;
 mod hang;
 mod hostile;
+mod hot_thread;
 mod instruments;
 mod memory;
 mod past_the_kernel;
