@@ -181,6 +181,11 @@ impl Impostor {
         true
     }
 
+    /// Changes what lies in the slots that are not released.
+    pub(crate) fn rewrite(&mut self, mut change: impl FnMut(&mut [u8])) {
+        self.kept.iter_mut().for_each(|(_, slot)| change(slot));
+    }
+
     /// Waits until everything that was offered is released.
     pub(crate) fn settle(&mut self) -> bool {
         let all = self.ticket;

@@ -206,6 +206,14 @@ fn offers_that_contradict_earlier_ones_end_the_conversation() {
             impostor.say(&Message::End(Accounts::default()));
         };
         expelled(link, cooked, "its final counters count 0 tickets, but it offered 1");
+        // Each would have to be compared with all before it.
+        let overlapping = |impostor: &mut Impostor| {
+            for ticket in 0..2 * u64::from(SLOTS) {
+                let offer = Announcement { ticket, count: 2, ..impostor.announcement(ticket, 0, 128) };
+                impostor.say(&Message::Offer(offer));
+            }
+        };
+        expelled(link, overlapping, "together with fragments of other events");
     }
     // What was offered and never comes stays open.
     let endless = |impostor: &mut Impostor| {
@@ -326,6 +334,29 @@ fn records_that_are_not_what_was_offered_are_counted_corrupt() {
     });
 }
 
+/// Over shared memory a source can change what it has offered. What is recorded is what was checked.
+#[test]
+fn a_header_that_changes_while_its_event_is_decided_on_is_not_recorded() {
+    const FIRST: u64 = 3000;
+    let builder = format!("{QUICK}\nfilter = {{ accept = 1.0, seed = 6 }}");
+    let (report, _) = beside(Link::Shm, &builder, |mut impostor| {
+        for event in FIRST..FIRST + u64::from(SLOTS) {
+            let record = impostor.record(event, b"as it was checked");
+            assert!(impostor.post(event, &record));
+        }
+        // The others are not so far: it waits for them.
+        let other = impostor.run.0 + 1;
+        impostor.rewrite(|bytes| {
+            let header = FragmentHeader::decode(bytes).unwrap();
+            bytes[..HEADER_LEN].copy_from_slice(&FragmentHeader { run: RunNumber(other), ..header }.encode());
+        });
+        let _ = impostor.settle();
+    });
+    check_books(&report);
+    let entry = entry(&report, "1.2");
+    assert_eq!((&entry["recorded"], &entry["corrupt"]), (&0.into(), &SLOTS.into()), "{entry:#}");
+}
+
 #[test]
 fn fragments_in_pieces_cannot_be_recorded() {
     for link in LINKS {
@@ -427,7 +458,7 @@ fn a_hello_over_shared_memory_without_shared_memory_is_refused() {
     };
     let mut greeting = Message::Hello(hello("1.0")).encode().to_vec();
     greeting.extend(b"{}");
-    refused(&greeting, "0 descriptors were handed over, not 5");
+    refused(&greeting, "0 descriptors were handed over, not 3");
     refused(&[0x5a; 200], "does not speak the Thalweg protocol");
     refused(&Message::Pause.encode(), "the first message must be a hello");
     assert_eq!(HEADER_LEN, MESSAGE_LEN);
