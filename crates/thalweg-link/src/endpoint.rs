@@ -4,6 +4,7 @@ use crate::names::Names;
 use crate::{
     Adapter, Address, BuilderLink, Eager, LinkError, LinkKind, Peer, Poller, SourceGreeting, SourceLink, Watch,
 };
+use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +81,7 @@ pub trait Endpoint: Debug + Send {
 
 /// Datagrams that came to ports of this host. What is missing of those that were sent, and is not among these, was lost
 /// on the way.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrivals {
     /// Taken by the port.
     pub received: u64,
@@ -90,6 +91,24 @@ pub struct Arrivals {
     pub damaged: u64,
     /// Dropped since they were no frames of this version, or packets for others.
     pub foreign: u64,
+}
+
+impl Arrivals {
+    /// Returns what came to both ports.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            received: self.received + other.received,
+            dropped: self.dropped + other.dropped,
+            damaged: self.damaged + other.damaged,
+            foreign: self.foreign + other.foreign,
+        }
+    }
+
+    /// Whether no datagram came: of a link of another kind, none ever does.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A source's end: it connects to builders.
@@ -270,15 +289,7 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
 
     /// As [`Endpoint::arrivals`], of all together.
     pub fn arrivals(&self) -> Arrivals {
-        self.endpoints.iter().fold(Arrivals::default(), |sum, endpoint| {
-            let Arrivals { received, dropped, damaged, foreign } = endpoint.arrivals();
-            Arrivals {
-                received: sum.received + received,
-                dropped: sum.dropped + dropped,
-                damaged: sum.damaged + damaged,
-                foreign: sum.foreign + foreign,
-            }
-        })
+        self.endpoints.iter().fold(Arrivals::default(), |sum, endpoint| sum.and(endpoint.arrivals()))
     }
 
     /// As [`Endpoint::leave`], with each.

@@ -30,7 +30,7 @@ struct Shared {
 enum State {
     Serving(Box<SourceNode>),
     /// The thread has ended, and with it all connections.
-    Over(Result<SourceReport, Arc<NodeError>>),
+    Over(Result<Box<SourceReport>, Arc<NodeError>>),
 }
 
 impl PushSource {
@@ -51,7 +51,8 @@ impl PushSource {
                 let served =
                     catch_unwind(AssertUnwindSafe(|| settle(cpu).and_then(|()| shared.serve(&poller, &handle))));
                 // Whatever happened, nobody is to wait for this thread for ever.
-                *shared.state() = State::Over(served.unwrap_or(Err(NodeError::Panicked)).map_err(Arc::new));
+                *shared.state() =
+                    State::Over(served.unwrap_or(Err(NodeError::Panicked)).map(Box::new).map_err(Arc::new));
                 shared.changed.notify_all();
             }
         });
@@ -144,7 +145,7 @@ impl PushSource {
         }
         self.shared.wait(timeout, |state| match state {
             State::Serving(_) => Ok(None),
-            State::Over(Ok(report)) => Ok(Some(report.clone())),
+            State::Over(Ok(report)) => Ok(Some((**report).clone())),
             State::Over(Err(error)) => Err(NodeError::Ended(Arc::clone(error))),
         })
     }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thalweg_build::{Ledger, Triggered};
 use thalweg_filter::Undecided;
+use thalweg_link::Arrivals;
 use thalweg_store::reasons_together;
 
 /// What a source did.
@@ -43,6 +44,9 @@ pub struct SourceReport {
     pub copied_bytes: u64,
     /// Processor time of the process, user and system.
     pub cpu_seconds: f64,
+    /// Datagrams that came to its ports, where its links are of frames.
+    #[serde(default, skip_serializing_if = "Arrivals::is_none")]
+    pub datagrams: Arrivals,
     /// What its arena is made of, and what it is registered with.
     pub pages: String,
     /// How its hot thread waited.
@@ -89,6 +93,9 @@ pub struct BuilderReport {
     pub source_cpu_seconds: f64,
     /// Payload bytes the sources copied, as their final counters say.
     pub source_copied_bytes: u64,
+    /// Datagrams that came to its ports, where its links are of frames.
+    #[serde(default, skip_serializing_if = "Arrivals::is_none")]
+    pub datagrams: Arrivals,
     /// How blocks were written.
     pub recorder: Option<String>,
     /// What the blocks' arena is made of, and what it is registered with.
@@ -296,6 +303,9 @@ pub struct RunReport {
     pub copies_per_byte: Ends,
     /// Processor seconds, user and system, for 10⁹ payload bytes.
     pub cpu_seconds_per_gigabyte: Ends,
+    /// Datagrams that came to the builders' ports, where links are of frames.
+    #[serde(skip_serializing_if = "Arrivals::is_none")]
+    pub datagrams: Arrivals,
     /// How often, and for how long, fetching stopped because the disk was behind.
     pub back_pressure: BackPressure,
     /// How blocks were written.
@@ -391,6 +401,7 @@ impl RunReport {
                 source: per(most(|b| b.source_cpu_seconds), bytes_f / 1e9),
                 builder: per(total(|b| b.cpu_seconds), bytes_f / 1e9),
             },
+            datagrams: builders.iter().fold(Arrivals::default(), |sum, builder| sum.and(builder.datagrams)),
             back_pressure: BackPressure { stalls: sum(|b| b.stalls), seconds: total(|b| b.stalled_seconds) },
             recorder: builders.iter().find_map(|b| b.recorder.clone()),
             pages: builders.first().map(|b| b.pages.clone()),

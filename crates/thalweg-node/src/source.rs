@@ -393,6 +393,7 @@ impl SourceNode {
             blocked: self.shown.stalls,
             copied_bytes: total.copied_bytes,
             cpu_seconds: (self.clock.cpu() - self.cpu_before).as_secs_f64(),
+            datagrams: self.endpoints.arrivals(),
             pages: self.pool.arena().to_string(),
             wait: self.settings.wait,
         }

@@ -52,7 +52,7 @@ pub(crate) enum Word {
     /// It is so far.
     Progress(Snapshot),
     /// It is done.
-    Source(SourceReport),
+    Source(Box<SourceReport>),
     /// It is done.
     Builder(Box<BuilderReport>),
     /// It could not be done.
@@ -122,7 +122,7 @@ pub(crate) fn say_listening(name: &str, addresses: &[Address]) {
 }
 
 pub(crate) enum Done {
-    Source(SourceReport),
+    Source(Box<SourceReport>),
     Builder(Box<BuilderReport>),
 }
 
@@ -182,7 +182,7 @@ pub(crate) fn run(
         for fit in ended {
             fit.map_err(|_| Failure::broken("a fit's thread ended at once"))??;
         }
-        Ok(Done::Source(report))
+        Ok(Done::Source(Box::new(report)))
     })
 }
 

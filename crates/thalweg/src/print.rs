@@ -7,6 +7,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_build::{Ledger, LedgerEntry};
+use thalweg_link::Arrivals;
 use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport, Undecided};
 pub(crate) use thalweg_text::tone::verdict;
 use thalweg_text::{Align, Table, count, many, plain, times, volume, wrapped};
@@ -167,6 +168,16 @@ fn run_text(report: &RunReport) -> String {
         "  CPU seconds per GB: {:.3} at the sources, {:.3} at the builder",
         report.cpu_seconds_per_gigabyte.source, report.cpu_seconds_per_gigabyte.builder
     );
+    let Arrivals { received, dropped, damaged, foreign } = report.datagrams;
+    if dropped + damaged + foreign > 0 {
+        let reasons = format!(
+            "{} dropped by this host for want of room, {} damaged on their way, {} of others",
+            count(dropped),
+            count(damaged),
+            count(foreign)
+        );
+        out.push_str(&wrapped("  ", &format!("{} datagrams came; not taken: {reasons}", count(received))));
+    }
     if let Some(trigger) = &report.trigger {
         let cpu = report.cpu_seconds_per_gigabyte;
         #[expect(clippy::cast_precision_loss, reason = "figures for people")]
@@ -457,6 +468,7 @@ mod tests {
             fragments: 1_999_000,
             events: 1_000_000,
             incomplete: 1_000,
+            datagrams: Arrivals { received: 4_000_000, dropped: 1_500, damaged: 2, foreign: 0 },
             ledger,
             ..BuilderReport::default()
         };
@@ -469,6 +481,8 @@ mod tests {
           1.60 Gbit/s, 199,900 fragments/s
           copies per byte: 0.00 at the sources, 0.00 at the builder
           CPU seconds per GB: 0.000 at the sources, 0.000 at the builder
+          4,000,000 datagrams came; not taken: 1,500 dropped by this host for want of
+          room, 2 damaged on their way, 0 of others
           back-pressure from the disk: none
           not recorded
 

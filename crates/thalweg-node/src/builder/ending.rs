@@ -291,6 +291,7 @@ impl BuilderNode {
             cpu_seconds: (self.clock.cpu() - self.cpu_before).as_secs_f64(),
             source_cpu_seconds: Duration::from_nanos(source_cpu).as_secs_f64(),
             source_copied_bytes: source_copied,
+            datagrams: self.endpoints.arrivals(),
             recorder: self.tally.recorder_method.clone(),
             pages: self.memory.to_string(),
             wait: self.config.wait,

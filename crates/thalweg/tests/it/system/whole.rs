@@ -38,6 +38,8 @@ fn every_sample_of_every_source_is_on_disk() {
             Link::Udp => assert!((1.0..1.01).contains(&copies), "the kernel copies each payload once: {copies}"),
             Link::Tcp | Link::Shm => assert_eq!(copies, 0.0, "a source never copies a payload"),
         }
+        let datagrams = report.pointer("/datagrams/received").and_then(serde_json::Value::as_u64);
+        assert_eq!(datagrams.is_some_and(|datagrams| datagrams > 3 * 200), link == Link::Udp, "{report:#}");
         check_books(&report);
         for source in ["1.0", "1.1", "1.2"] {
             check_untouched(&report, source);
