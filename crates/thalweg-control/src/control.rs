@@ -297,10 +297,10 @@ impl RunControl {
         self.pace.hold_up(held_up);
     }
 
-    /// The run is open: [`Order::Begin`] was carried out.
-    pub fn begun(&mut self, now: Duration) {
+    /// The run is open: [`Order::Begin`] was carried out. Returns the commands of meanwhile that mean nothing by now.
+    pub fn begun(&mut self, now: Duration) -> Vec<Refused> {
         if self.phase != Phase::Starting {
-            return;
+            return Vec::new();
         }
         self.pace.step(now);
         self.phase = Phase::Running;
@@ -310,10 +310,8 @@ impl RunControl {
             let told = self.told(source).into_iter().map(|tell| Order::Tell(source, tell));
             self.orders.extend(told.collect::<Vec<_>>());
         }
-        for command in std::mem::take(&mut self.when_begun) {
-            // What means nothing by then, such as to resume a run that is not paused, changes nothing.
-            let _ = self.command(command);
-        }
+        let kept = std::mem::take(&mut self.when_begun);
+        kept.into_iter().filter_map(|command| self.command(command).err()).collect()
     }
 
     /// The run could not be opened.

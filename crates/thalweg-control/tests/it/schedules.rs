@@ -447,7 +447,7 @@ impl World {
         match order {
             Order::Begin => {
                 node.silent.fill(0);
-                node.control.begun(now);
+                let _ = node.control.begun(now);
             }
             Order::Tell(source, tell) => self.tell(index, source, tell),
             Order::EndAt(end) => {

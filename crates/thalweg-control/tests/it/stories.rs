@@ -1,7 +1,7 @@
 //! What builders that share a run make of what their sources pass on.
 
 use std::time::Duration;
-use thalweg_control::{Cause, Command, Config, Facts, Order, RunControl, State, Tell};
+use thalweg_control::{Cause, Command, Config, Facts, Order, Refused, RunControl, State, Tell};
 use thalweg_wire::EventId;
 
 /// Sources that have offered what they have accepted, up to an event, and events that are closed up to another.
@@ -54,7 +54,7 @@ fn running(leads: bool) -> RunControl {
     control.configured();
     (0..3).for_each(|source| control.greeted(source, 100));
     control.time(SECOND, &offered(0));
-    control.begun(SECOND);
+    assert_eq!(control.begun(SECOND), []);
     assert_eq!(control.state(), State::Running);
     while control.next_order().is_some() {}
     control
@@ -116,6 +116,13 @@ fn a_builder_whose_sources_go_on_up_to_the_end_does_not_hold_them_any_more() {
 
 /// A builder alone, in a run of one source that ends by itself: by its duration, or by its number of events.
 fn alone(end: Option<u64>, duration: Option<Duration>) -> RunControl {
+    let mut control = opening(end, duration);
+    assert_eq!(control.begun(SECOND), []);
+    control
+}
+
+/// The same, while the run is being opened.
+fn opening(end: Option<u64>, duration: Option<Duration>) -> RunControl {
     let mut control = RunControl::new(Config {
         sources: 1,
         builders: 1,
@@ -129,12 +136,21 @@ fn alone(end: Option<u64>, duration: Option<Duration>) -> RunControl {
     control.configured();
     control.greeted(0, 100);
     control.time(SECOND, &offered(0));
-    control.begun(SECOND);
     control
 }
 
 fn orders(control: &mut RunControl) -> Vec<Order> {
     std::iter::from_fn(|| control.next_order()).collect()
+}
+
+/// Commands come while the run is being opened: they are carried out, or refused, when it is.
+#[test]
+fn what_means_nothing_once_a_run_is_open_is_refused_then() {
+    let mut control = opening(None, None);
+    control.command(Command::Resume).unwrap();
+    control.command(Command::Pause).unwrap();
+    assert_eq!(control.begun(SECOND), [Refused { command: Command::Resume, state: State::Running }]);
+    assert_eq!(control.state(), State::Pausing);
 }
 
 #[test]

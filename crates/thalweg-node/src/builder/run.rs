@@ -6,7 +6,7 @@ use crate::{Handle, NodeError};
 use std::os::fd::AsFd;
 use std::time::Duration;
 use thalweg_build::{Builder, BuilderConfig};
-use thalweg_control::{Assigner, Cause, Command, Facts, Order, State, Tell};
+use thalweg_control::{Assigner, Cause, Command, Facts, Order, Refused, State, Tell};
 use thalweg_link::{Interest, LinkError};
 use thalweg_store::{Recorder, RecorderConfig, RunBegin, SourceInfo};
 use thalweg_wire::{EventId, Message, Refusal, RunNumber};
@@ -67,16 +67,21 @@ pub(super) fn owes(
 /// Why a run that was aborted is incomplete.
 pub(super) const AT_ONCE: &str = "the run was ended at once: what was not built by then is lost";
 
+fn say_refused(refused: Refused) {
+    match refused.command {
+        // There is nothing left to end.
+        Command::Abort => tracing::info!("{refused}"),
+        _ => tracing::warn!("{refused}"),
+    }
+}
+
 impl BuilderNode {
     /// Carries out what was asked for from outside.
     pub(super) fn obey_commands(&mut self, handle: &Handle) {
         handle.clear();
         while let Some(command) = handle.next_command() {
-            match self.control.command(command) {
-                // There is nothing left to end.
-                Err(refused) if refused.command == Command::Abort => tracing::info!("{refused}"),
-                Err(refused) => tracing::warn!("{refused}"),
-                Ok(()) => {}
+            if let Err(refused) = self.control.command(command) {
+                say_refused(refused);
             }
         }
     }
@@ -212,7 +217,7 @@ impl BuilderNode {
                 self.builder.connected(source, self.sources[source].slots, self.is_near(source));
             }
         }
-        self.control.begun(self.began_at);
+        self.control.begun(self.began_at).into_iter().for_each(say_refused);
         Ok(())
     }
 
