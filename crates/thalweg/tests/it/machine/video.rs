@@ -99,8 +99,10 @@ fn images_that_are_copied() -> Step {
         assert!(log.contains("slots are no DMA buffers: making a DMA buffer of 233472 bytes"), "{log}");
         assert!(log.contains("slots are refused"), "{log}");
         assert!(log.contains("images are copied once, into slots (V4L2_MEMORY_MMAP)"), "{log}");
+        // What vivid has no time to make on a busy machine it counts as if it had dropped it.
         let entry = &report["ledger"]["sources"][0];
-        assert_eq!((&entry["recorded"], &entry["unaccounted"]), (&30.into(), &0.into()), "{report:#}");
+        let [recorded, lost] = ["recorded", "lost_in_device"].map(|bucket| entry[bucket].as_u64().unwrap());
+        assert!(recorded > 0 && recorded + lost == 30 && entry["unaccounted"] == 0, "{report:#}");
         assert_eq!(report["copies_per_byte"]["source"], 1.0, "{report:#}");
         assert_images(own);
     })

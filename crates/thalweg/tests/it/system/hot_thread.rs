@@ -3,10 +3,12 @@
 
 use crate::common::*;
 use std::process::Command;
+use std::time::Instant;
 use thalweg_skip::skipped;
 
-/// Events that a node is watched for. Several segments are begun and closed meanwhile, and flushed.
-const EVENTS: u64 = 400;
+/// Bytes of the trace that is looked at: some two thousand calls. Several segments are begun and closed meanwhile, and
+/// flushed.
+const TRACE: u64 = 200 << 10;
 
 /// A call of a system that waits for nothing, by the name of each: what it is done to is named behind the number of a
 /// descriptor, as `read(5<anon_inode:[eventfd]>`.
@@ -32,15 +34,18 @@ fn waits(call: &str) -> bool {
     !is_allowed
 }
 
-/// The calls of a node's thread, while so many events go by.
-fn calls(node: &Node, system: &System, at: &mut u64) -> Vec<String> {
+/// The calls of a node's thread, from now on.
+fn calls(node: &Node, system: &System) -> Vec<String> {
     let file = system.path(&format!("{}.calls", node.pid().as_raw_nonzero()));
     let mut command = Command::new("strace");
     command.args(["-y", "-s", "0", "-o"]).arg(&file).args(["-p", &node.pid().as_raw_nonzero().to_string()]);
     let mut strace = Node::start("strace", command);
     strace.wait_for("attached");
-    *at += EVENTS;
-    await_events(&system.run_directory(), *at);
+    let deadline = Instant::now() + TIMEOUT;
+    while std::fs::metadata(&file).unwrap().len() < TRACE {
+        assert!(Instant::now() < deadline, "it makes few calls: {}", std::fs::read_to_string(&file).unwrap());
+        std::thread::yield_now();
+    }
     strace.interrupt();
     strace.finish();
     std::fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
@@ -56,11 +61,9 @@ fn the_hot_thread_waits_in_one_place() {
         let system = System::new(&plan);
         let builder = system.builder();
         let sources = system.sources([0, 1, 2]);
-        let mut at = EVENTS;
-        await_events(&system.run_directory(), at);
+        await_events(&system.run_directory(), 100);
         for node in [&builder, &sources[0]] {
-            let calls = calls(node, &system, &mut at);
-            assert!(calls.len() > 100, "{calls:#?}");
+            let calls = calls(node, &system);
             let waiting: Vec<&String> = calls.iter().filter(|call| waits(call)).collect();
             assert!(waiting.is_empty(), "{link:?}: {waiting:#?}");
         }
